@@ -1,0 +1,1 @@
+//! Messages of Consul's public gRPC services and the delta-xDS envelope.

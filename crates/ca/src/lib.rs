@@ -1,0 +1,1 @@
+//! The mesh CA: roots, and leaf certificates that are renewed before they expire.

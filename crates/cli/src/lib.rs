@@ -1,0 +1,1 @@
+//! The everyday command: a whole mesh on one machine, and administration.

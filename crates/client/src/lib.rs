@@ -1,0 +1,1 @@
+//! Finds control-plane servers, logs in, and holds a session that survives server changes.

@@ -1,0 +1,1 @@
+//! The sidecar: configuration, session, bootstrap, Envoy, xDS relay, lifecycle, metrics.

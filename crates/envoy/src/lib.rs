@@ -1,0 +1,1 @@
+//! Envoy's bootstrap document, its process, and its admin interface.

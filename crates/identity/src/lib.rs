@@ -1,0 +1,1 @@
+//! Keys, certificates and TLS configurations: the only crate that sees private keys.

@@ -1,0 +1,1 @@
+//! Intentions and their precedence: who may call whom.

@@ -1,0 +1,1 @@
+//! One state per connected proxy: watches in, snapshots out.

@@ -1,0 +1,1 @@
+//! Turns a proxy's snapshot into Envoy resources.

@@ -1,0 +1,1 @@
+//! Task scopes, backoff, readiness, clock, logs and the metrics registry.

@@ -1,0 +1,1 @@
+//! The control plane: HTTP and gRPC APIs, DNS, and their composition.

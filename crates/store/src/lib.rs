@@ -1,0 +1,1 @@
+//! Tables, indexes, blocking queries and the change feed of the control plane.

@@ -1,0 +1,1 @@
+//! What tests share: real Envoys, a fake server that misbehaves, certificates, ports, a cuttable network.

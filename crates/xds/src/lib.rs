@@ -1,0 +1,1 @@
+//! The delta xDS protocol: subscriptions, versions, order, ACK and NACK.

@@ -1,0 +1,1 @@
+//! Scenarios over a whole mesh with real Envoys.
