@@ -1,1 +1,17 @@
 //! The control plane: HTTP and gRPC APIs, DNS, and their composition.
+//!
+//! This crate joins the store, the CA, proxycfg, resources and xDS into one [`Server`] that other
+//! programs can start inside themselves (`legate dev`, tests) or run alone (`legate-server`).
+//! It decides nothing about the mesh: who may call whom, what a proxy is told and how data is
+//! stored live in the crates below.
+
+mod acl;
+mod config;
+mod context;
+mod dns;
+mod grpc;
+mod http;
+mod server;
+
+pub use config::{AclConfig, DefaultPolicy, ServerConfig};
+pub use server::{Parts, Server, StartError};

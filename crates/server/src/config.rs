@@ -1,0 +1,125 @@
+//! The settings of a server, as values. Reading flags and the environment is `main.rs`' work;
+//! nothing here touches files or the network.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use legate_ca::CaConfig;
+use legate_intentions::Action;
+use legate_model::Secret;
+
+/// What is decided where no ACL rule says anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DefaultPolicy {
+    /// Allow what no rule denies. Consul's default.
+    #[default]
+    Allow,
+    /// Deny what no rule allows.
+    Deny,
+}
+
+impl std::str::FromStr for DefaultPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "allow" => Ok(Self::Allow),
+            "deny" => Ok(Self::Deny),
+            other => Err(format!("{other:?} is neither \"allow\" nor \"deny\"")),
+        }
+    }
+}
+
+impl std::fmt::Display for DefaultPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// Access control of a server.
+#[derive(Debug, Clone, Default)]
+pub struct AclConfig {
+    /// Whether tokens are looked at at all. Default: off, as in Consul.
+    pub enabled: bool,
+    /// What a token without a matching rule may do. Default: allow, as in Consul.
+    pub default_policy: DefaultPolicy,
+    /// A token that may do everything, present from the first moment. Its secret is the value.
+    pub initial_management: Option<Secret>,
+}
+
+/// The settings of one server.
+///
+/// [`ServerConfig::default`] is the development mode: everything on loopback at Consul's ports, no
+/// ACLs. A port of 0 asks for a free one; an address of `None` turns that API off.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// The datacenter this server serves. Default `dc1`.
+    pub datacenter: String,
+    /// The name of the node this server stands on, and the catalog node of services registered
+    /// through the agent API. Default `legate`.
+    pub node_name: String,
+    /// The address other machines reach this server at. Default `127.0.0.1`.
+    pub advertise: IpAddr,
+    /// Where the HTTP API listens. Default `127.0.0.1:8500`.
+    pub http: Option<SocketAddr>,
+    /// Where gRPC listens without TLS. Default `127.0.0.1:8502`.
+    pub grpc: Option<SocketAddr>,
+    /// Where gRPC listens with TLS. Default `127.0.0.1:8503`.
+    pub grpc_tls: Option<SocketAddr>,
+    /// Where DNS answers, over UDP and TCP. Default `127.0.0.1:8600`.
+    pub dns: Option<SocketAddr>,
+    /// Certificate chain and key (PEM files) of the TLS listener. Default: a certificate of the
+    /// mesh CA.
+    pub grpc_tls_files: Option<(PathBuf, PathBuf)>,
+    /// Access control.
+    pub acl: AclConfig,
+    /// What happens to a connection that no intention speaks of. Default: the ACL default policy
+    /// when ACLs are on, else allow.
+    pub default_intention_policy: Option<Action>,
+    /// Lifetimes of the CA's certificates.
+    pub ca: CaConfig,
+    /// How long changes are collected before a proxy is told. Default 200 ms.
+    pub update_coalesce: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        let loopback = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        Self {
+            datacenter: "dc1".to_owned(),
+            node_name: "legate".to_owned(),
+            advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            http: loopback(8500),
+            grpc: loopback(8502),
+            grpc_tls: loopback(8503),
+            dns: loopback(8600),
+            grpc_tls_files: None,
+            acl: AclConfig::default(),
+            default_intention_policy: None,
+            ca: CaConfig::default(),
+            update_coalesce: Duration::from_millis(200),
+        }
+    }
+}
+
+impl ServerConfig {
+    /// What happens to a connection that no intention speaks of, after applying the defaults.
+    pub fn intention_default(&self) -> Action {
+        match (self.default_intention_policy, &self.acl) {
+            (Some(action), _) => action,
+            (
+                None,
+                AclConfig {
+                    enabled: true,
+                    default_policy: DefaultPolicy::Deny,
+                    ..
+                },
+            ) => Action::Deny,
+            (None, _) => Action::Allow,
+        }
+    }
+}
