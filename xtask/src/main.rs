@@ -1,2 +1,75 @@
-//! Development commands.
-fn main() {}
+//! `cargo xtask`: what contributors and CI run.
+//!
+//! It starts the ordinary tools (cargo, pip) and checks the repository; it holds no product code
+//! and no crate of the workspace depends on it.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool talks to a terminal"
+)]
+
+mod bench;
+mod ci;
+mod demo;
+mod envoy;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Tasks of the Legate repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run a small mesh on this machine and prove that it enforces mutual TLS and intentions
+    Demo(demo::Options),
+    /// Run every test, the scenarios with real Envoys included; arguments go to `cargo test`
+    Test {
+        /// Passed on to `cargo test --workspace`, for example `-p legate-store` filters or `-- name`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Everything a change has to pass: format, tidy, clippy, docs and the tests
+    Ci,
+    /// Print the path of an Envoy binary, fetching one when there is none
+    Envoy,
+    /// Check the rules of ARCHITECTURE.md that a program can check
+    Tidy,
+    /// Measure the dataplane and print the figures as a table
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    let workspace = Workspace::find()?;
+    match args.task {
+        Task::Demo(options) => demo::run(&workspace, &options),
+        Task::Test { args } => ci::test(&workspace, &args),
+        Task::Ci => ci::run(&workspace),
+        Task::Envoy => {
+            println!("{}", envoy::get(&workspace)?.display());
+            Ok(())
+        }
+        Task::Tidy => tidy::run(&workspace),
+        Task::Bench(options) => bench::run(&workspace, &options),
+    }
+}

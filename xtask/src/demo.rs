@@ -1,0 +1,49 @@
+//! `cargo xtask demo`: gets an Envoy, builds, and hands over to `legate dev`.
+
+use clap::Args;
+
+use crate::envoy;
+use crate::workspace::{self, Workspace};
+
+/// What the demo can be told.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// End after the proof: exit status 0, or the reason why it failed
+    #[arg(long)]
+    once: bool,
+}
+
+/// Builds the binaries and runs the mesh in the foreground.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    let envoy = envoy::get(workspace)?;
+    build(workspace)?;
+    let binaries = workspace.target.join("debug");
+    let mut command = std::process::Command::new(binaries.join("legate"));
+    command
+        .arg("dev")
+        .arg("--envoy")
+        .arg(envoy)
+        .arg("--dataplane")
+        .arg(binaries.join("legate-dataplane"));
+    if options.once {
+        command.arg("--once");
+    }
+    exec(&mut command)
+}
+
+fn build(workspace: &Workspace) -> anyhow::Result<()> {
+    workspace::run(&mut workspace.cargo(&[
+        "build",
+        "--locked",
+        "-p",
+        "legate-cli",
+        "-p",
+        "legate-dataplane",
+    ]))
+}
+
+/// Becomes the demo, so that Ctrl-C and the exit status are its own.
+fn exec(command: &mut std::process::Command) -> anyhow::Result<()> {
+    use std::os::unix::process::CommandExt;
+    Err(anyhow::Error::new(command.exec()).context("cannot start legate dev"))
+}

