@@ -1,0 +1,240 @@
+//! Everything that can change the tables, and what comes of it. Nothing here changes anything.
+
+use std::fmt;
+
+use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::{
+    CaRoots, ConfigEntry, HealthCheck, Intention, Node, Secret, ServiceInstance,
+};
+
+/// One change of the tables. Applied completely or not at all.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Adds or replaces a node, an instance on it, and checks.
+    Register(Box<Registration>),
+    /// Removes a check, an instance with its checks, or a node with everything on it.
+    Deregister(Deregistration),
+    /// Adds or replaces a config entry.
+    UpsertConfigEntry {
+        /// The entry, valid and normalised.
+        entry: Box<ConfigEntry>,
+        /// Only when the stored entry's modify index is this one; 0: only when there is none.
+        cas: Option<u64>,
+    },
+    /// Removes a config entry. An entry that does not exist is no error.
+    DeleteConfigEntry {
+        /// The kind, such as `service-defaults`.
+        kind: String,
+        /// The entry's name.
+        name: String,
+        /// Only when the stored entry's modify index is this one.
+        cas: Option<u64>,
+    },
+    /// Adds or replaces one source in the `service-intentions` entry of its destination.
+    UpsertIntention(Box<Intention>),
+    /// Removes one source from the `service-intentions` entry of its destination, and the entry
+    /// with its last source.
+    DeleteIntention {
+        /// The source service, or `*`.
+        source: String,
+        /// The destination service, or `*`.
+        destination: String,
+    },
+    /// Replaces the CA's roots and signing key.
+    SetCa(Box<CaState>),
+    /// Takes the next certificate serial number; [`Applied::serial`] carries it.
+    ReserveSerial,
+    /// Adds or replaces a token, found by its accessor id.
+    UpsertToken(Box<Token>),
+    /// Removes a token. A token that does not exist is no error.
+    DeleteToken(TokenKey),
+    /// Adds or replaces a way to log in.
+    UpsertAuthMethod(Box<AuthMethod>),
+    /// Removes a way to log in with its binding rules and the tokens made through it.
+    DeleteAuthMethod {
+        /// Its name.
+        name: String,
+    },
+    /// Adds or replaces a binding rule, found by its id.
+    UpsertBindingRule(Box<BindingRule>),
+    /// Removes a binding rule.
+    DeleteBindingRule {
+        /// Its id.
+        id: String,
+    },
+}
+
+/// A node, and what is registered on it in the same step.
+#[derive(Debug, Clone)]
+pub struct Registration {
+    /// The node. Its indexes are ignored.
+    pub node: Node,
+    /// An instance on the node. Its indexes are ignored; an empty id means the service's name.
+    pub service: Option<ServiceInstance>,
+    /// Checks of the node (without a service id) or of an instance on it. An empty check id means
+    /// the check's name.
+    pub checks: Vec<HealthCheck>,
+    /// Leaves a node that exists as it is, and refuses one that does not exist.
+    pub skip_node_update: bool,
+}
+
+/// What to remove: the check when it is named, else the instance when it is named, else the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deregistration {
+    /// The node's name.
+    pub node: String,
+    /// The instance's id.
+    pub service_id: Option<String>,
+    /// The check's id.
+    pub check_id: Option<String>,
+}
+
+/// How a token is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenKey {
+    /// By the public half.
+    Accessor(String),
+    /// By the secret half.
+    Secret(Secret),
+}
+
+/// The CA's state: what is public, and the key that signs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CaState {
+    /// The root certificates, of which one is active. Their indexes are ignored.
+    pub roots: CaRoots,
+    /// The PEM of the active root's private key.
+    pub signing_key: Secret,
+    /// The last serial number given away.
+    pub serial: u64,
+    /// The UUID at the front of the trust domain, chosen once.
+    pub cluster_id: String,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// The index of the tables afterwards.
+    pub index: u64,
+    /// Whether anything changed. A write of what is there already changes nothing, takes no index
+    /// and wakes nobody.
+    pub changed: bool,
+    /// The serial number taken by [`Command::ReserveSerial`]; 0 for every other command.
+    pub serial: u64,
+}
+
+/// Why a command was refused. The tables are as they were before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// The registration names a node that does not exist and does not describe it.
+    #[error(
+        "node {node:?} is not registered: register it first, or send its address with this \
+         registration and leave SkipNodeUpdate out"
+    )]
+    MissingNode {
+        /// The node's name.
+        node: String,
+    },
+    /// The check belongs to an instance that is not on its node.
+    #[error(
+        "check {check:?} belongs to service {service_id:?}, which is not registered on node \
+         {node:?}: register the service first, or together with the check"
+    )]
+    MissingService {
+        /// The check's id.
+        check: String,
+        /// The id that was looked for.
+        service_id: String,
+        /// The node that was looked at.
+        node: String,
+    },
+    /// The check is for another node than the one of the registration.
+    #[error(
+        "check {check:?} is for node {check_node:?}, but the registration is for node {node:?}: \
+         register it with its own node"
+    )]
+    CheckOnOtherNode {
+        /// The check's id.
+        check: String,
+        /// The node the check names.
+        check_node: String,
+        /// The node of the registration.
+        node: String,
+    },
+    /// Another node has this id.
+    #[error(
+        "node id {id} belongs to node {holder:?} already: give node {node:?} an id of its own, or \
+         deregister {holder:?} first"
+    )]
+    NodeIdTaken {
+        /// The id.
+        id: String,
+        /// The node that has it.
+        holder: String,
+        /// The node that asked for it.
+        node: String,
+    },
+    /// The node has another id.
+    #[error(
+        "node {node:?} is registered with id {held}, not {asked}: send that id or none, or \
+         deregister the node first"
+    )]
+    NodeNameTaken {
+        /// The node's name.
+        node: String,
+        /// The id it has.
+        held: String,
+        /// The id that was sent.
+        asked: String,
+    },
+    /// A value that must not be empty is empty.
+    #[error("{field} is missing: {hint}")]
+    Missing {
+        /// The field, as the API calls it.
+        field: &'static str,
+        /// What to send.
+        hint: &'static str,
+    },
+    /// The stored object is not the one the caller has seen.
+    #[error(
+        "{object} has modify index {actual} and not {expected}: somebody changed it in between; \
+         read it again and repeat"
+    )]
+    CasMismatch {
+        /// What was to be changed.
+        object: String,
+        /// The index the caller sent; 0: it must not exist.
+        expected: u64,
+        /// The index it has; 0: it does not exist.
+        actual: u64,
+    },
+    /// The result would not be a valid config entry.
+    #[error("{entry} would become invalid: {reason}")]
+    InvalidEntry {
+        /// The entry, as `kind/name`.
+        entry: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// A binding rule speaks of an auth method that does not exist.
+    #[error("auth method {name:?} does not exist: create it before its binding rules")]
+    MissingAuthMethod {
+        /// The name that was looked for.
+        name: String,
+    },
+    /// Another token has this secret.
+    #[error("this secret id belongs to another token already: choose another, or leave it out")]
+    SecretTaken,
+    /// There is no CA that could count serial numbers.
+    #[error("the CA has no root yet: initialise it before taking serial numbers")]
+    NoCa,
+}
+
+impl fmt::Display for TokenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accessor(id) => f.write_str(id),
+            Self::Secret(_) => f.write_str("***"),
+        }
+    }
+}
