@@ -1,1 +1,49 @@
 //! Messages of Consul's public gRPC services and the delta-xDS envelope.
+//!
+//! Generated at build time from the `.proto` files of this crate, each service with a client and
+//! a server side. `bytes` fields are [`bytes::Bytes`], so that a decoded message shares the buffer
+//! it was read from. This crate never opens a connection and holds no logic but conversions.
+
+pub mod json;
+pub mod metadata;
+pub mod type_url;
+
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    rustdoc::all,
+    clippy::all,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code; its documentation is in the .proto files"
+)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/api.rs"));
+}
+
+/// `hashicorp.consul.dataplane`: what a dataplane asks before it starts a proxy.
+pub use generated::hashicorp::consul::dataplane;
+
+/// `hashicorp.consul.serverdiscovery`: which servers can be used.
+pub use generated::hashicorp::consul::serverdiscovery;
+
+/// `hashicorp.consul.acl`: login and logout.
+pub use generated::hashicorp::consul::acl;
+
+/// `hashicorp.consul.dns`: DNS over gRPC.
+pub use generated::hashicorp::consul::dns;
+
+/// `hashicorp.consul.connectca`: roots and leaf certificates.
+pub use generated::hashicorp::consul::connectca;
+
+/// `envoy.service.discovery.v3`: the delta-xDS envelope. Node and resources stay encoded.
+pub use generated::envoy::service::discovery::v3 as discovery;
+
+/// `google.rpc`: the error inside a rejected xDS response.
+pub use generated::google::rpc;
+
+/// `envoy.config.core.v3`: the parts of Envoy's node message that a server looks at.
+pub use generated::envoy::config::core::v3 as node;
+
+#[cfg(test)]
+mod tests;

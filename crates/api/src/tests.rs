@@ -1,0 +1,431 @@
+//! Field numbers are the contract with every Consul that is out there: bytes written by hand here
+//! must decode to the right fields, and encode to the same bytes again.
+
+use bytes::Bytes;
+use prost::Message;
+use prost_types::Any;
+use serde_json::json;
+
+use crate::{
+    acl, connectca, dataplane, discovery, dns, json as convert, node, rpc, serverdiscovery,
+    type_url,
+};
+
+/// A length-delimited field, written by hand: (number << 3) | 2, length, body.
+fn field(number: u8, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    assert!(
+        number < 16 && body.len() < 128,
+        "one byte each is enough for the tests"
+    );
+    let mut out = vec![number << 3 | 2, body.len() as u8];
+    out.extend_from_slice(body);
+    out
+}
+
+fn varint(number: u8, value: u8) -> Vec<u8> {
+    vec![number << 3, value]
+}
+
+#[track_caller]
+fn golden<M: Message + Default + PartialEq + std::fmt::Debug>(parts: &[Vec<u8>], expected: M) {
+    let bytes = parts.concat();
+    assert_eq!(M::decode(bytes.as_slice()).unwrap(), expected);
+    assert_eq!(expected.encode_to_vec(), bytes);
+}
+
+#[test]
+fn dataplane_field_numbers() {
+    golden(
+        &[
+            field(1, [varint(1, 1), varint(2, 1)].concat()),
+            field(1, [varint(1, 3), varint(2, 1)].concat()),
+            field(1, varint(1, 4)),
+        ],
+        dataplane::GetSupportedDataplaneFeaturesResponse {
+            supported_dataplane_features: [
+                (dataplane::DataplaneFeatures::WatchServers, true),
+                (
+                    dataplane::DataplaneFeatures::EnvoyBootstrapConfiguration,
+                    true,
+                ),
+                (dataplane::DataplaneFeatures::Fips, false),
+            ]
+            .map(|(name, supported)| dataplane::DataplaneFeatureSupport {
+                feature_name: name.into(),
+                supported,
+            })
+            .to_vec(),
+        },
+    );
+    #[expect(deprecated, reason = "old dataplanes send the old field")]
+    golden(
+        &[
+            field(2, "node"),
+            field(3, "old"),
+            field(4, "part"),
+            field(5, "ns"),
+            field(6, "id"),
+        ],
+        dataplane::GetEnvoyBootstrapParamsRequest {
+            node_spec: Some(
+                dataplane::get_envoy_bootstrap_params_request::NodeSpec::NodeName("node".into()),
+            ),
+            service_id: "old".into(),
+            partition: "part".into(),
+            namespace: "ns".into(),
+            proxy_id: "id".into(),
+        },
+    );
+    let config = field(
+        1,
+        [field(1, "protocol"), field(2, field(3, "http"))].concat(),
+    );
+    #[expect(deprecated, reason = "old dataplanes read the old field")]
+    golden(
+        &[
+            field(2, "old"),
+            field(3, "ns"),
+            field(4, "part"),
+            field(5, "dc1"),
+            field(6, config),
+            field(8, "node"),
+            field(9, "{}"),
+            field(10, "web"),
+        ],
+        dataplane::GetEnvoyBootstrapParamsResponse {
+            service: "old".into(),
+            namespace: "ns".into(),
+            partition: "part".into(),
+            datacenter: "dc1".into(),
+            config: Some(convert::to_struct(
+                json!({"protocol": "http"}).as_object().unwrap(),
+            )),
+            node_name: "node".into(),
+            access_logs: vec!["{}".into()],
+            identity: "web".into(),
+        },
+    );
+}
+
+#[test]
+fn server_discovery_field_numbers() {
+    golden(
+        &[varint(1, 1)],
+        serverdiscovery::WatchServersRequest { wan: true },
+    );
+    golden(
+        &[field(
+            1,
+            [field(1, "id"), field(2, "10.0.0.1"), field(3, "1.20.0")].concat(),
+        )],
+        serverdiscovery::WatchServersResponse {
+            servers: vec![serverdiscovery::Server {
+                id: "id".into(),
+                address: "10.0.0.1".into(),
+                version: "1.20.0".into(),
+            }],
+        },
+    );
+}
+
+#[test]
+fn acl_field_numbers() {
+    golden(
+        &[
+            field(1, "method"),
+            field(2, "bearer"),
+            field(3, [field(1, "pod"), field(2, "a/b")].concat()),
+            field(4, "ns"),
+            field(5, "part"),
+            field(6, "dc1"),
+        ],
+        acl::LoginRequest {
+            auth_method: "method".into(),
+            bearer_token: "bearer".into(),
+            meta: [("pod".to_owned(), "a/b".to_owned())].into(),
+            namespace: "ns".into(),
+            partition: "part".into(),
+            datacenter: "dc1".into(),
+        },
+    );
+    golden(
+        &[field(
+            1,
+            [field(1, "accessor"), field(2, "secret")].concat(),
+        )],
+        acl::LoginResponse {
+            token: Some(acl::LoginToken {
+                accessor_id: "accessor".into(),
+                secret_id: "secret".into(),
+            }),
+        },
+    );
+    golden(
+        &[field(1, "secret"), field(2, "dc1")],
+        acl::LogoutRequest {
+            token: "secret".into(),
+            datacenter: "dc1".into(),
+        },
+    );
+}
+
+#[test]
+fn dns_field_numbers() {
+    golden(
+        &[field(1, "question"), varint(2, 2)],
+        dns::QueryRequest {
+            msg: "question".into(),
+            protocol: dns::Protocol::Udp.into(),
+        },
+    );
+    golden(
+        &[field(1, "answer")],
+        dns::QueryResponse {
+            msg: "answer".into(),
+        },
+    );
+}
+
+#[test]
+fn connect_ca_field_numbers() {
+    golden(
+        &[
+            field(1, "root-id"),
+            field(2, "td.consul"),
+            field(
+                3,
+                [
+                    field(1, "root-id"),
+                    field(2, "name"),
+                    varint(3, 7),
+                    field(4, "key"),
+                    field(5, "pem"),
+                    field(6, "inter"),
+                    varint(7, 1),
+                    field(8, varint(1, 9)),
+                ]
+                .concat(),
+            ),
+        ],
+        connectca::WatchRootsResponse {
+            active_root_id: "root-id".into(),
+            trust_domain: "td.consul".into(),
+            roots: vec![connectca::CaRoot {
+                id: "root-id".into(),
+                name: "name".into(),
+                serial_number: 7,
+                signing_key_id: "key".into(),
+                root_cert: "pem".into(),
+                intermediate_certs: vec!["inter".into()],
+                active: true,
+                rotated_out_at: Some(prost_types::Timestamp {
+                    seconds: 9,
+                    nanos: 0,
+                }),
+            }],
+        },
+    );
+    golden(
+        &[field(1, "csr")],
+        connectca::SignRequest { csr: "csr".into() },
+    );
+    golden(
+        &[field(2, "cert")],
+        connectca::SignResponse {
+            cert_pem: "cert".into(),
+        },
+    );
+}
+
+#[test]
+fn discovery_field_numbers() {
+    golden(
+        &[
+            field(1, "node"),
+            field(2, "type"),
+            field(3, "sub"),
+            field(4, "unsub"),
+            field(5, [field(1, "name"), field(2, "v1")].concat()),
+            field(6, "nonce"),
+            field(7, [varint(1, 13), field(2, "bad")].concat()),
+        ],
+        discovery::DeltaDiscoveryRequest {
+            node: "node".into(),
+            type_url: "type".into(),
+            resource_names_subscribe: vec!["sub".into()],
+            resource_names_unsubscribe: vec!["unsub".into()],
+            initial_resource_versions: [("name".to_owned(), "v1".to_owned())].into(),
+            response_nonce: "nonce".into(),
+            error_detail: Some(rpc::Status {
+                code: 13,
+                message: "bad".into(),
+                details: vec![],
+            }),
+        },
+    );
+    golden(
+        &[
+            field(1, "v9"),
+            field(
+                2,
+                [
+                    field(1, "v1"),
+                    field(2, "any"),
+                    field(3, "name"),
+                    field(4, "alias"),
+                ]
+                .concat(),
+            ),
+            field(4, "type"),
+            field(5, "nonce"),
+            field(6, "gone"),
+        ],
+        discovery::DeltaDiscoveryResponse {
+            system_version_info: "v9".into(),
+            resources: vec![discovery::Resource {
+                version: "v1".into(),
+                resource: "any".into(),
+                name: "name".into(),
+                aliases: vec!["alias".into()],
+            }],
+            type_url: "type".into(),
+            nonce: "nonce".into(),
+            removed_resources: vec!["gone".into()],
+        },
+    );
+}
+
+#[test]
+fn node_field_numbers() {
+    let version = [varint(1, 1), varint(2, 34), varint(3, 2)].concat();
+    golden(
+        &[
+            field(1, "web-proxy"),
+            field(2, "web"),
+            field(
+                3,
+                field(
+                    1,
+                    [field(1, "node_name"), field(2, field(3, "n1"))].concat(),
+                ),
+            ),
+            field(6, "envoy"),
+            field(8, field(1, version)),
+        ],
+        node::Node {
+            id: "web-proxy".into(),
+            cluster: "web".into(),
+            metadata: Some(convert::to_struct(
+                json!({"node_name": "n1"}).as_object().unwrap(),
+            )),
+            user_agent_name: "envoy".into(),
+            user_agent_version: String::new(),
+            user_agent_build_version: Some(node::BuildVersion {
+                version: Some(node::SemanticVersion {
+                    major: 1,
+                    minor: 34,
+                    patch: 2,
+                }),
+                metadata: None,
+            }),
+        },
+    );
+}
+
+/// The definition as Envoy has it: the resource is a message.
+#[derive(Clone, PartialEq, prost::Message)]
+struct TypedResource {
+    #[prost(string, tag = "1")]
+    version: String,
+    #[prost(message, optional, tag = "2")]
+    resource: Option<Any>,
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+#[test]
+fn a_relayed_resource_keeps_its_bytes() {
+    // A body with a field that nobody knows and not in canonical order must survive.
+    let body = [field(9, "later"), field(1, "sooner"), varint(15, 3)].concat();
+    let any = Any {
+        type_url: type_url::CLUSTER.into(),
+        value: body,
+    };
+    let typed = TypedResource {
+        version: "v1".into(),
+        resource: Some(any.clone()),
+        name: "web".into(),
+    };
+    let wire = Bytes::from(typed.encode_to_vec());
+    let relayed = discovery::Resource::decode(wire.clone()).unwrap();
+    assert_eq!(relayed.resource, any.encode_to_vec());
+    assert!(
+        wire.as_ptr_range().contains(&relayed.resource.as_ptr()),
+        "the body shares the buffer that it was read from"
+    );
+    assert_eq!(relayed.encode_to_vec(), wire);
+    assert_eq!(TypedResource::decode(wire).unwrap(), typed);
+}
+
+#[test]
+fn json_survives_the_struct() {
+    let value = json!({
+        "protocol": "http",
+        "local_connect_timeout_ms": 5000,
+        "negative": -7,
+        "ratio": 0.25,
+        "nothing": null,
+        "on": true,
+        "list": ["a", 1, {"deep": []}],
+        "map": {"k": "v"},
+    });
+    let object = value.as_object().unwrap();
+    assert_eq!(&convert::from_struct(&convert::to_struct(object)), object);
+}
+
+#[test]
+fn numbers_that_json_lacks_become_null() {
+    let mut object = convert::to_struct(json!({"x": 1}).as_object().unwrap());
+    for number in [f64::NAN, f64::INFINITY] {
+        object.fields.get_mut("x").unwrap().kind =
+            Some(prost_types::value::Kind::NumberValue(number));
+        assert_eq!(convert::from_struct(&object)["x"], json!(null));
+    }
+}
+
+#[test]
+fn services_keep_their_names() {
+    use tonic::server::NamedService;
+    fn name<S: NamedService>(_: Option<S>) -> &'static str {
+        S::NAME
+    }
+    assert_eq!(
+        name::<dataplane::dataplane_service_server::DataplaneServiceServer<()>>(None),
+        "hashicorp.consul.dataplane.DataplaneService"
+    );
+    assert_eq!(
+        name::<serverdiscovery::server_discovery_service_server::ServerDiscoveryServiceServer<()>>(
+            None
+        ),
+        "hashicorp.consul.serverdiscovery.ServerDiscoveryService"
+    );
+    assert_eq!(
+        name::<acl::acl_service_server::AclServiceServer<()>>(None),
+        "hashicorp.consul.acl.ACLService"
+    );
+    assert_eq!(
+        name::<dns::dns_service_server::DnsServiceServer<()>>(None),
+        "hashicorp.consul.dns.DNSService"
+    );
+    assert_eq!(
+        name::<connectca::connect_ca_service_server::ConnectCaServiceServer<()>>(None),
+        "hashicorp.consul.connectca.ConnectCAService"
+    );
+    assert_eq!(
+        name::<discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer<()>>(
+            None
+        ),
+        "envoy.service.discovery.v3.AggregatedDiscoveryService"
+    );
+}
