@@ -1,0 +1,65 @@
+//! Why a proxy cannot be watched, or is not watched any longer.
+
+use crate::snapshot::ProxyId;
+
+/// A watch was refused. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    /// The catalog has no node of that name.
+    #[error(
+        "node {:?} is not in the catalog, so it has no proxy {:?}; register the proxy first, or correct the node name \
+         the dataplane sends (its setting service-node-name)",
+        .0.node, .0.service_id
+    )]
+    UnknownNode(ProxyId),
+    /// The node has no registration with that ID.
+    #[error(
+        "no service with ID {:?} is registered on node {:?}; register the proxy first, or correct the ID the dataplane \
+         sends (its setting proxy-service-id)",
+        .0.service_id, .0.node
+    )]
+    UnknownProxy(ProxyId),
+    /// The registration is not that of a sidecar proxy.
+    #[error(
+        "service {:?} on node {:?} is not a proxy: its Kind is {kind:?} and must be \"connect-proxy\"; name the proxy's \
+         ID instead of the service's (the dataplane's setting proxy-service-id)",
+        .proxy.service_id, .proxy.node
+    )]
+    NotAProxy {
+        /// The registration.
+        proxy: ProxyId,
+        /// Its kind, empty for an ordinary service.
+        kind: String,
+    },
+    /// The proxy does not say which service it stands for.
+    #[error(
+        "proxy {:?} on node {:?} has no destination; set Proxy.DestinationServiceName in its registration",
+        .0.service_id, .0.node
+    )]
+    NoDestination(ProxyId),
+    /// The control plane is stopping.
+    #[error("the control plane is stopping and watches no more proxies; connect to another server")]
+    Stopping,
+}
+
+/// Why a watch gives no more snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// The control plane is stopping.
+    #[error("the control plane is stopping")]
+    Stopping,
+    /// The proxy was registered anew as something that cannot be served.
+    #[error("the proxy's registration has changed: {0}")]
+    Registration(WatchError),
+    /// The CA ended the watch of the leaf certificate.
+    #[error("the certificate of service {service:?} is no longer renewed: {reason}")]
+    Leaf {
+        /// The service whose certificate it is.
+        service: String,
+        /// What the CA said.
+        reason: String,
+    },
+    /// The task that watched for the proxy broke down.
+    #[error("the task that watched for the proxy ended unexpectedly; its panic is in the log")]
+    Broken,
+}

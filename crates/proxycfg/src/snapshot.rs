@@ -1,0 +1,74 @@
+//! What a proxy's Envoy configuration depends on, at one moment.
+//!
+//! The parts are shared by `Arc`, so that a thousand proxies of one service hold one leaf, one
+//! list of instances and one set of roots. A snapshot is never changed after it was published.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_ca::Leaf;
+use legate_intentions::Action;
+use legate_model::{
+    CaRoots, CheckServiceNode, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream,
+};
+
+/// Names one proxy: the node it is registered on, and the ID of its registration there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProxyId {
+    /// Name of the catalog node.
+    pub node: Arc<str>,
+    /// ID of the proxy's own registration on that node, as in `web-sidecar-proxy`.
+    pub service_id: Arc<str>,
+}
+
+impl fmt::Display for ProxyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on node {}", self.service_id, self.node)
+    }
+}
+
+/// Everything that one proxy's Envoy configuration depends on.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The proxy this is for.
+    pub proxy: ProxyId,
+    /// The datacenter of the control plane, and so of the proxy.
+    pub datacenter: Arc<str>,
+    /// The mesh's trust domain, as in the roots.
+    pub trust_domain: TrustDomain,
+    /// The proxy's registration after `proxy-defaults` and `service-defaults` were merged into it.
+    pub instance: Arc<ServiceInstance>,
+    /// Address of the node the proxy is registered on.
+    pub node_address: Arc<str>,
+    /// What the destination service speaks. `tcp` where nothing says otherwise.
+    pub protocol: Protocol,
+    /// The roots that peers' certificates are verified against.
+    pub roots: Arc<CaRoots>,
+    /// The destination service's certificate and key.
+    pub leaf: Arc<Leaf>,
+    /// The intentions that have the service as their destination, in order of precedence.
+    pub intentions: Arc<[Arc<Intention>]>,
+    /// What holds where no intention matches.
+    pub default_intention: Action,
+    /// The `mesh` config entry, where there is one.
+    pub mesh: Option<Arc<Mesh>>,
+    /// The explicit upstreams, in the order of the registration.
+    pub upstreams: Vec<UpstreamSnapshot>,
+}
+
+/// One explicit upstream of a proxy, resolved as far as is known.
+#[derive(Clone, Debug)]
+pub struct UpstreamSnapshot {
+    /// The registration's upstream, its config filled up from `service-defaults`.
+    pub upstream: Arc<Upstream>,
+    /// What is spoken to the upstream.
+    pub protocol: Protocol,
+    /// How long a connection to one instance may take. 5 s where nothing says otherwise.
+    pub connect_timeout: Duration,
+    /// Set when this registration overrides the protocol or the timeout that the upstream has for
+    /// everyone else: eight hexadecimal digits that keep its cluster apart from the usual one.
+    pub customisation: Option<Arc<str>>,
+    /// The instances that can be reached in the mesh. `None` until the first answer.
+    pub instances: Option<Arc<[CheckServiceNode]>>,
+}
