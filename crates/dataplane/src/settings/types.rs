@@ -1,0 +1,245 @@
+//! What the rest of the dataplane sees of its settings: typed, complete and checked values.
+//! Nothing here knows which flag, variable or file key a value came from.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_model::Secret;
+use legate_runtime::logging::Level;
+
+/// Everything the dataplane was told, after merging flags, environment, file and defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// What this process does (`-mode`).
+    pub mode: Mode,
+    /// Where the servers are and how to reach them.
+    pub servers: Servers,
+    /// Which proxy this is.
+    pub proxy: Proxy,
+    /// Log level and format.
+    pub logging: Logging,
+    /// Where Envoy finds the xDS relay (`-xds-bind-addr`, `-xds-bind-port`; default an ephemeral
+    /// port on 127.0.0.1).
+    pub xds: XdsBind,
+    /// Where to answer DNS (`-consul-dns-bind-addr`, `-consul-dns-bind-port`); `None` when the
+    /// port is -1, the default.
+    pub dns: Option<SocketAddr>,
+    /// What is measured and where it is offered.
+    pub telemetry: Telemetry,
+    /// The Envoy process and its listeners.
+    pub envoy: Envoy,
+    /// Start and end of the process's life.
+    pub lifecycle: Lifecycle,
+    /// The environment as it was at start: for `$PATH` look-ups and for variables that a
+    /// proxy's telemetry keys refer to.
+    pub environment: Environment,
+}
+
+/// What the process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Relay configuration to an Envoy that this process supervises.
+    Sidecar,
+    /// Answer DNS only.
+    DnsProxy,
+}
+
+/// Where the servers are and how to reach them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Servers {
+    /// `-addresses` as written: a host name, an IP address, or `exec=COMMAND ARGS`. Never empty.
+    pub addresses: String,
+    /// `-grpc-port`: the port of every server (default 8502). Never 0.
+    pub grpc_port: u16,
+    /// `-server-watch-disabled`: keep to the addresses given and never ask servers for more.
+    pub watch_disabled: bool,
+    /// TLS towards the servers; `None` when `-tls-disabled`.
+    pub tls: Option<ServerTls>,
+    /// How to authenticate.
+    pub credentials: Credentials,
+}
+
+/// TLS towards the servers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerTls {
+    /// `-ca-certs`: a file or a directory of PEM files; `None` means the system's roots.
+    pub ca: Option<PathBuf>,
+    /// `-tls-cert` and `-tls-key`: both or neither.
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
+    /// `-tls-server-name`; `None` means that it follows from the address.
+    pub server_name: Option<String>,
+    /// `-tls-insecure-skip-verify`.
+    pub insecure_skip_verify: bool,
+}
+
+/// How to authenticate at the servers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Credentials {
+    /// No token is sent.
+    None,
+    /// A fixed ACL token (`-credential-type=static`).
+    Static(Secret),
+    /// Log in with an auth method (`-credential-type=login`).
+    Login(Login),
+}
+
+/// What a login needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Login {
+    /// `-login-auth-method`.
+    pub auth_method: String,
+    /// `-login-namespace`; empty means the server's default.
+    pub namespace: String,
+    /// `-login-partition`; empty means the server's default.
+    pub partition: String,
+    /// `-login-datacenter`; empty means the server's own.
+    pub datacenter: String,
+    /// The token that proves who logs in.
+    pub bearer: Bearer,
+    /// `-login-meta`: metadata of the token that the login creates.
+    pub meta: BTreeMap<String, String>,
+}
+
+/// Where the bearer token is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Bearer {
+    /// `-login-bearer-token`.
+    Token(Secret),
+    /// `-login-bearer-token-path`: read again for each login.
+    File(PathBuf),
+}
+
+/// Which proxy this is. An empty string means that the server chooses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Proxy {
+    /// `-proxy-node-name`.
+    pub node_name: String,
+    /// `-proxy-node-id`; wins over the name.
+    pub node_id: String,
+    /// `-proxy-id`, or what the file at `-proxy-id-path` says. Never empty in sidecar mode.
+    pub id: String,
+    /// `-proxy-namespace`.
+    pub namespace: String,
+    /// `-proxy-partition`.
+    pub partition: String,
+}
+
+/// Log level and format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Logging {
+    /// `-log-level` (default info).
+    pub level: Level,
+    /// `-log-json`: one JSON object a line; Envoy's log follows.
+    pub json: bool,
+}
+
+/// Where the xDS relay listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum XdsBind {
+    /// A loopback address; port 0 means an ephemeral one.
+    Tcp(SocketAddr),
+    /// A unix socket (`unix://PATH`).
+    Unix(PathBuf),
+}
+
+/// What is measured and where it is offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telemetry {
+    /// `-telemetry-use-central-config` (default true): honour the telemetry keys of the proxy's
+    /// configuration.
+    pub use_central_config: bool,
+    /// `-telemetry-prom-retention-time` (default 60 s). Never zero.
+    pub retention: Duration,
+    /// TLS of the Prometheus listener: all three parts or none.
+    pub prometheus_tls: Option<PrometheusTls>,
+    /// `-telemetry-prom-service-metrics-url`: the application's metrics.
+    pub service_metrics_url: Option<String>,
+    /// `-telemetry-prom-scrape-path` (default `/metrics`). Never empty.
+    pub scrape_path: String,
+    /// `-telemetry-prom-merge-port` (default 20100, also for 0): where the merged metrics are
+    /// served.
+    pub merge_port: u16,
+}
+
+/// TLS files of the Prometheus listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrometheusTls {
+    /// `-telemetry-prom-ca-certs-path` or `-telemetry-prom-ca-certs-file`: a file or a directory.
+    pub ca: PathBuf,
+    /// `-telemetry-prom-cert-file`.
+    pub certificate: PathBuf,
+    /// `-telemetry-prom-key-file`.
+    pub key: PathBuf,
+}
+
+/// The Envoy process and its own listeners.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envoy {
+    /// `-envoy-admin-bind-address` and `-envoy-admin-bind-port` (default 127.0.0.1:19000).
+    pub admin: SocketAddr,
+    /// `-envoy-ready-bind-address` and `-envoy-ready-bind-port`; `None` unless both are given.
+    pub ready: Option<SocketAddr>,
+    /// `-envoy-concurrency` (default 2): worker threads.
+    pub concurrency: u32,
+    /// `-envoy-drain-time-seconds` (default 30 s).
+    pub drain_time: Duration,
+    /// `-envoy-drain-strategy` (default immediate).
+    pub drain_strategy: legate_envoy::process::DrainStrategy,
+    /// `-envoy-executable-path`; `None` means the first `envoy` on `$PATH`.
+    pub executable: Option<PathBuf>,
+    /// What stood after `--`.
+    pub extra_args: Vec<OsString>,
+}
+
+/// Start and end of the process's life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// `-graceful-addr` and `-graceful-port` (default 127.0.0.1:20300, also for port 0).
+    pub bind: SocketAddr,
+    /// `-graceful-shutdown-path` (default `/graceful_shutdown`). Starts with `/`.
+    pub shutdown_path: String,
+    /// `-graceful-startup-path` (default `/graceful_startup`). Starts with `/`; differs from the
+    /// shutdown path.
+    pub startup_path: String,
+    /// `-startup-grace-period-seconds` (default 0): how long the startup path waits for Envoy.
+    pub startup_grace: Duration,
+    /// `-shutdown-grace-period-seconds` (default 0): how long Envoy keeps serving after a stop
+    /// was asked for.
+    pub shutdown_grace: Duration,
+    /// `-shutdown-drain-listeners`: drain inbound listeners during that time.
+    pub drain_listeners: bool,
+    /// `-dump-envoy-config-on-exit`: write Envoy's configuration to standard output first.
+    pub dump_envoy_config: bool,
+}
+
+/// The variables the process was started with. Its `Debug` output names them and hides values.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Environment(Arc<BTreeMap<OsString, OsString>>);
+
+impl Environment {
+    /// Takes variables as `std::env::vars_os` gives them.
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        Self(Arc::new(variables.into_iter().collect()))
+    }
+
+    /// The value of `name`, also when it is empty.
+    pub fn get_os(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+
+    /// The value of `name` when it is set and valid UTF-8, also when it is empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.get_os(name).and_then(OsStr::to_str)
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.keys().map(|name| (name, "***"))).finish()
+    }
+}
