@@ -1,0 +1,189 @@
+//! A dataplane process beside a demo service.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use http::{Method, StatusCode};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Options;
+use super::control_plane::{ControlPlane, NODE, Proxy, free_address};
+use crate::http_client;
+
+/// How long a sidecar may take until it is ready.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+/// Lines of the log that an error shows.
+const LOG_LINES: usize = 15;
+
+/// A running `legate-dataplane`.
+pub(crate) struct Sidecar {
+    /// What it runs.
+    pub(crate) proxy: Proxy,
+    /// Envoy's admin API.
+    pub(crate) admin: SocketAddr,
+    /// Health, readiness and graceful shutdown.
+    pub(crate) lifecycle: SocketAddr,
+    /// From the start of the process until it reported to be ready.
+    pub(crate) ready_after: Duration,
+    child: Child,
+    log: PathBuf,
+    started: Instant,
+}
+
+impl Sidecar {
+    /// Starts the process; its output goes to a file that errors quote.
+    pub(crate) fn start(
+        options: &Options,
+        control_plane: &ControlPlane,
+        proxy: Proxy,
+    ) -> anyhow::Result<Self> {
+        let (admin, lifecycle) = (free_address()?, free_address()?);
+        let log = control_plane.folder().join(format!("{}.log", proxy.id));
+        let output =
+            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let program = dataplane(options)?;
+        let server = control_plane.grpc_tls();
+        let mut command = Command::new(&program);
+        command
+            .args([
+                "-addresses",
+                &server.ip().to_string(),
+                "-grpc-port",
+                &server.port().to_string(),
+            ])
+            .arg("-ca-certs")
+            .arg(control_plane.roots_file())
+            .args(["-tls-server-name", "server.dc1.consul"])
+            .args(["-proxy-node-name", NODE, "-proxy-id", &proxy.id])
+            .args(["-envoy-admin-bind-port", &admin.port().to_string()])
+            .args(["-graceful-port", &lifecycle.port().to_string()])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .kill_on_drop(true);
+        if let Some(envoy) = &options.envoy {
+            command.arg("-envoy-executable-path").arg(envoy);
+        }
+        let started = Instant::now();
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self {
+            proxy,
+            admin,
+            lifecycle,
+            ready_after: Duration::ZERO,
+            child,
+            log,
+            started,
+        })
+    }
+
+    /// Process ID.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Waits until Envoy is live and has all its configuration.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        let mut last = String::from("it did not answer");
+        while self.started.elapsed() < READY_LIMIT {
+            if let Some(status) = self.child.try_wait()? {
+                bail!(
+                    "the sidecar {} ended with {status}:\n{}",
+                    self.proxy.id,
+                    self.log_tail()
+                );
+            }
+            if let Ok((status, body)) =
+                http_client::request(Method::GET, self.lifecycle, "/readyz", None).await
+            {
+                if status == StatusCode::OK {
+                    self.ready_after = self.started.elapsed();
+                    return Ok(());
+                }
+                last = String::from_utf8_lossy(&body).trim().to_owned();
+            }
+            sleep(POLL).await;
+        }
+        bail!(
+            "the sidecar {} is not ready after {READY_LIMIT:?}: {last}\n{}",
+            self.proxy.id,
+            self.log_tail()
+        )
+    }
+
+    /// Asks for a graceful end and checks that it was one.
+    pub(crate) async fn stop(mut self, limit: Duration) -> anyhow::Result<()> {
+        if let Some(pid) = self.child.id() {
+            // It may have ended by itself in this moment; what matters is the exit status below.
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+        }
+        let status = match timeout(limit, self.child.wait()).await {
+            Ok(status) => status?,
+            Err(_) => {
+                self.child.kill().await?;
+                bail!(
+                    "the sidecar {} did not stop within {limit:?} and was killed:\n{}",
+                    self.proxy.id,
+                    self.log_tail()
+                );
+            }
+        };
+        if !status.success() {
+            bail!(
+                "the sidecar {} ended with {status}:\n{}",
+                self.proxy.id,
+                self.log_tail()
+            );
+        }
+        Ok(())
+    }
+
+    fn log_tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+}
+
+/// Waits until one of the sidecars ends, which is an error while the mesh should run.
+pub(crate) async fn first_exit(sidecars: &mut [Sidecar]) -> anyhow::Result<()> {
+    loop {
+        for sidecar in sidecars.iter_mut() {
+            if let Some(status) = sidecar.child.try_wait()? {
+                bail!(
+                    "the sidecar {} ended with {status}:\n{}",
+                    sidecar.proxy.id,
+                    sidecar.log_tail()
+                );
+            }
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// The dataplane beside this program unless another is named.
+fn dataplane(options: &Options) -> anyhow::Result<PathBuf> {
+    if let Some(path) = &options.dataplane {
+        return Ok(path.clone());
+    }
+    let path = std::env::current_exe()
+        .context("cannot find this program")?
+        .with_file_name("legate-dataplane");
+    if !path.is_file() {
+        bail!(
+            "{} does not exist: name the dataplane with --dataplane",
+            path.display()
+        );
+    }
+    Ok(path)
+}

@@ -1,1 +1,0 @@
-//! The everyday command: a whole mesh on one machine, and administration.
