@@ -1,1 +1,18 @@
-//! Task scopes, backoff, readiness, clock, logs and the metrics registry.
+//! What every component runs on: task scopes, readiness, clock, backoff, logs and metrics.
+//!
+//! This crate is the only one that spawns tasks. It never reads the environment, never ends the
+//! process and knows nothing of what runs on it.
+
+pub mod scope;
+
+pub mod backoff;
+pub mod clock;
+pub mod logging;
+pub mod metrics;
+pub mod readiness;
+
+pub use backoff::{Backoff, BackoffPolicy};
+pub use clock::Clock;
+pub use readiness::{Component, Readiness, ReadyHandle, ReadyState};
+pub use scope::{BoxError, Scope, Spawner, StopError, TaskCause, TaskError};
+pub use tokio_util::sync::CancellationToken;
