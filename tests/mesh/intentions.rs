@@ -1,0 +1,25 @@
+//! Intentions take effect on Envoys that are open.
+
+use legate_tests::{Mesh, MeshOptions};
+
+use crate::{API, WEB};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deny_and_allow_on_open_envoys() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let mut api = mesh.add(&API).await;
+    let mut web = mesh.add(&WEB).await;
+
+    // Nothing was allowed: the default is to deny.
+    mesh.settle("web", 403).await;
+    for (action, status) in [("allow", 200), ("deny", 403), ("allow", 200)] {
+        mesh.intend("web", "api", action).await;
+        mesh.settle("web", status).await;
+    }
+    // A wildcard loses against the exact source.
+    mesh.intend("*", "api", "deny").await;
+    mesh.settle("web", 200).await;
+
+    assert!(web.stop().await.success() && api.stop().await.success());
+    mesh.stop().await;
+}

@@ -1,0 +1,25 @@
+//! Whole-mesh scenarios with real Envoys: what users rely on, seen from outside.
+
+mod instances;
+mod intentions;
+mod login;
+mod outage;
+mod process;
+mod refusals;
+mod rotation;
+mod traffic;
+
+use legate_tests::ServiceSpec;
+
+const API: ServiceSpec = ServiceSpec {
+    service: "api",
+    instance: "api",
+    protocol: "http",
+    upstreams: &[],
+};
+const WEB: ServiceSpec = ServiceSpec {
+    service: "web",
+    instance: "web",
+    protocol: "http",
+    upstreams: &["api"],
+};

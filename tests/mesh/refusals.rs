@@ -1,0 +1,83 @@
+//! What cannot work ends with one clear error that names the setting to look at.
+
+use legate_testkit::certs::TestCa;
+use legate_tests::{Mesh, MeshOptions, Sidecar};
+
+use crate::WEB;
+
+/// The process ends with status 1, and exactly one error line holds all of `words`.
+async fn refused(mut sidecar: Sidecar, words: &[&str]) {
+    let status = sidecar.exit().await;
+    let log = sidecar.log();
+    assert_eq!(status.code(), Some(1), "{log}");
+    let fatal = log.lines().last().unwrap_or_default();
+    assert!(
+        words.iter().all(|word| fatal.contains(word)),
+        "{words:?} are not in the last line of:\n{log}"
+    );
+    let errors = log.lines().filter(|line| line.contains("[ERROR]")).count();
+    assert!(errors <= 1, "{errors} errors instead of one:\n{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_token() {
+    let mut mesh = Mesh::start(MeshOptions {
+        acl: true,
+        ..MeshOptions::default()
+    })
+    .await;
+    mesh.register(&WEB).await;
+    let flags = mesh
+        .flags(WEB.instance)
+        .with("credential-type", "static")
+        .with("static-token", "no-such-token");
+    refused(mesh.sidecar("web", &flags), &["-static-token"]).await;
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_token() {
+    let mut mesh = Mesh::start(MeshOptions {
+        acl: true,
+        ..MeshOptions::default()
+    })
+    .await;
+    mesh.register(&WEB).await;
+    let flags = mesh.flags(WEB.instance);
+    refused(mesh.sidecar("web", &flags), &["-credential-type"]).await;
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_proxy() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.register(&WEB).await;
+    let flags = mesh.flags(WEB.instance).with("proxy-id", "nobody");
+    refused(mesh.sidecar("web", &flags), &["nobody", "-proxy-id"]).await;
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_node() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.register(&WEB).await;
+    let flags = mesh.flags(WEB.instance).with("proxy-node-name", "nowhere");
+    refused(
+        mesh.sidecar("web", &flags),
+        &["nowhere", "-proxy-node-name"],
+    )
+    .await;
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_untrusted_server() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.register(&WEB).await;
+    let other = TestCa::new();
+    let flags = mesh
+        .flags(WEB.instance)
+        .with("ca-certs", other.ca_file().display().to_string());
+    refused(mesh.sidecar("web", &flags), &["-ca-certs"]).await;
+    mesh.stop().await;
+}

@@ -1,0 +1,69 @@
+//! An HTTP client whose every request has a connection of its own, so that each one meets the
+//! configuration an Envoy has now.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use legate_runtime::BoxError;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Status and body of an answer.
+pub type Answer = (StatusCode, String);
+
+/// `GET` without a body.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn get(server: SocketAddr, path: &str) -> Result<Answer, BoxError> {
+    send(Method::GET, server, path, None, None).await
+}
+
+/// A request with an optional JSON body and an optional ACL token.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn send(
+    method: Method,
+    server: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+    body: Option<&Value>,
+) -> Result<Answer, BoxError> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", server.to_string());
+    if let Some(token) = token {
+        request = request.header("x-consul-token", token);
+    }
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let request = request.body(Full::new(Bytes::from(body)))?;
+    timeout(LIMIT, exchange(server, request)).await?
+}
+
+async fn exchange(server: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, BoxError> {
+    let stream = TcpStream::connect(server).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let answer = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    };
+    let mut answer = std::pin::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        _ = connection => answer.await,
+    }
+}

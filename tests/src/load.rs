@@ -1,0 +1,87 @@
+//! Requests without pause, each on a new connection, while a scenario changes the mesh.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use legate_runtime::Scope;
+use serde_json::Value;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::client;
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a load has seen so far.
+#[derive(Debug, Default, Clone)]
+pub struct Seen {
+    /// Answers with status 200 by instance.
+    pub answers: BTreeMap<String, usize>,
+    /// Every request that got no answer or another status.
+    pub failures: Vec<String>,
+}
+
+/// A running load; ends with [`Load::finish`].
+pub struct Load {
+    scope: Scope,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Load {
+    /// Asks `GET /` at the address, one request after the other.
+    #[must_use]
+    pub fn start(address: SocketAddr) -> Self {
+        let scope = Scope::new("load");
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (stop, record) = (scope.token(), Arc::clone(&seen));
+        scope.spawn("requests", async move {
+            let mut ticks = interval(PAUSE);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while !stop.is_cancelled() {
+                ticks.tick().await;
+                let answer = client::get(address, "/").await;
+                record.lock().expect("no holder panics").record(answer);
+            }
+            Ok::<(), std::io::Error>(())
+        });
+        Self { scope, seen }
+    }
+
+    /// What was seen until now.
+    ///
+    /// # Panics
+    ///
+    /// Never in practice: the lock is not held across a panic.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        self.seen.lock().expect("no holder panics").clone()
+    }
+
+    /// Ends the load and returns all it has seen.
+    ///
+    /// # Panics
+    ///
+    /// When the requests do not end.
+    pub async fn finish(self) -> Seen {
+        self.scope
+            .stop(crate::wait::LIMIT)
+            .await
+            .expect("the load ends");
+        self.seen.lock().expect("no holder panics").clone()
+    }
+}
+
+impl Seen {
+    fn record(&mut self, answer: Result<client::Answer, legate_runtime::BoxError>) {
+        match answer {
+            Ok((status, body)) if status.is_success() => {
+                let body: Value = serde_json::from_str(&body).unwrap_or_default();
+                let instance = body["instance"].as_str().unwrap_or("?").to_owned();
+                *self.answers.entry(instance).or_default() += 1;
+            }
+            Ok((status, body)) => self.failures.push(format!("{status}: {body}")),
+            Err(error) => self.failures.push(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A `legate-dataplane` process with its Envoy.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+
+use legate_testkit::envoy;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::client;
+use crate::wait::{LIMIT, eventually};
+
+/// Envoy's admin port on the sidecar's own address.
+const ADMIN: u16 = 19000;
+/// The port of health, readiness and graceful shutdown.
+const LIFECYCLE: u16 = 20300;
+
+/// What a sidecar is told on its command line.
+#[derive(Debug, Clone)]
+pub struct SidecarFlags {
+    /// The address its own listeners use.
+    pub address: IpAddr,
+    /// Every other flag with its value.
+    pub flags: Vec<(&'static str, String)>,
+}
+
+impl SidecarFlags {
+    /// Sets a flag, whatever it was before.
+    #[must_use]
+    pub fn with(mut self, flag: &'static str, value: impl Into<String>) -> Self {
+        self.flags.retain(|(name, _)| *name != flag);
+        self.flags.push((flag, value.into()));
+        self
+    }
+
+    /// Leaves a flag away.
+    #[must_use]
+    pub fn without(mut self, flag: &'static str) -> Self {
+        self.flags.retain(|(name, _)| *name != flag);
+        self
+    }
+}
+
+/// A running sidecar. Dropping it kills the process.
+pub struct Sidecar {
+    /// Its own address: listeners of its Envoy, admin and lifecycle.
+    pub address: IpAddr,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Sidecar {
+    /// Starts the process; its output goes to `log`.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    #[must_use]
+    pub fn spawn(flags: &SidecarFlags, log: PathBuf) -> Self {
+        let output = File::create(&log).expect("the log can be written");
+        let address = flags.address.to_string();
+        let mut command = Command::new(envoy::workspace_binary("legate-dataplane"));
+        command
+            .env_clear()
+            .arg("-envoy-executable-path")
+            .arg(envoy::binary())
+            .args([
+                "-envoy-admin-bind-address",
+                &address,
+                "-graceful-addr",
+                &address,
+            ])
+            .args(
+                flags
+                    .flags
+                    .iter()
+                    .map(|(flag, value)| format!("-{flag}={value}")),
+            )
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("a file can be shared"))
+            .stderr(output)
+            .kill_on_drop(true);
+        let child = command.spawn().expect("the dataplane can be started");
+        Self {
+            address: flags.address,
+            child,
+            log,
+        }
+    }
+
+    /// Process ID.
+    ///
+    /// # Panics
+    ///
+    /// When the process has been waited for.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().expect("the process runs").cast_signed())
+    }
+
+    /// The Envoy process below the dataplane.
+    ///
+    /// # Panics
+    ///
+    /// When there is not exactly one.
+    #[must_use]
+    pub fn envoy(&self) -> Pid {
+        let children = format!("/proc/{0}/task/{0}/children", self.pid());
+        let children = std::fs::read_to_string(children).expect("the process runs");
+        let pids: Vec<i32> = children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect();
+        let [envoy] = pids.as_slice() else {
+            panic!("children of the dataplane: {pids:?}")
+        };
+        Pid::from_raw(*envoy)
+    }
+
+    /// Envoy's admin API.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        (self.address, ADMIN).into()
+    }
+
+    /// Health, readiness and graceful shutdown.
+    #[must_use]
+    pub fn lifecycle(&self) -> SocketAddr {
+        (self.address, LIFECYCLE).into()
+    }
+
+    /// Waits until `/readyz` answers 200.
+    ///
+    /// # Panics
+    ///
+    /// When the process ends or the wait is too long, with the log.
+    pub async fn ready(&mut self) {
+        let lifecycle = self.lifecycle();
+        let mut ended = None;
+        let wait = eventually(
+            "a sidecar gets ready",
+            || {
+                ended = self.child.try_wait().ok().flatten();
+                let dead = ended.is_some();
+                async move {
+                    (
+                        dead,
+                        client::get(lifecycle, "/readyz")
+                            .await
+                            .map_err(|error| error.to_string()),
+                    )
+                }
+            },
+            |(dead, answer)| *dead || matches!(answer, Ok((status, _)) if status.is_success()),
+        );
+        let (dead, _) = timeout(LIMIT * 2, wait).await.expect("probes end");
+        assert!(!dead, "the sidecar ended:\n{}", self.log());
+    }
+
+    /// Everything the sidecar and its Envoy wrote.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits for the end of the process.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end, with the log.
+    pub async fn exit(&mut self) -> ExitStatus {
+        match timeout(LIMIT, self.child.wait()).await {
+            Ok(status) => status.expect("the process can be waited for"),
+            Err(_) => panic!("the sidecar does not end:\n{}", self.log()),
+        }
+    }
+
+    /// Sends a signal to the dataplane.
+    ///
+    /// # Panics
+    ///
+    /// When the process is gone.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("the process runs");
+    }
+
+    /// Graceful end by SIGTERM.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.exit().await
+    }
+
+    /// Serial number of the leaf certificate that Envoy presents now.
+    ///
+    /// # Panics
+    ///
+    /// When the admin API does not answer.
+    pub async fn leaf_serial(&self) -> Option<String> {
+        let (_, body) = client::get(self.admin(), "/certs")
+            .await
+            .expect("Envoy's admin API answers");
+        let certs: Value = serde_json::from_str(&body).ok()?;
+        let chains = certs["certificates"].as_array()?;
+        let leaf = chains.iter().find_map(|entry| entry["cert_chain"].get(0))?;
+        leaf["serial_number"].as_str().map(str::to_owned)
+    }
+
+    /// One counter or gauge of Envoy; 0 when Envoy has none of that name.
+    ///
+    /// # Panics
+    ///
+    /// When the admin API does not answer.
+    pub async fn stat(&self, name: &str) -> u64 {
+        let (_, body) = client::get(self.admin(), "/stats")
+            .await
+            .expect("Envoy's admin API answers");
+        let value = body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value
+            .and_then(|value| value.parse().ok())
+            .unwrap_or_default()
+    }
+
+    /// Addresses of all endpoints that Envoy knows of mesh destinations.
+    ///
+    /// # Panics
+    ///
+    /// When the admin API does not answer.
+    pub async fn endpoints(&self) -> Vec<String> {
+        let (_, body) = client::get(self.admin(), "/clusters")
+            .await
+            .expect("Envoy's admin API answers");
+        let hosts = body
+            .lines()
+            .filter_map(|line| line.strip_suffix("::hostname::"));
+        let mesh = hosts.filter(|line| line.contains(".internal."));
+        mesh.filter_map(|line| line.split("::").nth(1).map(str::to_owned))
+            .collect()
+    }
+}

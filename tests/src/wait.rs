@@ -1,0 +1,41 @@
+//! Waiting for something that becomes true, with a limit.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// Longest wait of a scenario step; far above what a step takes on a slow machine.
+pub const LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Probes until `accept` takes the answer, and returns it.
+///
+/// # Panics
+///
+/// After [`LIMIT`], with the last answer.
+pub async fn eventually<T, P>(
+    what: &str,
+    mut probe: impl FnMut() -> P,
+    accept: impl Fn(&T) -> bool,
+) -> T
+where
+    T: Debug,
+    P: Future<Output = T>,
+{
+    let start = Instant::now();
+    let mut ticks = interval(POLL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let answer = probe().await;
+        if accept(&answer) {
+            return answer;
+        }
+        assert!(
+            start.elapsed() < LIMIT,
+            "{what}: still {answer:?} after {LIMIT:?}"
+        );
+    }
+}
