@@ -4,7 +4,7 @@ use std::fmt;
 
 use legate_model::acl::{AuthMethod, BindingRule, Token};
 use legate_model::{
-    CaRoots, ConfigEntry, HealthCheck, Intention, Node, Secret, ServiceInstance,
+    CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, Secret, ServiceInstance,
 };
 
 /// One change of the tables. Applied completely or not at all.
@@ -24,7 +24,7 @@ pub enum Command {
     /// Removes a config entry. An entry that does not exist is no error.
     DeleteConfigEntry {
         /// The kind, such as `service-defaults`.
-        kind: String,
+        kind: ConfigKind,
         /// The entry's name.
         name: String,
         /// Only when the stored entry's modify index is this one.

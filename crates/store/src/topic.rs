@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use legate_model::{ConfigKind, WILDCARD};
+
 /// A set of rows that change together, as far as readers care.
 ///
 /// Names are compared as the tables compare them: without regard to case.
@@ -32,11 +34,11 @@ pub enum Topic {
     /// The intentions that apply to one destination, those for `*` included.
     IntentionsFor(Arc<str>),
     /// All config entries of one kind.
-    ConfigEntries(Arc<str>),
+    ConfigEntries(ConfigKind),
     /// One config entry.
     ConfigEntry {
         /// The kind, such as `service-defaults`.
-        kind: Arc<str>,
+        kind: ConfigKind,
         /// The entry's name.
         name: Arc<str>,
     },
@@ -71,15 +73,15 @@ impl Topic {
                 id: fold_arc(id),
             },
             Self::IntentionsFor(name) => Self::IntentionsFor(fold_arc(name)),
-            Self::ConfigEntries(kind) => Self::ConfigEntries(fold_arc(kind)),
             Self::ConfigEntry { kind, name } => Self::ConfigEntry {
-                kind: fold_arc(kind),
+                kind,
                 name: fold_arc(name),
             },
             fixed @ (Self::Nodes
             | Self::Services
             | Self::CaRoots
             | Self::Intentions
+            | Self::ConfigEntries(_)
             | Self::Tokens
             | Self::AuthMethods
             | Self::BindingRules) => fixed,
@@ -109,14 +111,13 @@ impl Topic {
     /// The topics whose changes are changes of this one too.
     pub(crate) fn implied(&self) -> Option<Self> {
         match self {
-            Self::IntentionsFor(name) if &**name != ANY => Some(Self::IntentionsFor(ANY.into())),
+            Self::IntentionsFor(name) if &**name != WILDCARD => {
+                Some(Self::IntentionsFor(WILDCARD.into()))
+            },
             _ => None,
         }
     }
 }
-
-/// The name that stands for every service in an intention.
-pub(crate) const ANY: &str = "*";
 
 /// A name as the tables spell it: Consul compares names without regard to case.
 pub(crate) fn fold(name: &str) -> Arc<str> {
