@@ -1,1 +1,10 @@
 //! What tests share: real Envoys, a fake server that misbehaves, certificates, ports, a cuttable network.
+//!
+//! Everything here runs on loopback and inside the test's own process (Envoy apart). A helper that
+//! cannot do its work panics and says why: a test has nobody else to tell.
+
+pub mod certs;
+pub mod envoy;
+pub mod fake_server;
+pub mod jwt;
+pub mod network;

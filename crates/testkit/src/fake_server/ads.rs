@@ -1,0 +1,122 @@
+//! The server's end of a delta ADS stream, in the hands of the test.
+
+use std::fmt;
+
+use bytes::Bytes;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use prost::Message;
+use prost_types::Any;
+use tokio::sync::mpsc;
+use tonic::metadata::MetadataMap;
+use tonic::{Status, Streaming};
+
+use super::script::{Caller, Script, WAIT};
+use super::{Body, Call};
+
+/// Streams that wait for [`accept_ads`](super::FakeServer::accept_ads); more are refused.
+pub(super) const UNACCEPTED: usize = 64;
+
+/// Responses that wait for the network.
+pub(super) const RESPONSES: usize = 64;
+
+/// A resource as it travels in a response.
+#[must_use]
+pub fn resource(name: &str, version: &str, body: &Any) -> Resource {
+    Resource {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        resource: Bytes::from(body.encode_to_vec()),
+        aliases: Vec::new(),
+    }
+}
+
+/// An open stream. Dropping it ends the stream with OK.
+pub struct AdsStream {
+    pub(super) caller: Caller,
+    pub(super) script: Script,
+    pub(super) requests: Streaming<DeltaDiscoveryRequest>,
+    pub(super) responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+}
+
+impl AdsStream {
+    /// Metadata with which the stream was opened.
+    #[must_use]
+    pub fn metadata(&self) -> &MetadataMap {
+        &self.caller.metadata
+    }
+
+    /// ACL token with which the stream was opened.
+    #[must_use]
+    pub fn token(&self) -> Option<&str> {
+        self.caller.token.as_deref()
+    }
+
+    /// The next request, which is recorded in the script too; `None` when the client has ended
+    /// or lost the stream.
+    ///
+    /// # Panics
+    ///
+    /// When none comes within [`WAIT`].
+    pub async fn next(&mut self) -> Option<DeltaDiscoveryRequest> {
+        let request = tokio::time::timeout(WAIT, self.requests.message())
+            .await
+            .expect("the client sends an ADS request in time")
+            .ok()??;
+        self.script.record(
+            Call::Discovery,
+            &self.caller,
+            Body::Discovery(request.clone()),
+        );
+        Some(request)
+    }
+
+    /// The next request of this type, skipping those of others.
+    ///
+    /// # Panics
+    ///
+    /// When none comes within [`WAIT`], or the client ends the stream.
+    pub async fn next_of(&mut self, type_url: &str) -> DeltaDiscoveryRequest {
+        loop {
+            match self.next().await {
+                Some(request) if request.type_url == type_url => return request,
+                Some(_) => {}
+                None => panic!("the client ended the stream without a request for {type_url}"),
+            }
+        }
+    }
+
+    /// Sends a response. Returns whether the stream was still there.
+    pub async fn send(&self, response: DeltaDiscoveryResponse) -> bool {
+        self.responses.send(Ok(response)).await.is_ok()
+    }
+
+    /// Sends these resources of one type. Returns whether the stream was still there.
+    pub async fn send_resources(
+        &self,
+        type_url: &str,
+        nonce: &str,
+        resources: Vec<Resource>,
+    ) -> bool {
+        self.send(DeltaDiscoveryResponse {
+            type_url: type_url.to_owned(),
+            nonce: nonce.to_owned(),
+            resources,
+            ..DeltaDiscoveryResponse::default()
+        })
+        .await
+    }
+
+    /// Ends the stream with this status.
+    pub async fn end(self, status: Status) {
+        // A client that is gone does not need to be told.
+        let _ = self.responses.send(Err(status)).await;
+    }
+}
+
+impl fmt::Debug for AdsStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdsStream")
+            .field("caller", &self.caller)
+            .finish_non_exhaustive()
+    }
+}

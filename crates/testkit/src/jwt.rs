@@ -1,0 +1,79 @@
+//! JWTs for auth methods: a key pair that is made for the test, and signatures with it.
+//!
+//! Signs whatever claims it is given, wrong ones too; it never checks any.
+
+use std::fmt;
+
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+
+/// An ES256 key pair.
+pub struct TestSigner {
+    key: EncodingKey,
+    public_key_pem: String,
+}
+
+impl TestSigner {
+    /// Makes a fresh key pair.
+    ///
+    /// # Panics
+    ///
+    /// When no key can be made.
+    #[must_use]
+    pub fn generate() -> Self {
+        let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("P-256 key pair");
+        let key = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).expect("PKCS #8 key");
+        Self {
+            key,
+            public_key_pem: pair.public_key_pem(),
+        }
+    }
+
+    /// Public key, PEM: what goes into `JWTValidationPubKeys` of an auth method.
+    #[must_use]
+    pub fn public_key_pem(&self) -> &str {
+        &self.public_key_pem
+    }
+
+    /// A JWT with exactly these claims. Times are seconds since 1970.
+    ///
+    /// # Panics
+    ///
+    /// When the claims cannot be encoded.
+    #[must_use]
+    pub fn sign(&self, claims: &serde_json::Value) -> String {
+        encode(&Header::new(Algorithm::ES256), claims, &self.key).expect("claims are JSON")
+    }
+}
+
+impl fmt::Debug for TestSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestSigner")
+            .field("public_key_pem", &self.public_key_pem)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jsonwebtoken::{DecodingKey, Validation, decode};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_signature_verifies_with_its_own_public_key_only() {
+        let signer = TestSigner::generate();
+        let other = TestSigner::generate();
+        let token = signer.sign(&json!({"sub": "web", "exp": 4_000_000_000_u64}));
+        let verify = |pem: &str| {
+            let key = DecodingKey::from_ec_pem(pem.as_bytes()).unwrap();
+            decode::<Value>(&token, &key, &Validation::new(Algorithm::ES256))
+        };
+        assert_eq!(
+            verify(signer.public_key_pem()).unwrap().claims["sub"],
+            "web"
+        );
+        assert!(verify(other.public_key_pem()).is_err());
+    }
+}
