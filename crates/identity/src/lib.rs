@@ -1,1 +1,15 @@
-//! Keys, certificates and TLS configurations: the only crate that sees private keys.
+//! Keys, certificates and TLS configurations: the only crate that sees private keys as such.
+//!
+//! It signs what it is told to sign: who may have which name is decided by its callers. It never
+//! reads the clock, and keys are printed as `***`.
+
+mod authority;
+mod certificate;
+mod error;
+mod key;
+pub mod tls;
+
+pub use authority::{Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_uris};
+pub use certificate::CertificateInfo;
+pub use error::IdentityError;
+pub use key::PrivateKey;

@@ -1,0 +1,364 @@
+//! A signing certificate with its key: makes roots, issues leaf certificates, signs requests.
+//!
+//! Profiles are those of Consul's built-in CA, so that its tools and proxies accept them. Whether a
+//! requester may have a name is not decided here.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+use time::OffsetDateTime;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
+
+use crate::certificate::{first_certificate, ip_address};
+use crate::key::key_id;
+use crate::{CertificateInfo, IdentityError, PrivateKey};
+
+/// How far the validity of a leaf certificate reaches back, for proxies whose clock is behind.
+const BACKDATE: Duration = Duration::from_secs(60);
+
+/// What a new root is made of.
+#[derive(Clone, Debug)]
+pub struct RootRequest {
+    /// Common name, the only part of the subject.
+    pub common_name: String,
+    /// URI of the trust domain, `spiffe://<trust domain>`.
+    pub uri: String,
+    /// Serial number.
+    pub serial: u64,
+    /// Beginning of the validity.
+    pub now: SystemTime,
+    /// Length of the validity.
+    pub ttl: Duration,
+}
+
+/// What a leaf certificate is made of. Its key is generated with it.
+#[derive(Clone, Debug)]
+pub struct LeafRequest {
+    /// URI names; a SPIFFE ID is exactly one.
+    pub uris: Vec<String>,
+    /// DNS names.
+    pub dns_names: Vec<String>,
+    /// IP addresses.
+    pub ips: Vec<IpAddr>,
+    /// Serial number.
+    pub serial: u64,
+    /// The current time; the validity starts a minute earlier.
+    pub now: SystemTime,
+    /// Length of the validity.
+    pub ttl: Duration,
+}
+
+/// What the signer decides about a certificate for someone else's key.
+#[derive(Clone, Copy, Debug)]
+pub struct CsrProfile {
+    /// Serial number.
+    pub serial: u64,
+    /// The current time; the validity starts a minute earlier.
+    pub now: SystemTime,
+    /// Length of the validity.
+    pub ttl: Duration,
+}
+
+/// A leaf certificate and its key.
+#[derive(Clone, Debug)]
+pub struct IssuedCertificate {
+    /// The certificate alone, without those that signed it.
+    pub cert_pem: String,
+    /// Its private key.
+    pub key: PrivateKey,
+    /// What it says.
+    pub info: CertificateInfo,
+}
+
+/// A certificate that signs others, and its key.
+pub struct Authority {
+    cert_pem: String,
+    key: PrivateKey,
+    info: CertificateInfo,
+    issuer: Issuer<'static, PrivateKey>,
+}
+
+impl Authority {
+    /// A new self-signed root with a new EC P-256 key.
+    ///
+    /// # Errors
+    ///
+    /// When a name or the validity cannot be expressed, or the system gives no randomness.
+    pub fn generate_root(request: RootRequest) -> Result<Authority, IdentityError> {
+        let key = PrivateKey::generate()?;
+        let mut params = validity(request.serial, request.now, request.ttl)?;
+        params
+            .distinguished_name
+            .push(DnType::CommonName, request.common_name);
+        params.subject_alt_names = vec![uri_name(request.uri)?];
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+        ];
+        params.key_identifier_method = KeyIdMethod::PreSpecified(key.key_id());
+        let certificate = params.self_signed(&key).map_err(IdentityError::Sign)?;
+        Authority::new(certificate.der(), certificate.pem(), key)
+    }
+
+    /// Reads a signing certificate and its key; only the first certificate of the text counts.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read, they do not belong together, or the certificate may not sign.
+    pub fn from_pem(cert: &str, key: &str) -> Result<Authority, IdentityError> {
+        let der = first_certificate(cert)?;
+        Authority::new(&der, cert.to_owned(), PrivateKey::from_pem(key)?)
+    }
+
+    fn new(
+        der: &CertificateDer<'_>,
+        cert_pem: String,
+        key: PrivateKey,
+    ) -> Result<Authority, IdentityError> {
+        let info = CertificateInfo::from_der(der)?;
+        if !info.is_ca {
+            let reason = "its basic constraints do not say CA";
+            return Err(IdentityError::NotAnAuthority { reason });
+        }
+        check_pair(der, &key)?;
+        let issuer = Issuer::from_ca_cert_der(der, key.clone()).map_err(|error| {
+            IdentityError::ParseCertificate {
+                reason: error.to_string(),
+            }
+        })?;
+        Ok(Authority {
+            cert_pem,
+            key,
+            info,
+            issuer,
+        })
+    }
+
+    /// The certificate as PEM.
+    #[must_use]
+    pub fn cert_pem(&self) -> &str {
+        &self.cert_pem
+    }
+
+    /// The private key as PEM: the secret itself, to be handed on with care.
+    #[must_use]
+    pub fn key_pem(&self) -> String {
+        self.key.to_pem()
+    }
+
+    /// What the certificate says.
+    #[must_use]
+    pub fn info(&self) -> &CertificateInfo {
+        &self.info
+    }
+
+    /// Issues a leaf certificate for a new EC P-256 key.
+    ///
+    /// # Errors
+    ///
+    /// When a name or the validity cannot be expressed, or the system gives no randomness.
+    pub fn issue(&self, request: LeafRequest) -> Result<IssuedCertificate, IdentityError> {
+        let mut names = Vec::new();
+        for uri in request.uris {
+            names.push(uri_name(uri)?);
+        }
+        for name in request.dns_names {
+            names.push(dns_name(name)?);
+        }
+        names.extend(request.ips.into_iter().map(SanType::IpAddress));
+        let profile = CsrProfile {
+            serial: request.serial,
+            now: request.now,
+            ttl: request.ttl,
+        };
+        let key = PrivateKey::generate()?;
+        let certificate = self.leaf(&key, names, profile)?;
+        Ok(IssuedCertificate {
+            info: CertificateInfo::from_der(certificate.der())?,
+            cert_pem: certificate.pem(),
+            key,
+        })
+    }
+
+    /// Signs a request with the leaf profile and returns the certificate as PEM.
+    ///
+    /// The key and the URI, DNS and IP names come from the request; everything else that it asks
+    /// for is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, does
+    /// not hold exactly one URI, or holds a name of another kind.
+    pub fn sign_csr(&self, csr_pem: &str, profile: CsrProfile) -> Result<String, IdentityError> {
+        let der = request_der(csr_pem)?;
+        let request = parse_request(&der)?;
+        let names = requested_names(&request)?;
+        let uris = names.iter().filter(|name| matches!(name, SanType::URI(_)));
+        let count = uris.count();
+        if count != 1 {
+            let reason = format!("it has {count} URI names, exactly one is needed");
+            return Err(IdentityError::request(reason));
+        }
+        let info = request.certification_request_info.subject_pki.raw;
+        let key = SubjectPublicKeyInfo::from_der(info).map_err(IdentityError::request)?;
+        Ok(self.leaf(&key, names, profile)?.pem())
+    }
+
+    fn leaf(
+        &self,
+        key: &impl PublicKeyData,
+        names: Vec<SanType>,
+        profile: CsrProfile,
+    ) -> Result<rcgen::Certificate, IdentityError> {
+        let now = profile.now.checked_sub(BACKDATE);
+        let not_before = now.ok_or(IdentityError::Validity)?;
+        // The subject stays empty, for which the library marks the names as critical.
+        let mut params = validity(profile.serial, not_before, profile.ttl)?;
+        params.subject_alt_names = names;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+            KeyUsagePurpose::DataEncipherment,
+            KeyUsagePurpose::KeyAgreement,
+        ];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ClientAuth,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        ];
+        let id = key_id(&key.subject_public_key_info());
+        params.key_identifier_method = KeyIdMethod::PreSpecified(id);
+        params
+            .signed_by(key, &self.issuer)
+            .map_err(IdentityError::Sign)
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority")
+            .field("info", &self.info)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The URI names that a request asks for, after its signature has been checked.
+///
+/// # Errors
+///
+/// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, or holds a
+/// name that is no URI, DNS name or IP address.
+pub fn csr_uris(csr_pem: &str) -> Result<Vec<String>, IdentityError> {
+    let der = request_der(csr_pem)?;
+    let names = requested_names(&parse_request(&der)?)?;
+    let uris = names.into_iter().filter_map(|name| match name {
+        SanType::URI(uri) => Some(uri.to_string()),
+        _ => None,
+    });
+    Ok(uris.collect())
+}
+
+/// Parameters with an empty subject and what all certificates here have in common.
+fn validity(
+    serial: u64,
+    not_before: SystemTime,
+    ttl: Duration,
+) -> Result<CertificateParams, IdentityError> {
+    let not_after = not_before.checked_add(ttl);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.serial_number = Some(serial.into());
+    params.not_before = date(not_before)?;
+    params.not_after = date(not_after.ok_or(IdentityError::Validity)?)?;
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// Whole seconds, as certificates hold them.
+fn date(time: SystemTime) -> Result<OffsetDateTime, IdentityError> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    since
+        .and_then(|since| i64::try_from(since.as_secs()).ok())
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .ok_or(IdentityError::Validity)
+}
+
+fn uri_name(uri: String) -> Result<SanType, IdentityError> {
+    let name = uri.as_str().try_into();
+    name.map(SanType::URI)
+        .map_err(|_| IdentityError::InvalidName { name: uri })
+}
+
+fn dns_name(dns: String) -> Result<SanType, IdentityError> {
+    let name = dns.as_str().try_into();
+    name.map(SanType::DnsName)
+        .map_err(|_| IdentityError::InvalidName { name: dns })
+}
+
+fn check_pair(der: &CertificateDer<'_>, key: &PrivateKey) -> Result<(), IdentityError> {
+    let parsed = x509_parser::parse_x509_certificate(der);
+    let (_, certificate) = parsed.map_err(|error| IdentityError::ParseCertificate {
+        reason: error.to_string(),
+    })?;
+    if key_id(certificate.public_key().raw) == key.key_id() {
+        Ok(())
+    } else {
+        Err(IdentityError::KeyMismatch)
+    }
+}
+
+fn request_der(csr_pem: &str) -> Result<CertificateSigningRequestDer<'static>, IdentityError> {
+    CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes()).map_err(IdentityError::request)
+}
+
+fn parse_request(der: &[u8]) -> Result<X509CertificationRequest<'_>, IdentityError> {
+    let (rest, request) =
+        X509CertificationRequest::from_der(der).map_err(IdentityError::request)?;
+    if !rest.is_empty() {
+        return Err(IdentityError::request("bytes after its end"));
+    }
+    request
+        .verify_signature()
+        .map_err(|_| IdentityError::request("it is not signed with its own key"))?;
+    Ok(request)
+}
+
+fn requested_names(request: &X509CertificationRequest<'_>) -> Result<Vec<SanType>, IdentityError> {
+    let mut names = Vec::new();
+    for extension in request.requested_extensions().into_iter().flatten() {
+        if let ParsedExtension::SubjectAlternativeName(asked) = extension {
+            for name in &asked.general_names {
+                names.push(requested_name(name)?);
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn requested_name(name: &GeneralName<'_>) -> Result<SanType, IdentityError> {
+    match name {
+        GeneralName::URI(uri) => uri_name((*uri).to_owned()),
+        GeneralName::DNSName(name) => dns_name((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => ip_address(bytes)
+            .map(SanType::IpAddress)
+            .ok_or_else(|| IdentityError::request("an IP address of neither 4 nor 16 bytes")),
+        GeneralName::RFC822Name(_) => Err(IdentityError::request("e-mail names are not allowed")),
+        other => Err(IdentityError::request(format!(
+            "{other:?} is not a URI, DNS name or IP address"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

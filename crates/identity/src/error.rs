@@ -1,0 +1,55 @@
+//! What can go wrong with keys and certificates.
+
+/// A key or certificate cannot be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The system gave no randomness or refused the algorithm.
+    #[error("cannot generate a private key: {0}")]
+    GenerateKey(#[source] rcgen::Error),
+    /// The text of a private key; its content is never repeated.
+    #[error(
+        "not a private key in PEM form (PKCS#8, SEC1 or PKCS#1; EC P-256, P-384, P-521, RSA or Ed25519)"
+    )]
+    ParseKey,
+    /// The text or bytes of a certificate.
+    #[error("not a certificate: {reason}")]
+    ParseCertificate {
+        /// What the parser found.
+        reason: String,
+    },
+    /// A certificate cannot sign others.
+    #[error("the certificate cannot be an authority: {reason}")]
+    NotAnAuthority {
+        /// What it lacks.
+        reason: &'static str,
+    },
+    /// A certificate and a key that do not belong together.
+    #[error("the private key does not belong to the certificate: give both of the same pair")]
+    KeyMismatch,
+    /// The text of a certificate signing request, or its signature.
+    #[error("invalid CSR: {reason}")]
+    InvalidRequest {
+        /// What is wrong with it; the requester has to change that.
+        reason: String,
+    },
+    /// A name that a certificate cannot hold.
+    #[error("{name:?} cannot stand in a certificate: only ASCII is possible")]
+    InvalidName {
+        /// The name.
+        name: String,
+    },
+    /// A validity outside the years that a certificate can express.
+    #[error("the validity of the certificate is out of range: check the clock and the lifetime")]
+    Validity,
+    /// Encoding or signing failed.
+    #[error("cannot sign the certificate: {0}")]
+    Sign(#[source] rcgen::Error),
+}
+
+impl IdentityError {
+    pub(crate) fn request(reason: impl ToString) -> IdentityError {
+        IdentityError::InvalidRequest {
+            reason: reason.to_string(),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! TLS configurations for connections to servers and for serving gRPC.
+//!
+//! Files are read once, when a configuration is made. The cryptography is passed explicitly: no
+//! process-wide default is needed or set.
+
+mod insecure;
+mod trust;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// The ALPN name of HTTP/2.
+const H2: &[u8] = b"h2";
+
+/// How a client verifies its server and shows itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// PEM file, or directory whose PEM files are all read, that replaces the roots of the system.
+    /// In directories, entries that start with `..` are skipped and links to files are followed,
+    /// which is how Kubernetes mounts secrets. `None`: the roots of the system.
+    pub ca: Option<PathBuf>,
+    /// PEM files of the client's certificate chain and its key.
+    pub client_cert: Option<(PathBuf, PathBuf)>,
+    /// Accepts any certificate for any name: for experiments only.
+    pub insecure_skip_verify: bool,
+    /// Offers HTTP/2 in the handshake. A server that does not answer the offer is accepted.
+    pub alpn_h2: bool,
+}
+
+/// A TLS configuration cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file or directory cannot be read.
+    #[error("cannot read {}: {source}; check that it exists and is readable", path.display())]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Malformed PEM.
+    #[error("{origin} is not PEM: {reason}")]
+    BadPem {
+        /// The file, or which text.
+        origin: String,
+        /// What the parser found.
+        reason: String,
+    },
+    /// PEM without a certificate where one is needed.
+    #[error("{origin} holds no certificate: give a file with CERTIFICATE sections in PEM form")]
+    NoCertificate {
+        /// The file or directory, or which text.
+        origin: String,
+    },
+    /// A certificate that cannot be used as a root.
+    #[error("{origin} holds a certificate that cannot be trusted as a root: {reason}")]
+    BadCertificate {
+        /// The file, or which text.
+        origin: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// PEM without a usable private key.
+    #[error("{origin} holds no usable private key: give one in PEM form (PKCS#8, SEC1 or PKCS#1)")]
+    NoKey {
+        /// The file, or which text.
+        origin: String,
+    },
+    /// Certificate and key are not a pair, or of an unsupported kind.
+    #[error(
+        "the certificate of {certificate} and the key of {key} cannot be used together: {source}"
+    )]
+    BadPair {
+        /// Origin of the certificate.
+        certificate: String,
+        /// Origin of the key.
+        key: String,
+        /// What the TLS library says.
+        source: rustls::Error,
+    },
+    /// The machine has no trust store.
+    #[error("the system has no root certificates ({reason}): install them or name a CA file")]
+    NoSystemRoots {
+        /// What was found out on the way.
+        reason: String,
+    },
+    /// Neither a DNS name nor an IP address.
+    #[error("{name:?} is not a TLS server name: give a DNS name or an IP address")]
+    ServerName {
+        /// The text.
+        name: String,
+    },
+    /// The TLS library refused the rest.
+    #[error("TLS cannot be set up: {0}")]
+    Library(#[source] rustls::Error),
+}
+
+/// The cryptography of every TLS configuration here.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// The name to verify a server by; an IP address is looked for in the certificate's IP names and
+/// not sent in the handshake.
+///
+/// # Errors
+///
+/// [`TlsError::ServerName`] when it is neither a DNS name nor an IP address.
+pub fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(name.to_owned()).map_err(|_| TlsError::ServerName {
+        name: name.to_owned(),
+    })
+}
+
+/// Configuration of a client, TLS 1.2 and 1.3.
+///
+/// # Errors
+///
+/// [`TlsError`] names the file that cannot be used and what to do.
+pub fn client_config(options: &ClientTls) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Library)?;
+    // Read even when nothing is verified, so that a wrong path is not found out years later.
+    let named = options.ca.as_deref().map(trust::from_path).transpose()?;
+    let builder = if options.insecure_skip_verify {
+        let verifier = Arc::new(insecure::AcceptAny::new(provider()));
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+    } else {
+        let roots = match named {
+            Some(roots) => roots,
+            None => trust::system()?,
+        };
+        builder.with_root_certificates(roots)
+    };
+    let mut config = match &options.client_cert {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let (certificate, key) = (Source::file(certificate)?, Source::file(key)?);
+            builder
+                .with_client_auth_cert(certificate.certificates()?, key.private_key()?)
+                .map_err(|source| bad_pair(certificate, key, source))?
+        }
+    };
+    if options.alpn_h2 {
+        config.alpn_protocols = vec![H2.to_vec()];
+    }
+    Ok(Arc::new(config))
+}
+
+/// Configuration of a gRPC server, TLS 1.2 and 1.3, with HTTP/2 in ALPN.
+///
+/// With `client_ca_pem`, only clients whose certificate one of these signed are let in.
+///
+/// # Errors
+///
+/// [`TlsError`] says which of the texts cannot be used.
+pub fn server_config(
+    cert_pem: &str,
+    key_pem: &str,
+    client_ca_pem: Option<&str>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Library)?;
+    let builder = match client_ca_pem {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let origin = "the client CA";
+            let mut roots = RootCertStore::empty();
+            trust::add(
+                &mut roots,
+                Source::text(pem, origin).certificates()?,
+                origin,
+            )?;
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            let verifier = verifier.map_err(|error| TlsError::BadCertificate {
+                origin: origin.to_owned(),
+                reason: error.to_string(),
+            })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let certificate = Source::text(cert_pem, "the server certificate");
+    let key = Source::text(key_pem, "the server key");
+    let mut config = builder
+        .with_single_cert(certificate.certificates()?, key.private_key()?)
+        .map_err(|source| bad_pair(certificate, key, source))?;
+    config.alpn_protocols = vec![H2.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn bad_pair(certificate: Source, key: Source, source: rustls::Error) -> TlsError {
+    TlsError::BadPair {
+        certificate: certificate.origin,
+        key: key.origin,
+        source,
+    }
+}
+
+/// A PEM text and what to call it in errors. It may hold a key, so it has no `Debug`.
+struct Source {
+    origin: String,
+    pem: Vec<u8>,
+}
+
+impl Source {
+    fn file(path: &Path) -> Result<Source, TlsError> {
+        let pem = std::fs::read(path).map_err(|source| TlsError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let origin = path.display().to_string();
+        Ok(Source { origin, pem })
+    }
+
+    fn text(pem: &str, origin: &str) -> Source {
+        Source {
+            origin: origin.to_owned(),
+            pem: pem.into(),
+        }
+    }
+
+    /// All certificates, at least one.
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.pem).collect();
+        let certificates = parsed.map_err(|error| TlsError::BadPem {
+            origin: self.origin.clone(),
+            reason: error.to_string(),
+        })?;
+        if certificates.is_empty() {
+            return Err(TlsError::NoCertificate {
+                origin: self.origin.clone(),
+            });
+        }
+        Ok(certificates)
+    }
+
+    /// The first private key. The parser's reason is left out: it could repeat a part of the key.
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(&self.pem).map_err(|_| TlsError::NoKey {
+            origin: self.origin.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
