@@ -31,12 +31,19 @@ impl std::str::FromStr for DefaultPolicy {
     }
 }
 
-impl std::fmt::Display for DefaultPolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl DefaultPolicy {
+    /// The name in settings and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for DefaultPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

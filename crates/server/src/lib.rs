@@ -6,6 +6,7 @@
 //! stored live in the crates below.
 
 mod acl;
+mod certificate;
 mod config;
 mod context;
 mod dns;
@@ -13,5 +14,6 @@ mod grpc;
 mod http;
 mod server;
 
+pub use certificate::CertificateError;
 pub use config::{AclConfig, DefaultPolicy, ServerConfig};
 pub use server::{Parts, Server, StartError};

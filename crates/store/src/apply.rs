@@ -80,6 +80,13 @@ fn change(next: &mut State, command: Command, changes: &mut Changes) -> Result<u
         Command::DeleteAuthMethod { name } => access.delete_method(&name, changes),
         Command::UpsertBindingRule(rule) => access.upsert_rule(*rule, changes)?,
         Command::DeleteBindingRule { id } => access.delete_rule(&id, changes),
+        Command::All(commands) => {
+            let mut serial = 0;
+            for command in commands {
+                serial = change(next, command, changes)?.max(serial);
+            }
+            return Ok(serial);
+        }
     }
     Ok(0)
 }
@@ -94,6 +101,8 @@ fn set_ca(next: &mut State, mut ca: CaState, changes: &mut Changes) {
             root.modify_index = changes.index;
         }
     }
+    // A number must never be given away twice, whatever the caller has counted.
+    ca.serial = ca.serial.max(old.map_or(0, |old| old.serial));
     if old != Some(&ca) {
         changes.touch(Topic::CaRoots);
         next.replace_ca(ca);

@@ -181,10 +181,10 @@ impl Catalog {
     pub(crate) fn deregister(&mut self, what: &Deregistration, changes: &mut Changes) {
         let node = fold(&what.node);
         let named = |id: &Option<String>| id.as_deref().filter(|id| !id.is_empty()).map(fold);
-        if let Some(check) = named(&what.check_id) {
-            self.remove_check(&node, &check, changes);
-        } else if let Some(id) = named(&what.service_id) {
+        if let Some(id) = named(&what.service_id) {
             self.remove_instance(&node, &id, changes);
+        } else if let Some(check) = named(&what.check_id) {
+            self.remove_check(&node, &check, changes);
         } else {
             self.remove_node(&node, changes);
         }
@@ -251,19 +251,19 @@ impl Catalog {
             && fold(held) != fold(&node.id)
         {
             return Err(Rejected::NodeNameTaken {
-                node: node.node.to_string(),
-                held: held.to_string(),
-                asked: node.id.to_string(),
+                node: node.node.clone(),
+                held: held.clone(),
+                asked: node.id.clone(),
             });
         }
         match self.node_ids.get(&fold(&node.id)) {
             Some(holder) if holder != key => Err(Rejected::NodeIdTaken {
-                id: node.id.to_string(),
+                id: node.id.clone(),
                 holder: self
                     .nodes
                     .get(holder)
-                    .map_or_else(|| holder.to_string(), |n| n.node.to_string()),
-                node: node.node.to_string(),
+                    .map_or_else(|| holder.to_string(), |n| n.node.clone()),
+                node: node.node.clone(),
             }),
             _ => Ok(()),
         }
@@ -346,18 +346,18 @@ impl Catalog {
         }
         if !check.node.is_empty() && fold(&check.node) != *node {
             return Err(Rejected::CheckOnOtherNode {
-                check: check.check_id.to_string(),
-                check_node: check.node.to_string(),
+                check: check.check_id.clone(),
+                check_node: check.node.clone(),
                 node: node_name.to_owned(),
             });
         }
-        check.node = node_name.into();
+        check.node = node_name.to_owned();
         let owner = fold(&check.service_id);
         if !owner.is_empty() {
             let Some(instance) = self.instances.get(&(node.clone(), owner.clone())) else {
                 return Err(Rejected::MissingService {
-                    check: check.check_id.to_string(),
-                    service_id: check.service_id.to_string(),
+                    check: check.check_id.clone(),
+                    service_id: check.service_id.clone(),
                     node: node_name.to_owned(),
                 });
             };

@@ -12,7 +12,7 @@ use legate_model::{
 pub enum Command {
     /// Adds or replaces a node, an instance on it, and checks.
     Register(Box<Registration>),
-    /// Removes a check, an instance with its checks, or a node with everything on it.
+    /// Removes an instance with its checks, a check, or a node with everything on it.
     Deregister(Deregistration),
     /// Adds or replaces a config entry.
     UpsertConfigEntry {
@@ -62,6 +62,8 @@ pub enum Command {
         /// Its id.
         id: String,
     },
+    /// Several commands as one change with one index: all of them, or none.
+    All(Vec<Command>),
 }
 
 /// A node, and what is registered on it in the same step.
@@ -78,7 +80,8 @@ pub struct Registration {
     pub skip_node_update: bool,
 }
 
-/// What to remove: the check when it is named, else the instance when it is named, else the node.
+/// What to remove: the instance when it is named, else the check when it is named, else the node
+/// with everything on it. What does not exist is no error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deregistration {
     /// The node's name.

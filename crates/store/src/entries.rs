@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use legate_model::{ConfigEntry, ConfigKind, Intention, ServiceIntentions, WILDCARD};
+use legate_model::{ConfigEntry, ConfigKind, Intention, ServiceIntentions, SourceIntention, WILDCARD};
 
 use crate::apply::Changes;
 use crate::catalog::Key;
@@ -91,7 +91,7 @@ impl Entries {
         }
         entry.set_indexes(entry.create_index(), index);
         if let ConfigEntry::ServiceIntentions(intentions) = &entry {
-            let expanded = intentions.intentions().into_iter().map(Arc::new).collect();
+            let expanded = intentions.intentions().map(Arc::new).collect();
             self.intentions.insert(key.1.clone(), expanded);
         }
         self.entries.insert(key.clone(), Arc::new(entry));
@@ -131,7 +131,7 @@ impl Entries {
             });
         let source = fold(&intention.source_name);
         let place = entry.sources.iter().position(|s| fold(&s.name) == source);
-        let edited = intention.into_source();
+        let edited = SourceIntention::from(intention);
         match place {
             Some(place) => entry.sources[place] = edited,
             None => entry.sources.push(edited),
@@ -170,11 +170,11 @@ impl Entries {
     ) -> Result<(), Rejected> {
         let name = entry.name.clone();
         let mut entry = ConfigEntry::ServiceIntentions(entry);
-        entry.normalise();
         entry.validate().map_err(|invalid| Rejected::InvalidEntry {
             entry: format!("{}/{name}", ConfigKind::ServiceIntentions),
             reason: invalid.to_string(),
         })?;
+        entry.normalise();
         self.upsert(entry, None, changes)
     }
 }

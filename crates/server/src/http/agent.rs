@@ -1,0 +1,246 @@
+//! `/v1/agent`: what an agent on the server's own node would answer. Checks are stored as they are
+//! reported; this server runs none.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use axum::extract::Path;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use legate_model::acl::Authorizer;
+use legate_model::json::UnknownFields;
+use legate_model::{HealthCheck, ServiceDefinition, ServiceInstance, ServiceKind};
+use legate_runtime::metrics;
+use legate_store::{Command, Deregistration, Registration, State};
+
+use super::call::Call;
+use super::catalog::may_write_service;
+use super::error::ApiError;
+
+/// `PUT /v1/agent/service/register`
+pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let replace_checks = call.params.flag("replace-existing-checks")?;
+    let mut definition: ServiceDefinition = call.decode(UnknownFields::Ignore)?;
+    definition.validate()?;
+    refuse_any_address(&definition)?;
+
+    // A free port must still be free when it is taken.
+    let _exclusive = call.exclusive();
+    let node = &call.ctx.config.node_name;
+    let state = call.ctx.store.state();
+    keep_sidecar_port(&mut definition, &state, node);
+    let taken: BTreeSet<u16> = state.instances_on(node).iter().map(|i| i.port).collect();
+    let parts = definition.into_parts(node, &taken)?;
+
+    let mut commands = Vec::new();
+    for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
+        may_register(&authorizer, &state, node, &instance)?;
+        if replace_checks {
+            commands.extend(stale_checks(&state, node, &instance.id, &checks));
+        }
+        commands.push(registration(&state, node, instance, checks)?);
+    }
+    call.ctx.store.apply(Command::All(commands))?;
+    Ok(call.empty())
+}
+
+fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
+    let sidecar = definition.connect.sidecar_service.as_deref();
+    for part in std::iter::once(definition).chain(sidecar) {
+        let any = part.address.parse::<std::net::IpAddr>();
+        if any.is_ok_and(|address| address.is_unspecified()) {
+            return Err(ApiError::bad_request(format!(
+                "Invalid service address {:?}: it stands for every address; send the one that \
+                 others reach the service at, or none for the node's",
+                part.address
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A sidecar that is registered again without a port keeps the one it got.
+fn keep_sidecar_port(definition: &mut ServiceDefinition, state: &State, node: &str) {
+    let id = sidecar_id(definition.service_id());
+    let Some(sidecar) = definition.connect.sidecar_service.as_deref_mut() else {
+        return;
+    };
+    if sidecar.port == 0
+        && sidecar.socket_path.is_empty()
+        && let Some(existing) = state.instance(node, &id)
+    {
+        sidecar.port = existing.service.port;
+    }
+}
+
+fn sidecar_id(service_id: &str) -> String {
+    format!("{service_id}-sidecar-proxy")
+}
+
+fn may_register(
+    authorizer: &Authorizer,
+    state: &State,
+    node: &str,
+    instance: &ServiceInstance,
+) -> Result<(), ApiError> {
+    may_write_service(authorizer, &instance.service)?;
+    if instance.kind == ServiceKind::ConnectProxy {
+        may_write_service(authorizer, &instance.proxy.destination_service_name)?;
+    }
+    match state.instance(node, &instance.id) {
+        Some(existing) => may_write_service(authorizer, &existing.service.service),
+        None => Ok(()),
+    }
+}
+
+/// Removes the checks of an instance that its new definition does not have.
+fn stale_checks<'a>(
+    state: &State,
+    node: &'a str,
+    id: &str,
+    kept: &'a [HealthCheck],
+) -> impl Iterator<Item = Command> + use<'a> {
+    let existing = state.instance(node, id).map(|i| i.checks);
+    let of_instance = existing.into_iter().flatten();
+    let stale = of_instance.filter(|old| {
+        !old.service_id.is_empty() && !kept.iter().any(|new| new.check_id == old.check_id)
+    });
+    stale.map(|check| {
+        Command::Deregister(Deregistration {
+            node: node.to_owned(),
+            service_id: None,
+            check_id: Some(check.check_id.clone()),
+        })
+    })
+}
+
+fn registration(
+    state: &State,
+    node: &str,
+    service: ServiceInstance,
+    mut checks: Vec<HealthCheck>,
+) -> Result<Command, ApiError> {
+    let own = state.node(node).ok_or_else(|| {
+        ApiError::internal(format!(
+            "The server's own node {node:?} was deregistered: restart the server, or register the \
+             node with PUT /v1/catalog/register"
+        ))
+    })?;
+    for check in &mut checks {
+        keep_status(state, node, check);
+    }
+    Ok(Command::Register(Box::new(Registration {
+        node: (**own).clone(),
+        service: Some(service),
+        checks,
+        skip_node_update: true,
+    })))
+}
+
+/// A check that goes on keeps what it has found.
+fn keep_status(state: &State, node: &str, check: &mut HealthCheck) {
+    if let Some(known) = state.check(node, &check.check_id)
+        && known.r#type == check.r#type
+        && known.service_id == check.service_id
+    {
+        check.status = known.status;
+        check.output.clone_from(&known.output);
+    }
+}
+
+/// `PUT /v1/agent/service/deregister/:id`
+pub(super) async fn deregister(
+    Path(id): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let node = call.ctx.config.node_name.clone();
+    let state = call.ctx.store.state();
+    let Some(instance) = state.instance(&node, &id) else {
+        return Err(ApiError::not_found(format!(
+            "Unknown service ID {id:?}: pass the service's ID, not its name; it must be registered \
+             on node {node:?}"
+        )));
+    };
+    may_write_service(&authorizer, &instance.service.service)?;
+    let remove = |id: String| {
+        Command::Deregister(Deregistration {
+            node: node.clone(),
+            service_id: Some(id),
+            check_id: None,
+        })
+    };
+    let mut commands = vec![remove(id.clone())];
+    let sidecar = sidecar_id(&id);
+    let has_sidecar = state
+        .instance(&node, &sidecar)
+        .is_some_and(|proxy| proxy.service.proxy.destination_service_id == id);
+    if has_sidecar {
+        commands.push(remove(sidecar));
+    }
+    call.ctx.store.apply(Command::All(commands))?;
+    Ok(call.empty())
+}
+
+/// `GET /v1/agent/self`
+pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
+    let config = &call.ctx.config;
+    let authorizer = call.authorizer()?;
+    if !authorizer.node_read(&config.node_name) {
+        return Err(ApiError::denied("agent:read", &config.node_name));
+    }
+    let state = call.ctx.store.state();
+    let node = state.node(&config.node_name);
+    let id = node.map(|node| node.id.as_str()).unwrap_or_default();
+    let port = |api: Option<std::net::SocketAddr>| api.map_or(-1, |api| i32::from(api.port()));
+    let version = env!("CARGO_PKG_VERSION");
+    call.json(&serde_json::json!({
+        "Config": {
+            "Datacenter": config.datacenter,
+            "PrimaryDatacenter": config.datacenter,
+            "NodeName": config.node_name,
+            "NodeID": id,
+            "Server": true,
+            "Version": version,
+            "Revision": "",
+        },
+        "DebugConfig": {
+            "GRPCPort": port(config.grpc),
+            "GRPCTLSPort": port(config.grpc_tls),
+            "HTTPPort": port(config.http),
+            "DNSPort": port(config.dns),
+        },
+        "Member": {
+            "Name": config.node_name,
+            "Addr": config.advertise,
+            "Status": 1,
+            "Tags": { "dc": config.datacenter, "role": "consul", "build": version },
+        },
+        "Stats": {},
+        "Meta": node.map(|node| &node.meta),
+        "xDS": {
+            "SupportedProxies": { "envoy": [] },
+            "Port": port(config.grpc),
+            "Ports": { "Plaintext": port(config.grpc), "TLS": port(config.grpc_tls) },
+        },
+    }))
+}
+
+/// `GET /v1/agent/metrics`
+pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
+    let config = &call.ctx.config;
+    let authorizer = call.authorizer()?;
+    if !authorizer.node_read(&config.node_name) {
+        return Err(ApiError::denied("agent:read", &config.node_name));
+    }
+    if call.params.get("format") != Some("prometheus") {
+        return Err(ApiError::bad_request(
+            "Invalid ?format: metrics are served as ?format=prometheus only",
+        ));
+    }
+    let mut response = Response::new(Body::from(metrics::encode(&call.ctx.registry)));
+    let text = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    Ok(response)
+}

@@ -1,0 +1,239 @@
+//! One request as the endpoints see it: its parameters, token and body, and how it is answered.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequest, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{HeaderName, StatusCode};
+use http_body_util::LengthLimitError;
+use legate_model::acl::Authorizer;
+use legate_model::json::{self, UnknownFields};
+use legate_store::{Answer, State, Topic};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::ser::{PrettyFormatter, Serializer};
+
+use super::error::ApiError;
+use super::params::Params;
+use crate::acl;
+use crate::context::Context;
+
+/// The largest request body, in bytes. Consul's limit.
+pub(crate) const BODY_LIMIT: usize = 512 * 1024;
+
+const INDEX: HeaderName = HeaderName::from_static("x-consul-index");
+const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-consul-knownleader");
+const LAST_CONTACT: HeaderName = HeaderName::from_static("x-consul-lastcontact");
+const CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
+const BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
+const FILTERED: HeaderName = HeaderName::from_static("x-consul-results-filtered-by-acls");
+const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
+
+/// A request that has been read completely.
+pub(crate) struct Call {
+    pub(crate) ctx: Arc<Context>,
+    pub(crate) params: Params,
+    /// The secret of the caller's token; empty when there is none.
+    pub(crate) token: String,
+    body: Bytes,
+}
+
+impl FromRequest<Arc<Context>> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, ctx: &Arc<Context>) -> Result<Self, ApiError> {
+        let (head, body) = request.into_parts();
+        let params = Params::parse(&head.uri)?;
+        params.refuse_unserved(ctx)?;
+        let token = token_of(&params, &head.headers);
+        let body = read_body(&head.headers, body).await?;
+        Ok(Self {
+            ctx: ctx.clone(),
+            params,
+            token,
+            body,
+        })
+    }
+}
+
+/// The first of: `?token=`, `X-Consul-Token`, `Authorization: Bearer`.
+fn token_of(params: &Params, headers: &HeaderMap) -> String {
+    if let Some(token) = params.get("token").filter(|token| !token.is_empty()) {
+        tracing::warn!(
+            "a request carries its token in the URL, where proxies log it: send it in the \
+             X-Consul-Token header"
+        );
+        return token.to_owned();
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let own = text("x-consul-token").filter(|token| !token.is_empty());
+    let bearer = || {
+        let (scheme, token) = text(AUTHORIZATION.as_str())?.split_once(' ')?;
+        scheme
+            .eq_ignore_ascii_case("bearer")
+            .then_some(token.trim())
+    };
+    own.or_else(bearer).unwrap_or_default().to_owned()
+}
+
+async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > BODY_LIMIT) {
+        return Err(ApiError::too_large(BODY_LIMIT));
+    }
+    to_bytes(body, BODY_LIMIT).await.map_err(|error| {
+        let too_large = std::error::Error::source(&error)
+            .is_some_and(|source| source.is::<LengthLimitError>());
+        if too_large {
+            ApiError::too_large(BODY_LIMIT)
+        } else {
+            ApiError::bad_request(format!("The request body could not be read: {error}"))
+        }
+    })
+}
+
+impl Call {
+    /// What the caller's token allows.
+    pub(crate) fn authorizer(&self) -> Result<Authorizer, ApiError> {
+        Ok(acl::resolve(&self.ctx, &self.token)?)
+    }
+
+    /// The same, for endpoints that only exist where ACLs are on.
+    pub(crate) fn acl_authorizer(&self) -> Result<Authorizer, ApiError> {
+        if self.ctx.config.acl.enabled {
+            self.authorizer()
+        } else {
+            Err(ApiError::acl_disabled())
+        }
+    }
+
+    /// The body as JSON.
+    pub(crate) fn decode<T: DeserializeOwned>(&self, unknown: UnknownFields) -> Result<T, ApiError> {
+        if self.body.iter().all(u8::is_ascii_whitespace) {
+            return Err(ApiError::bad_request(
+                "Request decoding failed: the body is empty; send a JSON object",
+            ));
+        }
+        Ok(json::from_slice(&self.body, unknown)?)
+    }
+
+    /// Held between a look at the tables and the write that depends on what was seen.
+    pub(crate) fn exclusive(&self) -> MutexGuard<'_, ()> {
+        // There is nothing behind the lock that a panic could leave half done.
+        let writes = self.ctx.writes.lock();
+        writes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a body at all.
+    pub(crate) fn has_body(&self) -> bool {
+        !self.body.iter().all(u8::is_ascii_whitespace)
+    }
+
+    /// Reads, after waiting for news if the client asked for that. Ends when the server stops.
+    pub(crate) async fn read<T: PartialEq + Send>(
+        &self,
+        topics: Vec<Topic>,
+        read: impl Fn(&State) -> T + Send,
+    ) -> Result<Answer<T>, ApiError> {
+        self.params.consistency()?;
+        let query = self.params.blocking(rand::random())?;
+        let stop = self.ctx.spawner.token();
+        tokio::select! {
+            answer = self.ctx.store.blocking(topics, query, read) => Ok(answer),
+            () = stop.cancelled() => Err(ApiError::unavailable(
+                "The server is shutting down: ask again later, or ask another server",
+            )),
+        }
+    }
+
+    /// Answers with JSON.
+    pub(crate) fn json<T: Serialize + ?Sized>(&self, value: &T) -> Result<Response, ApiError> {
+        let text = self.encode(value).map_err(|error| {
+            tracing::error!(%error, "an answer could not be written as JSON");
+            ApiError::internal(format!("The answer could not be written as JSON: {error}"))
+        })?;
+        let mut response = Response::new(Body::from(text));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.add_policy(headers);
+        Ok(response)
+    }
+
+    fn encode<T: Serialize + ?Sized>(&self, value: &T) -> serde_json::Result<Vec<u8>> {
+        if !self.params.has("pretty") {
+            return serde_json::to_vec(value);
+        }
+        let mut text = Vec::new();
+        let pretty = PrettyFormatter::with_indent(b"    ");
+        value.serialize(&mut Serializer::with_formatter(&mut text, pretty))?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// Answers a write that has nothing to say.
+    pub(crate) fn empty(&self) -> Response {
+        let mut response = Response::new(Body::empty());
+        self.add_policy(response.headers_mut());
+        response
+    }
+
+    /// Answers a read with JSON, and with the headers that say how fresh and complete it is.
+    pub(crate) fn answer<T: Serialize>(
+        &self,
+        index: u64,
+        value: &T,
+        filtered: bool,
+    ) -> Result<Response, ApiError> {
+        let response = self.json(value)?;
+        self.mark(response, index, filtered)
+    }
+
+    /// Answers a read that found nothing, so that the client can wait for it to appear.
+    pub(crate) fn absent(&self, index: u64, text: &str) -> Result<Response, ApiError> {
+        let mut response = Response::new(Body::from(text.to_owned()));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, plain);
+        self.mark(response, index, false)
+    }
+
+    /// Adds the headers of a read.
+    pub(crate) fn mark(
+        &self,
+        mut response: Response,
+        index: u64,
+        filtered: bool,
+    ) -> Result<Response, ApiError> {
+        let consistency = self.params.consistency()?;
+        let headers = response.headers_mut();
+        headers.insert(INDEX, HeaderValue::from(index.max(1)));
+        headers.insert(KNOWN_LEADER, HeaderValue::from_static("true"));
+        headers.insert(LAST_CONTACT, HeaderValue::from_static("0"));
+        headers.insert(CONSISTENCY, HeaderValue::from_static(consistency.as_str()));
+        headers.insert(BACKEND, HeaderValue::from_static("blocking-query"));
+        if filtered && !self.token.is_empty() {
+            headers.insert(FILTERED, HeaderValue::from_static("true"));
+        }
+        Ok(response)
+    }
+
+    fn add_policy(&self, headers: &mut HeaderMap) {
+        if self.ctx.config.acl.enabled {
+            let policy = self.ctx.config.acl.default_policy.as_str();
+            headers.insert(DEFAULT_POLICY, HeaderValue::from_static(policy));
+        }
+    }
+}
+
+/// Keeps what may be seen, and says whether anything was left out.
+pub(crate) fn visible<T>(items: Vec<T>, may_see: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
+    let before = items.len();
+    let kept: Vec<T> = items.into_iter().filter(may_see).collect();
+    let filtered = kept.len() < before;
+    (kept, filtered)
+}

@@ -1,0 +1,271 @@
+//! `/v1/catalog`: nodes and instances as they were registered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::extract::Path;
+use axum::response::Response;
+use legate_model::acl::Authorizer;
+use legate_model::json::UnknownFields;
+use legate_model::{CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceNode};
+use legate_store::{Command, Deregistration, Registration, State, Topic};
+
+use super::call::{Call, visible};
+use super::error::ApiError;
+
+/// `PUT /v1/catalog/register`
+pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let request: RegisterRequest = call.decode(UnknownFields::Ignore)?;
+    request.validate()?;
+    refuse_datacenter(&call, &request.datacenter)?;
+    let registration = registration(&call, request);
+    let state = call.ctx.store.state();
+    may_register(&authorizer, &state, &registration)?;
+    call.ctx
+        .store
+        .apply(Command::Register(Box::new(registration)))?;
+    call.json(&true)
+}
+
+fn registration(call: &Call, request: RegisterRequest) -> Registration {
+    let parts = request.into_parts(&call.ctx.config.datacenter);
+    Registration {
+        node: parts.node,
+        service: parts.service,
+        checks: parts.checks,
+        skip_node_update: parts.skip_node_update,
+    }
+}
+
+fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), ApiError> {
+    let local = &call.ctx.config.datacenter;
+    if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local) {
+        return Ok(());
+    }
+    Err(ApiError::internal(format!(
+        "No path to datacenter {datacenter:?}: this server serves {local:?} only; leave \
+         Datacenter out, or ask a server of that datacenter"
+    )))
+}
+
+fn may_register(
+    authorizer: &Authorizer,
+    state: &State,
+    registration: &Registration,
+) -> Result<(), ApiError> {
+    let node = &registration.node.node;
+    if !authorizer.node_write(node) {
+        return Err(ApiError::denied("node:write", node));
+    }
+    let existing = |id: &str| state.instance(node, id).map(|i| i.service.service.clone());
+    let mut services = Vec::new();
+    if let Some(service) = &registration.service {
+        services.push(service.service.clone());
+        // What stands under this id is replaced, so it counts too.
+        services.extend(existing(&service.id));
+    }
+    for check in &registration.checks {
+        services.extend(existing(&check.service_id));
+    }
+    for service in services {
+        may_write_service(authorizer, &service)?;
+    }
+    Ok(())
+}
+
+pub(super) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(), ApiError> {
+    if authorizer.service_write(name) {
+        Ok(())
+    } else {
+        Err(ApiError::denied("service:write", name))
+    }
+}
+
+/// `PUT /v1/catalog/deregister`
+pub(super) async fn deregister(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let request: DeregisterRequest = call.decode(UnknownFields::Ignore)?;
+    request.validate()?;
+    refuse_datacenter(&call, &request.datacenter)?;
+    let state = call.ctx.store.state();
+    let some = |id: String| Some(id).filter(|id| !id.is_empty());
+    let what = Deregistration {
+        node: request.node,
+        service_id: some(request.service_id),
+        check_id: some(request.check_id),
+    };
+    may_deregister(&authorizer, &state, &what)?;
+    call.ctx.store.apply(Command::Deregister(what))?;
+    call.json(&true)
+}
+
+/// Who may write a node may remove what is on it; who may write a service, its instances.
+fn may_deregister(
+    authorizer: &Authorizer,
+    state: &State,
+    what: &Deregistration,
+) -> Result<(), ApiError> {
+    if authorizer.node_write(&what.node) {
+        return Ok(());
+    }
+    let owner = |check: &String| Some(state.check(&what.node, check)?.service_id.clone());
+    let id = match (&what.service_id, &what.check_id) {
+        (Some(id), _) => Some(id.clone()),
+        (None, check) => check.as_ref().and_then(owner),
+    };
+    let instance = id.and_then(|id| state.instance(&what.node, &id));
+    match instance {
+        Some(instance) => may_write_service(authorizer, &instance.service.service),
+        None => Err(ApiError::denied("node:write", &what.node)),
+    }
+}
+
+/// `GET /v1/catalog/datacenters`
+pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
+    call.json(&[&call.ctx.config.datacenter])
+}
+
+/// `GET /v1/catalog/nodes`
+pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let wanted = call.params.node_meta();
+    let answer = call
+        .read(vec![Topic::Nodes], |state| {
+            let mut nodes = state.nodes();
+            nodes.retain(|node| has_meta(node, &wanted));
+            nodes
+        })
+        .await?;
+    let (nodes, filtered) = visible(answer.value, |node| authorizer.node_read(&node.node));
+    call.answer(answer.index, &nodes, filtered)
+}
+
+/// `GET /v1/catalog/node/:node`
+pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let topic = Topic::Node(name.as_str().into());
+    let answer = call
+        .read(vec![topic], |state| {
+            let node = state.node(&name)?.clone();
+            Some((node, state.instances_on(&name)))
+        })
+        .await?;
+    let Some((node, services)) = answer
+        .value
+        .filter(|(node, _)| authorizer.node_read(&node.node))
+    else {
+        return call.answer(answer.index, &serde_json::Value::Null, false);
+    };
+    let (services, filtered) = visible(services, |s| authorizer.service_read(&s.service));
+    let by_id: BTreeMap<_, _> = services.iter().map(|s| (&s.id, s)).collect();
+    let body = serde_json::json!({ "Node": node, "Services": by_id });
+    call.answer(answer.index, &body, filtered)
+}
+
+/// `GET /v1/catalog/services`
+pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let wanted = call.params.node_meta();
+    let mut topics = vec![Topic::Services];
+    if !wanted.is_empty() {
+        topics.push(Topic::Nodes);
+    }
+    let answer = call
+        .read(topics, |state| {
+            if wanted.is_empty() {
+                state.services()
+            } else {
+                services_on(state, &wanted)
+            }
+        })
+        .await?;
+    let (services, filtered) = visible(answer.value.into_iter().collect(), |(name, _)| {
+        authorizer.service_read(name)
+    });
+    let services: BTreeMap<String, Vec<String>> = services.into_iter().collect();
+    call.answer(answer.index, &services, filtered)
+}
+
+fn services_on(state: &State, wanted: &[(&str, &str)]) -> BTreeMap<String, Vec<String>> {
+    let mut services = BTreeMap::<String, BTreeSet<String>>::new();
+    for node in state.nodes() {
+        if has_meta(&node, wanted) {
+            for instance in state.instances_on(&node.node) {
+                services
+                    .entry(instance.service.clone())
+                    .or_default()
+                    .extend(instance.tags.iter().cloned());
+            }
+        }
+    }
+    let listed = |(name, tags): (String, BTreeSet<String>)| (name, tags.into_iter().collect());
+    services.into_iter().map(listed).collect()
+}
+
+/// `GET /v1/catalog/service/:name`
+pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let topic = Topic::Service(name.as_str().into());
+    list(&call, topic, |state| state.service(&name)).await
+}
+
+/// `GET /v1/catalog/connect/:name`
+pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let topic = Topic::Connect(name.as_str().into());
+    list(&call, topic, |state| state.connect(&name)).await
+}
+
+async fn list(
+    call: &Call,
+    topic: Topic,
+    find: impl Fn(&State) -> Vec<CheckServiceNode> + Send,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let selection = Selection::of(call)?;
+    let answer = call
+        .read(vec![topic], |state| {
+            let found = selection.apply(find(state));
+            found.iter().map(ServiceNode::from).collect::<Vec<_>>()
+        })
+        .await?;
+    let (rows, filtered) = visible(answer.value, |row| {
+        authorizer.node_read(&row.node) && authorizer.service_read(&row.service_name)
+    });
+    call.answer(answer.index, &rows, filtered)
+}
+
+/// Which instances of a service the client asked for.
+pub(super) struct Selection<'a> {
+    tags: Vec<&'a str>,
+    node_meta: Vec<(&'a str, &'a str)>,
+    passing: bool,
+}
+
+impl<'a> Selection<'a> {
+    pub(super) fn of(call: &'a Call) -> Result<Self, ApiError> {
+        let tags = call.params.all("tag");
+        Ok(Self {
+            tags: tags.filter(|tag| !tag.is_empty()).collect(),
+            node_meta: call.params.node_meta(),
+            passing: call.params.flag("passing")?,
+        })
+    }
+
+    pub(super) fn apply(&self, mut instances: Vec<CheckServiceNode>) -> Vec<CheckServiceNode> {
+        instances.retain(|instance| {
+            let has = |tag: &&str| {
+                let tags = &instance.service.tags;
+                tags.iter().any(|own| own.eq_ignore_ascii_case(tag))
+            };
+            self.tags.iter().all(has)
+                && has_meta(&instance.node, &self.node_meta)
+                && (!self.passing || instance.health() == legate_model::CheckStatus::Passing)
+        });
+        instances
+    }
+}
+
+fn has_meta(node: &Node, wanted: &[(&str, &str)]) -> bool {
+    wanted
+        .iter()
+        .all(|(key, value)| node.meta.get(*key).is_some_and(|own| own == value))
+}

@@ -1,0 +1,115 @@
+//! What a request that cannot be served is answered with: a status, and a text that says what to
+//! do. It never carries tokens or keys.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderName, StatusCode};
+use legate_model::Invalid;
+use legate_model::json::DecodeError;
+use legate_store::Rejected;
+
+use crate::acl::AclError;
+
+/// A refused or failed request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    text: String,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            text: text.into(),
+        }
+    }
+
+    /// The request is wrong and stays wrong when it is repeated.
+    pub(crate) fn bad_request(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    pub(crate) fn not_found(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, text)
+    }
+
+    /// The token lacks a permission, such as `service:write`, on something.
+    pub(crate) fn denied(permission: &str, name: &str) -> Self {
+        let on = if name.is_empty() {
+            String::new()
+        } else {
+            format!(" on {name:?}")
+        };
+        Self::new(
+            StatusCode::FORBIDDEN,
+            format!("Permission denied: the token lacks permission '{permission}'{on}"),
+        )
+    }
+
+    pub(crate) fn too_large(limit: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("Request body too large: the limit is {limit} bytes"),
+        )
+    }
+
+    pub(crate) fn internal(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    }
+
+    /// The server cannot answer now; another one, or this one later, can.
+    pub(crate) fn unavailable(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+
+    /// ACL endpoints exist only where ACLs are on.
+    pub(crate) fn acl_disabled() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "ACL support disabled")
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.text).into_response();
+        let headers = response.headers_mut();
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.insert(CONTENT_TYPE, text);
+        headers.insert(
+            HeaderName::from_static("x-content-type-options"),
+            HeaderValue::from_static("nosniff"),
+        );
+        response
+    }
+}
+
+impl From<Rejected> for ApiError {
+    fn from(rejected: Rejected) -> Self {
+        let status = match &rejected {
+            Rejected::NodeIdTaken { .. }
+            | Rejected::NodeNameTaken { .. }
+            | Rejected::SecretTaken
+            | Rejected::CasMismatch { .. } => StatusCode::CONFLICT,
+            Rejected::NoCa => StatusCode::SERVICE_UNAVAILABLE,
+            Rejected::MissingNode { .. }
+            | Rejected::MissingService { .. }
+            | Rejected::CheckOnOtherNode { .. }
+            | Rejected::Missing { .. }
+            | Rejected::InvalidEntry { .. }
+            | Rejected::MissingAuthMethod { .. } => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, rejected.to_string())
+    }
+}
+
+impl From<Invalid> for ApiError {
+    fn from(invalid: Invalid) -> Self {
+        Self::bad_request(format!("Invalid request: {invalid}"))
+    }
+}
+
+impl From<DecodeError> for ApiError {
+    fn from(error: DecodeError) -> Self {
+        Self::bad_request(format!("Request decoding failed: {error}"))
+    }
+}

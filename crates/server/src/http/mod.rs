@@ -1,0 +1,131 @@
+//! The HTTP API: Consul's paths, parameters, headers and JSON. It checks what callers send and may
+//! do, and turns it into commands and reads of the store; it keeps nothing itself.
+
+mod acl;
+mod agent;
+mod ca;
+mod call;
+mod catalog;
+mod config;
+mod connections;
+mod error;
+mod health;
+mod intentions;
+mod params;
+mod protocol;
+mod status;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use http::{Method, StatusCode};
+use legate_runtime::{BoxError, CancellationToken};
+use tokio::net::TcpListener;
+
+use self::error::ApiError;
+use crate::context::Context;
+
+/// Serves the API until the token is cancelled; then the listener is closed and open requests
+/// finish.
+pub(crate) async fn serve(
+    ctx: Arc<Context>,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> Result<(), BoxError> {
+    let spawner = ctx.spawner.clone();
+    connections::serve(router(ctx), listener, spawner, stop).await
+}
+
+fn router(ctx: Arc<Context>) -> Router {
+    Router::new()
+        .merge(catalog_routes())
+        .merge(mesh_routes())
+        .merge(acl_routes())
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(ctx)
+}
+
+fn catalog_routes() -> Router<Arc<Context>> {
+    Router::new()
+        .route("/v1/catalog/register", put(catalog::register))
+        .route("/v1/catalog/deregister", put(catalog::deregister))
+        .route("/v1/catalog/datacenters", get(catalog::datacenters))
+        .route("/v1/catalog/nodes", get(catalog::nodes))
+        .route("/v1/catalog/node/{name}", get(catalog::node))
+        .route("/v1/catalog/services", get(catalog::services))
+        .route("/v1/catalog/service/{name}", get(catalog::service))
+        .route("/v1/catalog/connect/{name}", get(catalog::connect))
+        .route("/v1/health/service/{name}", get(health::service))
+        .route("/v1/health/connect/{name}", get(health::connect))
+        .route("/v1/agent/service/register", put(agent::register))
+        .route("/v1/agent/service/deregister/{id}", put(agent::deregister))
+        .route("/v1/agent/self", get(agent::own))
+        .route("/v1/agent/metrics", get(agent::metrics))
+        .route("/v1/status/leader", get(status::leader))
+        .route("/v1/status/peers", get(status::peers))
+}
+
+fn mesh_routes() -> Router<Arc<Context>> {
+    let exact = get(intentions::get)
+        .put(intentions::put)
+        .delete(intentions::delete);
+    Router::new()
+        .route("/v1/connect/intentions", get(intentions::list))
+        .route("/v1/connect/intentions/exact", exact)
+        .route("/v1/connect/intentions/check", get(intentions::check))
+        .route("/v1/connect/intentions/match", get(intentions::matching))
+        .route("/v1/connect/ca/roots", get(ca::roots))
+        .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
+        .route("/v1/config", put(config::put))
+        .route("/v1/config/{kind}", get(config::list))
+        .route(
+            "/v1/config/{kind}/{name}",
+            get(config::get).delete(config::delete),
+        )
+}
+
+fn acl_routes() -> Router<Arc<Context>> {
+    let token = get(acl::token).put(acl::update_token).delete(acl::delete_token);
+    let method = get(acl::method).put(acl::update_method).delete(acl::delete_method);
+    let rule = get(acl::rule).put(acl::update_rule).delete(acl::delete_rule);
+    Router::new()
+        .route("/v1/acl/login", post(acl::login).put(acl::login))
+        .route("/v1/acl/logout", post(acl::logout).put(acl::logout))
+        .route("/v1/acl/tokens", get(acl::tokens))
+        .route("/v1/acl/token", put(acl::create_token))
+        .route("/v1/acl/token/self", get(acl::own_token))
+        .route("/v1/acl/token/{accessor}", token)
+        .route("/v1/acl/auth-methods", get(acl::methods))
+        .route("/v1/acl/auth-method", put(acl::create_method))
+        .route("/v1/acl/auth-method/{name}", method)
+        .route("/v1/acl/binding-rules", get(acl::rules))
+        .route("/v1/acl/binding-rule", put(acl::create_rule))
+        .route("/v1/acl/binding-rule/{id}", rule)
+}
+
+async fn unknown_path(request: Request) -> ApiError {
+    ApiError::not_found(format!(
+        "Unknown path {}: this server does not serve it",
+        request.uri().path()
+    ))
+}
+
+/// The router adds the `Allow` header.
+async fn wrong_method(request: Request) -> Response {
+    if request.method() == Method::OPTIONS {
+        return StatusCode::OK.into_response();
+    }
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!(
+            "Method {} not allowed for {}: see the Allow header",
+            request.method(),
+            request.uri().path()
+        ),
+    )
+    .into_response()
+}

@@ -1,0 +1,246 @@
+//! The query string: one reader for the parameters that many endpoints share. It refuses what it
+//! cannot honour instead of ignoring it, where ignoring would change the answer.
+
+use std::time::Duration;
+
+use axum::extract::Query;
+use http::Uri;
+use legate_model::duration;
+use legate_store::BlockingQuery;
+
+use super::error::ApiError;
+use crate::context::Context;
+
+/// How long a blocking query waits when it does not say.
+const DEFAULT_WAIT: Duration = Duration::from_secs(300);
+/// How long a blocking query waits at most.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+/// A random part of the wait of up to one in so many is added, so that clients do not come back
+/// all at once.
+const JITTER_FRACTION: f64 = 16.0;
+
+/// The parameters of a request, in the order in which they were sent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Params(Vec<(String, String)>);
+
+/// How fresh an answer has to be. One server with one store gives the same to all three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Consistency {
+    Leader,
+    Stale,
+    Consistent,
+}
+
+impl Consistency {
+    /// The name in the response header.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Stale => "stale",
+            Self::Consistent => "consistent",
+        }
+    }
+}
+
+impl Params {
+    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+        Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map(|Query(all)| Self(all))
+            .map_err(|e| ApiError::bad_request(format!("Invalid query string: {e}")))
+    }
+
+    /// The first value of a parameter; empty when it has none.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let pair = self.0.iter().find(|(key, _)| key == name);
+        pair.map(|(_, value)| value.as_str())
+    }
+
+    /// Every value of a parameter that may be repeated.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let pairs = self.0.iter().filter(move |(key, _)| key == name);
+        pairs.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a parameter is there that needs no value: `?stale`, `?pretty`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// A parameter that is on when it stands alone, and may say `true` or `false`.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, ApiError> {
+        match self.get(name) {
+            None => Ok(false),
+            Some("" | "true" | "1" | "t" | "T" | "TRUE" | "True") => Ok(true),
+            Some("false" | "0" | "f" | "F" | "FALSE" | "False") => Ok(false),
+            Some(other) => Err(ApiError::bad_request(format!(
+                "Invalid value for ?{name}: {other:?} is neither true nor false"
+            ))),
+        }
+    }
+
+    /// A parameter that must be there with a value.
+    pub(crate) fn required(&self, name: &str) -> Result<&str, ApiError> {
+        self.get(name)
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| {
+                ApiError::bad_request(format!("Missing ?{name}=: this endpoint needs it"))
+            })
+    }
+
+    /// The index of a compare-and-set write.
+    pub(crate) fn cas(&self) -> Result<Option<u64>, ApiError> {
+        self.get("cas")
+            .map(|text| {
+                text.parse().map_err(|_| {
+                    ApiError::bad_request(format!(
+                        "Invalid ?cas={text}: send the ModifyIndex that was read, or 0 for an \
+                         object that must not exist"
+                    ))
+                })
+            })
+            .transpose()
+    }
+
+    pub(crate) fn consistency(&self) -> Result<Consistency, ApiError> {
+        let consistent = self.has("consistent");
+        for other in ["stale", "cached"] {
+            if consistent && self.has(other) {
+                return Err(ApiError::bad_request(format!(
+                    "Cannot specify ?{other} with ?consistent: they exclude each other"
+                )));
+            }
+        }
+        Ok(match (consistent, self.has("stale")) {
+            (true, _) => Consistency::Consistent,
+            (false, true) => Consistency::Stale,
+            (false, false) => Consistency::Leader,
+        })
+    }
+
+    /// What the client has seen, and how long it wants to wait for something newer. `random` is
+    /// from 0 to 1.
+    pub(crate) fn blocking(&self, random: f64) -> Result<BlockingQuery, ApiError> {
+        let min_index = match self.get("index").unwrap_or_default() {
+            "" => 0,
+            text => text.parse().map_err(|_| {
+                ApiError::bad_request(format!(
+                    "Invalid index: {text:?} is no number; send the X-Consul-Index of the last \
+                     answer"
+                ))
+            })?,
+        };
+        let wait = match self.get("wait").unwrap_or_default() {
+            "" => Duration::ZERO,
+            text => duration::parse(text).map_err(|e| {
+                ApiError::bad_request(format!("Invalid wait time: {e}; write it as 30s or 5m"))
+            })?,
+        };
+        let wait = match wait {
+            Duration::ZERO => DEFAULT_WAIT,
+            some => some.min(MAX_WAIT),
+        };
+        let extra = wait.mul_f64(random.clamp(0.0, 1.0) / JITTER_FRACTION);
+        Ok(BlockingQuery {
+            min_index,
+            wait: wait + extra,
+        })
+    }
+
+    /// Refuses what would silently give another answer than the one that was asked for: other
+    /// datacenters, tenancies, peers, and filter expressions.
+    pub(crate) fn refuse_unserved(&self, ctx: &Context) -> Result<(), ApiError> {
+        let local = &ctx.config.datacenter;
+        for name in ["dc", "datacenter"] {
+            if let Some(dc) = self.get(name)
+                && !dc.is_empty()
+                && !dc.eq_ignore_ascii_case(local)
+            {
+                return Err(ApiError::internal(format!(
+                    "No path to datacenter {dc:?}: this server serves {local:?} only; ask a \
+                     server of that datacenter, or leave ?{name} out"
+                )));
+            }
+        }
+        for name in ["ns", "partition"] {
+            if let Some(tenancy) = self.get(name)
+                && !tenancy.is_empty()
+                && !tenancy.eq_ignore_ascii_case(legate_model::DEFAULT_TENANCY)
+            {
+                return Err(ApiError::bad_request(format!(
+                    "Invalid query parameter ?{name}={tenancy}: only \"default\" exists, leave it \
+                     out"
+                )));
+            }
+        }
+        for name in ["peer", "sg", "sameness-group"] {
+            if self.get(name).is_some_and(|value| !value.is_empty()) {
+                return Err(ApiError::bad_request(format!(
+                    "Invalid query parameter ?{name}: peers are not served, leave it out"
+                )));
+            }
+        }
+        if self.get("filter").is_some_and(|value| !value.is_empty()) {
+            return Err(ApiError::bad_request(
+                "Invalid query parameter ?filter: filter expressions are not served; read without \
+                 it and filter the answer",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The `node-meta=key:value` pairs; a value may be left out.
+    pub(crate) fn node_meta(&self) -> Vec<(&str, &str)> {
+        self.all("node-meta")
+            .map(|pair| pair.split_once(':').unwrap_or((pair, "")))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(query: &str) -> Params {
+        let uri = format!("/v1/x?{query}").parse().expect("a valid URI");
+        Params::parse(&uri).expect("a valid query")
+    }
+
+    #[test]
+    fn waits_are_bounded_and_stretched_by_at_most_a_sixteenth() {
+        let wait = |query: &str, random| params(query).blocking(random).map(|q| q.wait);
+        assert_eq!(wait("index=1", 0.0), Ok(DEFAULT_WAIT));
+        assert_eq!(wait("index=1&wait=10s", 0.0), Ok(Duration::from_secs(10)));
+        assert_eq!(wait("wait=16s", 1.0), Ok(Duration::from_secs(17)));
+        assert_eq!(wait("wait=24h", 0.0), Ok(MAX_WAIT));
+        assert_eq!(wait("wait=0s", 0.0), Ok(DEFAULT_WAIT));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let text = |error: ApiError| format!("{error:?}");
+        let bad = |query: &str| text(params(query).blocking(0.0).expect_err(query));
+        assert!(bad("index=-1").contains("Invalid index"));
+        assert!(bad("index=abc").contains("Invalid index"));
+        assert!(bad("wait=soon").contains("Invalid wait time"));
+        assert!(bad("wait=-3s").contains("Invalid wait time"));
+        assert!(params("cas=x").cas().is_err());
+        assert!(params("passing=maybe").flag("passing").is_err());
+    }
+
+    #[test]
+    fn consistency_modes_exclude_each_other() {
+        assert_eq!(params("").consistency(), Ok(Consistency::Leader));
+        assert_eq!(params("stale").consistency(), Ok(Consistency::Stale));
+        assert_eq!(params("consistent").consistency(), Ok(Consistency::Consistent));
+        assert!(params("stale&consistent").consistency().is_err());
+        assert!(params("cached&consistent").consistency().is_err());
+    }
+
+    #[test]
+    fn repeated_parameters_keep_their_order() {
+        let params = params("node-meta=a:1&tag=x&node-meta=b&tag=y");
+        assert_eq!(params.node_meta(), [("a", "1"), ("b", "")]);
+        assert_eq!(params.all("tag").collect::<Vec<_>>(), ["x", "y"]);
+        assert_eq!(params.flag("passing"), Ok(false));
+    }
+}

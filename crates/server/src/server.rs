@@ -1,0 +1,320 @@
+//! Puts the parts of a server together, starts them in order and stops them in one step. It serves
+//! nothing itself.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use legate_ca::{Ca, CaError};
+use legate_model::Node;
+use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
+use legate_resources::Generator;
+use legate_runtime::metrics::Registry;
+use legate_runtime::{Clock, Scope, StopError, TaskError};
+use legate_store::{Command, Registration, Rejected, Store};
+use rustls::ServerConfig as TlsConfig;
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::acl;
+use crate::certificate::{self, CertificateError, Renewed};
+use crate::config::ServerConfig;
+use crate::context::Context;
+use crate::{dns, grpc, http};
+
+/// How many free ports are tried for DNS, which needs the same one for UDP and TCP.
+const DNS_PORT_ATTEMPTS: u32 = 16;
+
+/// What a server stands on and tests want to have in their hands.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The tables. A store that outlives a server carries its data to the next one.
+    pub store: Store,
+    /// The time.
+    pub clock: Clock,
+}
+
+impl Default for Parts {
+    /// Empty tables and the system's clock.
+    fn default() -> Self {
+        Self {
+            store: Store::new(),
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened at.
+    #[error("{api} cannot listen at {address}: {source}; choose another address or port, or end what uses it")]
+    Listen {
+        /// Which API.
+        api: &'static str,
+        /// The address from the settings.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The mesh CA cannot be set up.
+    #[error("the mesh CA cannot start: {0}")]
+    Ca(#[from] CaError),
+    /// There is no certificate for the gRPC listener.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// A name in the settings cannot be used.
+    #[error("{0}; check the datacenter and node name in the settings")]
+    Name(#[from] legate_model::name::InvalidName),
+    /// The server's own node or token cannot be stored.
+    #[error("the store refuses {what}: {source}")]
+    Refused {
+        /// What was to be written.
+        what: &'static str,
+        /// Why not.
+        source: Rejected,
+    },
+}
+
+/// A running control plane.
+///
+/// Dropping it ends everything at once; [`Server::stop`] lets open requests finish.
+#[derive(Debug)]
+pub struct Server {
+    scope: Scope,
+    store: Store,
+    ca: Ca,
+    manager: Manager,
+    config: Arc<ServerConfig>,
+}
+
+impl Server {
+    /// Starts a server. When this returns, its addresses accept connections.
+    ///
+    /// # Errors
+    /// [`StartError`] names the setting to look at. Nothing is left running then.
+    pub async fn start(config: ServerConfig, parts: Parts) -> Result<Self, StartError> {
+        legate_model::name::validate_datacenter(&config.datacenter)?;
+        legate_model::name::validate_node_name(&config.node_name)?;
+        let Parts { store, clock } = parts;
+        let listening = Listening::open(&config).await?;
+        let config = Arc::new(listening.with_addresses(config));
+        let scope = Scope::new("server");
+
+        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone())?;
+        seed(&config, &store, &clock)?;
+        let manager = Manager::new(
+            store.clone(),
+            ca.leaves(&scope.spawner()),
+            scope.spawner(),
+            ManagerConfig {
+                coalesce: config.update_coalesce,
+                ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
+            },
+        );
+        let context = Arc::new(Context {
+            config: config.clone(),
+            store: store.clone(),
+            ca: ca.clone(),
+            clock,
+            manager: manager.clone(),
+            generator: Arc::new(Generator::new()),
+            registry: Registry::new(),
+            spawner: scope.spawner(),
+            writes: Mutex::default(),
+        });
+        let server = Self {
+            scope,
+            store,
+            ca,
+            manager,
+            config,
+        };
+        server.spawn(context, listening)?;
+        Ok(server)
+    }
+
+    fn spawn(&self, context: Arc<Context>, listening: Listening) -> Result<(), StartError> {
+        let stop = self.scope.token();
+        let tls = match listening.grpc_tls {
+            Some(listener) => Some((listener, self.tls(&context)?)),
+            None => None,
+        };
+        if let Some(listener) = listening.http {
+            let api = http::serve(context.clone(), listener, stop.clone());
+            self.scope.spawn("HTTP API", api);
+        }
+        if listening.grpc.is_some() || tls.is_some() {
+            let listeners = grpc::Listeners {
+                plain: listening.grpc,
+                tls,
+            };
+            let api = grpc::serve(context.clone(), listeners, stop.clone());
+            self.scope.spawn("gRPC API", api);
+        }
+        if let Some((udp, tcp)) = listening.dns {
+            let api = dns::serve(context, udp, tcp, stop);
+            self.scope.spawn("DNS", api);
+        }
+        Ok(())
+    }
+
+    fn tls(&self, context: &Context) -> Result<Arc<TlsConfig>, StartError> {
+        if let Some((cert, key)) = &self.config.grpc_tls_files {
+            return Ok(certificate::from_files(cert, key)?);
+        }
+        let (renewed, tls) = Renewed::issue(&self.ca, &context.clock, &self.config)?;
+        let keep = renewed.keep(self.store.clone(), self.scope.token());
+        self.scope.spawn("gRPC certificate", keep);
+        Ok(tls)
+    }
+
+    /// Where the HTTP API listens.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.config.http
+    }
+
+    /// Where gRPC without TLS listens.
+    pub fn grpc_addr(&self) -> Option<SocketAddr> {
+        self.config.grpc
+    }
+
+    /// Where gRPC with TLS listens.
+    pub fn grpc_tls_addr(&self) -> Option<SocketAddr> {
+        self.config.grpc_tls
+    }
+
+    /// Where DNS answers, over UDP and TCP.
+    pub fn dns_addr(&self) -> Option<SocketAddr> {
+        self.config.dns
+    }
+
+    /// The tables.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The mesh CA.
+    pub fn ca(&self) -> &Ca {
+        &self.ca
+    }
+
+    /// The proxies that have a snapshot now.
+    pub fn proxies(&self) -> Vec<ProxyId> {
+        self.manager.proxies()
+    }
+
+    /// Returns when a part of the server has failed; until then it waits. Cancel safe.
+    pub async fn failed(&self) -> TaskError {
+        self.scope.failed().await
+    }
+
+    /// Stops: refuses new connections, ends streams and waiting queries, lets requests that are
+    /// being answered finish, and after the deadline ends the rest. The ports are free afterwards.
+    ///
+    /// # Errors
+    /// [`StopError`] names the parts that did not end in time, or that had failed before.
+    pub async fn stop(self, deadline: Duration) -> Result<(), StopError> {
+        self.scope.stop(deadline).await
+    }
+}
+
+/// What is in the tables from the first moment: the server's own node, and the first token.
+fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), StartError> {
+    let refused = |what| move |source| StartError::Refused { what, source };
+    let node = Node {
+        node: config.node_name.clone(),
+        address: config.advertise.to_string(),
+        datacenter: config.datacenter.clone(),
+        ..Node::default()
+    };
+    let registration = Registration {
+        node,
+        service: None,
+        checks: Vec::new(),
+        skip_node_update: false,
+    };
+    store
+        .apply(Command::Register(Box::new(registration)))
+        .map_err(refused("the server's own node"))?;
+    if let Some(token) = acl::initial_token(config, clock.now()) {
+        store
+            .apply(Command::UpsertToken(Box::new(token)))
+            .map_err(refused("the initial management token"))?;
+    }
+    Ok(())
+}
+
+/// Sockets that are bound, before anything is served.
+struct Listening {
+    http: Option<TcpListener>,
+    grpc: Option<TcpListener>,
+    grpc_tls: Option<TcpListener>,
+    dns: Option<(UdpSocket, TcpListener)>,
+}
+
+impl Listening {
+    async fn open(config: &ServerConfig) -> Result<Self, StartError> {
+        Ok(Self {
+            http: listen("the HTTP API", config.http).await?,
+            grpc: listen("the gRPC API", config.grpc).await?,
+            grpc_tls: listen("the gRPC API with TLS", config.grpc_tls).await?,
+            dns: listen_dns(config.dns).await?,
+        })
+    }
+
+    /// The settings with the ports that were really bound.
+    fn with_addresses(&self, config: ServerConfig) -> ServerConfig {
+        let address = |listener: &Option<TcpListener>, asked: Option<SocketAddr>| {
+            let bound = listener.as_ref()?.local_addr().ok();
+            bound.or(asked)
+        };
+        let dns = self.dns.as_ref();
+        ServerConfig {
+            http: address(&self.http, config.http),
+            grpc: address(&self.grpc, config.grpc),
+            grpc_tls: address(&self.grpc_tls, config.grpc_tls),
+            dns: dns.and_then(|(udp, _)| udp.local_addr().ok()),
+            ..config
+        }
+    }
+}
+
+/// Listens with `SO_REUSEADDR`, so that connections that linger do not keep the port.
+async fn listen(
+    api: &'static str,
+    address: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, StartError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let bound = TcpListener::bind(address).await;
+    bound.map(Some).map_err(|source| StartError::Listen {
+        api,
+        address,
+        source,
+    })
+}
+
+/// The port that is free for TCP may be taken for UDP: then another one is asked for.
+async fn listen_dns(
+    address: Option<SocketAddr>,
+) -> Result<Option<(UdpSocket, TcpListener)>, StartError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let failed = |source| StartError::Listen {
+        api: "DNS",
+        address,
+        source,
+    };
+    let mut attempts = if address.port() == 0 { DNS_PORT_ATTEMPTS } else { 1 };
+    loop {
+        attempts -= 1;
+        let tcp = TcpListener::bind(address).await.map_err(failed)?;
+        match UdpSocket::bind(tcp.local_addr().map_err(failed)?).await {
+            Ok(udp) => return Ok(Some((udp, tcp))),
+            Err(error) if attempts == 0 => return Err(failed(error)),
+            Err(_) => {}
+        }
+    }
+}
