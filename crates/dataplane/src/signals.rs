@@ -24,7 +24,9 @@ pub struct StopSender(watch::Sender<Urgency>);
 impl StopSender {
     /// Raises the urgency by one step, as each further signal does.
     pub fn escalate(&self) -> Urgency {
-        self.request(match *self.0.borrow() {
+        // Copied out first: the channel must not be borrowed while it is written to.
+        let current = *self.0.borrow();
+        self.request(match current {
             Urgency::None => Urgency::Graceful,
             Urgency::Graceful | Urgency::Now => Urgency::Now,
         })
@@ -92,7 +94,11 @@ pub fn from_process(
                 else => return Ok(()),
             };
             let urgency = sender.escalate();
-            tracing::info!(signal = name, immediate = urgency == Urgency::Now, "received signal");
+            tracing::info!(
+                signal = name,
+                immediate = urgency == Urgency::Now,
+                "received signal"
+            );
         }
     })
 }

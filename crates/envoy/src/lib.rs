@@ -1,1 +1,10 @@
-//! Envoy's bootstrap document, its process, and its admin interface.
+//! Envoy from the outside: its bootstrap document, its process, its admin interface, and the
+//! supervisor that joins the three. Knows nothing of servers, sessions or settings.
+
+pub mod admin;
+pub mod bootstrap;
+mod executable;
+pub mod process;
+pub mod supervisor;
+
+pub use executable::{FindError, find_executable};

@@ -1,0 +1,135 @@
+//! Finds the Envoy binary. Looks at files only; the caller supplies `$PATH`.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Why there is no Envoy to start.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// The path that was named does not lead to a program.
+    #[error("-envoy-executable-path {path:?} cannot be used: {reason}")]
+    Named {
+        /// The path as given.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// `$PATH` holds no program called `envoy`.
+    #[error(
+        "no program called envoy in $PATH ({searched}); install Envoy or name it with -envoy-executable-path"
+    )]
+    NotFound {
+        /// The value of `$PATH`, for people to see what was searched.
+        searched: String,
+    },
+}
+
+/// The Envoy to start: `explicit` as it is when given, else the first executable `envoy` in the
+/// folders of `path_var`.
+///
+/// # Errors
+/// When the named file is not an executable file, or no folder holds one.
+pub fn find_executable(
+    explicit: Option<&Path>,
+    path_var: Option<&OsStr>,
+) -> Result<PathBuf, FindError> {
+    // A bare name is looked up like any command, so that `-envoy-executable-path envoy-1.38` works.
+    let name = match explicit {
+        Some(path) if path.components().count() > 1 || path.is_absolute() => {
+            return match executable(path) {
+                Ok(()) => Ok(path.to_path_buf()),
+                Err(reason) => Err(FindError::Named {
+                    path: path.to_path_buf(),
+                    reason,
+                }),
+            };
+        }
+        Some(name) => name,
+        None => Path::new("envoy"),
+    };
+    let found = path_var
+        .map(std::env::split_paths)
+        .into_iter()
+        .flatten()
+        .map(|folder| folder.join(name))
+        .find(|candidate| executable(candidate).is_ok());
+    found.ok_or_else(|| match explicit {
+        Some(path) => FindError::Named {
+            path: path.to_path_buf(),
+            reason: "no folder of $PATH holds it".to_owned(),
+        },
+        None => FindError::NotFound {
+            searched: path_var.unwrap_or_default().to_string_lossy().into_owned(),
+        },
+    })
+}
+
+fn executable(path: &Path) -> Result<(), String> {
+    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("not a file".to_owned());
+    }
+    if metadata.permissions().mode() & 0o111 == 0 {
+        return Err("not executable".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(folder: &Path, name: &str, mode: u32) -> PathBuf {
+        let path = folder.join(name);
+        std::fs::write(&path, "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_first_executable_of_the_path_wins() {
+        let (empty, plain, good) = (
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
+        program(plain.path(), "envoy", 0o644);
+        let wanted = program(good.path(), "envoy", 0o755);
+        let path = std::env::join_paths([empty.path(), plain.path(), good.path()]).unwrap();
+        assert_eq!(find_executable(None, Some(&path)).unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_named_file_is_checked_and_says_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = program(folder.path(), "plain", 0o644);
+        let error = find_executable(Some(&plain), None).unwrap_err().to_string();
+        assert!(
+            error.contains("-envoy-executable-path") && error.contains("not executable"),
+            "{error}"
+        );
+        let error = find_executable(Some(folder.path()), None)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("not a file"), "{error}");
+        let error = find_executable(Some(Path::new("/nope/envoy")), None)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_bare_name_is_searched_and_nothing_found_names_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = program(folder.path(), "envoy-2", 0o755);
+        let path = folder.path().as_os_str();
+        assert_eq!(
+            find_executable(Some(Path::new("envoy-2")), Some(path)).unwrap(),
+            wanted
+        );
+        assert!(find_executable(Some(Path::new("envoy-3")), Some(path)).is_err());
+        let error = find_executable(None, Some(path)).unwrap_err().to_string();
+        assert!(error.contains(&*path.to_string_lossy()), "{error}");
+    }
+}

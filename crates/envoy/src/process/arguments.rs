@@ -1,0 +1,170 @@
+//! Envoy's command line. What the user says after `--` wins over what the settings say, because
+//! Envoy refuses an option that is given twice.
+
+use std::ffi::{OsStr, OsString};
+
+use super::document::Document;
+use super::{Launch, SpawnError};
+
+const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
+const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
+
+/// The arguments, the document first.
+pub(super) fn arguments(launch: &Launch, document: &Document) -> Result<Vec<OsString>, SpawnError> {
+    let extra = &launch.extra_args;
+    check(extra, document)?;
+    let mut arguments = document.arguments();
+    let mut option = |names: &[&str], value: Option<&str>| {
+        if !names
+            .iter()
+            .any(|name| extra.iter().any(|argument| is_option(argument, name)))
+        {
+            arguments.push(names[0].into());
+            arguments.extend(value.map(OsString::from));
+        }
+    };
+    let format = if launch.log.json {
+        JSON_FORMAT
+    } else {
+        PLAIN_FORMAT
+    };
+    option(&["--log-format"], Some(format));
+    option(&["--log-level", "-l"], Some(launch.log.level.as_str()));
+    option(&["--disable-hot-restart"], None);
+    option(&["--concurrency"], Some(&launch.concurrency.to_string()));
+    option(
+        &["--drain-time-s"],
+        Some(&launch.drain_time.as_secs().to_string()),
+    );
+    option(&["--drain-strategy"], Some(launch.drain_strategy.as_str()));
+    arguments.extend(extra.iter().cloned());
+    Ok(arguments)
+}
+
+fn check(extra: &[OsString], document: &Document) -> Result<(), SpawnError> {
+    let given = |name: &str| extra.iter().any(|argument| is_option(argument, name));
+    let reserved = |name: &str, because| SpawnError::Reserved {
+        argument: name.to_owned(),
+        because,
+    };
+    if given("--config-yaml") {
+        return Err(reserved("--config-yaml", ""));
+    }
+    // Envoy lays an argument's document over a file's, but takes one of each only.
+    if document.is_file()
+        && let Some(name) = ["--config-path", "-c"].into_iter().find(|name| given(name))
+    {
+        return Err(reserved(
+            name,
+            ", which is too large for an argument and takes its place",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether `argument` gives the option `name`: Envoy also takes option and value as one element
+/// with a space between.
+fn is_option(argument: &OsStr, name: &str) -> bool {
+    argument
+        .to_str()
+        .is_some_and(|argument| argument.split([' ', '=']).next() == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{DrainStrategy, EnvoyLog, LogLevel};
+    use super::*;
+
+    fn arguments_for(bootstrap: &str, extra: &[&str]) -> Result<Vec<String>, SpawnError> {
+        let launch = Launch {
+            executable: "envoy".into(),
+            bootstrap: bootstrap.to_owned(),
+            log: EnvoyLog {
+                level: LogLevel::Info,
+                json: false,
+            },
+            concurrency: 2,
+            drain_time: Duration::from_secs(30),
+            drain_strategy: DrainStrategy::Immediate,
+            extra_args: extra.iter().map(OsString::from).collect(),
+            secret_variables: Vec::new(),
+        };
+        let document = Document::new(&launch.bootstrap)?;
+        let arguments = arguments(&launch, &document)?;
+        Ok(arguments
+            .into_iter()
+            .map(|argument| argument.into_string().unwrap())
+            .collect())
+    }
+
+    #[test]
+    fn settings_become_options() {
+        let expected = [
+            "--config-yaml",
+            "{}",
+            "--log-format",
+            PLAIN_FORMAT,
+            "--log-level",
+            "info",
+            "--disable-hot-restart",
+            "--concurrency",
+            "2",
+            "--drain-time-s",
+            "30",
+            "--drain-strategy",
+            "immediate",
+        ];
+        assert_eq!(arguments_for("{}", &[]).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_the_user_gives_replaces_what_settings_say() {
+        for (extra, dropped) in [
+            (&["--concurrency", "4"][..], "2"),
+            (&["--concurrency 4"], "2"),
+            (&["--drain-time-s", "5"], "30"),
+            (&["--drain-strategy", "gradual"], "immediate"),
+            (&["--log-level", "debug"], "info"),
+            (&["-l", "debug"], "info"),
+            (&["--log-format", "%v"], PLAIN_FORMAT),
+        ] {
+            let arguments = arguments_for("{}", extra).unwrap();
+            assert!(
+                arguments.ends_with(
+                    &extra
+                        .iter()
+                        .map(|&text| text.to_owned())
+                        .collect::<Vec<_>>()
+                )
+            );
+            assert!(!arguments.contains(&dropped.to_owned()), "{arguments:?}");
+        }
+        let arguments = arguments_for("{}", &["--disable-hot-restart", "--base-id", "3"]).unwrap();
+        assert_eq!(
+            arguments
+                .iter()
+                .filter(|argument| *argument == "--disable-hot-restart")
+                .count(),
+            1
+        );
+    }
+
+    #[test]
+    fn arguments_that_break_the_document_are_refused_by_name() {
+        let error = arguments_for("{}", &["--config-yaml", "{}"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--config-yaml"), "{error}");
+        assert!(arguments_for("{}", &["-c", "base.yaml"]).is_ok());
+        let large = format!("{{\"node\":{{\"id\":\"{}\"}}}}", "x".repeat(200_000));
+        let error = arguments_for(&large, &["-c", "base.yaml"])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("-c") && error.contains("too large"),
+            "{error}"
+        );
+    }
+}

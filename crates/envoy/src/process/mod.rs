@@ -1,0 +1,141 @@
+//! The Envoy process: its command line, its start in a process group of its own, and how it
+//! ended. Decides nothing about when to stop; that is the supervisor's.
+
+mod arguments;
+mod child;
+mod document;
+mod exit;
+mod parent_death;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use child::EnvoyProcess;
+pub use exit::{ExitReason, OutOfMemory};
+
+/// Variables that hold secrets of the dataplane and never reach Envoy.
+pub const SECRET_VARIABLES: [&str; 2] = [
+    "DP_CREDENTIAL_STATIC_TOKEN",
+    "DP_CREDENTIAL_LOGIN_BEARER_TOKEN",
+];
+
+/// How to start Envoy.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The program, see [`crate::find_executable`].
+    pub executable: PathBuf,
+    /// The bootstrap document, see [`crate::bootstrap::Bootstrap::to_json`].
+    pub bootstrap: String,
+    /// Level and format of Envoy's own log.
+    pub log: EnvoyLog,
+    /// Worker threads.
+    pub concurrency: u32,
+    /// How long Envoy's listeners drain; whole seconds count.
+    pub drain_time: Duration,
+    /// How connections are told to go during that time.
+    pub drain_strategy: DrainStrategy,
+    /// The user's own arguments; they win over the settings above.
+    pub extra_args: Vec<OsString>,
+    /// Variables to keep from Envoy, beside [`SECRET_VARIABLES`].
+    pub secret_variables: Vec<String>,
+}
+
+/// Envoy's own log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnvoyLog {
+    /// Least level that is written.
+    pub level: LogLevel,
+    /// One JSON object a line, with the field names of the dataplane's own JSON log.
+    pub json: bool,
+}
+
+/// Levels of Envoy's log that the dataplane's levels map to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Everything.
+    Trace,
+    /// For developers.
+    Debug,
+    /// What happens.
+    Info,
+    /// What may go wrong.
+    Warn,
+    /// What went wrong.
+    Error,
+}
+
+impl LogLevel {
+    /// The word that Envoy's `--log-level` takes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// How connections are told to go while Envoy drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DrainStrategy {
+    /// All at once (the dataplane's default).
+    #[default]
+    Immediate,
+    /// With a probability that grows over the drain time.
+    Gradual,
+}
+
+impl DrainStrategy {
+    /// The word that Envoy's `--drain-strategy` takes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Immediate => "immediate",
+            Self::Gradual => "gradual",
+        }
+    }
+
+    /// Reads the word that Envoy's `--drain-strategy` takes.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Immediate, Self::Gradual]
+            .into_iter()
+            .find(|strategy| strategy.as_str() == word)
+    }
+}
+
+/// Why Envoy could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The operating system refused to start the program.
+    #[error("cannot start Envoy ({executable:?}): {source}{advice}")]
+    Start {
+        /// The program.
+        executable: PathBuf,
+        /// What to look at, when the error is a known one.
+        advice: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A user's argument gets in the way of the bootstrap document.
+    #[error(
+        "the Envoy argument {argument} cannot be combined with the generated bootstrap document{because}; remove it from what follows --"
+    )]
+    Reserved {
+        /// The argument.
+        argument: String,
+        /// Why, when it is not always so.
+        because: &'static str,
+    },
+    /// The bootstrap document is too large for an argument, and no memory file can be had.
+    #[error(
+        "the bootstrap document has {bytes} bytes, too many for an argument, and the memory file for it failed: {source}"
+    )]
+    MemoryFile {
+        /// Its size.
+        bytes: usize,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}

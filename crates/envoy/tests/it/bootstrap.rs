@@ -1,0 +1,290 @@
+//! Golden bootstrap documents, each of which a real Envoy accepts.
+
+use std::path::Path;
+use std::process::Command;
+
+use legate_envoy::bootstrap::{
+    Bootstrap, BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls,
+    ProxyConfig, TrustedCa, XdsAddress, build,
+};
+use serde_json::{Value, json};
+
+fn inputs() -> BootstrapInputs {
+    BootstrapInputs {
+        node: NodeInputs {
+            id: "web-proxy".to_owned(),
+            cluster: "web".to_owned(),
+            node_name: "agentless-node".to_owned(),
+            datacenter: "dc1".to_owned(),
+            ..NodeInputs::default()
+        },
+        admin: "127.0.0.1:19000".parse().unwrap(),
+        access_logs: Vec::new(),
+        xds: XdsAddress::Tcp("127.0.0.1:1234".parse().unwrap()),
+        ready: None,
+        prometheus: PrometheusInputs {
+            scrape_path: "/metrics".to_owned(),
+            backend: "127.0.0.1:20100".parse().unwrap(),
+            tls: None,
+        },
+        proxy_config: ProxyConfig::default(),
+    }
+}
+
+fn with_keys(keys: Value) -> BootstrapInputs {
+    let proxy_config = ProxyConfig::decode(keys.as_object().unwrap()).unwrap();
+    BootstrapInputs {
+        proxy_config,
+        ..inputs()
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    (name == "HOST_IP").then(|| "10.0.0.7".to_owned())
+}
+
+/// Every case that has a golden file.
+fn cases() -> Vec<(&'static str, BootstrapInputs)> {
+    let mut scrape_path = with_keys(json!({ "envoy_prometheus_bind_addr": "0.0.0.0:9102" }));
+    scrape_path.prometheus.scrape_path = "scrape?usedonly".to_owned();
+    let tenancy = NodeInputs {
+        namespace: "team".to_owned(),
+        partition: "east".to_owned(),
+        ..inputs().node
+    };
+    let hostile = NodeInputs {
+        id: "web\"proxy\n\\ äöü \u{1F600} \t{{end}}".to_owned(),
+        cluster: "': # web".to_owned(),
+        node_name: "yes".to_owned(),
+        ..inputs().node
+    };
+    vec![
+        ("basic", inputs()),
+        (
+            "access_logs",
+            BootstrapInputs {
+                access_logs: access_logs(),
+                ..inputs()
+            },
+        ),
+        (
+            "unix_socket",
+            BootstrapInputs {
+                xds: XdsAddress::Unix("/run/legate/xds.sock".into()),
+                ..inputs()
+            },
+        ),
+        (
+            "ready_listener",
+            BootstrapInputs {
+                ready: Some("[::]:21000".parse().unwrap()),
+                ..inputs()
+            },
+        ),
+        (
+            "wildcard_admin",
+            BootstrapInputs {
+                admin: "[::]:19000".parse().unwrap(),
+                ready: Some("127.0.0.1:21000".parse().unwrap()),
+                ..inputs()
+            },
+        ),
+        (
+            "tenancy",
+            BootstrapInputs {
+                node: tenancy,
+                ..inputs()
+            },
+        ),
+        (
+            "hostile_values",
+            BootstrapInputs {
+                node: hostile,
+                ..inputs()
+            },
+        ),
+        ("prometheus_tls", prometheus_tls()),
+        ("scrape_path", scrape_path),
+        ("telemetry", with_keys(telemetry())),
+        (
+            "own_stats_config",
+            with_keys(json!({ "envoy_stats_config_json": "{\"use_all_default_tags\":false}" })),
+        ),
+        (
+            "collector",
+            with_keys(json!({ "envoy_telemetry_collector_bind_socket_dir": "/tmp/collector/" })),
+        ),
+    ]
+}
+
+/// TLS on one of three listeners.
+fn prometheus_tls() -> BootstrapInputs {
+    let mut inputs = with_keys(json!({
+        "envoy_prometheus_bind_addr": "0.0.0.0:9102",
+        "envoy_stats_bind_addr": "0.0.0.0:9103",
+    }));
+    inputs.ready = Some("0.0.0.0:21000".parse().unwrap());
+    inputs.prometheus.tls = Some(PrometheusTls {
+        ca: TrustedCa::File("/certs/ca.pem".into()),
+        certificate: "/certs/server.pem".into(),
+        key: "/certs/server-key.pem".into(),
+    });
+    inputs
+}
+
+fn access_logs() -> Vec<String> {
+    let log = json!({
+        "name": "Consul Listener Filter Log",
+        "typedConfig": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+            "logFormat": { "jsonFormat": { "custom_field_path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%" } },
+        },
+    });
+    vec![log.to_string()]
+}
+
+fn telemetry() -> Value {
+    let cluster = |name: &str, port: u16| {
+        json!({
+            "name": name, "type": "STATIC", "connect_timeout": "5s",
+            "load_assignment": { "cluster_name": name, "endpoints": [{ "lb_endpoints": [{ "endpoint": {
+                "address": { "socket_address": { "address": "127.0.0.1", "port_value": port } } } }] }] },
+        })
+        .to_string()
+    };
+    let listener = json!({
+        "name": "own", "address": { "socket_address": { "address": "127.0.0.1", "port_value": 7000 } },
+        "filter_chains": [{ "filters": [{ "name": "envoy.filters.network.tcp_proxy", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+            "stat_prefix": "own", "cluster": "zipkin" } }] }],
+    });
+    let sink = json!({
+        "name": "envoy.stat_sinks.hystrix",
+        "typed_config": { "@type": "type.googleapis.com/envoy.config.metrics.v3.HystrixSink", "num_buckets": 10 },
+    });
+    let tracing = json!({ "http": {
+        "name": "envoy.tracers.zipkin",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.config.trace.v3.ZipkinConfig",
+            "collector_cluster": "zipkin", "collector_endpoint": "/api/v2/spans",
+            "collector_endpoint_version": "HTTP_JSON" },
+    } });
+    json!({
+        "envoy_prometheus_bind_addr": "0.0.0.0:9102",
+        "envoy_stats_bind_addr": "[::1]:9103",
+        "envoy_statsd_url": "udp://${HOST_IP}:8125",
+        "envoy_dogstatsd_url": "unix:///run/datadog/dsd.socket",
+        "envoy_stats_tags": ["Canary", "zone=a=b", "local_cluster=mine"],
+        "envoy_extra_stats_sinks_json": sink.to_string(),
+        "envoy_stats_flush_interval": "2.5s",
+        "envoy_tracing_json": tracing.to_string(),
+        // A user's own `self_admin` takes the place of ours and hides no other cluster.
+        "envoy_extra_static_clusters_json": format!("{},\n {}", cluster("zipkin", 9411), cluster("self_admin", 19000)),
+        "envoy_extra_static_listeners_json": listener.to_string(),
+    })
+}
+
+fn document(inputs: &BootstrapInputs) -> Bootstrap {
+    build(inputs, &variable).unwrap()
+}
+
+#[test]
+fn documents_are_as_recorded() {
+    for (name, inputs) in cases() {
+        let document = document(&inputs);
+        insta::assert_snapshot!(name, serde_json::to_string_pretty(&document).unwrap());
+        assert_eq!(
+            document.warnings().len(),
+            if name == "scrape_path" { 2 } else { 0 },
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_real_envoy_accepts_every_document() {
+    let authority = legate_testkit::certs::TestCa::new();
+    let server = authority.server(&["localhost"]);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("ca.crt"), authority.ca_pem()).unwrap();
+    for (name, mut inputs) in cases() {
+        // Envoy reads the files that a document names, also when it only validates.
+        if inputs.prometheus.tls.is_some() {
+            for ca in [authority.ca_file().as_path(), folder.path()] {
+                let tls = PrometheusTls::load(ca, server.cert.clone(), server.key.clone()).unwrap();
+                inputs.prometheus.tls = Some(tls);
+                validate(name, &document(&inputs));
+            }
+        } else {
+            validate(name, &document(&inputs));
+        }
+    }
+}
+
+fn validate(name: &str, document: &Bootstrap) {
+    let output = Command::new(legate_testkit::envoy::binary())
+        .args(["--mode", "validate", "--config-yaml", &document.to_json()])
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {log}");
+    // The tracing key is Consul's and has no other place in the document.
+    let outdated = |line: &&str| line.contains("deprecated") && !line.contains("Bootstrap.tracing");
+    assert_eq!(log.lines().find(outdated), None, "{name}");
+}
+
+#[test]
+fn unusable_keys_are_named() {
+    for (keys, expected) in [
+        (
+            json!({ "envoy_prometheus_bind_addr": "9102" }),
+            "envoy_prometheus_bind_addr",
+        ),
+        (
+            json!({ "envoy_stats_bind_addr": "localhost:9102" }),
+            "envoy_stats_bind_addr",
+        ),
+        (
+            json!({ "envoy_stats_flush_interval": "5" }),
+            "envoy_stats_flush_interval",
+        ),
+        (
+            json!({ "envoy_stats_flush_interval": "1m" }),
+            "envoy_stats_flush_interval",
+        ),
+        (json!({ "envoy_tracing_json": "[]" }), "envoy_tracing_json"),
+        (
+            json!({ "envoy_stats_config_json": "{" }),
+            "envoy_stats_config_json",
+        ),
+        (
+            json!({ "envoy_extra_static_clusters_json": "{},1" }),
+            "envoy_extra_static_clusters_json",
+        ),
+        (
+            json!({ "envoy_extra_static_listeners_json": "x" }),
+            "envoy_extra_static_listeners_json",
+        ),
+        (
+            json!({ "envoy_extra_stats_sinks_json": "{}}" }),
+            "envoy_extra_stats_sinks_json",
+        ),
+        (
+            json!({ "envoy_statsd_url": "tcp://1.2.3.4:5" }),
+            "envoy_statsd_url",
+        ),
+    ] {
+        let error = build(&with_keys(keys), &variable).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    let logs = BootstrapInputs {
+        access_logs: vec!["{}".to_owned(), "no".to_owned()],
+        ..inputs()
+    };
+    let error = build(&logs, &variable).unwrap_err();
+    assert!(
+        matches!(error, BootstrapError::AccessLog { position: 2, .. }),
+        "{error}"
+    );
+    assert!(PrometheusTls::load(Path::new("/nope"), "c".into(), "k".into()).is_err());
+}
