@@ -1,1 +1,68 @@
 //! The nouns of the mesh: nodes, services, checks, proxies, intentions, config entries, identities.
+//!
+//! Every type that crosses Consul's HTTP API is defined here once, with the exact field names and
+//! the exact shape that Consul gives it. The crate is pure: it opens nothing, reads no clock and
+//! starts no task. What it does: decode ([`json`]), refuse what cannot work with an error that
+//! names the field ([`Invalid`]), and answer questions that need nothing but the values at hand.
+
+pub mod acl;
+mod ca;
+mod catalog;
+mod check;
+mod config_entry;
+mod definition;
+pub mod duration;
+mod instance;
+mod intention;
+mod invalid;
+pub mod json;
+mod meta;
+pub mod name;
+mod node;
+mod protocol;
+mod proxy;
+mod register;
+mod secret;
+mod service;
+pub mod sni;
+mod spiffe;
+mod tenancy;
+pub mod timestamp;
+mod validate;
+
+pub use ca::{CaRoot, CaRoots};
+pub use catalog::ServiceNode;
+pub use check::{CheckDefinition, CheckStatus, HealthCheck};
+pub use config_entry::{
+    ConfigEntry, ConfigKind, Mesh, MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection,
+    MeshTransparentProxy, MutualTlsMode, PassiveHealthCheck, ProxyDefaults, RequestNormalization,
+    ServiceDefaults, ServiceIntentions, SourceIntention, UnknownKind, UpstreamConfiguration,
+    UpstreamDefaults, UpstreamLimits,
+};
+pub use definition::{CheckType, ConnectDefinition, DefinitionParts, ServiceDefinition};
+pub use instance::CheckServiceNode;
+pub use intention::{
+    HttpHeaderPermission, HttpPermission, Intention, IntentionAction, IntentionPermission,
+    SOURCE_TYPE_CONSUL, precedence,
+};
+pub use invalid::Invalid;
+pub use node::Node;
+pub use protocol::{Protocol, UnknownProtocol};
+pub use proxy::{
+    AccessLogs, AccessLogsType, ConnectProxy, EnvoyExtension, Expose, ExposePath, MeshGateway,
+    MeshGatewayMode, ProxyMode, TransparentProxy, Upstream, UpstreamId, UpstreamType,
+};
+pub use register::{DeregisterRequest, RegisterRequest, RegistrationParts};
+pub use secret::Secret;
+pub use service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
+pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
+pub use tenancy::{NoPeer, OnlyDefault};
+
+/// A map of opaque JSON values whose keys are kept as the user wrote them.
+pub type Opaque = serde_json::Map<String, serde_json::Value>;
+
+/// The only namespace and partition that are served.
+pub const DEFAULT_TENANCY: &str = "default";
+
+/// The name that stands for every service in an intention.
+pub const WILDCARD: &str = "*";

@@ -1,0 +1,173 @@
+//! Binding rules: what a login's token is linked to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::acl::interpolation::{InterpolationError, interpolate};
+use crate::acl::selector::{Selector, SelectorError};
+use crate::acl::token::{GLOBAL_MANAGEMENT, NodeIdentity, PolicyLink, ServiceIdentity};
+use crate::acl::variables::Variables;
+use crate::invalid::Invalid;
+use crate::name;
+use crate::tenancy::OnlyDefault;
+
+/// What a rule links a token to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BindType {
+    /// A service identity.
+    #[default]
+    Service,
+    /// A node identity in the datacenter of the login.
+    Node,
+    /// An existing policy; the only one is `global-management`, another name links to nothing.
+    Policy,
+    /// An existing role; there are none, so it links to nothing.
+    Role,
+}
+
+/// Links tokens of logins whose variables fit a selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct BindingRule {
+    /// UUID.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// For people.
+    pub description: String,
+    /// The auth method whose logins are meant.
+    pub auth_method: String,
+    /// Which logins are meant; empty means all.
+    pub selector: String,
+    /// What the token is linked to.
+    pub bind_type: BindType,
+    /// Its name, with variables as `${value.x}`.
+    pub bind_name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// Everything that the rules of an auth method link a token to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bindings {
+    /// Service identities, without repetition.
+    pub service_identities: Vec<ServiceIdentity>,
+    /// Node identities, without repetition.
+    pub node_identities: Vec<NodeIdentity>,
+    /// Policies, without repetition.
+    pub policies: Vec<PolicyLink>,
+}
+
+impl Bindings {
+    /// Whether no rule linked the token to anything: such a login is refused.
+    pub fn is_empty(&self) -> bool {
+        *self == Bindings::default()
+    }
+}
+
+/// A rule that cannot be applied to a login.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("binding rule {rule}: {reason}")]
+pub struct BindError {
+    rule: String,
+    reason: String,
+}
+
+impl BindingRule {
+    /// `known` are the variables of the rule's auth method, whatever their values.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self, known: &Variables) -> Result<(), Invalid> {
+        if self.auth_method.is_empty() {
+            return Err(Invalid::new("AuthMethod", "it must name an auth method"));
+        }
+        if self.bind_name.is_empty() {
+            return Err(Invalid::new("BindName", "it must not be empty"));
+        }
+        Selector::parse(&self.selector)
+            .and_then(|selector| selector.check(known))
+            .map_err(|error: SelectorError| Invalid::new("Selector", error.to_string()))?;
+        // Every value could be anything that is valid, so that only the fixed parts are judged.
+        let mut sample = known.clone();
+        sample
+            .values
+            .values_mut()
+            .for_each(|value| *value = "x".to_owned());
+        let bound = interpolate(&self.bind_name, &sample)
+            .map_err(|error: InterpolationError| Invalid::new("BindName", error.to_string()))?;
+        name::validate_identity_name(&bound)
+            .or_else(|error| match self.bind_type {
+                BindType::Service | BindType::Node => Err(error),
+                BindType::Policy | BindType::Role => name::validate_auth_method(&bound),
+            })
+            .map_err(|error| Invalid::new("BindName", error.to_string()))
+    }
+}
+
+/// Applies the rules of an auth method to a login.
+///
+/// # Errors
+///
+/// [`BindError`] names the rule: a login is refused rather than granted half of what was meant.
+pub fn bind<'a>(
+    rules: impl IntoIterator<Item = &'a BindingRule>,
+    variables: &Variables,
+    datacenter: &str,
+) -> Result<Bindings, BindError> {
+    let mut bindings = Bindings::default();
+    for rule in rules {
+        let fail = |reason: String| BindError {
+            rule: rule.id.clone(),
+            reason,
+        };
+        let selector = Selector::parse(&rule.selector).map_err(|e| fail(e.to_string()))?;
+        if !selector.matches(variables) {
+            continue;
+        }
+        let bound =
+            interpolate(&rule.bind_name, variables).map_err(|error| fail(error.to_string()))?;
+        match rule.bind_type {
+            BindType::Service => {
+                name::validate_identity_name(&bound).map_err(|error| fail(error.to_string()))?;
+                push_new(
+                    &mut bindings.service_identities,
+                    ServiceIdentity {
+                        service_name: bound,
+                        datacenters: Vec::new(),
+                    },
+                );
+            }
+            BindType::Node => {
+                name::validate_identity_name(&bound).map_err(|error| fail(error.to_string()))?;
+                push_new(
+                    &mut bindings.node_identities,
+                    NodeIdentity {
+                        node_name: bound,
+                        datacenter: datacenter.to_owned(),
+                    },
+                );
+            }
+            BindType::Policy if bound == GLOBAL_MANAGEMENT => {
+                push_new(&mut bindings.policies, PolicyLink::global_management());
+            }
+            // Consul, too, passes over links to what does not exist.
+            BindType::Policy | BindType::Role => {}
+        }
+    }
+    Ok(bindings)
+}
+
+fn push_new<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}

@@ -1,0 +1,179 @@
+//! Tokens: a secret, and what whoever holds it is linked to.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::secret::Secret;
+use crate::tenancy::OnlyDefault;
+use crate::{duration, name, timestamp};
+
+/// Accessor id of the token that requests without one have.
+pub const ANONYMOUS_ACCESSOR: &str = "00000000-0000-0000-0000-000000000002";
+/// Secret of the token that requests without one have.
+pub const ANONYMOUS_SECRET: &str = "anonymous";
+/// Name of the policy that permits everything.
+pub const GLOBAL_MANAGEMENT: &str = "global-management";
+/// Id of the policy that permits everything.
+pub const GLOBAL_MANAGEMENT_ID: &str = "00000000-0000-0000-0000-000000000001";
+
+/// A policy that a token is linked to, by id, name or both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PolicyLink {
+    /// The policy's id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The policy's name.
+    pub name: String,
+}
+
+impl PolicyLink {
+    /// The policy that permits everything.
+    pub fn global_management() -> Self {
+        PolicyLink {
+            id: GLOBAL_MANAGEMENT_ID.to_owned(),
+            name: GLOBAL_MANAGEMENT.to_owned(),
+        }
+    }
+
+    /// Whether it is the policy that permits everything.
+    pub fn is_global_management(&self) -> bool {
+        self.name == GLOBAL_MANAGEMENT || self.id == GLOBAL_MANAGEMENT_ID
+    }
+}
+
+/// Permission to be a service and its sidecar.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceIdentity {
+    /// The service.
+    pub service_name: String,
+    /// Datacenters in which it holds; empty means all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub datacenters: Vec<String>,
+}
+
+/// Permission to be a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeIdentity {
+    /// The node.
+    pub node_name: String,
+    /// The datacenter in which it holds.
+    pub datacenter: String,
+}
+
+/// A token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Token {
+    /// The public id.
+    #[serde(rename = "AccessorID")]
+    pub accessor_id: String,
+    /// What requests carry.
+    #[serde(rename = "SecretID")]
+    pub secret_id: Secret,
+    /// For people.
+    pub description: String,
+    /// Linked policies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyLink>,
+    /// Services that it may be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub service_identities: Vec<ServiceIdentity>,
+    /// Nodes that it may be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub node_identities: Vec<NodeIdentity>,
+    /// Whether it is valid in one datacenter only.
+    pub local: bool,
+    /// The auth method that a login used; empty for tokens that people made.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub auth_method: String,
+    /// Time to live asked for when it is created; turned into `expiration_time`.
+    #[serde(
+        rename = "ExpirationTTL",
+        with = "duration::text",
+        skip_serializing_if = "Duration::is_zero"
+    )]
+    pub expiration_ttl: Duration,
+    /// When it stops being valid; never when unset.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub expiration_time: Option<SystemTime>,
+    /// When it was made.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub create_time: Option<SystemTime>,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl Token {
+    /// The token that requests without one have: linked to nothing.
+    pub fn anonymous() -> Self {
+        Token {
+            accessor_id: ANONYMOUS_ACCESSOR.to_owned(),
+            secret_id: Secret::new(ANONYMOUS_SECRET),
+            description: "Anonymous Token".to_owned(),
+            ..Token::default()
+        }
+    }
+
+    /// Whether it is the token that requests without one have.
+    pub fn is_anonymous(&self) -> bool {
+        self.accessor_id == ANONYMOUS_ACCESSOR
+    }
+
+    /// Whether it is no longer valid.
+    pub fn is_expired(&self, now: SystemTime) -> bool {
+        self.expiration_time.is_some_and(|end| end <= now)
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        for (field, id) in [
+            ("AccessorID", self.accessor_id.as_str()),
+            ("SecretID", self.secret_id.expose()),
+        ] {
+            if !id.is_empty() && !name::is_uuid(id) && !self.is_anonymous() {
+                return Err(Invalid::new(
+                    field,
+                    "it must be a UUID, or left out to get one",
+                ));
+            }
+        }
+        for (i, identity) in self.service_identities.iter().enumerate() {
+            name::validate_identity_name(&identity.service_name).map_err(|error| {
+                Invalid::new(
+                    format!("ServiceIdentities[{i}].ServiceName"),
+                    error.to_string(),
+                )
+            })?;
+        }
+        for (i, identity) in self.node_identities.iter().enumerate() {
+            let path = |field| format!("NodeIdentities[{i}].{field}");
+            name::validate_identity_name(&identity.node_name)
+                .map_err(|error| Invalid::new(path("NodeName"), error.to_string()))?;
+            name::validate_datacenter(&identity.datacenter)
+                .map_err(|error| Invalid::new(path("Datacenter"), error.to_string()))?;
+        }
+        let nameless = |link: &PolicyLink| link.id.is_empty() && link.name.is_empty();
+        match self.policies.iter().position(nameless) {
+            Some(i) => Err(Invalid::new(
+                format!("Policies[{i}]"),
+                "ID or Name must say which policy",
+            )),
+            None => Ok(()),
+        }
+    }
+}

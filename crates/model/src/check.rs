@@ -1,0 +1,163 @@
+//! Health checks and what they say about an instance.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration;
+use crate::tenancy::{NoPeer, OnlyDefault};
+
+/// Result of a check, from best to worst.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckStatus {
+    /// Healthy.
+    Passing,
+    /// Healthy with reservations.
+    Warning,
+    /// Unhealthy; also what a check is before its first result.
+    #[default]
+    #[serde(alias = "")]
+    Critical,
+}
+
+impl CheckStatus {
+    /// The name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            CheckStatus::Passing => "passing",
+            CheckStatus::Warning => "warning",
+            CheckStatus::Critical => "critical",
+        }
+    }
+}
+
+impl fmt::Display for CheckStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A status that is none of the three.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a check status: it must be passing, warning or critical")]
+pub struct UnknownStatus(String);
+
+impl FromStr for CheckStatus {
+    type Err = UnknownStatus;
+
+    fn from_str(text: &str) -> Result<Self, UnknownStatus> {
+        match text {
+            "passing" => Ok(CheckStatus::Passing),
+            "warning" => Ok(CheckStatus::Warning),
+            "critical" => Ok(CheckStatus::Critical),
+            _ => Err(UnknownStatus(text.to_owned())),
+        }
+    }
+}
+
+/// A check of a node or of one service instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HealthCheck {
+    /// Node that the check belongs to.
+    pub node: String,
+    /// Unique on its node; the name when the registration has none.
+    #[serde(rename = "CheckID")]
+    pub check_id: String,
+    /// For people.
+    pub name: String,
+    /// Latest result.
+    pub status: CheckStatus,
+    /// For people.
+    pub notes: String,
+    /// What the check printed last.
+    pub output: String,
+    /// The instance that is checked; empty for a check of the node.
+    #[serde(rename = "ServiceID")]
+    pub service_id: String,
+    /// Name of that instance's service.
+    pub service_name: String,
+    /// Tags of that instance.
+    pub service_tags: Vec<String>,
+    /// `http`, `tcp`, `ttl`, … or empty when whoever registered it runs it.
+    pub r#type: String,
+    /// Time between runs in Go's notation, or empty.
+    pub interval: String,
+    /// Longest run in Go's notation, or empty.
+    pub timeout: String,
+    /// Port exposed by the sidecar for the check.
+    pub exposed_port: u16,
+    /// How it is run.
+    pub definition: CheckDefinition,
+    /// Always unset: peering is not served.
+    #[serde(skip_serializing)]
+    pub peer_name: NoPeer,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// How a catalog check is run by whoever runs it. The catalog only stores it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CheckDefinition {
+    /// URL to get.
+    #[serde(rename = "HTTP", skip_serializing_if = "String::is_empty")]
+    pub http: String,
+    /// Server name to verify instead of the URL's host.
+    #[serde(rename = "TLSServerName", skip_serializing_if = "String::is_empty")]
+    pub tls_server_name: String,
+    /// Accept any certificate.
+    #[serde(rename = "TLSSkipVerify", skip_serializing_if = "std::ops::Not::not")]
+    pub tls_skip_verify: bool,
+    /// Request headers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub header: BTreeMap<String, Vec<String>>,
+    /// Request method; empty means GET.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub method: String,
+    /// Request body.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub body: String,
+    /// Do not follow redirects.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disable_redirects: bool,
+    /// `host:port` to connect to.
+    #[serde(rename = "TCP", skip_serializing_if = "String::is_empty")]
+    pub tcp: String,
+    /// `host:port[/service]` of a gRPC health service.
+    #[serde(rename = "GRPC", skip_serializing_if = "String::is_empty")]
+    pub grpc: String,
+    /// Whether that gRPC service speaks TLS.
+    #[serde(rename = "GRPCUseTLS", skip_serializing_if = "std::ops::Not::not")]
+    pub grpc_use_tls: bool,
+    /// Time between runs.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub interval: Duration,
+    /// Largest output kept, in bytes.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub output_max_size: u64,
+    /// Longest run.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub timeout: Duration,
+    /// Remove the service when it was critical for so long.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub deregister_critical_service_after: Duration,
+}
+
+pub(crate) fn is_zero_u64(value: &u64) -> bool {
+    *value == 0
+}

@@ -1,0 +1,219 @@
+//! `mesh`: settings of the whole mesh.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::meta;
+use crate::tenancy::OnlyDefault;
+
+/// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Mesh {
+    /// `mesh` or empty; it is not shown, as the kind says it.
+    #[serde(skip_serializing)]
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Captured traffic.
+    pub transparent_proxy: MeshTransparentProxy,
+    /// Whether services may take plain connections.
+    #[serde(
+        rename = "AllowEnablingPermissiveMutualTLS",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub allow_enabling_permissive_mutual_tls: bool,
+    /// Versions and cipher suites.
+    #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
+    pub tls: Option<MeshTls>,
+    /// HTTP handling.
+    #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
+    pub http: Option<MeshHttp>,
+    /// Whether Envoy refuses routes to clusters that it does not know.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub validate_clusters: bool,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// Settings for captured traffic.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshTransparentProxy {
+    /// Refuse connections to destinations outside the mesh.
+    pub mesh_destinations_only: bool,
+}
+
+/// TLS settings by direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshTls {
+    /// For connections that proxies accept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<MeshTlsDirection>,
+    /// For connections that proxies open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outgoing: Option<MeshTlsDirection>,
+}
+
+/// TLS settings of one direction; empty means Envoy's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshTlsDirection {
+    /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
+    #[serde(rename = "TLSMinVersion", skip_serializing_if = "String::is_empty")]
+    pub tls_min_version: String,
+    /// The same names.
+    #[serde(rename = "TLSMaxVersion", skip_serializing_if = "String::is_empty")]
+    pub tls_max_version: String,
+    /// `TLS_…` names; not with TLS 1.3 as the lowest version.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cipher_suites: Vec<String>,
+}
+
+/// HTTP settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshHttp {
+    /// Do not tell applications who called, in `x-forwarded-client-cert`.
+    pub sanitize_x_forwarded_client_cert: bool,
+    /// Inbound requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<MeshHttpDirection>,
+}
+
+/// HTTP settings of one direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshHttpDirection {
+    /// How paths and headers are brought into one form before intentions are applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_normalization: Option<RequestNormalization>,
+}
+
+/// How paths and headers are brought into one form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RequestNormalization {
+    /// Leave `.` and `..` in paths: intentions on paths can then be evaded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_disable_path_normalization: bool,
+    /// Turn `//` into `/`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub merge_slashes: bool,
+    /// `IMPLEMENTATION_SPECIFIC_DEFAULT`, `KEEP_UNCHANGED`, `REJECT_REQUEST`,
+    /// `UNESCAPE_AND_REDIRECT`, `UNESCAPE_AND_FORWARD`, or empty for the first.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_with_escaped_slashes_action: String,
+    /// `ALLOW`, `REJECT_REQUEST`, `DROP_HEADER`, or empty for the first.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub headers_with_underscores_action: String,
+}
+
+const TLS_VERSIONS: [&str; 6] = ["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"];
+const ESCAPED_SLASHES: [&str; 6] = [
+    "",
+    "IMPLEMENTATION_SPECIFIC_DEFAULT",
+    "KEEP_UNCHANGED",
+    "REJECT_REQUEST",
+    "UNESCAPE_AND_REDIRECT",
+    "UNESCAPE_AND_FORWARD",
+];
+const UNDERSCORES: [&str; 4] = ["", "ALLOW", "REJECT_REQUEST", "DROP_HEADER"];
+
+impl Mesh {
+    /// The only name.
+    pub const NAME: &'static str = "mesh";
+
+    /// The settings for requests that proxies accept, or their defaults.
+    pub fn request_normalization(&self) -> RequestNormalization {
+        self.http
+            .as_ref()
+            .and_then(|http| http.incoming.as_ref())
+            .and_then(|incoming| incoming.request_normalization.clone())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        if !matches!(self.name.as_str(), "" | Self::NAME) {
+            return Err(Invalid::new(
+                "Name",
+                format!(
+                    "{:?} must be {:?}: there is one entry of this kind",
+                    self.name,
+                    Self::NAME
+                ),
+            ));
+        }
+        if let Some(tls) = &self.tls {
+            for (field, direction) in [("Incoming", &tls.incoming), ("Outgoing", &tls.outgoing)] {
+                if let Some(direction) = direction {
+                    direction
+                        .validate()
+                        .map_err(|error| error.within(format_args!("TLS.{field}")))?;
+                }
+            }
+        }
+        let normalization = self.request_normalization();
+        one_of(
+            "PathWithEscapedSlashesAction",
+            &normalization.path_with_escaped_slashes_action,
+            &ESCAPED_SLASHES,
+        )
+        .and_then(|()| {
+            one_of(
+                "HeadersWithUnderscoresAction",
+                &normalization.headers_with_underscores_action,
+                &UNDERSCORES,
+            )
+        })
+        .map_err(|error| error.within("HTTP.Incoming.RequestNormalization"))?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+}
+
+impl MeshTlsDirection {
+    fn validate(&self) -> Result<(), Invalid> {
+        one_of("TLSMinVersion", &self.tls_min_version, &TLS_VERSIONS)?;
+        one_of("TLSMaxVersion", &self.tls_max_version, &TLS_VERSIONS)?;
+        let bounded = |version: &str| version.starts_with("TLSv");
+        if bounded(&self.tls_min_version)
+            && bounded(&self.tls_max_version)
+            && self.tls_min_version > self.tls_max_version
+        {
+            return Err(Invalid::new(
+                "TLSMaxVersion",
+                format!("it is below TLSMinVersion, {}", self.tls_min_version),
+            ));
+        }
+        if !self.cipher_suites.is_empty() && self.tls_min_version == "TLSv1_3" {
+            return Err(Invalid::new(
+                "CipherSuites",
+                "they cannot be chosen when TLSMinVersion is TLSv1_3",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn one_of(field: &str, value: &str, allowed: &[&str]) -> Result<(), Invalid> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let named: Vec<&str> = allowed.iter().copied().filter(|a| !a.is_empty()).collect();
+    Err(Invalid::new(
+        field,
+        format!("{value:?} must be one of {}, or left out", named.join(", ")),
+    ))
+}

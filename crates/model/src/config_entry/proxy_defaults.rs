@@ -1,0 +1,104 @@
+//! `proxy-defaults`: settings of every proxy.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config_entry::MutualTlsMode;
+use crate::invalid::Invalid;
+use crate::protocol::Protocol;
+use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
+use crate::tenancy::OnlyDefault;
+use crate::{Opaque, meta};
+
+/// Settings of every proxy; the only name is `global`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ProxyDefaults {
+    /// `global`.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Opaque proxy settings; keys are kept as they are.
+    #[serde(skip_serializing_if = "Opaque::is_empty")]
+    pub config: Opaque,
+    /// How traffic reaches proxies.
+    #[serde(skip_serializing_if = "ProxyMode::is_default")]
+    pub mode: ProxyMode,
+    /// Settings for captured traffic.
+    pub transparent_proxy: TransparentProxy,
+    /// Whether plain connections are taken.
+    #[serde(
+        rename = "MutualTLSMode",
+        skip_serializing_if = "MutualTlsMode::is_default"
+    )]
+    pub mutual_tls_mode: MutualTlsMode,
+    /// Gateways.
+    pub mesh_gateway: MeshGateway,
+    /// Paths reachable without mutual TLS.
+    pub expose: Expose,
+    /// Access logs.
+    #[serde(skip_serializing_if = "AccessLogs::is_default")]
+    pub access_logs: AccessLogs,
+    /// Extensions, before those of `service-defaults`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub envoy_extensions: Vec<EnvoyExtension>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl ProxyDefaults {
+    /// The only name.
+    pub const NAME: &'static str = "global";
+
+    /// The protocol in [`ProxyDefaults::config`], when it says one.
+    pub fn protocol(&self) -> Option<Protocol> {
+        match self.config.get("protocol")?.as_str()? {
+            "" => None,
+            text => text.parse().ok(),
+        }
+    }
+
+    pub(super) fn normalise(&mut self) {
+        if let Some(serde_json::Value::String(protocol)) = self.config.get_mut("protocol") {
+            protocol.make_ascii_lowercase();
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        if self.name != Self::NAME {
+            return Err(Invalid::new(
+                "Name",
+                format!(
+                    "{:?} must be {:?}: there is one entry of this kind",
+                    self.name,
+                    Self::NAME
+                ),
+            ));
+        }
+        if let Some(protocol) = self.config.get("protocol") {
+            let text = protocol.as_str().ok_or_else(|| {
+                Invalid::new(
+                    "Config.protocol",
+                    "it must be a text: tcp, http, http2 or grpc",
+                )
+            })?;
+            text.parse::<Protocol>()
+                .map_err(|error| Invalid::new("Config.protocol", error.to_string()))?;
+        }
+        self.access_logs
+            .validate()
+            .map_err(|e| e.within("AccessLogs"))?;
+        self.expose.validate().map_err(|e| e.within("Expose"))?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+}

@@ -1,0 +1,300 @@
+//! `service-defaults`: settings of one service, for every instance and caller.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::protocol::Protocol;
+use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
+use crate::tenancy::OnlyDefault;
+use crate::{WILDCARD, duration, meta, name};
+
+/// Whether a service takes connections without mutual TLS.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MutualTlsMode {
+    /// Not said here: strict.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// Mutual TLS only.
+    Strict,
+    /// Plain connections are taken as well.
+    Permissive,
+}
+
+impl MutualTlsMode {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == MutualTlsMode::Default
+    }
+}
+
+/// Limits of one caller towards one upstream; unset means Envoy's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct UpstreamLimits {
+    /// Connections at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+    /// Requests that wait for a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_pending_requests: Option<u32>,
+    /// Requests at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_concurrent_requests: Option<u32>,
+}
+
+/// When an instance that fails requests is left out for a while.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PassiveHealthCheck {
+    /// Time between looks.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub interval: Duration,
+    /// Failures in a row that count.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub max_failures: u32,
+    /// Percentage of cases in which they count.
+    #[serde(
+        rename = "EnforcingConsecutive5xx",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub enforcing_consecutive_5xx: Option<u32>,
+    /// Largest share of instances left out at a time, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_ejection_percent: Option<u32>,
+    /// First time out.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub base_ejection_time: Duration,
+}
+
+pub(crate) fn is_zero_u32(value: &u32) -> bool {
+    *value == 0
+}
+
+/// Settings of a caller for its upstreams.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct UpstreamDefaults {
+    /// The upstream, in overrides only.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The upstream's cluster peer, in overrides only.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub peer: String,
+    /// Replaces the generated listener.
+    #[serde(rename = "EnvoyListenerJSON", skip_serializing_if = "String::is_empty")]
+    pub envoy_listener_json: String,
+    /// Replaces the generated cluster.
+    #[serde(rename = "EnvoyClusterJSON", skip_serializing_if = "String::is_empty")]
+    pub envoy_cluster_json: String,
+    /// Protocol of the upstream.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
+    /// Longest time to connect, in milliseconds; 0 means 5000.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub connect_timeout_ms: u32,
+    /// Limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<UpstreamLimits>,
+    /// Passive health checking.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passive_health_check: Option<PassiveHealthCheck>,
+    /// Gateways.
+    pub mesh_gateway: MeshGateway,
+    /// `exact_balance` or empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub balance_outbound_connections: String,
+}
+
+/// Settings of a caller for all and for single upstreams.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct UpstreamConfiguration {
+    /// For single upstreams, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<UpstreamDefaults>,
+    /// For all upstreams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<UpstreamDefaults>,
+}
+
+/// Settings of one service.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceDefaults {
+    /// The service.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// `tcp`, `http`, `http2`, `grpc`; empty means what `proxy-defaults` says, else tcp.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
+    /// How traffic reaches its proxies.
+    #[serde(skip_serializing_if = "ProxyMode::is_default")]
+    pub mode: ProxyMode,
+    /// Settings for captured traffic.
+    pub transparent_proxy: TransparentProxy,
+    /// Whether plain connections are taken.
+    #[serde(
+        rename = "MutualTLSMode",
+        skip_serializing_if = "MutualTlsMode::is_default"
+    )]
+    pub mutual_tls_mode: MutualTlsMode,
+    /// Gateways.
+    pub mesh_gateway: MeshGateway,
+    /// Paths reachable without mutual TLS.
+    pub expose: Expose,
+    /// Server name for services outside the mesh.
+    #[serde(rename = "ExternalSNI", skip_serializing_if = "String::is_empty")]
+    pub external_sni: String,
+    /// Settings for the services that it calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upstream_config: Option<UpstreamConfiguration>,
+    /// Inbound connections of a proxy at a time; 0 means no limit.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub max_inbound_connections: u32,
+    /// Longest time to connect to the application, in milliseconds; 0 means 5000.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub local_connect_timeout_ms: u32,
+    /// Longest request to the application, in milliseconds; 0 means Envoy's default.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub local_request_timeout_ms: u32,
+    /// `exact_balance` or empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub balance_inbound_connections: String,
+    /// Extensions, after those of `proxy-defaults`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub envoy_extensions: Vec<EnvoyExtension>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl ServiceDefaults {
+    /// The protocol when this entry says one.
+    pub fn protocol(&self) -> Option<Protocol> {
+        match self.protocol.as_str() {
+            "" => None,
+            text => text.parse().ok(),
+        }
+    }
+
+    pub(super) fn normalise(&mut self) {
+        self.protocol.make_ascii_lowercase();
+        if let Some(upstreams) = &mut self.upstream_config {
+            let all = upstreams
+                .overrides
+                .iter_mut()
+                .chain(&mut upstreams.defaults);
+            for upstream in all {
+                upstream.protocol.make_ascii_lowercase();
+            }
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        validate_protocol(&self.protocol)?;
+        validate_balance(
+            "BalanceInboundConnections",
+            &self.balance_inbound_connections,
+        )?;
+        self.expose.validate().map_err(|e| e.within("Expose"))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        let Some(upstreams) = &self.upstream_config else {
+            return Ok(());
+        };
+        if let Some(defaults) = &upstreams.defaults {
+            if !defaults.name.is_empty() {
+                return Err(Invalid::new(
+                    "UpstreamConfig.Defaults.Name",
+                    "it must be left out, because the defaults are for every upstream",
+                ));
+            }
+            defaults
+                .validate()
+                .map_err(|error| error.within("UpstreamConfig.Defaults"))?;
+        }
+        for (i, upstream) in upstreams.overrides.iter().enumerate() {
+            let path = format!("UpstreamConfig.Overrides[{i}]");
+            if upstream.name.is_empty() || upstream.name == WILDCARD {
+                return Err(Invalid::new(
+                    format!("{path}.Name"),
+                    "it must name one upstream; settings for all of them go to Defaults",
+                ));
+            }
+            let twice = upstreams.overrides[..i]
+                .iter()
+                .any(|other| (&other.name, &other.peer) == (&upstream.name, &upstream.peer));
+            if twice {
+                return Err(Invalid::new(
+                    format!("{path}.Name"),
+                    format!("{:?} is given twice", upstream.name),
+                ));
+            }
+            upstream.validate().map_err(|error| error.within(path))?;
+        }
+        Ok(())
+    }
+}
+
+impl UpstreamDefaults {
+    fn validate(&self) -> Result<(), Invalid> {
+        validate_protocol(&self.protocol)?;
+        validate_balance(
+            "BalanceOutboundConnections",
+            &self.balance_outbound_connections,
+        )?;
+        let percentages = self.passive_health_check.iter().flat_map(|check| {
+            [
+                ("EnforcingConsecutive5xx", check.enforcing_consecutive_5xx),
+                ("MaxEjectionPercent", check.max_ejection_percent),
+            ]
+        });
+        for (field, value) in percentages {
+            if value.is_some_and(|percent| percent > 100) {
+                return Err(Invalid::new(
+                    format!("PassiveHealthCheck.{field}"),
+                    "a percentage must be at most 100",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn validate_protocol(protocol: &str) -> Result<(), Invalid> {
+    match protocol.parse::<Protocol>() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Invalid::new("Protocol", error.to_string())),
+    }
+}
+
+fn validate_balance(field: &str, value: &str) -> Result<(), Invalid> {
+    if matches!(value, "" | "exact_balance") {
+        Ok(())
+    } else {
+        Err(Invalid::new(
+            field,
+            format!("{value:?} must be exact_balance or left out"),
+        ))
+    }
+}

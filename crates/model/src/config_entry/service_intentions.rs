@@ -1,0 +1,152 @@
+//! `service-intentions`: who may call one service.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::intention::{
+    Intention, IntentionAction, IntentionPermission, SOURCE_TYPE_CONSUL, normalise_permissions,
+    precedence, validate_source,
+};
+use crate::invalid::Invalid;
+use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::{meta, name};
+
+/// Who may call one service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceIntentions {
+    /// The destination, or `*`.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The callers, in the order in which they decide once normalised.
+    pub sources: Vec<SourceIntention>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// What one caller may do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SourceIntention {
+    /// The caller, or `*`.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Peering is not served.
+    #[serde(skip_serializing)]
+    pub peer: NoPeer,
+    /// What happens to every connection; unset when there are permissions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<IntentionAction>,
+    /// What happens to requests by their shape; empty when there is an action.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<IntentionPermission>,
+    /// Computed from the names; what a client sends is ignored.
+    pub precedence: u32,
+    /// Always `consul`.
+    pub r#type: String,
+    /// For people, at most 512 bytes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+impl ServiceIntentions {
+    /// The intentions of the entry, one for every source, in the order of the sources.
+    pub fn intentions(&self) -> impl Iterator<Item = Intention> + '_ {
+        self.sources.iter().map(|source| Intention {
+            description: source.description.clone(),
+            source_name: source.name.clone(),
+            destination_name: self.name.clone(),
+            action: source.action,
+            permissions: source.permissions.clone(),
+            meta: self.meta.clone(),
+            precedence: precedence(&source.name, &self.name),
+            create_index: self.create_index,
+            modify_index: self.modify_index,
+            ..Intention::default()
+        })
+    }
+
+    pub(super) fn normalise(&mut self) {
+        for source in &mut self.sources {
+            source.precedence = precedence(&source.name, &self.name);
+            if source.r#type.is_empty() {
+                source.r#type = SOURCE_TYPE_CONSUL.to_owned();
+            }
+            normalise_permissions(&mut source.permissions);
+        }
+        self.sources.sort_by(|a, b| {
+            (Reverse(a.precedence), &a.name).cmp(&(Reverse(b.precedence), &b.name))
+        });
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        name::validate_intention_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        if self.sources.is_empty() {
+            return Err(Invalid::new(
+                "Sources",
+                "at least one is needed; delete the entry to have no intentions",
+            ));
+        }
+        for (i, source) in self.sources.iter().enumerate() {
+            source
+                .validate(&self.name)
+                .map_err(|error| error.within(format_args!("Sources[{i}]")))?;
+            if self.sources[..i]
+                .iter()
+                .any(|other| other.name == source.name)
+            {
+                return Err(Invalid::new(
+                    format!("Sources[{i}].Name"),
+                    format!("{:?} is given twice", source.name),
+                ));
+            }
+        }
+        meta::validate_entry("Meta", &self.meta)
+    }
+}
+
+impl SourceIntention {
+    fn validate(&self, destination: &str) -> Result<(), Invalid> {
+        name::validate_intention_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        validate_source(
+            &self.r#type,
+            &self.description,
+            self.action,
+            &self.permissions,
+            destination,
+        )
+    }
+}
+
+impl From<Intention> for SourceIntention {
+    fn from(intention: Intention) -> Self {
+        SourceIntention {
+            precedence: precedence(&intention.source_name, &intention.destination_name),
+            name: intention.source_name,
+            action: intention.action,
+            permissions: intention.permissions,
+            r#type: intention.source_type,
+            description: intention.description,
+            ..SourceIntention::default()
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Intentions: which service may call which.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::{DEFAULT_TENANCY, WILDCARD, name};
+
+/// The only type of intention source.
+pub const SOURCE_TYPE_CONSUL: &str = "consul";
+
+/// Longest description, in bytes.
+const MAX_DESCRIPTION: usize = 512;
+
+/// What happens to a connection or request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IntentionAction {
+    /// It is let through.
+    Allow,
+    /// It is refused.
+    Deny,
+}
+
+impl IntentionAction {
+    /// The name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            IntentionAction::Allow => "allow",
+            IntentionAction::Deny => "deny",
+        }
+    }
+}
+
+impl std::fmt::Display for IntentionAction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A decision for requests of one shape; the first that fits decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct IntentionPermission {
+    /// What happens to a request that fits.
+    pub action: IntentionAction,
+    /// Which requests fit.
+    #[serde(rename = "HTTP", default)]
+    pub http: HttpPermission,
+}
+
+/// The shape of a request: every condition that is set must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpPermission {
+    /// The whole path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_exact: String,
+    /// The start of the path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_prefix: String,
+    /// A regular expression for the whole path (RE2 syntax).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_regex: String,
+    /// Conditions on headers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub header: Vec<HttpHeaderPermission>,
+    /// Methods, any of which fits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+}
+
+/// A condition on one header: exactly one of the matchers is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpHeaderPermission {
+    /// The header.
+    pub name: String,
+    /// It is there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub present: bool,
+    /// It is this.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub exact: String,
+    /// It starts with this.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// It ends with this.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub suffix: String,
+    /// It contains this.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub contains: String,
+    /// It matches this regular expression (RE2 syntax).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub regex: String,
+    /// The condition must not hold.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub invert: bool,
+    /// Case does not matter; not together with `present` or `regex`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_case: bool,
+}
+
+/// An intention as the API shows it: one source of one destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Intention {
+    /// Set only by writers of the oldest API; kept empty here.
+    #[serde(rename = "ID", skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// For people, at most 512 bytes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Always `default`.
+    #[serde(rename = "SourceNS")]
+    pub source_ns: String,
+    /// The caller, or `*`.
+    pub source_name: String,
+    /// Always `default`.
+    #[serde(rename = "DestinationNS")]
+    pub destination_ns: String,
+    /// The service called, or `*`.
+    pub destination_name: String,
+    /// Always `consul`.
+    pub source_type: String,
+    /// What happens to every connection; unset when there are permissions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<IntentionAction>,
+    /// What happens to requests by their shape; empty when there is an action.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<IntentionPermission>,
+    /// Free key/value pairs of the destination's config entry.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Computed from the names: higher decides first.
+    pub precedence: u32,
+    /// Index of the write that created the destination's config entry.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl Default for Intention {
+    fn default() -> Self {
+        Intention {
+            id: String::new(),
+            description: String::new(),
+            source_ns: DEFAULT_TENANCY.to_owned(),
+            source_name: String::new(),
+            destination_ns: DEFAULT_TENANCY.to_owned(),
+            destination_name: String::new(),
+            source_type: SOURCE_TYPE_CONSUL.to_owned(),
+            action: None,
+            permissions: Vec::new(),
+            meta: BTreeMap::new(),
+            precedence: 0,
+            create_index: 0,
+            modify_index: 0,
+        }
+    }
+}
+
+/// How specific a pair of names is, higher first: 9 for two names, 8 when any caller is meant, 6
+/// when any destination is meant, 5 when both are.
+pub fn precedence(source: &str, destination: &str) -> u32 {
+    match (destination == WILDCARD, source == WILDCARD) {
+        (false, false) => 9,
+        (false, true) => 8,
+        (true, false) => 6,
+        (true, true) => 5,
+    }
+}
+
+impl Intention {
+    /// Fills what is computed or fixed: namespaces, type, precedence; methods in upper case.
+    pub fn normalise(&mut self) {
+        for namespace in [&mut self.source_ns, &mut self.destination_ns] {
+            if namespace.is_empty() || namespace.eq_ignore_ascii_case(DEFAULT_TENANCY) {
+                *namespace = DEFAULT_TENANCY.to_owned();
+            }
+        }
+        if self.source_type.is_empty() {
+            self.source_type = SOURCE_TYPE_CONSUL.to_owned();
+        }
+        normalise_permissions(&mut self.permissions);
+        self.precedence = precedence(&self.source_name, &self.destination_name);
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        for (field, namespace) in [
+            ("SourceNS", &self.source_ns),
+            ("DestinationNS", &self.destination_ns),
+        ] {
+            if !namespace.is_empty() && !namespace.eq_ignore_ascii_case(DEFAULT_TENANCY) {
+                return Err(Invalid::new(
+                    field,
+                    format!("{namespace:?} is not served: leave it out or use \"default\""),
+                ));
+            }
+        }
+        name::validate_intention_name(&self.source_name)
+            .map_err(|error| Invalid::new("SourceName", error.to_string()))?;
+        name::validate_intention_name(&self.destination_name)
+            .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
+        validate_source(
+            &self.source_type,
+            &self.description,
+            self.action,
+            &self.permissions,
+            &self.destination_name,
+        )
+    }
+}
+
+pub(crate) fn normalise_permissions(permissions: &mut [IntentionPermission]) {
+    for permission in permissions {
+        for method in &mut permission.http.methods {
+            method.make_ascii_uppercase();
+        }
+    }
+}
+
+/// What an intention and a source of a config entry have in common.
+pub(crate) fn validate_source(
+    source_type: &str,
+    description: &str,
+    action: Option<IntentionAction>,
+    permissions: &[IntentionPermission],
+    destination: &str,
+) -> Result<(), Invalid> {
+    if !source_type.is_empty() && source_type != SOURCE_TYPE_CONSUL {
+        return Err(Invalid::new(
+            "Type",
+            format!("{source_type:?} must be {SOURCE_TYPE_CONSUL:?}"),
+        ));
+    }
+    if description.len() > MAX_DESCRIPTION {
+        return Err(Invalid::new(
+            "Description",
+            format!("it must have at most {MAX_DESCRIPTION} bytes"),
+        ));
+    }
+    match (action, permissions) {
+        (None, []) => Err(Invalid::new(
+            "Action",
+            "it must be allow or deny when there are no Permissions",
+        )),
+        (Some(_), [_, ..]) => Err(Invalid::new(
+            "Action",
+            "it must be left out when there are Permissions, which have their own actions",
+        )),
+        (None, [_, ..]) if destination == WILDCARD => Err(Invalid::new(
+            "Permissions",
+            "they cannot be used for the destination \"*\", whose services differ in protocol",
+        )),
+        (_, permissions) => permissions
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, permission)| {
+                permission
+                    .http
+                    .validate()
+                    .map_err(|error| error.within(format_args!("Permissions[{i}].HTTP")))
+            }),
+    }
+}
+
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE",
+];
+
+impl HttpPermission {
+    fn validate(&self) -> Result<(), Invalid> {
+        let paths = [&self.path_exact, &self.path_prefix, &self.path_regex];
+        match paths.iter().filter(|path| !path.is_empty()).count() {
+            0 if self.header.is_empty() && self.methods.is_empty() => {
+                return Err(Invalid::new(
+                    "PathExact",
+                    "at least one of PathExact, PathPrefix, PathRegex, Header, Methods must be set",
+                ));
+            }
+            0 | 1 => {}
+            _ => {
+                return Err(Invalid::new(
+                    "PathExact",
+                    "only one of PathExact, PathPrefix, PathRegex may be set",
+                ));
+            }
+        }
+        for (field, path) in [
+            ("PathExact", &self.path_exact),
+            ("PathPrefix", &self.path_prefix),
+        ] {
+            if !path.is_empty() && !path.starts_with('/') {
+                return Err(Invalid::new(field, format!("{path:?} must start with /")));
+            }
+        }
+        for (i, header) in self.header.iter().enumerate() {
+            header
+                .validate()
+                .map_err(|error| error.within(format_args!("Header[{i}]")))?;
+        }
+        for (i, method) in self.methods.iter().enumerate() {
+            let field = format!("Methods[{i}]");
+            if !METHODS
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(method))
+            {
+                return Err(Invalid::new(
+                    field,
+                    format!("{method:?} is not an HTTP method ({})", METHODS.join(", ")),
+                ));
+            }
+            if self.methods[..i]
+                .iter()
+                .any(|m| m.eq_ignore_ascii_case(method))
+            {
+                return Err(Invalid::new(field, format!("{method:?} is given twice")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HttpHeaderPermission {
+    fn validate(&self) -> Result<(), Invalid> {
+        if self.name.is_empty() {
+            return Err(Invalid::new("Name", "it must name a header"));
+        }
+        let texts = [
+            &self.exact,
+            &self.prefix,
+            &self.suffix,
+            &self.contains,
+            &self.regex,
+        ];
+        let set = texts.iter().filter(|text| !text.is_empty()).count() + usize::from(self.present);
+        if set != 1 {
+            return Err(Invalid::new(
+                "Name",
+                "exactly one of Present, Exact, Prefix, Suffix, Contains, Regex must be set",
+            ));
+        }
+        if self.ignore_case && (self.present || !self.regex.is_empty()) {
+            return Err(Invalid::new(
+                "IgnoreCase",
+                "it cannot be used with Present or Regex",
+            ));
+        }
+        Ok(())
+    }
+}

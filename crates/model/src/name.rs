@@ -1,0 +1,213 @@
+//! Which names are accepted, and why others are not.
+
+use crate::WILDCARD;
+
+/// Longest name that an ACL identity may carry, in bytes.
+const MAX_IDENTITY: usize = 256;
+
+/// A name that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a {what}: {reason}")]
+pub struct InvalidName {
+    name: String,
+    what: &'static str,
+    reason: &'static str,
+}
+
+/// What every name must be: something, readable, and one segment of a URI path.
+fn validate(name: &str, what: &'static str) -> Result<(), InvalidName> {
+    let fail = |reason| {
+        Err(InvalidName {
+            name: name.to_owned(),
+            what,
+            reason,
+        })
+    };
+    if name.is_empty() {
+        return fail("it must not be empty");
+    }
+    if name.chars().any(char::is_control) {
+        return fail("control characters are not allowed");
+    }
+    if name.contains('/') {
+        return fail("a slash is not allowed, because the name becomes a segment of URIs");
+    }
+    if name.trim() != name {
+        return fail("spaces at the start or end are not allowed");
+    }
+    Ok(())
+}
+
+/// A service's name in the catalog: anything but nothing, `*`, control characters and slashes.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub fn validate_service_name(name: &str) -> Result<(), InvalidName> {
+    const WHAT: &str = "service name";
+    validate(name, WHAT)?;
+    if name == WILDCARD {
+        return Err(InvalidName {
+            name: name.to_owned(),
+            what: WHAT,
+            reason: "it stands for every service and cannot be registered",
+        });
+    }
+    Ok(())
+}
+
+/// A node's name: anything but nothing, control characters and slashes.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub fn validate_node_name(name: &str) -> Result<(), InvalidName> {
+    validate(name, "node name")
+}
+
+/// A datacenter's name: lower-case letters, digits, `-` and `_`.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub fn validate_datacenter(name: &str) -> Result<(), InvalidName> {
+    const WHAT: &str = "datacenter name";
+    validate(name, WHAT)?;
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+    if !name.bytes().all(allowed) || name.len() > 64 {
+        return Err(InvalidName {
+            name: name.to_owned(),
+            what: WHAT,
+            reason: "only lower-case letters, digits, - and _ are allowed, at most 64",
+        });
+    }
+    Ok(())
+}
+
+/// The destination of an upstream: a service's name that does not look like an upstream's id.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub fn validate_upstream(name: &str) -> Result<(), InvalidName> {
+    const WHAT: &str = "upstream destination";
+    validate(name, WHAT)?;
+    let reason = match name {
+        WILDCARD => "an upstream calls one service, so \"*\" cannot be dialled",
+        _ if name.contains('?') => {
+            "a question mark is not allowed, because it starts ?dc= and ?peer="
+        }
+        _ => return Ok(()),
+    };
+    Err(InvalidName {
+        name: name.to_owned(),
+        what: WHAT,
+        reason,
+    })
+}
+
+/// A name in an intention: a service, or exactly `*` for all of them.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub fn validate_intention_name(name: &str) -> Result<(), InvalidName> {
+    const WHAT: &str = "service name in an intention";
+    validate(name, WHAT)?;
+    if name != WILDCARD && name.contains('*') {
+        return Err(InvalidName {
+            name: name.to_owned(),
+            what: WHAT,
+            reason: "a wildcard stands alone: \"*\" means every service, parts cannot be matched",
+        });
+    }
+    Ok(())
+}
+
+/// A service or node name in an ACL identity: lower-case letters, digits, `-` and `_`, at most 256,
+/// starting and ending with a letter or digit.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub fn validate_identity_name(name: &str) -> Result<(), InvalidName> {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let ends = [name.bytes().next(), name.bytes().last()];
+    let valid = name.len() <= MAX_IDENTITY
+        && ends.iter().all(|end| end.is_some_and(alphanumeric))
+        && name.bytes().all(|b| alphanumeric(b) || b"-_".contains(&b));
+    if valid {
+        return Ok(());
+    }
+    Err(InvalidName {
+        name: name.to_owned(),
+        what: "name for an identity",
+        reason: "only lower-case letters, digits, - and _ are allowed, at most 256, starting and \
+                 ending with a letter or digit",
+    })
+}
+
+/// An auth method's name: letters, digits, `-`, `_`, at most 128.
+pub(crate) fn validate_auth_method(name: &str) -> Result<(), InvalidName> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+    if (1..=128).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(InvalidName {
+        name: name.to_owned(),
+        what: "name of an auth method",
+        reason: "only letters, digits, - and _ are allowed, from 1 to 128",
+    })
+}
+
+/// Whether a text is a UUID in its usual form, as ids of nodes are.
+pub(crate) fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(i, b)| match i {
+            8 | 13 | 18 | 23 => b == b'-',
+            _ => b.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_names_are_accepted() {
+        for name in ["web", "Web_1.eu", "münze", "a b", &"x".repeat(300)] {
+            assert_eq!(validate_service_name(name), Ok(()), "{name}");
+            assert_eq!(validate_node_name(name), Ok(()), "{name}");
+            assert_eq!(validate_upstream(name), Ok(()), "{name}");
+            assert_eq!(validate_intention_name(name), Ok(()), "{name}");
+        }
+        assert_eq!(validate_intention_name("*"), Ok(()));
+        assert_eq!(validate_identity_name("web-1_x"), Ok(()));
+        assert_eq!(validate_identity_name(&"x".repeat(256)), Ok(()));
+        assert_eq!(validate_datacenter("dc-1_x"), Ok(()));
+    }
+
+    #[test]
+    fn other_names_say_what_is_wrong() {
+        for (result, part) in [
+            (validate_service_name(""), "must not be empty"),
+            (validate_service_name("*"), "every service"),
+            (validate_service_name("a/b"), "slash"),
+            (validate_service_name("a\nb"), "control characters"),
+            (validate_service_name(" a"), "spaces"),
+            (validate_node_name(""), "must not be empty"),
+            (validate_node_name("a\u{7f}"), "control characters"),
+            (validate_upstream("*"), "one service"),
+            (validate_upstream("a?dc=b"), "question mark"),
+            (validate_intention_name("we*"), "wildcard stands alone"),
+            (validate_identity_name(""), "lower-case"),
+            (validate_identity_name("Web"), "lower-case"),
+            (validate_identity_name("-web"), "starting and ending"),
+            (validate_identity_name(&"x".repeat(257)), "at most 256"),
+            (validate_datacenter("DC"), "lower-case"),
+        ] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

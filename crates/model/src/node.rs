@@ -1,0 +1,28 @@
+//! Nodes: the machines (or virtual groups) that service instances belong to.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A node of the catalog.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Node {
+    /// UUID, or empty.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The node's name, unique in the datacenter whatever its case.
+    pub node: String,
+    /// Host name or IP address, without a port.
+    pub address: String,
+    /// Datacenter that the node belongs to.
+    pub datacenter: String,
+    /// Other addresses by purpose (`lan`, `wan`, …).
+    pub tagged_addresses: BTreeMap<String, String>,
+    /// Free key/value pairs.
+    pub meta: BTreeMap<String, String>,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}

@@ -1,0 +1,66 @@
+//! The protocol that a service speaks, which decides between layer 4 and layer 7 handling.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Protocol of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// Bytes; the default.
+    #[default]
+    Tcp,
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/2.
+    Http2,
+    /// gRPC over HTTP/2.
+    Grpc,
+}
+
+/// A protocol name that is none of the four.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a protocol: it must be tcp, http, http2 or grpc (or empty, which is tcp)")]
+pub struct UnknownProtocol(String);
+
+impl Protocol {
+    /// The name in configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Http => "http",
+            Protocol::Http2 => "http2",
+            Protocol::Grpc => "grpc",
+        }
+    }
+
+    /// Whether requests, not only connections, can be told apart.
+    pub const fn is_http(self) -> bool {
+        !matches!(self, Protocol::Tcp)
+    }
+
+    /// Whether it is carried by HTTP/2.
+    pub const fn is_http2(self) -> bool {
+        matches!(self, Protocol::Http2 | Protocol::Grpc)
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = UnknownProtocol;
+
+    /// Any case; empty is [`Protocol::Tcp`].
+    fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
+        match text.to_ascii_lowercase().as_str() {
+            "" | "tcp" => Ok(Protocol::Tcp),
+            "http" => Ok(Protocol::Http),
+            "http2" => Ok(Protocol::Http2),
+            "grpc" => Ok(Protocol::Grpc),
+            _ => Err(UnknownProtocol(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,331 @@
+//! What a proxy's registration says about how it is to be configured.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Opaque;
+use crate::tenancy::OnlyDefault;
+
+/// How traffic is meant to reach the proxy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyMode {
+    /// Not said here; central configuration or `direct` applies.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// Traffic is captured and redirected into the proxy.
+    Transparent,
+    /// Callers dial the proxy's listeners.
+    Direct,
+}
+
+impl ProxyMode {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == ProxyMode::Default
+    }
+}
+
+/// Which mesh gateways carry traffic to other networks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MeshGatewayMode {
+    /// Not said here.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// No gateway.
+    None,
+    /// The caller's own gateways.
+    Local,
+    /// The destination's gateways.
+    Remote,
+}
+
+/// Mesh gateway settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshGateway {
+    /// Which gateways to use.
+    #[serde(skip_serializing_if = "MeshGateway::mode_is_default")]
+    pub mode: MeshGatewayMode,
+}
+
+impl MeshGateway {
+    fn mode_is_default(mode: &MeshGatewayMode) -> bool {
+        *mode == MeshGatewayMode::Default
+    }
+}
+
+/// HTTP paths that are reachable without the mesh's mutual TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Expose {
+    /// Expose the paths of the service's HTTP and gRPC checks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub checks: bool,
+    /// Paths to expose.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<ExposePath>,
+}
+
+/// One exposed path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ExposePath {
+    /// Port of the listener for the path.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub listener_port: u16,
+    /// The path, starting with `/`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Port on which the application serves the path.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub local_path_port: u16,
+    /// `http` or `http2`; empty is `http`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
+    /// Set when the path comes from a check instead of from the user.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub parsed_from_check: bool,
+}
+
+pub(crate) fn is_zero_u16(value: &u16) -> bool {
+    *value == 0
+}
+
+/// Settings for captured traffic.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TransparentProxy {
+    /// Where captured outbound traffic arrives; 0 means 15001.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub outbound_listener_port: u16,
+    /// Whether instances may be dialled by their own address.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dialed_directly: bool,
+}
+
+impl TransparentProxy {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == TransparentProxy::default()
+    }
+}
+
+/// Where access logs go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLogsType {
+    /// Standard output.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// The file at [`AccessLogs::path`].
+    File,
+}
+
+/// Access log settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AccessLogs {
+    /// Whether requests and connections are logged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub enabled: bool,
+    /// Leave out connections that no filter chain accepts.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disable_listener_logs: bool,
+    /// Where logs go.
+    #[serde(skip_serializing_if = "AccessLogs::type_is_default")]
+    pub r#type: AccessLogsType,
+    /// File for [`AccessLogsType::File`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// JSON object whose values are Envoy's format strings.
+    #[serde(rename = "JSONFormat", skip_serializing_if = "String::is_empty")]
+    pub json_format: String,
+    /// One Envoy format string.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text_format: String,
+}
+
+impl AccessLogs {
+    fn type_is_default(value: &AccessLogsType) -> bool {
+        *value == AccessLogsType::Default
+    }
+
+    pub(crate) fn is_default(&self) -> bool {
+        *self == AccessLogs::default()
+    }
+}
+
+/// A change to the generated Envoy configuration by a named extension.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EnvoyExtension {
+    /// Which extension, e.g. `builtin/lua`.
+    pub name: String,
+    /// Whether a failure of the extension makes the whole configuration fail.
+    pub required: bool,
+    /// The extension's own settings.
+    pub arguments: Opaque,
+    /// Control plane versions for which it applies.
+    pub consul_version: String,
+    /// Envoy versions for which it applies.
+    pub envoy_version: String,
+}
+
+/// Proxy settings of a registration (Consul's `ConnectProxyConfig`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ConnectProxy {
+    /// The service that the sidecar represents.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub destination_service_name: String,
+    /// The instance of that service on the same node.
+    #[serde(
+        rename = "DestinationServiceID",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub destination_service_id: String,
+    /// Where the application listens; empty means 127.0.0.1.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub local_service_address: String,
+    /// The application's port.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub local_service_port: u16,
+    /// The application's unix socket, instead of address and port.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub local_service_socket_path: String,
+    /// How traffic reaches the proxy.
+    pub mode: ProxyMode,
+    /// Opaque settings; keys are kept as they are.
+    #[serde(skip_serializing_if = "Opaque::is_empty")]
+    pub config: Opaque,
+    /// Services that the application calls through its own proxy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub upstreams: Vec<Upstream>,
+    /// Gateways for upstreams in other networks.
+    pub mesh_gateway: MeshGateway,
+    /// Paths reachable without mutual TLS.
+    pub expose: Expose,
+    /// Settings for captured traffic.
+    #[serde(skip_serializing_if = "TransparentProxy::is_default")]
+    pub transparent_proxy: TransparentProxy,
+    /// `strict`, `permissive` or empty for strict.
+    #[serde(
+        rename = "MutualTLSMode",
+        skip_serializing_if = "crate::config_entry::MutualTlsMode::is_default"
+    )]
+    pub mutual_tls_mode: crate::config_entry::MutualTlsMode,
+    /// Access log settings.
+    #[serde(skip_serializing_if = "AccessLogs::is_default")]
+    pub access_logs: AccessLogs,
+    /// Extensions, applied in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub envoy_extensions: Vec<EnvoyExtension>,
+}
+
+/// What an upstream's name refers to.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum UpstreamType {
+    /// A service.
+    #[default]
+    #[serde(rename = "service", alias = "")]
+    Service,
+    /// A prepared query.
+    #[serde(rename = "prepared_query")]
+    PreparedQuery,
+}
+
+/// A service that the application calls through its own proxy.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Upstream {
+    /// What the name refers to.
+    pub destination_type: UpstreamType,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub destination_namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub destination_partition: OnlyDefault,
+    /// Cluster peer of the destination.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub destination_peer: String,
+    /// The service called.
+    pub destination_name: String,
+    /// Datacenter of the destination; empty means the proxy's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub datacenter: String,
+    /// Where the application dials; empty means 127.0.0.1.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub local_bind_address: String,
+    /// The port that the application dials.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub local_bind_port: u16,
+    /// The unix socket that the application dials, instead of address and port.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub local_bind_socket_path: String,
+    /// Permissions of that socket, octal.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub local_bind_socket_mode: String,
+    /// Opaque settings; keys are kept as they are.
+    #[serde(skip_serializing_if = "Opaque::is_empty")]
+    pub config: Opaque,
+    /// Gateways for this upstream.
+    pub mesh_gateway: MeshGateway,
+}
+
+impl Upstream {
+    /// What identifies the upstream among a proxy's upstreams.
+    pub fn id(&self) -> UpstreamId {
+        UpstreamId {
+            r#type: self.destination_type,
+            name: self.destination_name.clone(),
+            datacenter: self.datacenter.clone(),
+            peer: self.destination_peer.clone(),
+        }
+    }
+
+    /// Whether the application dials a unix socket.
+    pub fn has_local_socket(&self) -> bool {
+        !self.local_bind_socket_path.is_empty()
+    }
+}
+
+/// Identifies an upstream of a proxy; prints as the name that Envoy's listeners, routes and
+/// statistics carry: `<name>`, `<name>?dc=<dc>`, `<name>?peer=<peer>`, `prepared_query:<name>`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UpstreamId {
+    /// What the name refers to.
+    pub r#type: UpstreamType,
+    /// The service called.
+    pub name: String,
+    /// Its datacenter, or empty for the proxy's own.
+    pub datacenter: String,
+    /// Its cluster peer, or empty; a peer hides the datacenter when printed.
+    pub peer: String,
+}
+
+impl fmt::Display for UpstreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.r#type == UpstreamType::PreparedQuery {
+            f.write_str("prepared_query:")?;
+        }
+        f.write_str(&self.name)?;
+        if !self.peer.is_empty() {
+            write!(f, "?peer={}", self.peer)
+        } else if !self.datacenter.is_empty() {
+            write!(f, "?dc={}", self.datacenter)
+        } else {
+            Ok(())
+        }
+    }
+}

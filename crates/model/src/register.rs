@@ -1,0 +1,208 @@
+//! Requests that write the catalog.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::HealthCheck;
+use crate::invalid::Invalid;
+use crate::node::Node;
+use crate::service::{ServiceInstance, ServiceKind};
+use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::{meta, name};
+
+/// Body of `PUT /v1/catalog/register`: a node, and optionally an instance and checks on it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RegisterRequest {
+    /// Datacenter of the node; empty means the server's.
+    pub datacenter: String,
+    /// The node's UUID, or empty.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The node's name.
+    pub node: String,
+    /// The node's address.
+    pub address: String,
+    /// The node's other addresses.
+    pub tagged_addresses: BTreeMap<String, String>,
+    /// The node's free key/value pairs.
+    pub node_meta: BTreeMap<String, String>,
+    /// An instance on the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceInstance>,
+    /// One check, besides `checks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<HealthCheck>,
+    /// Checks of the node or of instances on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<HealthCheck>,
+    /// Leave the node as it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skip_node_update: bool,
+    /// Peering is not served.
+    #[serde(skip_serializing)]
+    pub peer_name: NoPeer,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+}
+
+/// What a registration writes, with every id filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegistrationParts {
+    /// The node.
+    pub node: Node,
+    /// The instance on it.
+    pub service: Option<ServiceInstance>,
+    /// The checks.
+    pub checks: Vec<HealthCheck>,
+    /// Whether an existing node stays as it is.
+    pub skip_node_update: bool,
+}
+
+impl RegisterRequest {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        name::validate_node_name(&self.node)
+            .map_err(|error| Invalid::new("Node", error.to_string()))?;
+        if self.address.is_empty() && !self.skip_node_update {
+            return Err(Invalid::new(
+                "Address",
+                "it must be the node's address, unless SkipNodeUpdate is true",
+            ));
+        }
+        if !self.id.is_empty() && !name::is_uuid(&self.id) {
+            return Err(Invalid::new(
+                "ID",
+                format!("{:?} is not a UUID; leave it out to have none", self.id),
+            ));
+        }
+        meta::validate_node(&self.node_meta)?;
+        if let Some(service) = &self.service {
+            self.validate_service(service)
+                .map_err(|error| error.within("Service"))?;
+        }
+        if let Some(check) = &self.check {
+            self.validate_check(check)
+                .map_err(|error| error.within("Check"))?;
+        }
+        for (i, check) in self.checks.iter().enumerate() {
+            self.validate_check(check)
+                .map_err(|error| error.within(format_args!("Checks[{i}]")))?;
+        }
+        Ok(())
+    }
+
+    fn validate_service(&self, service: &ServiceInstance) -> Result<(), Invalid> {
+        service.validate()?;
+        let reachable = service.port != 0 || !service.socket_path.is_empty();
+        if service.kind == ServiceKind::ConnectProxy && !reachable {
+            return Err(Invalid::new(
+                "Port",
+                "a connect-proxy needs the port (or SocketPath) on which its listener is reached",
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_check(&self, check: &HealthCheck) -> Result<(), Invalid> {
+        if check.check_id.is_empty() && check.name.is_empty() {
+            return Err(Invalid::new("CheckID", "CheckID or Name must be given"));
+        }
+        if !check.node.is_empty() && !check.node.eq_ignore_ascii_case(&self.node) {
+            return Err(Invalid::new(
+                "Node",
+                format!(
+                    "{:?} is not the node of the request, {:?}",
+                    check.node, self.node
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fills in what Consul derives: ids from names, the checks' node and service. The request is
+    /// expected to be valid.
+    pub fn into_parts(self, datacenter: &str) -> RegistrationParts {
+        let node = Node {
+            id: self.id.to_ascii_lowercase(),
+            address: self.address,
+            datacenter: match self.datacenter.as_str() {
+                "" => datacenter.to_owned(),
+                own => own.to_owned(),
+            },
+            tagged_addresses: self.tagged_addresses,
+            meta: self.node_meta,
+            node: self.node,
+            create_index: 0,
+            modify_index: 0,
+        };
+        let service = self.service.map(|mut service| {
+            if service.id.is_empty() {
+                service.id.clone_from(&service.service);
+            }
+            service
+        });
+        let mut checks: Vec<HealthCheck> = self.check.into_iter().chain(self.checks).collect();
+        for check in &mut checks {
+            check.node.clone_from(&node.node);
+            if check.check_id.is_empty() {
+                check.check_id.clone_from(&check.name);
+            }
+            let own = service
+                .as_ref()
+                .filter(|service| service.id == check.service_id);
+            if let Some(service) = own {
+                check.service_name.clone_from(&service.service);
+                check.service_tags.clone_from(&service.tags);
+            }
+        }
+        RegistrationParts {
+            node,
+            service,
+            checks,
+            skip_node_update: self.skip_node_update,
+        }
+    }
+}
+
+/// Body of `PUT /v1/catalog/deregister`: removes an instance when one is named, else a check when
+/// one is named, else the whole node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DeregisterRequest {
+    /// Datacenter of the node; empty means the server's.
+    pub datacenter: String,
+    /// The node's name.
+    pub node: String,
+    /// Accepted and not used.
+    pub address: String,
+    /// The instance to remove.
+    #[serde(rename = "ServiceID")]
+    pub service_id: String,
+    /// The check to remove.
+    #[serde(rename = "CheckID")]
+    pub check_id: String,
+    /// Peering is not served.
+    #[serde(skip_serializing)]
+    pub peer_name: NoPeer,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+}
+
+impl DeregisterRequest {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        name::validate_node_name(&self.node)
+            .map_err(|error| Invalid::new("Node", error.to_string()))
+    }
+}

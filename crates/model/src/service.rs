@@ -1,0 +1,170 @@
+//! Service instances as the catalog holds them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::proxy::ConnectProxy;
+use crate::tenancy::{NoPeer, OnlyDefault};
+
+/// What a service instance is for.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum ServiceKind {
+    /// An application.
+    #[default]
+    #[serde(rename = "")]
+    Typical,
+    /// The sidecar of one service.
+    #[serde(rename = "connect-proxy")]
+    ConnectProxy,
+    /// Carries mesh traffic between networks.
+    #[serde(rename = "mesh-gateway")]
+    MeshGateway,
+    /// Carries mesh traffic to services outside the mesh.
+    #[serde(rename = "terminating-gateway")]
+    TerminatingGateway,
+    /// Carries outside traffic into the mesh.
+    #[serde(rename = "ingress-gateway")]
+    IngressGateway,
+    /// Carries outside traffic into the mesh, configured by routes.
+    #[serde(rename = "api-gateway")]
+    ApiGateway,
+}
+
+impl ServiceKind {
+    /// The name in JSON; empty for [`ServiceKind::Typical`].
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ServiceKind::Typical => "",
+            ServiceKind::ConnectProxy => "connect-proxy",
+            ServiceKind::MeshGateway => "mesh-gateway",
+            ServiceKind::TerminatingGateway => "terminating-gateway",
+            ServiceKind::IngressGateway => "ingress-gateway",
+            ServiceKind::ApiGateway => "api-gateway",
+        }
+    }
+
+    /// Whether it is one of the gateways.
+    pub const fn is_gateway(self) -> bool {
+        !matches!(self, ServiceKind::Typical | ServiceKind::ConnectProxy)
+    }
+
+    /// Whether instances of this kind are configured over xDS.
+    pub const fn is_proxy(self) -> bool {
+        !matches!(self, ServiceKind::Typical)
+    }
+
+    pub(crate) fn is_typical(&self) -> bool {
+        *self == ServiceKind::Typical
+    }
+}
+
+/// An address of a service for one purpose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceAddress {
+    /// Host name or IP address.
+    pub address: String,
+    /// TCP port; 0 means the service's own port.
+    pub port: u16,
+}
+
+/// How much traffic an instance gets compared with the others, by its health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Weights {
+    /// While all checks pass: 1 to 65535, 1 by default.
+    pub passing: u32,
+    /// While a check warns: 0 to 65535, 1 by default.
+    pub warning: u32,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Weights {
+            passing: 1,
+            warning: 1,
+        }
+    }
+}
+
+/// How the instance takes part in the mesh apart from its proxy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceConnect {
+    /// The application speaks mutual TLS itself, without a sidecar.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub native: bool,
+}
+
+/// One instance of a service on a node (Consul's `NodeService`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceInstance {
+    /// What the instance is for.
+    #[serde(skip_serializing_if = "ServiceKind::is_typical")]
+    pub kind: ServiceKind,
+    /// Unique on its node; the service name when the registration has none.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The service's name.
+    pub service: String,
+    /// Free labels.
+    pub tags: Vec<String>,
+    /// Where it listens; empty means the node's address.
+    pub address: String,
+    /// Other addresses by purpose (`lan`, `wan`, `virtual`, …).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tagged_addresses: BTreeMap<String, ServiceAddress>,
+    /// Free key/value pairs.
+    pub meta: BTreeMap<String, String>,
+    /// TCP port; 0 means none.
+    pub port: u16,
+    /// Unix socket instead of address and port.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub socket_path: String,
+    /// Share of traffic by health.
+    pub weights: Weights,
+    /// Whether tags may be changed through the catalog without the agent undoing it.
+    pub enable_tag_override: bool,
+    /// Proxy settings, meaningful for every kind but [`ServiceKind::Typical`].
+    pub proxy: ConnectProxy,
+    /// Mesh settings of the application itself.
+    pub connect: ServiceConnect,
+    /// Always unset: peering is not served.
+    pub peer_name: NoPeer,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl ServiceInstance {
+    /// The service that callers in the mesh reach through this instance: a sidecar's destination,
+    /// a mesh-native service itself, nothing for the rest.
+    pub fn destination(&self) -> Option<&str> {
+        match self.kind {
+            ServiceKind::ConnectProxy => {
+                Some(self.proxy.destination_service_name.as_str()).filter(|name| !name.is_empty())
+            }
+            ServiceKind::Typical if self.connect.native => Some(&self.service),
+            _ => None,
+        }
+    }
+
+    /// The service whose identity the proxy carries: a sidecar's destination, a gateway's own name.
+    pub fn identity(&self) -> &str {
+        match self.kind {
+            ServiceKind::ConnectProxy => &self.proxy.destination_service_name,
+            _ => &self.service,
+        }
+    }
+}

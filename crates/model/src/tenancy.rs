@@ -1,0 +1,49 @@
+//! Namespaces and partitions: accepted where Consul has the field, but only the default one.
+
+use serde::de::{Deserialize, Deserializer, Error};
+
+use crate::DEFAULT_TENANCY;
+
+/// A `Namespace` or `Partition` field: reads `""` and `"default"`, refuses anything else.
+///
+/// It holds nothing, because there is nothing to choose from, and it is not serialised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct OnlyDefault;
+
+impl<'de> Deserialize<'de> for OnlyDefault {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        if name.is_empty() || name.eq_ignore_ascii_case(DEFAULT_TENANCY) {
+            Ok(OnlyDefault)
+        } else {
+            Err(D::Error::custom(format_args!(
+                "{name:?} is not served: namespaces and partitions other than {DEFAULT_TENANCY:?} \
+                 do not exist here, leave the field out"
+            )))
+        }
+    }
+}
+
+/// A peer's name: peering does not exist here, so only `""` is read. Serialises as `""`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct NoPeer;
+
+impl serde::Serialize for NoPeer {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("")
+    }
+}
+
+impl<'de> Deserialize<'de> for NoPeer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        if name.is_empty() {
+            Ok(NoPeer)
+        } else {
+            Err(D::Error::custom(format_args!(
+                "the peer {name:?} is not served: cluster peering does not exist here, leave the \
+                 field out"
+            )))
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Times in JSON as RFC 3339, the way Go prints them: UTC, fractions without trailing zeros.
+//!
+//! Nothing here asks what time it is.
+
+use std::time::SystemTime;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::ser::{Error as _, Serializer};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// How Go prints a time that was never set.
+const GO_ZERO: &str = "0001-01-01T00:00:00Z";
+
+/// A text that is not an RFC 3339 time, or a time that RFC 3339 cannot express.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a time like 2030-01-31T12:00:00Z: {reason}")]
+pub struct InvalidTime {
+    text: String,
+    reason: String,
+}
+
+/// Prints a time as RFC 3339 in UTC.
+pub fn format(time: SystemTime) -> Result<String, InvalidTime> {
+    OffsetDateTime::from(time)
+        .format(&Rfc3339)
+        .map_err(|error| InvalidTime {
+            text: format!("{time:?}"),
+            reason: error.to_string(),
+        })
+}
+
+/// Reads an RFC 3339 time with any offset.
+pub fn parse(text: &str) -> Result<SystemTime, InvalidTime> {
+    OffsetDateTime::parse(text, &Rfc3339)
+        .map(SystemTime::from)
+        .map_err(|error| InvalidTime {
+            text: text.to_owned(),
+            reason: error.to_string(),
+        })
+}
+
+/// For `#[serde(with = "timestamp")]`.
+pub fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format(*time).map_err(S::Error::custom)?)
+}
+
+/// For `#[serde(with = "timestamp")]`.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+    parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// The same for a time that may be unset: an empty text and Go's zero time read as `None`.
+pub mod option {
+    use super::*;
+
+    /// For `#[serde(with = "timestamp::option")]`.
+    pub fn serialize<S: Serializer>(
+        time: &Option<SystemTime>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match time {
+            Some(time) => super::serialize(time, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    /// For `#[serde(with = "timestamp::option")]`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<SystemTime>, D::Error> {
+        match Option::<String>::deserialize(deserializer)? {
+            None => Ok(None),
+            Some(text) if text.is_empty() || text == GO_ZERO => Ok(None),
+            Some(text) => parse(&text).map(Some).map_err(D::Error::custom),
+        }
+    }
+}

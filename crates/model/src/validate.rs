@@ -1,0 +1,336 @@
+//! What makes a service instance and its proxy settings acceptable.
+
+use std::net::IpAddr;
+
+use crate::invalid::Invalid;
+use crate::proxy::{
+    AccessLogs, AccessLogsType, ConnectProxy, Expose, ProxyMode, Upstream, UpstreamType,
+};
+use crate::service::{ServiceInstance, ServiceKind, Weights};
+use crate::{WILDCARD, meta, name};
+
+const MAX_WEIGHT: u32 = 65_535;
+const DEFAULT_BIND: &str = "127.0.0.1";
+
+impl ServiceInstance {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.service)
+            .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        if self.id.contains('/') || self.id.chars().any(char::is_control) {
+            return Err(Invalid::new(
+                "ID",
+                format!(
+                    "{:?} must have no slashes and no control characters",
+                    self.id
+                ),
+            ));
+        }
+        validate_address("Address", &self.address)?;
+        if !self.socket_path.is_empty() && self.port != 0 {
+            return Err(Invalid::new(
+                "SocketPath",
+                "it cannot be used together with Port",
+            ));
+        }
+        self.weights
+            .validate()
+            .map_err(|error| error.within("Weights"))?;
+        meta::validate_service(self.kind, &self.meta)?;
+        if self.kind != ServiceKind::Typical && self.connect.native {
+            return Err(Invalid::new(
+                "Connect.Native",
+                "a proxy cannot be native: leave it out, or leave Kind out",
+            ));
+        }
+        match self.kind {
+            ServiceKind::Typical => self.proxy.validate(false),
+            ServiceKind::ConnectProxy => self.proxy.validate(true),
+            _ => {
+                self.validate_gateway()?;
+                self.proxy.validate_parts()
+            }
+        }
+        .map_err(|error| match error.path() {
+            "Port" => error,
+            _ => error.within("Proxy"),
+        })
+    }
+
+    fn validate_gateway(&self) -> Result<(), Invalid> {
+        let needs_port = !matches!(
+            self.kind,
+            ServiceKind::IngressGateway | ServiceKind::ApiGateway
+        );
+        if needs_port && self.port == 0 {
+            return Err(Invalid::new(
+                "Port",
+                format!("a {} needs the port of its listener", self.kind.as_str()),
+            ));
+        }
+        let proxy = &self.proxy;
+        for (field, set) in [
+            (
+                "DestinationServiceName",
+                !proxy.destination_service_name.is_empty(),
+            ),
+            (
+                "DestinationServiceID",
+                !proxy.destination_service_id.is_empty(),
+            ),
+            (
+                "LocalServiceAddress",
+                !proxy.local_service_address.is_empty(),
+            ),
+            ("LocalServicePort", proxy.local_service_port != 0),
+            (
+                "LocalServiceSocketPath",
+                !proxy.local_service_socket_path.is_empty(),
+            ),
+            ("Upstreams", !proxy.upstreams.is_empty()),
+        ] {
+            if set {
+                return Err(Invalid::new(
+                    field,
+                    format!("it has no meaning for a {}", self.kind.as_str()),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An address that others are told to dial must not be the unspecified one.
+fn validate_address(field: &str, address: &str) -> Result<(), Invalid> {
+    let bare = address.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => Err(Invalid::new(
+            field,
+            format!("{address:?} means every address; give one that others can dial"),
+        )),
+        _ if address.chars().any(|c| c.is_control() || c.is_whitespace()) => Err(Invalid::new(
+            field,
+            format!("{address:?} must be a host name or an IP address"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Weights {
+    fn validate(self) -> Result<(), Invalid> {
+        if !(1..=MAX_WEIGHT).contains(&self.passing) {
+            return Err(Invalid::new(
+                "Passing",
+                format!("{} must be from 1 to {MAX_WEIGHT}", self.passing),
+            ));
+        }
+        if self.warning > MAX_WEIGHT {
+            return Err(Invalid::new(
+                "Warning",
+                format!("{} must be from 0 to {MAX_WEIGHT}", self.warning),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl ConnectProxy {
+    fn validate(&self, sidecar: bool) -> Result<(), Invalid> {
+        if sidecar {
+            const FIELD: &str = "DestinationServiceName";
+            match self.destination_service_name.as_str() {
+                "" => {
+                    return Err(Invalid::new(
+                        FIELD,
+                        "a connect-proxy needs the name of the service that it represents",
+                    ));
+                }
+                WILDCARD => {
+                    return Err(Invalid::new(
+                        FIELD,
+                        "a connect-proxy represents one service, so it cannot be \"*\"",
+                    ));
+                }
+                destination => name::validate_service_name(destination)
+                    .map_err(|error| Invalid::new(FIELD, error.to_string()))?,
+            }
+        }
+        if self.local_service_port != 0 && !self.local_service_socket_path.is_empty() {
+            return Err(Invalid::new(
+                "LocalServiceSocketPath",
+                "it cannot be used together with LocalServicePort",
+            ));
+        }
+        self.validate_parts()
+    }
+
+    fn validate_parts(&self) -> Result<(), Invalid> {
+        self.validate_upstreams()?;
+        self.expose
+            .validate()
+            .map_err(|error| error.within("Expose"))?;
+        self.access_logs
+            .validate()
+            .map_err(|error| error.within("AccessLogs"))?;
+        match self.envoy_extensions.iter().position(|e| e.name.is_empty()) {
+            Some(i) => Err(Invalid::new(
+                format!("EnvoyExtensions[{i}].Name"),
+                "it must name an extension",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn validate_upstreams(&self) -> Result<(), Invalid> {
+        let transparent = self.mode == ProxyMode::Transparent;
+        for (i, upstream) in self.upstreams.iter().enumerate() {
+            upstream
+                .validate(transparent)
+                .map_err(|error| error.within(format_args!("Upstreams[{i}]")))?;
+            for (j, earlier) in self.upstreams[..i].iter().enumerate() {
+                if earlier.id() == upstream.id() {
+                    return Err(Invalid::new(
+                        format!("Upstreams[{i}]"),
+                        format!("{} is already given as Upstreams[{j}]", upstream.id()),
+                    ));
+                }
+                let bind = upstream.bind_key();
+                if bind.is_some() && bind == earlier.bind_key() {
+                    return Err(Invalid::new(
+                        format!("Upstreams[{i}]"),
+                        format!("Upstreams[{j}] listens on the same {}", Bind(upstream)),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an upstream's listener binds, for people.
+struct Bind<'a>(&'a Upstream);
+
+impl std::fmt::Display for Bind<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.bind_key() {
+            Some(("", 0)) | None => f.write_str("address"),
+            Some((path, 0)) => write!(f, "socket, {path}"),
+            Some((address, port)) => write!(f, "address, {address}:{port}"),
+        }
+    }
+}
+
+impl Upstream {
+    /// What two upstreams of a proxy must not share: a socket path, or an address with a port.
+    fn bind_key(&self) -> Option<(&str, u16)> {
+        if self.has_local_socket() {
+            return Some((&self.local_bind_socket_path, 0));
+        }
+        let address = match self.local_bind_address.as_str() {
+            "" => DEFAULT_BIND,
+            own => own,
+        };
+        (self.local_bind_port != 0).then_some((address, self.local_bind_port))
+    }
+
+    fn validate(&self, transparent: bool) -> Result<(), Invalid> {
+        // A transparent proxy takes settings for every upstream under the wildcard.
+        let for_all = transparent && self.destination_name == WILDCARD;
+        if !for_all {
+            name::validate_upstream(&self.destination_name)
+                .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
+        }
+        if self.has_local_socket() {
+            if self.local_bind_port != 0 || !self.local_bind_address.is_empty() {
+                return Err(Invalid::new(
+                    "LocalBindSocketPath",
+                    "it cannot be used together with LocalBindAddress or LocalBindPort",
+                ));
+            }
+        } else if self.local_bind_port == 0 && !transparent {
+            return Err(Invalid::new(
+                "LocalBindPort",
+                "LocalBindPort or LocalBindSocketPath must say where the application dials",
+            ));
+        }
+        if !self.destination_peer.is_empty() {
+            if !self.datacenter.is_empty() {
+                return Err(Invalid::new(
+                    "DestinationPeer",
+                    "it cannot be used together with Datacenter",
+                ));
+            }
+            if self.destination_type == UpstreamType::PreparedQuery {
+                return Err(Invalid::new(
+                    "DestinationPeer",
+                    "it cannot be used with a prepared query",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Expose {
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        for (i, path) in self.paths.iter().enumerate() {
+            let fail = |field: &str, reason: String| {
+                Err(Invalid::new(format!("Paths[{i}].{field}"), reason))
+            };
+            if !path.path.starts_with('/') {
+                return fail("Path", format!("{:?} must start with /", path.path));
+            }
+            for (field, port) in [
+                ("ListenerPort", path.listener_port),
+                ("LocalPathPort", path.local_path_port),
+            ] {
+                if port == 0 {
+                    return fail(field, "it must be a port from 1 to 65535".to_owned());
+                }
+            }
+            if !matches!(path.protocol.as_str(), "" | "http" | "http2") {
+                return fail(
+                    "Protocol",
+                    format!("{:?} must be http or http2", path.protocol),
+                );
+            }
+            let twice = self.paths[..i]
+                .iter()
+                .any(|other| other.listener_port == path.listener_port);
+            if twice {
+                return fail(
+                    "ListenerPort",
+                    format!("{} is already used by another path", path.listener_port),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AccessLogs {
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        let to_file = self.r#type == AccessLogsType::File;
+        if to_file && self.path.is_empty() {
+            return Err(Invalid::new("Path", "the type \"file\" needs a path"));
+        }
+        if !to_file && !self.path.is_empty() {
+            return Err(Invalid::new("Path", "a path needs the type \"file\""));
+        }
+        if !self.json_format.is_empty() && !self.text_format.is_empty() {
+            return Err(Invalid::new(
+                "TextFormat",
+                "it cannot be used together with JSONFormat",
+            ));
+        }
+        let json: Result<crate::Opaque, _> = match self.json_format.as_str() {
+            "" => return Ok(()),
+            text => serde_json::from_str(text),
+        };
+        json.map(|_| ()).map_err(|error| {
+            Invalid::new("JSONFormat", format!("it must be a JSON object: {error}"))
+        })
+    }
+}
