@@ -24,6 +24,10 @@ use crate::{CertificateInfo, IdentityError, PrivateKey};
 /// How far the validity of a leaf certificate reaches back, for proxies whose clock is behind.
 const BACKDATE: Duration = Duration::from_secs(60);
 
+/// The validity reaches back by at most this part of itself: a tenth. A certificate that lives for
+/// seconds would be expired when it is made otherwise.
+const BACKDATE_PART: u32 = 10;
+
 /// What a new root is made of.
 #[derive(Clone, Debug)]
 pub struct RootRequest {
@@ -50,7 +54,7 @@ pub struct LeafRequest {
     pub ips: Vec<IpAddr>,
     /// Serial number.
     pub serial: u64,
-    /// The current time; the validity starts a minute earlier.
+    /// The current time; the validity starts a minute earlier, or a tenth of `ttl` if that is less.
     pub now: SystemTime,
     /// Length of the validity.
     pub ttl: Duration,
@@ -61,7 +65,7 @@ pub struct LeafRequest {
 pub struct CsrProfile {
     /// Serial number.
     pub serial: u64,
-    /// The current time; the validity starts a minute earlier.
+    /// The current time; the validity starts a minute earlier, or a tenth of `ttl` if that is less.
     pub now: SystemTime,
     /// Length of the validity.
     pub ttl: Duration,
@@ -220,8 +224,9 @@ impl Authority {
         names: Vec<SanType>,
         profile: CsrProfile,
     ) -> Result<rcgen::Certificate, IdentityError> {
-        let now = profile.now.checked_sub(BACKDATE);
-        let not_before = now.ok_or(IdentityError::Validity)?;
+        let backdate = BACKDATE.min(profile.ttl / BACKDATE_PART);
+        let not_before = profile.now.checked_sub(backdate);
+        let not_before = not_before.ok_or(IdentityError::Validity)?;
         // The subject stays empty, for which the library marks the names as critical.
         let mut params = validity(profile.serial, not_before, profile.ttl)?;
         params.subject_alt_names = names;

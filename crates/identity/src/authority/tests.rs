@@ -146,6 +146,16 @@ fn every_leaf_has_a_key_of_its_own() {
 }
 
 #[test]
+fn a_short_lived_leaf_is_valid_when_it_is_made() {
+    let mut request = leaf_request();
+    request.ttl = Duration::from_secs(20);
+    let info = root().issue(request).unwrap().info;
+    // Two seconds back from half a second past, in whole seconds.
+    assert_eq!(info.not_before, whole_second() - Duration::from_secs(2));
+    assert_eq!(info.not_after, whole_second() + Duration::from_secs(18));
+}
+
+#[test]
 fn an_authority_survives_a_round_trip_through_pem() {
     let root = root();
     let read = Authority::from_pem(root.cert_pem(), &root.key_pem()).unwrap();

@@ -24,14 +24,19 @@ fn root() -> Authority {
     .unwrap()
 }
 
-fn leaf(root: &Authority, ttl: Duration) -> IssuedCertificate {
+fn leaf(root: &Authority) -> IssuedCertificate {
+    leaf_from(root, SystemTime::now())
+}
+
+/// Valid for an hour from `now` on.
+fn leaf_from(root: &Authority, now: SystemTime) -> IssuedCertificate {
     root.issue(LeafRequest {
         uris: vec!["spiffe://test.consul/agent/server/dc/dc1".to_owned()],
         dns_names: vec!["server.dc1.consul".to_owned()],
         ips: vec!["127.0.0.1".parse().unwrap()],
         serial: 2,
-        now: SystemTime::now(),
-        ttl,
+        now,
+        ttl: HOUR,
     })
     .unwrap()
 }
@@ -39,7 +44,7 @@ fn leaf(root: &Authority, ttl: Duration) -> IssuedCertificate {
 /// A directory with `ca.pem`, `client.pem` and `client-key.pem` of this root.
 fn files(root: &Authority) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let client = leaf(root, HOUR);
+    let client = leaf(root);
     for (name, text) in [
         ("ca.pem", root.cert_pem()),
         ("client.pem", &client.cert_pem),
@@ -97,7 +102,7 @@ async fn handshake(
 async fn a_server_of_the_named_ca_is_trusted_by_name_and_by_address() {
     let root = root();
     let directory = files(&root);
-    let server = server(&leaf(&root, HOUR));
+    let server = server(&leaf(&root));
     for name in ["server.dc1.consul", "127.0.0.1"] {
         let (alpn, version) = handshake(&trusting(&directory), Arc::clone(&server), name)
             .await
@@ -112,7 +117,7 @@ async fn the_wrong_ca_name_or_time_ends_the_handshake() {
     let root = root();
     let directory = files(&root);
     let client = trusting(&directory);
-    let good = server(&leaf(&root, HOUR));
+    let good = server(&leaf(&root));
     for name in ["server.dc2.consul", "127.0.0.2"] {
         let error = handshake(&client, Arc::clone(&good), name)
             .await
@@ -120,13 +125,13 @@ async fn the_wrong_ca_name_or_time_ends_the_handshake() {
         assert!(error.contains("not valid for name"), "{error}");
     }
     let other = self::root();
-    let error = handshake(&client, server(&leaf(&other, HOUR)), "127.0.0.1")
+    let error = handshake(&client, server(&leaf(&other)), "127.0.0.1")
         .await
         .unwrap_err();
     // The two roots have the same subject, so that the signature is what fails.
     assert!(error.contains("invalid peer certificate"), "{error}");
-    let short = Duration::from_secs(30);
-    let error = handshake(&client, server(&leaf(&root, short)), "127.0.0.1")
+    let old = leaf_from(&root, SystemTime::now() - 2 * HOUR);
+    let error = handshake(&client, server(&old), "127.0.0.1")
         .await
         .unwrap_err();
     assert!(error.contains("expired"), "{error}");
@@ -137,7 +142,7 @@ async fn skipping_verification_accepts_any_certificate() {
     let directory = files(&root());
     let mut client = trusting(&directory);
     client.insecure_skip_verify = true;
-    let other = server(&leaf(&root(), HOUR));
+    let other = server(&leaf(&root()));
     handshake(&client, other, "whatever.example").await.unwrap();
 }
 
@@ -145,7 +150,7 @@ async fn skipping_verification_accepts_any_certificate() {
 async fn a_server_without_alpn_is_accepted() {
     let root = root();
     let directory = files(&root);
-    let mut plain = ServerConfig::clone(&server(&leaf(&root, HOUR)));
+    let mut plain = ServerConfig::clone(&server(&leaf(&root)));
     plain.alpn_protocols.clear();
     let known = handshake(&trusting(&directory), Arc::new(plain), "127.0.0.1").await;
     assert_eq!(known.unwrap().0, None);
@@ -155,7 +160,7 @@ async fn a_server_without_alpn_is_accepted() {
 async fn a_server_with_a_client_ca_wants_a_certificate() {
     let root = root();
     let directory = files(&root);
-    let leaf = leaf(&root, HOUR);
+    let leaf = leaf(&root);
     let server = server_config(&leaf.cert_pem, &leaf.key.to_pem(), Some(root.cert_pem())).unwrap();
     let mut client = trusting(&directory);
     let refused = handshake(&client, Arc::clone(&server), "127.0.0.1").await;
@@ -188,7 +193,7 @@ async fn a_secret_mounted_by_kubernetes_is_a_ca_directory() {
         ca: Some(mount.path().to_owned()),
         ..ClientTls::default()
     };
-    let server = server(&leaf(&root, HOUR));
+    let server = server(&leaf(&root));
     handshake(&client, server, "server.dc1.consul")
         .await
         .unwrap();
@@ -254,7 +259,7 @@ fn a_client_certificate_needs_its_own_key() {
 
 #[test]
 fn server_texts_are_told_apart_in_errors() {
-    let leaf = leaf(&root(), HOUR);
+    let leaf = leaf(&root());
     let key = leaf.key.to_pem();
     let error = |cert: &str, key: &str, ca| server_config(cert, key, ca).unwrap_err().to_string();
     assert!(error("", &key, None).contains("the server certificate holds no certificate"));

@@ -1,0 +1,242 @@
+//! One certificate a service, shared by everybody who watches it and renewed in time.
+//!
+//! The task of a service is the only writer of its certificate. It exists while somebody watches
+//! the service.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use legate_model::Secret;
+use legate_runtime::{CancellationToken, Spawner};
+use legate_store::Topic;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::renewal::{Action, Event, Renewal};
+use crate::{Ca, LeafEnded};
+
+/// The wall clock is looked at this often at least: it can be set, and it goes on while a machine
+/// sleeps, which timers do not see.
+const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
+
+/// The certificate of a service with its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leaf {
+    /// The service.
+    pub service: String,
+    /// Its SPIFFE ID.
+    pub uri: String,
+    /// The certificate, followed by the intermediates that link it to the root.
+    pub cert_pem: String,
+    /// Its private key.
+    pub key_pem: Secret,
+    /// Serial number, lower-case hex bytes joined by colons.
+    pub serial: String,
+    /// Beginning of its validity.
+    pub valid_after: SystemTime,
+    /// End of its validity.
+    pub valid_before: SystemTime,
+    /// Identifier of the key that signed it: the active root's `SigningKeyID` at that time.
+    pub authority_key_id: String,
+    /// Index of the write that gave it its serial number.
+    pub modify_index: u64,
+}
+
+type Published = watch::Sender<Option<Arc<Leaf>>>;
+
+/// The certificates of the services that somebody watches. Clones are handles to the same ones.
+#[derive(Clone)]
+pub struct LeafStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    ca: Ca,
+    spawner: Spawner,
+    /// A sender is owned by its task, so that watchers hear when the task is gone.
+    services: Mutex<HashMap<Arc<str>, Weak<Published>>>,
+}
+
+impl LeafStore {
+    pub(crate) fn new(ca: Ca, spawner: Spawner) -> LeafStore {
+        LeafStore {
+            shared: Arc::new(Shared {
+                ca,
+                spawner,
+                services: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Watches the certificate of a service, which is issued if nobody else watches it.
+    #[must_use]
+    pub fn watch(&self, service: &str) -> LeafWatch {
+        let mut services = self.shared.lock();
+        let known = services.get(service).and_then(Weak::upgrade);
+        let leaf = match known {
+            Some(published) => published.subscribe(),
+            None => {
+                let service: Arc<str> = service.into();
+                let (published, leaf) = watch::channel(None);
+                let published = Arc::new(published);
+                services.insert(Arc::clone(&service), Arc::downgrade(&published));
+                let task = Task {
+                    shared: Arc::clone(&self.shared),
+                    name: format!("leaf of {service}"),
+                    service,
+                    published,
+                };
+                drop(services);
+                let spawner = &self.shared.spawner;
+                spawner.spawn(task.name.clone(), task.run(spawner.token()));
+                leaf
+            }
+        };
+        LeafWatch {
+            service: service.to_owned(),
+            leaf,
+        }
+    }
+
+    /// Names of the services whose certificate is kept, in no particular order.
+    #[must_use]
+    pub fn services(&self) -> Vec<String> {
+        let services = self.shared.lock();
+        services.keys().map(ToString::to_string).collect()
+    }
+}
+
+impl fmt::Debug for LeafStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeafStore")
+            .field("services", &self.services())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Weak<Published>>> {
+        // Every change of the map is complete before anything can panic.
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sees the current certificate of a service. The last one that is dropped ends its renewal.
+#[derive(Debug)]
+pub struct LeafWatch {
+    service: String,
+    leaf: watch::Receiver<Option<Arc<Leaf>>>,
+}
+
+impl LeafWatch {
+    /// The current certificate; `None` until the first one has been issued.
+    #[must_use]
+    pub fn current(&self) -> Option<Arc<Leaf>> {
+        self.leaf.borrow().clone()
+    }
+
+    /// Waits for a certificate that was issued after this watch was made or after this returned
+    /// last. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`LeafEnded`] when there will be no other one, because the scope of the tasks has stopped.
+    pub async fn changed(&mut self) -> Result<(), LeafEnded> {
+        self.leaf.changed().await.map_err(|_| LeafEnded {
+            service: self.service.clone(),
+        })
+    }
+}
+
+/// Keeps the certificate of one service current.
+struct Task {
+    shared: Arc<Shared>,
+    name: String,
+    service: Arc<str>,
+    published: Arc<Published>,
+}
+
+impl Task {
+    async fn run(self, stop: CancellationToken) -> Result<(), Infallible> {
+        let mut roots = self.shared.ca.store().watch([Topic::CaRoots]);
+        let mut renewal = Renewal::Missing;
+        loop {
+            let now = self.shared.ca.clock().now();
+            if let Some(key_id) = self.shared.ca.signing_key_id() {
+                renewal.handle(Event::Signer {
+                    key_id: &key_id,
+                    now,
+                    random: rand::random(),
+                });
+            }
+            let wait = match renewal.action(now) {
+                Action::Issue => {
+                    self.issue(&mut renewal);
+                    continue;
+                }
+                Action::Wait(wait) => wait.min(LONGEST_WAIT),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = roots.changed() => {}
+                () = self.published.closed() => {
+                    if self.leave() {
+                        return Ok(());
+                    }
+                }
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    fn issue(&self, renewal: &mut Renewal) {
+        let ca = &self.shared.ca;
+        match ca.issue_service(&self.service) {
+            Ok(leaf) => {
+                debug!(service = %self.service, serial = leaf.serial, "issued a certificate");
+                renewal.handle(Event::Issued {
+                    valid_after: leaf.valid_after,
+                    valid_before: leaf.valid_before,
+                    authority_key_id: &leaf.authority_key_id,
+                    random: rand::random(),
+                });
+                self.published.send_replace(Some(Arc::new(leaf)));
+            }
+            Err(error) => {
+                warn!(service = %self.service, %error, "cannot issue a certificate, trying again");
+                renewal.handle(Event::Failed {
+                    now: ca.clock().now(),
+                    random: rand::random(),
+                });
+            }
+        }
+    }
+
+    /// Gives the service up unless somebody has begun to watch it in the meantime.
+    fn leave(&self) -> bool {
+        let mut services = self.shared.lock();
+        // Watchers are added under the same lock, so none can slip in between.
+        let unwatched = self.published.receiver_count() == 0;
+        if unwatched {
+            services.remove(&self.service);
+        }
+        unwatched
+    }
+}
+
+impl Drop for Task {
+    /// Also when the task is dropped with its scope: whoever watches next gets another one.
+    fn drop(&mut self) {
+        let mut services = self.shared.lock();
+        let own = Arc::downgrade(&self.published);
+        if services
+            .get(&self.service)
+            .is_some_and(|other| other.ptr_eq(&own))
+        {
+            services.remove(&self.service);
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The CA over a real store, with time that only moves when nothing else is left to do.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use legate_identity::{Authority, CertificateInfo, RootRequest};
+use legate_model::{CaRoot, Secret, SpiffeId};
+use legate_runtime::{Clock, Scope};
+use legate_store::{CaState, Command, Store};
+use tokio::time::timeout;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DEADLINE: Duration = Duration::from_secs(5);
+
+fn start() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+}
+
+/// A CA over a new store at a time of its own.
+struct Fixture {
+    store: Store,
+    clock: Clock,
+    ca: Ca,
+    scope: Scope,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let (store, clock) = (Store::new(), Clock::at(start()));
+        let ca = Ca::initialise(&store, "dc1", clock.clone(), CaConfig::default()).unwrap();
+        let scope = Scope::new("test");
+        Fixture {
+            store,
+            clock,
+            ca,
+            scope,
+        }
+    }
+
+    fn leaves(&self) -> LeafStore {
+        self.ca.leaves(&self.scope.spawner())
+    }
+
+    fn state(&self) -> CaState {
+        self.store.state().ca().unwrap().clone()
+    }
+
+    fn set(&self, state: CaState) {
+        self.store.apply(Command::SetCa(Box::new(state))).unwrap();
+    }
+
+    /// Makes another root the active one; the old one stays trusted.
+    fn rotate(&self) -> CaRoot {
+        let mut state = self.state();
+        let authority = Authority::generate_root(RootRequest {
+            common_name: "another root".to_owned(),
+            uri: format!("spiffe://{}", state.roots.trust_domain),
+            serial: 1000,
+            now: self.clock.now(),
+            ttl: 1000 * HOUR,
+        })
+        .unwrap();
+        for root in &mut state.roots.roots {
+            root.active = false;
+        }
+        let info = authority.info();
+        let root = CaRoot {
+            id: info.id.clone(),
+            signing_key_id: info.subject_key_id.clone(),
+            root_cert: authority.cert_pem().to_owned(),
+            intermediate_certs: vec!["cross-signed\n".to_owned()],
+            active: true,
+            not_before: info.not_before,
+            not_after: info.not_after,
+            ..state.roots.roots[0].clone()
+        };
+        state.roots.active_root_id.clone_from(&root.id);
+        state.roots.roots.push(root.clone());
+        state.signing_key = Secret::new(authority.key_pem());
+        self.set(state);
+        root
+    }
+}
+
+/// The next certificate that this watch sees.
+async fn next(watch: &mut LeafWatch) -> Arc<Leaf> {
+    watch.changed().await.unwrap();
+    watch.current().unwrap()
+}
+
+/// A request for a key that nobody keeps.
+fn csr(uris: &[&str]) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    for uri in uris {
+        let name = (*uri).try_into().unwrap();
+        params.subject_alt_names.push(rcgen::SanType::URI(name));
+    }
+    params.serialize_request(&key).unwrap().pem().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_mesh_gets_a_root_and_a_trust_domain() {
+    let fixture = Fixture::new();
+    let state = fixture.state();
+    let root = state.roots.active().unwrap();
+    assert_eq!(state.cluster_id.len(), 36);
+    assert_eq!(
+        state.roots.trust_domain,
+        format!("{}.consul", state.cluster_id)
+    );
+    assert_eq!(fixture.ca.trust_domain().as_str(), state.roots.trust_domain);
+    assert_eq!(root.external_trust_domain, state.cluster_id);
+    let info = CertificateInfo::from_pem(&root.root_cert).unwrap();
+    assert!(info.is_ca);
+    assert_eq!(
+        info.uris,
+        [format!("spiffe://{}", state.roots.trust_domain)]
+    );
+    assert_eq!((&info.id, info.serial.as_str()), (&root.id, "01"));
+    assert_eq!(info.subject_key_id, root.signing_key_id);
+    assert_eq!(info.not_after, start() + 87_600 * HOUR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_with_the_same_store_keeps_the_root() {
+    let fixture = Fixture::new();
+    let before = fixture.state();
+    let clock = Clock::at(start() + HOUR);
+    let again = Ca::initialise(&fixture.store, "dc1", clock, CaConfig::default()).unwrap();
+    assert_eq!(again.trust_domain(), fixture.ca.trust_domain());
+    assert_eq!(fixture.state(), before);
+    let (first, second) = (
+        fixture.ca.issue_service("web").unwrap(),
+        again.issue_service("web").unwrap(),
+    );
+    assert_eq!(first.authority_key_id, second.authority_key_id);
+    assert_ne!(first.serial, second.serial, "serials go on");
+    assert!(first.modify_index < second.modify_index);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unusable_ca_in_the_store_is_an_error_and_stays_as_it_is() {
+    let fixture = Fixture::new();
+    let mut broken = fixture.state();
+    broken.signing_key = Secret::new("hunter2");
+    fixture.set(broken.clone());
+    let config = CaConfig::default();
+    let error = Ca::initialise(&fixture.store, "dc1", Clock::system(), config).unwrap_err();
+    assert!(matches!(error, CaError::Stored { .. }));
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+    assert_eq!(fixture.state(), broken);
+}
+
+#[test]
+fn lifetimes_are_checked() {
+    let check = |leaf_ttl, root_ttl, expected: &str| {
+        let config = CaConfig { leaf_ttl, root_ttl };
+        let store = Store::new();
+        let error = Ca::initialise(&store, "dc1", Clock::system(), config).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(store.state().ca().is_none());
+    };
+    check(Duration::from_secs(1), HOUR, "leaf_ttl is 1s");
+    check(2 * HOUR, HOUR, "root_ttl is 3600s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaf_says_who_the_service_is() {
+    let fixture = Fixture::new();
+    let mut watch = fixture.leaves().watch("web");
+    assert!(watch.current().is_none());
+    let leaf = next(&mut watch).await;
+    let td = fixture.ca.trust_domain();
+    let uri = format!("spiffe://{td}/ns/default/dc/dc1/svc/web");
+    assert_eq!((leaf.service.as_str(), &leaf.uri), ("web", &uri));
+    let info = CertificateInfo::from_pem(&leaf.cert_pem).unwrap();
+    assert_eq!(info.uris, [uri]);
+    assert_eq!(info.serial, leaf.serial);
+    assert_eq!(info.authority_key_id.as_ref(), Some(&leaf.authority_key_id));
+    assert_eq!(
+        (info.not_before, info.not_after),
+        (leaf.valid_after, leaf.valid_before)
+    );
+    assert_eq!(leaf.valid_before, leaf.valid_after + 72 * HOUR);
+    assert!(leaf.key_pem.expose().contains("PRIVATE KEY"));
+    assert!(!format!("{leaf:?}").contains("PRIVATE KEY"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaf_is_renewed_before_it_expires_again_and_again() {
+    let fixture = Fixture::new();
+    let mut watch = fixture.leaves().watch("web");
+    let mut old = next(&mut watch).await;
+    for _ in 0..5 {
+        let new = next(&mut watch).await;
+        let now = fixture.clock.now();
+        let age = now.duration_since(old.valid_after).unwrap();
+        let life = 72 * HOUR;
+        assert!(
+            age >= life.mul_f64(0.6) && age <= life.mul_f64(0.9) + DEADLINE,
+            "{age:?}"
+        );
+        assert!(new.valid_after > old.valid_after && new.valid_after <= now);
+        assert_ne!(new.serial, old.serial);
+        assert_ne!(new.key_pem, old.key_pem, "every certificate has a new key");
+        assert!(new.modify_index > old.modify_index);
+        // It is the current one, and nothing else is to be seen.
+        assert!(timeout(HOUR, watch.changed()).await.is_err());
+        assert!(Arc::ptr_eq(&watch.current().unwrap(), &new));
+        old = new;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watchers_of_a_service_share_one_leaf() {
+    let fixture = Fixture::new();
+    let leaves = fixture.leaves();
+    let (mut one, mut two) = (leaves.watch("web"), leaves.clone().watch("web"));
+    let mut other = leaves.watch("api");
+    let first = next(&mut one).await;
+    assert!(Arc::ptr_eq(&first, &next(&mut two).await));
+    assert_ne!(next(&mut other).await.serial, first.serial);
+    let late = leaves.watch("web");
+    assert!(Arc::ptr_eq(&first, &late.current().unwrap()));
+    let renewed = next(&mut one).await;
+    assert!(Arc::ptr_eq(&renewed, &next(&mut two).await));
+    assert!(Arc::ptr_eq(&renewed, &late.current().unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_watcher_takes_the_entry_with_it() {
+    let fixture = Fixture::new();
+    let leaves = fixture.leaves();
+    let (mut one, two) = (leaves.watch("web"), leaves.watch("web"));
+    let first = next(&mut one).await;
+    drop(one);
+    settle().await;
+    assert_eq!(leaves.services(), ["web"]);
+    drop(two);
+    settle().await;
+    assert!(leaves.services().is_empty());
+    let mut again = leaves.watch("web");
+    assert_ne!(next(&mut again).await.serial, first.serial);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_while_the_last_one_leaves_is_served() {
+    let fixture = Fixture::new();
+    let leaves = fixture.leaves();
+    let mut one = leaves.watch("web");
+    let first = next(&mut one).await;
+    drop(one);
+    // The task has not run since.
+    let two = leaves.watch("web");
+    settle().await;
+    assert!(Arc::ptr_eq(&first, &two.current().unwrap()));
+    assert_eq!(leaves.services(), ["web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_active_root_signs_every_leaf_anew() {
+    let fixture = Fixture::new();
+    let mut watch = fixture.leaves().watch("web");
+    let old = next(&mut watch).await;
+    let root = fixture.rotate();
+    let new = timeout(Duration::from_secs(31), next(&mut watch))
+        .await
+        .unwrap();
+    assert_eq!(new.authority_key_id, root.signing_key_id);
+    assert_ne!(new.authority_key_id, old.authority_key_id);
+    let info = CertificateInfo::from_pem(&new.cert_pem).unwrap();
+    assert_eq!(info.authority_key_id, Some(root.signing_key_id));
+    assert!(
+        new.cert_pem
+            .ends_with("-----END CERTIFICATE-----\ncross-signed\n")
+    );
+    // Once is enough.
+    assert!(timeout(HOUR, watch.changed()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_renewal_keeps_the_certificate_and_is_tried_again() {
+    let fixture = Fixture::new();
+    let mut watch = fixture.leaves().watch("web");
+    let old = next(&mut watch).await;
+    let good = fixture.state();
+    let mut broken = good.clone();
+    broken.signing_key = Secret::new("broken");
+    fixture.set(broken);
+    assert!(timeout(100 * HOUR, watch.changed()).await.is_err());
+    assert!(Arc::ptr_eq(&watch.current().unwrap(), &old));
+    let serial = fixture.state().serial;
+    fixture.set(CaState { serial, ..good });
+    let new = timeout(Duration::from_secs(91), next(&mut watch))
+        .await
+        .unwrap();
+    assert!(new.valid_before > fixture.clock.now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_root_signs_nothing() {
+    let (store, clock) = (Store::new(), Clock::at(start()));
+    let config = CaConfig {
+        leaf_ttl: HOUR,
+        root_ttl: HOUR,
+    };
+    let ca = Ca::initialise(&store, "dc1", clock, config).unwrap();
+    ca.issue_server(&[], &[]).unwrap();
+    tokio::time::advance(2 * HOUR).await;
+    let error = ca.issue_server(&[], &[]).unwrap_err();
+    assert!(matches!(error, CaError::RootExpired { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_ends_the_watches() {
+    let fixture = Fixture::new();
+    let leaves = fixture.leaves();
+    let mut watch = leaves.watch("web");
+    let leaf = next(&mut watch).await;
+    fixture.scope.stop(DEADLINE).await.unwrap();
+    let ended = watch.changed().await.unwrap_err();
+    assert_eq!(ended.service, "web");
+    assert!(Arc::ptr_eq(&watch.current().unwrap(), &leaf));
+    // And a watch that comes too late does not wait for ever.
+    leaves.watch("api").changed().await.unwrap_err();
+    assert!(leaves.services().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_gets_the_names_that_clients_look_for() {
+    let fixture = Fixture::new();
+    let (names, ips) = (["consul.example".to_owned()], ["10.0.0.7".parse().unwrap()]);
+    let issued = fixture.ca.issue_server(&names, &ips).unwrap();
+    let td = fixture.ca.trust_domain();
+    let peering = format!("server.dc1.peering.{td}");
+    let expected = ["server.dc1.consul", &peering, "localhost", "consul.example"];
+    assert_eq!(issued.info.dns_names, expected);
+    assert_eq!(
+        issued.info.uris,
+        [format!("spiffe://{td}/agent/server/dc/dc1")]
+    );
+    let addresses: Vec<String> = issued.info.ips.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["127.0.0.1", "::1", "10.0.0.7"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_an_identity_of_this_datacenter_is_signed() {
+    let fixture = Fixture::new();
+    fixture.rotate();
+    let td = fixture.ca.trust_domain();
+    for path in [
+        "ns/default/dc/dc1/svc/web",
+        "gateway/mesh/dc/dc1",
+        "agent/server/dc/dc1",
+    ] {
+        let uri = format!("spiffe://{td}/{path}");
+        let csr = csr(&[&uri]);
+        let expected: SpiffeId = uri.parse().unwrap();
+        assert_eq!(fixture.ca.csr_identity(&csr).unwrap(), expected);
+        let (identity, signed) = fixture.ca.sign_csr(&csr).unwrap();
+        assert_eq!(identity, expected);
+        assert_eq!(CertificateInfo::from_pem(&signed).unwrap().uris, [uri]);
+        assert!(signed.ends_with("cross-signed\n"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_requests_are_refused_and_take_no_serial() {
+    let fixture = Fixture::new();
+    let td = fixture.ca.trust_domain();
+    let before = fixture.state().serial;
+    let own = format!("spiffe://{td}");
+    for (csr, expected) in [
+        (csr(&[&own]), "it is the CA itself"),
+        (
+            csr(&[&format!("{own}/ns/default/dc/dc2/svc/web")]),
+            "this datacenter is dc1",
+        ),
+        (
+            csr(&["spiffe://other.consul/ns/default/dc/dc1/svc/web"]),
+            "this mesh is",
+        ),
+        (
+            csr(&[&format!("{own}/agent/client/dc/dc1/id/n")]),
+            "not a SPIFFE id",
+        ),
+        (csr(&["https://example.com"]), "not a SPIFFE id"),
+        (csr(&[]), "it has 0 URI names"),
+        (csr(&[&own, &own]), "it has 2 URI names"),
+        ("no request".to_owned(), "invalid CSR"),
+    ] {
+        let error = fixture.ca.sign_csr(&csr).unwrap_err();
+        assert!(error.is_invalid_request(), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("invalid CSR: ") && text.contains(expected),
+            "{text}"
+        );
+    }
+    assert_eq!(fixture.state().serial, before);
+}
+
+/// Lets every task run until it waits: paused time only moves when nothing else is left to do.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
