@@ -8,44 +8,7 @@ use std::time::Duration;
 use legate_ca::CaConfig;
 use legate_intentions::Action;
 use legate_model::Secret;
-
-/// What is decided where no ACL rule says anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DefaultPolicy {
-    /// Allow what no rule denies. Consul's default.
-    #[default]
-    Allow,
-    /// Deny what no rule allows.
-    Deny,
-}
-
-impl std::str::FromStr for DefaultPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "allow" => Ok(Self::Allow),
-            "deny" => Ok(Self::Deny),
-            other => Err(format!("{other:?} is neither \"allow\" nor \"deny\"")),
-        }
-    }
-}
-
-impl DefaultPolicy {
-    /// The name in settings and in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-}
-
-impl std::fmt::Display for DefaultPolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+pub use legate_model::acl::DefaultPolicy;
 
 /// Access control of a server.
 #[derive(Debug, Clone, Default)]

@@ -1,0 +1,208 @@
+//! Nodes, instances and checks.
+
+use super::{apply, check, deregister, instance, native, node, proxy, refuse, register};
+use crate::{Command, Registration, Rejected, State, Store};
+use legate_model::{CheckServiceNode, CheckStatus, Node};
+
+fn ids(instances: &[CheckServiceNode]) -> Vec<(&str, &str)> {
+    instances
+        .iter()
+        .map(|i| (i.node.node.as_str(), i.service.id.as_str()))
+        .collect()
+}
+
+#[test]
+fn an_instance_is_found_by_every_index() {
+    let store = Store::new();
+    let own_id = Node {
+        id: "6a2d".to_owned(),
+        ..node("n1")
+    };
+    apply(&store, register(own_id, Some(instance("web", "web-1")), vec![]));
+    apply(&store, register(node("n2"), Some(proxy("web", "web-1-proxy")), vec![]));
+    apply(&store, register(node("n2"), Some(native("web", "web-2")), vec![]));
+
+    let state = store.state();
+    assert_eq!(ids(&state.service("web")), [("n1", "web-1"), ("n2", "web-2")]);
+    assert_eq!(ids(&state.connect("web")), [("n2", "web-1-proxy"), ("n2", "web-2")]);
+    assert_eq!(state.instances_on("n2").len(), 2);
+    assert!(state.instance("n1", "web-1").is_some());
+    assert!(state.instance("n2", "web-1").is_none());
+    assert!(state.instance_by_node_id("6A2D", "web-1").is_some());
+    assert_eq!(state.nodes().len(), 2);
+    let names: Vec<_> = state.services().into_keys().collect();
+    assert_eq!(names, ["web", "web-sidecar-proxy"]);
+}
+
+#[test]
+fn names_are_compared_without_regard_to_case() {
+    let store = Store::new();
+    apply(&store, register(node("Node"), Some(instance("Web", "Web-1")), vec![]));
+    apply(&store, register(node("NODE"), Some(instance("web", "web-1")), vec![]));
+    let state = store.state();
+    assert_eq!(state.nodes().len(), 1);
+    assert_eq!(state.service("WEB").len(), 1);
+    assert_eq!(state.service("web")[0].service.id, "web-1");
+}
+
+#[test]
+fn an_identical_registration_takes_no_index() {
+    let store = Store::new();
+    let command = || register(node("n"), Some(instance("web", "w")), vec![check("c", "w")]);
+    let first = apply(&store, command());
+    assert!(first.changed);
+    let again = apply(&store, command());
+    assert!(!again.changed);
+    assert_eq!(again.index, first.index);
+    assert_eq!(store.state().index(), first.index);
+}
+
+#[test]
+fn indexes_say_when_a_row_was_made_and_changed() {
+    let store = Store::new();
+    let first = apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    let mut changed = instance("web", "w");
+    changed.port = 9090;
+    let second = apply(&store, register(node("n"), Some(changed), vec![]));
+    let found = store.state().instance("n", "w").expect("it is there");
+    assert_eq!(found.service.create_index, first.index);
+    assert_eq!(found.service.modify_index, second.index);
+    assert_eq!(found.node.modify_index, first.index);
+}
+
+#[test]
+fn an_instance_that_changes_its_name_leaves_the_old_one() {
+    let store = Store::new();
+    apply(&store, register(node("n"), Some(instance("web", "x")), vec![check("c", "x")]));
+    apply(&store, register(node("n"), Some(instance("api", "x")), vec![]));
+    let state = store.state();
+    assert!(state.service("web").is_empty());
+    let api = state.service("api");
+    assert_eq!(api[0].checks[0].service_name, "api");
+    apply(&store, register(node("n"), Some(proxy("web", "x")), vec![]));
+    apply(&store, register(node("n"), Some(proxy("api", "x")), vec![]));
+    let state = store.state();
+    assert!(state.connect("web").is_empty());
+    assert_eq!(state.connect("api").len(), 1);
+}
+
+#[test]
+fn checks_of_node_and_instance_decide_together() {
+    let store = Store::new();
+    let health = |state: &State| state.instance("n", "w").map(|i| i.health());
+    apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    assert_eq!(health(&store.state()), Some(CheckStatus::Passing));
+
+    let of_node = vec![check("serf", "")];
+    apply(&store, register(node("n"), None, of_node));
+    assert_eq!(health(&store.state()), Some(CheckStatus::Critical));
+    apply(&store, deregister("n", None, Some("serf")));
+    assert_eq!(health(&store.state()), Some(CheckStatus::Passing));
+
+    apply(&store, register(node("n"), Some(instance("api", "a")), vec![check("c", "a")]));
+    assert_eq!(health(&store.state()), Some(CheckStatus::Passing), "another instance's check");
+    apply(&store, register(node("n"), None, vec![check("c", "w")]));
+    assert_eq!(health(&store.state()), Some(CheckStatus::Critical), "the check has moved");
+    let api = store.state().instance("n", "a").expect("it is there");
+    assert!(api.checks.is_empty());
+}
+
+#[test]
+fn removing_takes_along_what_hangs_on_it() {
+    let store = Store::new();
+    let checks = vec![check("c", "w"), check("serf", "")];
+    apply(&store, register(node("n"), Some(instance("web", "w")), checks));
+    apply(&store, register(node("n"), Some(proxy("web", "p")), vec![]));
+
+    apply(&store, deregister("n", Some("w"), None));
+    let state = store.state();
+    assert!(state.service("web").is_empty());
+    assert!(state.check("n", "c").is_none());
+    assert!(state.check("n", "serf").is_some());
+
+    apply(&store, deregister("n", None, None));
+    let state = store.state();
+    assert!(state.nodes().is_empty());
+    assert!(state.connect("web").is_empty());
+    assert!(state.services().is_empty());
+    assert!(state.node_checks("n").is_empty());
+
+    let nothing = apply(&store, deregister("n", None, None));
+    assert!(!nothing.changed);
+    assert_eq!(nothing.index, state.index());
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let store = Store::new();
+    let nowhere = Node {
+        address: String::new(),
+        ..node("ghost")
+    };
+    let rejected = refuse(&store, register(nowhere.clone(), Some(instance("web", "w")), vec![]));
+    assert_eq!(rejected, Rejected::MissingNode { node: "ghost".into() });
+    let skipping = Command::Register(Box::new(Registration {
+        node: nowhere.clone(),
+        service: Some(instance("web", "w")),
+        checks: vec![],
+        skip_node_update: true,
+    }));
+    assert!(matches!(refuse(&store, skipping), Rejected::MissingNode { .. }));
+    let orphan = register(node("n"), None, vec![check("c", "absent")]);
+    let rejected = refuse(&store, orphan);
+    assert!(rejected.to_string().contains("absent"), "{rejected}");
+    assert!(store.state().nodes().is_empty(), "not even the node is registered");
+    let nameless = register(node("n"), Some(instance("", "x")), vec![]);
+    assert!(matches!(refuse(&store, nameless), Rejected::Missing { .. }));
+}
+
+#[test]
+fn a_node_that_exists_can_be_left_alone() {
+    let store = Store::new();
+    apply(&store, register(node("n"), None, vec![]));
+    let other = Node {
+        address: String::new(),
+        ..node("n")
+    };
+    let skipping = Registration {
+        node: other,
+        service: Some(instance("web", "w")),
+        checks: vec![],
+        skip_node_update: true,
+    };
+    apply(&store, Command::Register(Box::new(skipping)));
+    let found = store.state().instance("n", "w").expect("it is registered");
+    assert_eq!(found.node.address, "10.0.0.1");
+}
+
+#[test]
+fn node_ids_are_unique() {
+    let store = Store::new();
+    let with_id = |name: &str, id: &str| Node {
+        id: id.to_owned(),
+        ..node(name)
+    };
+    apply(&store, register(with_id("a", "1"), None, vec![]));
+    let taken = refuse(&store, register(with_id("b", "1"), None, vec![]));
+    assert!(matches!(taken, Rejected::NodeIdTaken { .. }), "{taken}");
+    let renamed = refuse(&store, register(with_id("a", "2"), None, vec![]));
+    assert!(matches!(renamed, Rejected::NodeNameTaken { .. }), "{renamed}");
+
+    let silent = apply(&store, register(node("a"), None, vec![]));
+    assert!(!silent.changed, "a registration without an id keeps the one there is");
+    apply(&store, deregister("a", None, None));
+    apply(&store, register(with_id("b", "1"), None, vec![]));
+    assert_eq!(store.state().node_by_id("1").expect("it is there").node, "b");
+}
+
+#[test]
+fn several_commands_are_one_change_or_none() {
+    let store = Store::new();
+    let good = || register(node("n"), Some(instance("web", "w")), vec![]);
+    let bad = register(node("n"), None, vec![check("c", "absent")]);
+    refuse(&store, Command::All(vec![good(), bad]));
+    assert!(store.state().nodes().is_empty());
+    let before = store.state().index();
+    let both = Command::All(vec![good(), register(node("m"), None, vec![])]);
+    assert_eq!(apply(&store, both).index, before + 1);
+}

@@ -1,0 +1,118 @@
+//! Builders that the tests share, and what they say about a store.
+
+mod access;
+mod catalog;
+mod entries;
+mod random;
+mod watching;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use legate_model::{
+    ConfigEntry, ConnectProxy, HealthCheck, Intention, IntentionAction, Node, ServiceConnect,
+    ServiceDefaults, ServiceInstance, ServiceKind,
+};
+
+use crate::{Applied, Command, Deregistration, Registration, Rejected, Store, TopicWatch};
+
+fn node(name: &str) -> Node {
+    Node {
+        node: name.to_owned(),
+        address: "10.0.0.1".to_owned(),
+        datacenter: "dc1".to_owned(),
+        ..Node::default()
+    }
+}
+
+fn instance(service: &str, id: &str) -> ServiceInstance {
+    ServiceInstance {
+        id: id.to_owned(),
+        service: service.to_owned(),
+        port: 8080,
+        ..ServiceInstance::default()
+    }
+}
+
+fn proxy(destination: &str, id: &str) -> ServiceInstance {
+    ServiceInstance {
+        kind: ServiceKind::ConnectProxy,
+        proxy: ConnectProxy {
+            destination_service_name: destination.to_owned(),
+            ..ConnectProxy::default()
+        },
+        ..instance(&format!("{destination}-sidecar-proxy"), id)
+    }
+}
+
+fn native(service: &str, id: &str) -> ServiceInstance {
+    ServiceInstance {
+        connect: ServiceConnect { native: true },
+        ..instance(service, id)
+    }
+}
+
+fn check(id: &str, service_id: &str) -> HealthCheck {
+    HealthCheck {
+        check_id: id.to_owned(),
+        name: id.to_owned(),
+        service_id: service_id.to_owned(),
+        ..HealthCheck::default()
+    }
+}
+
+fn register(node: Node, service: Option<ServiceInstance>, checks: Vec<HealthCheck>) -> Command {
+    Command::Register(Box::new(Registration {
+        node,
+        service,
+        checks,
+        skip_node_update: false,
+    }))
+}
+
+fn deregister(node: &str, service_id: Option<&str>, check_id: Option<&str>) -> Command {
+    Command::Deregister(Deregistration {
+        node: node.to_owned(),
+        service_id: service_id.map(str::to_owned),
+        check_id: check_id.map(str::to_owned),
+    })
+}
+
+fn defaults(name: &str, protocol: &str) -> Box<ConfigEntry> {
+    Box::new(ConfigEntry::ServiceDefaults(ServiceDefaults {
+        name: name.to_owned(),
+        protocol: protocol.to_owned(),
+        ..ServiceDefaults::default()
+    }))
+}
+
+fn intention(source: &str, destination: &str, action: IntentionAction) -> Command {
+    let mut intention = Intention {
+        source_name: source.to_owned(),
+        destination_name: destination.to_owned(),
+        action: Some(action),
+        ..Intention::default()
+    };
+    intention.normalise();
+    Command::UpsertIntention(Box::new(intention))
+}
+
+/// Applies a command that must not be refused.
+fn apply(store: &Store, command: Command) -> Applied {
+    store.apply(command).expect("the command is accepted")
+}
+
+/// Applies a command that must be refused, and checks that nothing changed.
+fn refuse(store: &Store, command: Command) -> Rejected {
+    let before = store.state().index();
+    let rejected = store.apply(command).expect_err("the command is refused");
+    assert_eq!(store.state().index(), before, "{rejected}");
+    rejected
+}
+
+/// Whether a change is waiting to be seen; seeing it takes it away.
+fn woken(watch: &mut TopicWatch) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    pin!(watch.changed()).poll(&mut context).is_ready()
+}
