@@ -1,1 +1,54 @@
-//! Intentions and their precedence: who may call whom.
+//! Who may call whom: intentions, their precedence, and the rules that a proxy enforces.
+//!
+//! Pure functions over values: nothing here reads the store, renders Envoy configuration, or knows
+//! of namespaces and peers, which are not served. [`check`] answers one question; [`policy`] turns
+//! all intentions of a destination into rules that do not overlap, so that a filter may apply them
+//! in any order. Both give the same answers.
+
+mod check;
+mod policy;
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use legate_model::{Intention, WILDCARD};
+
+pub use check::{Decision, check};
+pub use legate_model::{IntentionAction as Action, precedence};
+pub use policy::{Layer, PermissionRule, Permissions, Policy, Rule, SourceMatch, policy};
+
+/// Brings intentions into the order in which they decide: higher precedence first, then by source
+/// and destination.
+pub fn sort(intentions: &mut [Arc<Intention>]) {
+    intentions.sort_by(|a, b| key(a).cmp(&key(b)));
+}
+
+/// What intentions are ordered by. Precedence is computed: what a stored object says may be stale.
+fn key(intention: &Intention) -> (Reverse<u32>, &str, &str) {
+    let (source, destination) = (&intention.source_name, &intention.destination_name);
+    (
+        Reverse(precedence(source, destination)),
+        source,
+        destination,
+    )
+}
+
+/// The intentions in the order in which they decide, without those that can never decide because an
+/// earlier one is for the same source or for every source.
+fn deciding(intentions: &[Arc<Intention>]) -> Vec<Arc<Intention>> {
+    let mut sorted = intentions.to_vec();
+    sort(&mut sorted);
+    let mut kept: Vec<Arc<Intention>> = Vec::with_capacity(sorted.len());
+    for intention in sorted {
+        let decided = |earlier: &Arc<Intention>| {
+            earlier.source_name == WILDCARD || earlier.source_name == intention.source_name
+        };
+        if !kept.iter().any(decided) {
+            kept.push(intention);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
+use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
 use crate::{DEFAULT_TENANCY, WILDCARD, name};
 
 /// The only type of intention source.
@@ -48,6 +49,20 @@ pub struct IntentionPermission {
     /// Which requests fit.
     #[serde(rename = "HTTP", default)]
     pub http: HttpPermission,
+    /// Requirements on requests' own tokens are not served.
+    #[serde(rename = "JWT", default, skip_serializing)]
+    pub jwt: NotServed,
+}
+
+impl IntentionPermission {
+    /// A permission for requests of any shape, to be narrowed by setting `http`.
+    pub fn new(action: IntentionAction) -> Self {
+        IntentionPermission {
+            action,
+            http: HttpPermission::default(),
+            jwt: NotServed,
+        }
+    }
 }
 
 /// The shape of a request: every condition that is set must hold.
@@ -136,6 +151,21 @@ pub struct Intention {
     pub meta: BTreeMap<String, String>,
     /// Computed from the names: higher decides first.
     pub precedence: u32,
+    /// Requirements on requests' own tokens are not served.
+    #[serde(rename = "JWT", skip_serializing)]
+    pub jwt: NotServed,
+    /// Peering is not served.
+    #[serde(skip_serializing)]
+    pub source_peer: NoPeer,
+    /// Groups of peers are not served.
+    #[serde(skip_serializing)]
+    pub source_sameness_group: NotServed,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub source_partition: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub destination_partition: OnlyDefault,
     /// Index of the write that created the destination's config entry.
     pub create_index: u64,
     /// Index of the last write that changed it.
@@ -156,6 +186,11 @@ impl Default for Intention {
             permissions: Vec::new(),
             meta: BTreeMap::new(),
             precedence: 0,
+            jwt: NotServed,
+            source_peer: NoPeer,
+            source_sameness_group: NotServed,
+            source_partition: OnlyDefault,
+            destination_partition: OnlyDefault,
             create_index: 0,
             modify_index: 0,
         }

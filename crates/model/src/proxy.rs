@@ -216,11 +216,8 @@ pub struct ConnectProxy {
     /// Settings for captured traffic.
     #[serde(skip_serializing_if = "TransparentProxy::is_default")]
     pub transparent_proxy: TransparentProxy,
-    /// `strict`, `permissive` or empty for strict.
-    #[serde(
-        rename = "MutualTLSMode",
-        skip_serializing_if = "crate::config_entry::MutualTlsMode::is_default"
-    )]
+    /// Set by the merge with central configuration only: a registration cannot say it.
+    #[serde(skip)]
     pub mutual_tls_mode: crate::config_entry::MutualTlsMode,
     /// Access log settings.
     #[serde(skip_serializing_if = "AccessLogs::is_default")]
@@ -262,7 +259,6 @@ pub struct Upstream {
     /// The service called.
     pub destination_name: String,
     /// Datacenter of the destination; empty means the proxy's own.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
     /// Where the application dials; empty means 127.0.0.1.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::proxy::ConnectProxy;
+use crate::proxy::{ConnectProxy, is_zero_u16};
 use crate::tenancy::{NoPeer, OnlyDefault};
 
 /// What a service instance is for.
@@ -121,6 +121,7 @@ pub struct ServiceInstance {
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
     /// TCP port; 0 means none.
+    #[serde(skip_serializing_if = "is_zero_u16")]
     pub port: u16,
     /// Unix socket instead of address and port.
     #[serde(skip_serializing_if = "String::is_empty")]

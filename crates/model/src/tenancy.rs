@@ -1,4 +1,6 @@
-//! Namespaces and partitions: accepted where Consul has the field, but only the default one.
+//! Fields that Consul has and that cannot be used here. They are declared all the same, because a
+//! field that is left out is ignored by some decoders, and ignoring one that restricts access would
+//! widen it.
 
 use serde::de::{Deserialize, Deserializer, Error};
 
@@ -44,6 +46,29 @@ impl<'de> Deserialize<'de> for NoPeer {
                 "the peer {name:?} is not served: cluster peering does not exist here, leave the \
                  field out"
             )))
+        }
+    }
+}
+
+/// A field whose meaning is not served: any value but an empty one is refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct NotServed;
+
+impl<'de> Deserialize<'de> for NotServed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde_json::Value;
+        let empty = match Value::deserialize(deserializer)? {
+            Value::Null => true,
+            Value::Bool(value) => !value,
+            Value::Number(number) => number.as_f64() == Some(0.0),
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+        };
+        if empty {
+            Ok(NotServed)
+        } else {
+            Err(D::Error::custom("the field is not served: leave it out"))
         }
     }
 }

@@ -3,9 +3,7 @@
 use std::net::IpAddr;
 
 use crate::invalid::Invalid;
-use crate::proxy::{
-    AccessLogs, AccessLogsType, ConnectProxy, Expose, ProxyMode, Upstream, UpstreamType,
-};
+use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{WILDCARD, meta, name};
 
@@ -184,10 +182,9 @@ impl ConnectProxy {
     }
 
     fn validate_upstreams(&self) -> Result<(), Invalid> {
-        let transparent = self.mode == ProxyMode::Transparent;
         for (i, upstream) in self.upstreams.iter().enumerate() {
             upstream
-                .validate(transparent)
+                .validate()
                 .map_err(|error| error.within(format_args!("Upstreams[{i}]")))?;
             for (j, earlier) in self.upstreams[..i].iter().enumerate() {
                 if earlier.id() == upstream.id() {
@@ -235,13 +232,9 @@ impl Upstream {
         (self.local_bind_port != 0).then_some((address, self.local_bind_port))
     }
 
-    fn validate(&self, transparent: bool) -> Result<(), Invalid> {
-        // A transparent proxy takes settings for every upstream under the wildcard.
-        let for_all = transparent && self.destination_name == WILDCARD;
-        if !for_all {
-            name::validate_upstream(&self.destination_name)
-                .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
-        }
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_upstream(&self.destination_name)
+            .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
         if self.has_local_socket() {
             if self.local_bind_port != 0 || !self.local_bind_address.is_empty() {
                 return Err(Invalid::new(
@@ -249,7 +242,7 @@ impl Upstream {
                     "it cannot be used together with LocalBindAddress or LocalBindPort",
                 ));
             }
-        } else if self.local_bind_port == 0 && !transparent {
+        } else if self.local_bind_port == 0 {
             return Err(Invalid::new(
                 "LocalBindPort",
                 "LocalBindPort or LocalBindSocketPath must say where the application dials",

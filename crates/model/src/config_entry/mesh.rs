@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::meta;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{NotServed, OnlyDefault};
 
 /// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +35,9 @@ pub struct Mesh {
     /// HTTP handling.
     #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
     pub http: Option<MeshHttp>,
+    /// Peering is not served.
+    #[serde(skip_serializing)]
+    pub peering: NotServed,
     /// Whether Envoy refuses routes to clusters that it does not know.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub validate_clusters: bool,

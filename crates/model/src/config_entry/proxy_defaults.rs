@@ -8,7 +8,7 @@ use crate::config_entry::MutualTlsMode;
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{NotServed, OnlyDefault};
 use crate::{Opaque, meta};
 
 /// Settings of every proxy; the only name is `global`.
@@ -24,7 +24,6 @@ pub struct ProxyDefaults {
     #[serde(skip_serializing)]
     pub partition: OnlyDefault,
     /// Opaque proxy settings; keys are kept as they are.
-    #[serde(skip_serializing_if = "Opaque::is_empty")]
     pub config: Opaque,
     /// How traffic reaches proxies.
     #[serde(skip_serializing_if = "ProxyMode::is_default")]
@@ -42,8 +41,13 @@ pub struct ProxyDefaults {
     /// Paths reachable without mutual TLS.
     pub expose: Expose,
     /// Access logs.
-    #[serde(skip_serializing_if = "AccessLogs::is_default")]
     pub access_logs: AccessLogs,
+    /// Choice of failover targets by locality is not served.
+    #[serde(skip_serializing)]
+    pub failover_policy: NotServed,
+    /// Preference of near instances is not served.
+    #[serde(skip_serializing)]
+    pub prioritize_by_locality: NotServed,
     /// Extensions, before those of `service-defaults`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub envoy_extensions: Vec<EnvoyExtension>,

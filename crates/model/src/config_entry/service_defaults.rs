@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{NotServed, OnlyDefault};
 use crate::{WILDCARD, duration, meta, name};
 
 /// Whether a service takes connections without mutual TLS.
@@ -140,7 +140,6 @@ pub struct ServiceDefaults {
     #[serde(skip_serializing)]
     pub partition: OnlyDefault,
     /// `tcp`, `http`, `http2`, `grpc`; empty means what `proxy-defaults` says, else tcp.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
     /// How traffic reaches its proxies.
     #[serde(skip_serializing_if = "ProxyMode::is_default")]
@@ -163,6 +162,12 @@ pub struct ServiceDefaults {
     /// Settings for the services that it calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_config: Option<UpstreamConfiguration>,
+    /// Services outside the mesh as destinations are not served.
+    #[serde(skip_serializing)]
+    pub destination: NotServed,
+    /// Limits on request rates are not served.
+    #[serde(skip_serializing)]
+    pub rate_limits: NotServed,
     /// Inbound connections of a proxy at a time; 0 means no limit.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub max_inbound_connections: u32,

@@ -10,7 +10,7 @@ use crate::intention::{
     precedence, validate_source,
 };
 use crate::invalid::Invalid;
-use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
 use crate::{meta, name};
 
 /// Who may call one service.
@@ -27,6 +27,9 @@ pub struct ServiceIntentions {
     pub partition: OnlyDefault,
     /// The callers, in the order in which they decide once normalised.
     pub sources: Vec<SourceIntention>,
+    /// Requirements on requests' own tokens are not served.
+    #[serde(rename = "JWT", skip_serializing)]
+    pub jwt: NotServed,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
@@ -51,6 +54,9 @@ pub struct SourceIntention {
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub peer: NoPeer,
+    /// Groups of peers are not served.
+    #[serde(skip_serializing)]
+    pub sameness_group: NotServed,
     /// What happens to every connection; unset when there are permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<IntentionAction>,
@@ -91,9 +97,9 @@ impl ServiceIntentions {
             }
             normalise_permissions(&mut source.permissions);
         }
-        self.sources.sort_by(|a, b| {
-            (Reverse(a.precedence), &a.name).cmp(&(Reverse(b.precedence), &b.name))
-        });
+        // Stable: sources of the same precedence stay as the user ordered them.
+        self.sources
+            .sort_by_key(|source| Reverse(source.precedence));
     }
 
     pub(super) fn validate(&self) -> Result<(), Invalid> {

@@ -1,0 +1,343 @@
+//! Precedence, single decisions, and agreement of decisions with rules.
+
+use std::sync::Arc;
+
+use legate_model::{HttpPermission, Intention, IntentionPermission};
+use proptest::prelude::*;
+
+use super::*;
+
+fn intention(source: &str, destination: &str, action: Action) -> Arc<Intention> {
+    Arc::new(Intention {
+        source_name: source.to_owned(),
+        destination_name: destination.to_owned(),
+        action: Some(action),
+        ..Intention::default()
+    })
+}
+
+fn by_request(source: &str, destination: &str, permissions: &[(Action, &str)]) -> Arc<Intention> {
+    let permissions = permissions
+        .iter()
+        .map(|(action, path)| IntentionPermission {
+            action: *action,
+            http: prefix(path),
+            ..IntentionPermission::new(*action)
+        });
+    Arc::new(Intention {
+        source_name: source.to_owned(),
+        destination_name: destination.to_owned(),
+        permissions: permissions.collect(),
+        ..Intention::default()
+    })
+}
+
+fn prefix(path: &str) -> HttpPermission {
+    HttpPermission {
+        path_prefix: path.to_owned(),
+        ..HttpPermission::default()
+    }
+}
+
+fn every(except: &[&str]) -> SourceMatch {
+    SourceMatch {
+        name: None,
+        except: except.iter().map(|name| only(name)).collect(),
+    }
+}
+
+fn only(name: &str) -> SourceMatch {
+    SourceMatch {
+        name: Some(name.to_owned()),
+        except: Vec::new(),
+    }
+}
+
+fn all(source: SourceMatch) -> Rule {
+    Rule {
+        source,
+        permissions: Permissions::All,
+    }
+}
+
+#[test]
+fn specific_names_come_first() {
+    let mut list = vec![
+        intention("*", "*", Action::Deny),
+        intention("web", "*", Action::Deny),
+        intention("*", "api", Action::Deny),
+        intention("web", "api", Action::Deny),
+        intention("admin", "api", Action::Deny),
+    ];
+    sort(&mut list);
+    let order: Vec<_> = list
+        .iter()
+        .map(|i| {
+            let (source, destination) = (i.source_name.as_str(), i.destination_name.as_str());
+            (precedence(source, destination), source, destination)
+        })
+        .collect();
+    assert_eq!(
+        order,
+        [
+            (9, "admin", "api"),
+            (9, "web", "api"),
+            (8, "*", "api"),
+            (6, "web", "*"),
+            (5, "*", "*"),
+        ]
+    );
+}
+
+#[test]
+fn the_first_match_decides() {
+    let list = [
+        intention("*", "*", Action::Deny),
+        intention("web", "api", Action::Allow),
+    ];
+    let web = check(&list, "web", Action::Deny);
+    assert_eq!(web.action, Action::Allow);
+    assert_eq!(web.matched.as_ref(), Some(&list[1]));
+    assert!(web.reason.contains("web => api"), "{}", web.reason);
+    let other = check(&list, "other", Action::Allow);
+    assert_eq!(other.action, Action::Deny);
+    assert_eq!(other.matched.as_ref(), Some(&list[0]));
+}
+
+#[test]
+fn without_a_match_the_default_decides() {
+    for default in [Action::Allow, Action::Deny] {
+        let decision = check(&[intention("web", "api", Action::Allow)], "other", default);
+        assert_eq!(decision.action, default);
+        assert_eq!(decision.matched, None);
+        assert!(
+            decision.reason.contains("default policy"),
+            "{}",
+            decision.reason
+        );
+    }
+}
+
+#[test]
+fn permissions_refuse_connections() {
+    let list = [by_request("web", "api", &[(Action::Allow, "/")])];
+    let decision = check(&list, "web", Action::Allow);
+    assert_eq!(decision.action, Action::Deny);
+    assert!(
+        decision.reason.contains("permissions"),
+        "{}",
+        decision.reason
+    );
+}
+
+#[test]
+fn the_filter_does_the_opposite_of_the_default() {
+    let closed = policy(&[], Action::Deny, Layer::L4);
+    assert_eq!(
+        closed,
+        Policy {
+            filter_action: Action::Allow,
+            rules: vec![]
+        }
+    );
+    assert_eq!(
+        policy(&[], Action::Allow, Layer::L4).filter_action,
+        Action::Deny
+    );
+}
+
+#[test]
+fn a_wildcard_leaves_out_whoever_has_an_own_intention() {
+    let list = [
+        intention("*", "api", Action::Allow),
+        intention("web", "api", Action::Deny),
+        intention("admin", "api", Action::Allow),
+    ];
+    assert_eq!(
+        policy(&list, Action::Deny, Layer::L4).rules,
+        [all(only("admin")), all(every(&["admin", "web"]))]
+    );
+    assert_eq!(
+        policy(&list, Action::Allow, Layer::L4).rules,
+        [all(only("web"))]
+    );
+}
+
+#[test]
+fn an_intention_behind_another_for_the_same_source_has_no_rule() {
+    let list = [
+        intention("web", "*", Action::Allow),
+        intention("web", "api", Action::Deny),
+    ];
+    assert_eq!(policy(&list, Action::Deny, Layer::L4).rules, []);
+}
+
+#[test]
+fn an_intention_behind_one_for_every_source_has_no_rule() {
+    // `* => api` (8) comes before `web => *` (6), although the latter names its source.
+    let list = [
+        intention("*", "api", Action::Deny),
+        intention("web", "*", Action::Allow),
+    ];
+    assert_eq!(policy(&list, Action::Deny, Layer::L4).rules, []);
+    assert_eq!(check(&list, "web", Action::Deny).action, Action::Deny);
+}
+
+#[test]
+fn requests_are_left_out_that_an_earlier_permission_decides() {
+    let list = [by_request(
+        "web",
+        "api",
+        &[
+            (Action::Deny, "/v2/admin"),
+            (Action::Allow, "/v2"),
+            (Action::Allow, "/health"),
+        ],
+    )];
+    let rule = |path: &str, except: &[&str]| PermissionRule {
+        http: prefix(path),
+        except: except.iter().map(|path| prefix(path)).collect(),
+    };
+    assert_eq!(
+        policy(&list, Action::Deny, Layer::L7).rules,
+        [Rule {
+            source: only("web"),
+            permissions: Permissions::List(vec![
+                rule("/v2", &["/v2/admin"]),
+                rule("/health", &["/v2/admin"]),
+            ]),
+        }]
+    );
+    assert_eq!(
+        policy(&list, Action::Allow, Layer::L7).rules,
+        [Rule {
+            source: only("web"),
+            permissions: Permissions::List(vec![rule("/v2/admin", &[])]),
+        }]
+    );
+    // A filter for connections cannot tell requests apart.
+    assert_eq!(policy(&list, Action::Deny, Layer::L4).rules, []);
+    assert_eq!(
+        policy(&list, Action::Allow, Layer::L4).rules,
+        [all(only("web"))]
+    );
+}
+
+#[test]
+fn permissions_that_say_what_the_default_says_make_no_rule() {
+    let list = [
+        by_request("web", "api", &[(Action::Deny, "/")]),
+        intention("*", "api", Action::Allow),
+    ];
+    assert_eq!(
+        policy(&list, Action::Deny, Layer::L7).rules,
+        [all(every(&["web"]))]
+    );
+}
+
+impl SourceMatch {
+    fn matches(&self, source: &str) -> bool {
+        self.name.as_deref().is_none_or(|name| name == source)
+            && !self.except.iter().any(|except| except.matches(source))
+    }
+}
+
+fn fits(http: &HttpPermission, path: &str) -> bool {
+    path.starts_with(&http.path_prefix)
+}
+
+/// What a filter with the policy does to a request.
+fn enforce(policy: &Policy, source: &str, path: &str) -> Action {
+    let matched = policy.rules.iter().any(|rule| {
+        rule.source.matches(source)
+            && match &rule.permissions {
+                Permissions::All => true,
+                Permissions::List(list) => list.iter().any(|permission| {
+                    fits(&permission.http, path)
+                        && !permission.except.iter().any(|except| fits(except, path))
+                }),
+            }
+    });
+    match (matched, policy.filter_action) {
+        (true, action) => action,
+        (false, Action::Allow) => Action::Deny,
+        (false, Action::Deny) => Action::Allow,
+    }
+}
+
+/// What intentions mean for a request: the first for the source, in it the first permission.
+fn decide(list: &[Arc<Intention>], source: &str, path: &str, default: Action) -> Action {
+    let decision = check(list, source, default);
+    match decision.matched {
+        Some(intention) if intention.action.is_none() => intention
+            .permissions
+            .iter()
+            .find(|permission| fits(&permission.http, path))
+            .map_or(default, |permission| permission.action),
+        _ => decision.action,
+    }
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    prop_oneof![Just(Action::Allow), Just(Action::Deny)]
+}
+
+const PATHS: [&str; 6] = ["/", "/a", "/a/b", "/b", "/b/c", "/c"];
+
+prop_compose! {
+    fn any_intention()(
+        source in prop_oneof![Just("*"), Just("web"), Just("admin"), Just("cron")],
+        destination in prop_oneof![Just("*"), Just("api")],
+        action in any_action(),
+        permissions in prop::collection::vec((any_action(), 0..PATHS.len()), 0..5),
+    ) -> Arc<Intention> {
+        if permissions.is_empty() || destination == "*" {
+            intention(source, destination, action)
+        } else {
+            let list: Vec<_> = permissions.into_iter().map(|(a, i)| (a, PATHS[i])).collect();
+            by_request(source, destination, &list)
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn rules_agree_with_decisions(
+        list in prop::collection::vec(any_intention(), 0..10),
+        default in any_action(),
+    ) {
+        let connections = policy(&list, default, Layer::L4);
+        let requests = policy(&list, default, Layer::L7);
+        for source in ["web", "admin", "cron", "stranger"] {
+            prop_assert_eq!(
+                enforce(&connections, source, "/"),
+                check(&list, source, default).action,
+                "{} {:?}", source, connections
+            );
+            for path in PATHS {
+                prop_assert_eq!(
+                    enforce(&requests, source, path),
+                    decide(&list, source, path, default),
+                    "{} {} {:?}", source, path, requests
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_different_intentions_does_not_matter(
+        list in prop::collection::btree_map(
+            (0..4usize, 0..2usize), any_action(), 0..8
+        ).prop_map(|map| map.into_iter().map(|((source, destination), action)| intention(
+            ["*", "web", "admin", "cron"][source], ["*", "api"][destination], action,
+        )).collect::<Vec<_>>()),
+        default in any_action(),
+    ) {
+        let mut reversed = list.clone();
+        reversed.reverse();
+        prop_assert_eq!(
+            policy(&list, default, Layer::L7),
+            policy(&reversed, default, Layer::L7)
+        );
+    }
+}
