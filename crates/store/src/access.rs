@@ -52,7 +52,8 @@ impl Access {
 
     pub(crate) fn rules_of(&self, method: &str) -> impl Iterator<Item = &Arc<BindingRule>> {
         let method = fold(method);
-        self.rules().filter(move |rule| fold(&rule.auth_method) == method)
+        self.rules()
+            .filter(move |rule| fold(&rule.auth_method) == method)
     }
 }
 
@@ -71,7 +72,11 @@ impl Access {
         }
         let key = fold(&token.accessor_id);
         let secret: Key = token.secret_id.expose().into();
-        if self.secrets.get(&secret).is_some_and(|holder| *holder != key) {
+        if self
+            .secrets
+            .get(&secret)
+            .is_some_and(|holder| *holder != key)
+        {
             return Err(Rejected::SecretTaken);
         }
         let existing = self.tokens.get(&key).cloned();

@@ -43,7 +43,11 @@ pub(crate) fn apply(state: &State, command: Command) -> Result<Outcome, Rejected
     }
     Ok(Outcome {
         applied: Applied {
-            index: if changed { changes.index } else { state.index() },
+            index: if changed {
+                changes.index
+            } else {
+                state.index()
+            },
             changed,
             serial,
         },

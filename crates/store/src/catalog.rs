@@ -141,10 +141,7 @@ impl Catalog {
     }
 }
 
-fn rows_of(
-    index: &OrdSet<(Key, Key, Key)>,
-    name: Key,
-) -> impl Iterator<Item = &(Key, Key, Key)> {
+fn rows_of(index: &OrdSet<(Key, Key, Key)>, name: Key) -> impl Iterator<Item = &(Key, Key, Key)> {
     index
         .range((name.clone(), Key::from(""), Key::from(""))..)
         .take_while(move |(of, _, _)| *of == name)

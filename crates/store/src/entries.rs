@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use legate_model::{ConfigEntry, ConfigKind, Intention, ServiceIntentions, SourceIntention, WILDCARD};
+use legate_model::{
+    ConfigEntry, ConfigKind, Intention, ServiceIntentions, SourceIntention, WILDCARD,
+};
 
 use crate::apply::Changes;
 use crate::catalog::Key;

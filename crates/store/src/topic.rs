@@ -95,6 +95,8 @@ impl Topic {
             Self::Service(_) => Some(Family::Service),
             Self::Connect(_) => Some(Family::Connect),
             Self::Instance { .. } => Some(Family::Instance),
+            // Those for everybody are one topic, and part of all the others.
+            Self::IntentionsFor(name) if &**name == WILDCARD => None,
             Self::IntentionsFor(_) => Some(Family::Intentions),
             Self::ConfigEntry { .. } => Some(Family::ConfigEntry),
             Self::Nodes
@@ -113,7 +115,7 @@ impl Topic {
         match self {
             Self::IntentionsFor(name) if &**name != WILDCARD => {
                 Some(Self::IntentionsFor(WILDCARD.into()))
-            },
+            }
             _ => None,
         }
     }

@@ -21,10 +21,7 @@ struct Waiting {
 }
 
 impl Registry {
-    pub(crate) fn watch(
-        self: &Arc<Self>,
-        topics: impl IntoIterator<Item = Topic>,
-    ) -> TopicWatch {
+    pub(crate) fn watch(self: &Arc<Self>, topics: impl IntoIterator<Item = Topic>) -> TopicWatch {
         let mut all: Vec<Topic> = Vec::new();
         for topic in topics {
             let topic = topic.folded();
@@ -57,7 +54,12 @@ impl Registry {
     pub(crate) fn wake<'a>(&self, topics: impl IntoIterator<Item = &'a Topic>) {
         let waiting = self.lock();
         for topic in topics {
-            for bell in waiting.by_topic.get(topic).into_iter().flat_map(HashMap::values) {
+            for bell in waiting
+                .by_topic
+                .get(topic)
+                .into_iter()
+                .flat_map(HashMap::values)
+            {
                 bell.notify_one();
             }
         }

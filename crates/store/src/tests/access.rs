@@ -38,8 +38,17 @@ fn a_token_is_found_by_both_halves() {
     apply(&store, token("a", "secret", ""));
     assert!(!apply(&store, token("a", "secret", "")).changed);
     let state = store.state();
-    assert_eq!(state.token_by_secret("secret").expect("it is there").accessor_id, "a");
-    assert!(state.token_by_secret("SECRET").is_none(), "secrets are compared exactly");
+    assert_eq!(
+        state
+            .token_by_secret("secret")
+            .expect("it is there")
+            .accessor_id,
+        "a"
+    );
+    assert!(
+        state.token_by_secret("SECRET").is_none(),
+        "secrets are compared exactly"
+    );
     assert!(state.token_by_accessor("a").is_some());
 
     apply(&store, token("a", "changed", ""));
@@ -48,7 +57,10 @@ fn a_token_is_found_by_both_halves() {
     assert_eq!(taken, Rejected::SecretTaken);
     assert!(!format!("{taken} {taken:?}").contains("changed"));
 
-    apply(&store, Command::DeleteToken(TokenKey::Secret(Secret::new("changed"))));
+    apply(
+        &store,
+        Command::DeleteToken(TokenKey::Secret(Secret::new("changed"))),
+    );
     assert!(store.state().tokens().is_empty());
     let gone = TokenKey::Accessor("a".to_owned());
     assert!(!apply(&store, Command::DeleteToken(gone)).changed);
@@ -120,6 +132,9 @@ fn serial_numbers_are_given_once_and_wake_nobody() {
     assert!(woken(&mut roots));
     assert_eq!(apply(&store, Command::ReserveSerial).serial, 7);
     let state = store.state();
-    assert_eq!(state.ca_roots().expect("there are roots").active_root_id, "r2");
+    assert_eq!(
+        state.ca_roots().expect("there are roots").active_root_id,
+        "r2"
+    );
     assert!(!format!("{:?}", state.ca()).contains("a private key"));
 }

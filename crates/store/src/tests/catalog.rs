@@ -18,13 +18,28 @@ fn an_instance_is_found_by_every_index() {
         id: "6a2d".to_owned(),
         ..node("n1")
     };
-    apply(&store, register(own_id, Some(instance("web", "web-1")), vec![]));
-    apply(&store, register(node("n2"), Some(proxy("web", "web-1-proxy")), vec![]));
-    apply(&store, register(node("n2"), Some(native("web", "web-2")), vec![]));
+    apply(
+        &store,
+        register(own_id, Some(instance("web", "web-1")), vec![]),
+    );
+    apply(
+        &store,
+        register(node("n2"), Some(proxy("web", "web-1-proxy")), vec![]),
+    );
+    apply(
+        &store,
+        register(node("n2"), Some(native("web", "web-2")), vec![]),
+    );
 
     let state = store.state();
-    assert_eq!(ids(&state.service("web")), [("n1", "web-1"), ("n2", "web-2")]);
-    assert_eq!(ids(&state.connect("web")), [("n2", "web-1-proxy"), ("n2", "web-2")]);
+    assert_eq!(
+        ids(&state.service("web")),
+        [("n1", "web-1"), ("n2", "web-2")]
+    );
+    assert_eq!(
+        ids(&state.connect("web")),
+        [("n2", "web-1-proxy"), ("n2", "web-2")]
+    );
     assert_eq!(state.instances_on("n2").len(), 2);
     assert!(state.instance("n1", "web-1").is_some());
     assert!(state.instance("n2", "web-1").is_none());
@@ -37,8 +52,14 @@ fn an_instance_is_found_by_every_index() {
 #[test]
 fn names_are_compared_without_regard_to_case() {
     let store = Store::new();
-    apply(&store, register(node("Node"), Some(instance("Web", "Web-1")), vec![]));
-    apply(&store, register(node("NODE"), Some(instance("web", "web-1")), vec![]));
+    apply(
+        &store,
+        register(node("Node"), Some(instance("Web", "Web-1")), vec![]),
+    );
+    apply(
+        &store,
+        register(node("NODE"), Some(instance("web", "web-1")), vec![]),
+    );
     let state = store.state();
     assert_eq!(state.nodes().len(), 1);
     assert_eq!(state.service("WEB").len(), 1);
@@ -60,7 +81,10 @@ fn an_identical_registration_takes_no_index() {
 #[test]
 fn indexes_say_when_a_row_was_made_and_changed() {
     let store = Store::new();
-    let first = apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    let first = apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     let mut changed = instance("web", "w");
     changed.port = 9090;
     let second = apply(&store, register(node("n"), Some(changed), vec![]));
@@ -73,8 +97,14 @@ fn indexes_say_when_a_row_was_made_and_changed() {
 #[test]
 fn an_instance_that_changes_its_name_leaves_the_old_one() {
     let store = Store::new();
-    apply(&store, register(node("n"), Some(instance("web", "x")), vec![check("c", "x")]));
-    apply(&store, register(node("n"), Some(instance("api", "x")), vec![]));
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "x")), vec![check("c", "x")]),
+    );
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "x")), vec![]),
+    );
     let state = store.state();
     assert!(state.service("web").is_empty());
     let api = state.service("api");
@@ -90,7 +120,10 @@ fn an_instance_that_changes_its_name_leaves_the_old_one() {
 fn checks_of_node_and_instance_decide_together() {
     let store = Store::new();
     let health = |state: &State| state.instance("n", "w").map(|i| i.health());
-    apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     assert_eq!(health(&store.state()), Some(CheckStatus::Passing));
 
     let of_node = vec![check("serf", "")];
@@ -99,10 +132,21 @@ fn checks_of_node_and_instance_decide_together() {
     apply(&store, deregister("n", None, Some("serf")));
     assert_eq!(health(&store.state()), Some(CheckStatus::Passing));
 
-    apply(&store, register(node("n"), Some(instance("api", "a")), vec![check("c", "a")]));
-    assert_eq!(health(&store.state()), Some(CheckStatus::Passing), "another instance's check");
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "a")), vec![check("c", "a")]),
+    );
+    assert_eq!(
+        health(&store.state()),
+        Some(CheckStatus::Passing),
+        "another instance's check"
+    );
     apply(&store, register(node("n"), None, vec![check("c", "w")]));
-    assert_eq!(health(&store.state()), Some(CheckStatus::Critical), "the check has moved");
+    assert_eq!(
+        health(&store.state()),
+        Some(CheckStatus::Critical),
+        "the check has moved"
+    );
     let api = store.state().instance("n", "a").expect("it is there");
     assert!(api.checks.is_empty());
 }
@@ -111,7 +155,10 @@ fn checks_of_node_and_instance_decide_together() {
 fn removing_takes_along_what_hangs_on_it() {
     let store = Store::new();
     let checks = vec![check("c", "w"), check("serf", "")];
-    apply(&store, register(node("n"), Some(instance("web", "w")), checks));
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), checks),
+    );
     apply(&store, register(node("n"), Some(proxy("web", "p")), vec![]));
 
     apply(&store, deregister("n", Some("w"), None));
@@ -139,19 +186,33 @@ fn what_is_missing_is_named() {
         address: String::new(),
         ..node("ghost")
     };
-    let rejected = refuse(&store, register(nowhere.clone(), Some(instance("web", "w")), vec![]));
-    assert_eq!(rejected, Rejected::MissingNode { node: "ghost".into() });
+    let rejected = refuse(
+        &store,
+        register(nowhere.clone(), Some(instance("web", "w")), vec![]),
+    );
+    assert_eq!(
+        rejected,
+        Rejected::MissingNode {
+            node: "ghost".into()
+        }
+    );
     let skipping = Command::Register(Box::new(Registration {
         node: nowhere.clone(),
         service: Some(instance("web", "w")),
         checks: vec![],
         skip_node_update: true,
     }));
-    assert!(matches!(refuse(&store, skipping), Rejected::MissingNode { .. }));
+    assert!(matches!(
+        refuse(&store, skipping),
+        Rejected::MissingNode { .. }
+    ));
     let orphan = register(node("n"), None, vec![check("c", "absent")]);
     let rejected = refuse(&store, orphan);
     assert!(rejected.to_string().contains("absent"), "{rejected}");
-    assert!(store.state().nodes().is_empty(), "not even the node is registered");
+    assert!(
+        store.state().nodes().is_empty(),
+        "not even the node is registered"
+    );
     let nameless = register(node("n"), Some(instance("", "x")), vec![]);
     assert!(matches!(refuse(&store, nameless), Rejected::Missing { .. }));
 }
@@ -186,13 +247,22 @@ fn node_ids_are_unique() {
     let taken = refuse(&store, register(with_id("b", "1"), None, vec![]));
     assert!(matches!(taken, Rejected::NodeIdTaken { .. }), "{taken}");
     let renamed = refuse(&store, register(with_id("a", "2"), None, vec![]));
-    assert!(matches!(renamed, Rejected::NodeNameTaken { .. }), "{renamed}");
+    assert!(
+        matches!(renamed, Rejected::NodeNameTaken { .. }),
+        "{renamed}"
+    );
 
     let silent = apply(&store, register(node("a"), None, vec![]));
-    assert!(!silent.changed, "a registration without an id keeps the one there is");
+    assert!(
+        !silent.changed,
+        "a registration without an id keeps the one there is"
+    );
     apply(&store, deregister("a", None, None));
     apply(&store, register(with_id("b", "1"), None, vec![]));
-    assert_eq!(store.state().node_by_id("1").expect("it is there").node, "b");
+    assert_eq!(
+        store.state().node_by_id("1").expect("it is there").node,
+        "b"
+    );
 }
 
 #[test]

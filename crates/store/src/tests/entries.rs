@@ -30,11 +30,19 @@ fn compare_and_set_writes_only_what_was_seen() {
     assert_eq!(actual, made.index);
 
     let same = apply(&store, upsert(web("http"), Some(made.index)));
-    assert!(!same.changed, "identical, and still what the caller has seen");
+    assert!(
+        !same.changed,
+        "identical, and still what the caller has seen"
+    );
     let changed = apply(&store, upsert(web("grpc"), Some(made.index)));
     refuse(&store, delete("web", Some(made.index)));
     apply(&store, delete("web", Some(changed.index)));
-    assert!(store.state().config_entry(ConfigKind::ServiceDefaults, "web").is_none());
+    assert!(
+        store
+            .state()
+            .config_entry(ConfigKind::ServiceDefaults, "web")
+            .is_none()
+    );
     assert!(!apply(&store, delete("web", None)).changed);
 }
 
@@ -47,7 +55,10 @@ fn kinds_are_listed_apart() {
     let state = store.state();
     let names = |kind| -> Vec<String> {
         let entries = state.config_entries(kind);
-        entries.iter().map(|entry| entry.name().to_owned()).collect()
+        entries
+            .iter()
+            .map(|entry| entry.name().to_owned())
+            .collect()
     };
     assert_eq!(names(ConfigKind::ServiceDefaults), ["api", "web"]);
     assert_eq!(names(ConfigKind::ServiceIntentions), ["api"]);
@@ -66,10 +77,24 @@ fn intentions_live_in_the_entry_of_their_destination() {
     let pairs: Vec<_> = state
         .intentions_for("api")
         .iter()
-        .map(|i| (i.source_name.clone(), i.destination_name.clone(), i.precedence))
+        .map(|i| {
+            (
+                i.source_name.clone(),
+                i.destination_name.clone(),
+                i.precedence,
+            )
+        })
         .collect();
-    let expected = [("web", "api", 9), ("*", "api", 8), ("web", "*", 6), ("*", "*", 5)];
-    assert_eq!(pairs, expected.map(|(s, d, p)| (s.to_owned(), d.to_owned(), p)));
+    let expected = [
+        ("web", "api", 9),
+        ("*", "api", 8),
+        ("web", "*", 6),
+        ("*", "*", 5),
+    ];
+    assert_eq!(
+        pairs,
+        expected.map(|(s, d, p)| (s.to_owned(), d.to_owned(), p))
+    );
     assert_eq!(state.intentions_for("other").len(), 2);
     assert_eq!(state.intentions_for("*").len(), 2);
     assert_eq!(state.intentions().len(), 4);
@@ -101,6 +126,10 @@ fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
     apply(&store, remove());
     let state = store.state();
     assert!(state.intentions().is_empty());
-    assert!(state.config_entry(ConfigKind::ServiceIntentions, "api").is_none());
+    assert!(
+        state
+            .config_entry(ConfigKind::ServiceIntentions, "api")
+            .is_none()
+    );
     assert!(!apply(&store, remove()).changed);
 }

@@ -19,7 +19,10 @@ fn of(name: &str) -> Topic {
 #[test]
 fn only_those_who_watch_what_changed_wake() {
     let store = Store::new();
-    apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     let mut web = store.watch([service("web")]);
     let mut api = store.watch([service("api")]);
     let mut mesh = store.watch([Topic::Connect("web".into())]);
@@ -30,12 +33,18 @@ fn only_those_who_watch_what_changed_wake() {
     assert_eq!((woken(&mut mesh), woken(&mut names)), (false, false));
 
     apply(&store, register(node("n"), Some(proxy("web", "p")), vec![]));
-    assert_eq!((woken(&mut web), woken(&mut mesh), woken(&mut names)), (false, true, true));
+    assert_eq!(
+        (woken(&mut web), woken(&mut mesh), woken(&mut names)),
+        (false, true, true)
+    );
 
     let mut moved = node("n");
     moved.address = "10.0.0.2".to_owned();
     apply(&store, register(moved, None, vec![]));
-    assert_eq!((woken(&mut web), woken(&mut api), woken(&mut mesh)), (true, false, true));
+    assert_eq!(
+        (woken(&mut web), woken(&mut api), woken(&mut mesh)),
+        (true, false, true)
+    );
     assert!(!woken(&mut web), "one change wakes once");
 }
 
@@ -85,7 +94,10 @@ fn indexes_move_forward_when_rows_vanish_and_do_not_pile_up() {
     let few = store.state().topic_count();
     for i in 0..100 {
         let name = format!("s{i}");
-        apply(&store, register(node("n"), Some(instance(&name, &name)), vec![]));
+        apply(
+            &store,
+            register(node("n"), Some(instance(&name, &name)), vec![]),
+        );
         apply(&store, deregister("n", Some(&name), None));
     }
     assert_eq!(store.state().topic_count(), few);
@@ -109,50 +121,92 @@ async fn without_an_index_the_answer_comes_at_once() {
     let store = Store::new();
     let start = Instant::now();
     let answer = ports(&store, 0).await;
-    assert_eq!(answer, Answer { index: 1, value: vec![] });
+    assert_eq!(
+        answer,
+        Answer {
+            index: 1,
+            value: vec![]
+        }
+    );
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_newer_comes_at_once_and_the_rest_is_waited_for() {
     let store = Store::new();
-    let applied = apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    let applied = apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     assert_eq!(ports(&store, 1).await.index, applied.index);
 
     let mut waiting = std::pin::pin!(ports(&store, applied.index));
     let soon = Duration::from_secs(5);
     assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
-    apply(&store, register(node("n"), Some(instance("api", "a")), vec![]));
-    assert!(tokio::time::timeout(soon, &mut waiting).await.is_err(), "another service");
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "a")), vec![]),
+    );
+    assert!(
+        tokio::time::timeout(soon, &mut waiting).await.is_err(),
+        "another service"
+    );
     let changed = apply(&store, deregister("n", Some("w"), None));
     let answer = waiting.await;
-    assert_eq!(answer, Answer { index: changed.index, value: vec![] });
+    assert_eq!(
+        answer,
+        Answer {
+            index: changed.index,
+            value: vec![]
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_over_answers_with_the_same_index() {
     let store = Store::new();
-    let applied = apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    let applied = apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     let start = Instant::now();
     let answer = ports(&store, applied.index).await;
     assert_eq!(start.elapsed(), Duration::from_secs(60));
-    assert_eq!(answer, Answer { index: applied.index, value: vec![8080] });
+    assert_eq!(
+        answer,
+        Answer {
+            index: applied.index,
+            value: vec![8080]
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_leaves_the_result_as_it_was_does_not_end_the_wait() {
     let store = Store::new();
-    let applied = apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    let applied = apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     let mut waiting = std::pin::pin!(ports(&store, applied.index));
     let soon = Duration::from_secs(5);
     assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
     let touched = apply(&store, register(node("n"), None, vec![check("c", "w")]));
-    assert!(tokio::time::timeout(soon, &mut waiting).await.is_err(), "the port is the same");
+    assert!(
+        tokio::time::timeout(soon, &mut waiting).await.is_err(),
+        "the port is the same"
+    );
     let mut other = instance("web", "w");
     other.port = 1;
     let changed = apply(&store, register(node("n"), Some(other), vec![]));
     assert!(changed.index > touched.index);
-    assert_eq!(waiting.await, Answer { index: changed.index, value: vec![1] });
+    assert_eq!(
+        waiting.await,
+        Answer {
+            index: changed.index,
+            value: vec![1]
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +215,10 @@ async fn what_is_not_there_is_waited_for() {
     let mut waiting = std::pin::pin!(ports(&store, 1));
     let soon = Duration::from_secs(5);
     assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
-    let applied = apply(&store, register(node("n"), Some(instance("web", "w")), vec![]));
+    let applied = apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
     assert_eq!(waiting.await.index, applied.index);
 }
 
