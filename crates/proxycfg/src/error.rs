@@ -52,10 +52,8 @@ pub enum Ended {
     #[error("the proxy's registration has changed: {0}")]
     Registration(WatchError),
     /// The CA ended the watch of the leaf certificate.
-    #[error("the certificate of service {service:?} is no longer renewed: {reason}")]
+    #[error("the service's certificate is no longer renewed: {reason}")]
     Leaf {
-        /// The service whose certificate it is.
-        service: String,
         /// What the CA said.
         reason: String,
     },

@@ -15,8 +15,21 @@
 //! - `schedule` and `limiter` decide when a snapshot is published, also without doing any IO.
 //! - `driver` is the one asynchronous file: it turns store topics and leaf renewals into updates.
 
+mod driver;
 mod error;
+mod limiter;
+mod manager;
+mod merge;
+pub mod opaque;
+mod same;
+mod schedule;
+mod shared;
 mod snapshot;
+mod state;
+mod watch;
 
 pub use error::{Ended, WatchError};
+pub use manager::{Manager, ManagerConfig};
+pub use merge::merge_central_config;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
+pub use watch::SnapshotWatch;

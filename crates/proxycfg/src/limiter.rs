@@ -1,0 +1,69 @@
+//! How many snapshots all proxies together may publish in a second.
+//!
+//! A change that every proxy depends on (a new root, a new `proxy-defaults`) would otherwise
+//! rebuild every configuration at once and starve everything else on the machine. It only hands
+//! out moments; waiting for them is the driver's part.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A token bucket that holds one token, shared by all proxies.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    interval: Duration,
+    next: Mutex<Option<Instant>>,
+}
+
+impl Limiter {
+    /// At most `per_second` moments a second; 0 is no limit.
+    pub(crate) fn new(per_second: u32) -> Self {
+        let interval = match per_second {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs(1) / rate,
+        };
+        Self {
+            interval,
+            next: Mutex::new(None),
+        }
+    }
+
+    /// The next free moment, not before `now`. It is taken by this and never given back.
+    pub(crate) fn reserve(&self, now: Instant) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = next.map_or(now, |next| next.max(now));
+        *next = Some(slot + self.interval);
+        slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_proxy_is_never_held_up() {
+        let limiter = Limiter::new(250);
+        let start = Instant::now();
+        assert_eq!(limiter.reserve(start), start);
+        let later = start + Duration::from_millis(4);
+        assert_eq!(limiter.reserve(later), later);
+    }
+
+    #[test]
+    fn a_crowd_is_spread_over_the_second() {
+        let limiter = Limiter::new(250);
+        let start = Instant::now();
+        let slots: Vec<_> = (0..250).map(|_| limiter.reserve(start)).collect();
+        assert!(slots.is_sorted());
+        assert_eq!(slots[249] - start, Duration::from_millis(4) * 249);
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let limiter = Limiter::new(0);
+        let start = Instant::now();
+        assert!((0..1000).all(|_| limiter.reserve(start) == start));
+    }
+}

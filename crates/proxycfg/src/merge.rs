@@ -1,0 +1,330 @@
+//! Central configuration under a registration: `proxy-defaults` lowest, `service-defaults` over it,
+//! what the registration says itself on top.
+//!
+//! Pure. Keys of opaque maps are filled in only where the registration has none, however it spells
+//! them; nothing that a registration says is ever changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_model::{
+    CheckServiceNode, ConfigEntry, ConfigKind, Opaque, Protocol, ProxyDefaults, ServiceDefaults,
+    ServiceInstance, Upstream, UpstreamDefaults,
+};
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::opaque;
+use crate::snapshot::UpstreamSnapshot;
+
+/// How long a connection to an upstream's instance may take when nothing says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The entries that a registration is completed from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Central<'a> {
+    /// The `proxy-defaults` entry.
+    pub(crate) proxy_defaults: Option<&'a ConfigEntry>,
+    /// The `service-defaults` entry of the service that the proxy stands for.
+    pub(crate) service_defaults: Option<&'a ConfigEntry>,
+}
+
+impl<'a> Central<'a> {
+    fn proxy(&self) -> Option<&'a ProxyDefaults> {
+        match self.proxy_defaults {
+            Some(ConfigEntry::ProxyDefaults(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+
+    fn service(&self) -> Option<&'a ServiceDefaults> {
+        match self.service_defaults {
+            Some(ConfigEntry::ServiceDefaults(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+}
+
+/// A proxy's registration with the central configuration of the catalog merged into it: what the
+/// proxy's bootstrap and its snapshots are made from.
+pub fn merge_central_config(
+    instance: &ServiceInstance,
+    catalog: &legate_store::State,
+) -> ServiceInstance {
+    let proxy_defaults = catalog.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
+    let service_defaults = catalog.config_entry(ConfigKind::ServiceDefaults, instance.identity());
+    let central = Central {
+        proxy_defaults: proxy_defaults.as_deref(),
+        service_defaults: service_defaults.as_deref(),
+    };
+    merge(instance, &central)
+}
+
+/// The registration with `central` under it.
+pub(crate) fn merge(instance: &ServiceInstance, central: &Central<'_>) -> ServiceInstance {
+    let mut merged = instance.clone();
+    fill(&mut merged.proxy.config, proxy_config(central));
+    fill_fields(&mut merged, central);
+    for upstream in &mut merged.proxy.upstreams {
+        fill_upstream(upstream, instance, central);
+    }
+    merged
+}
+
+/// The opaque proxy config that both entries give together.
+fn proxy_config(central: &Central<'_>) -> Opaque {
+    let mut config = central
+        .proxy()
+        .map(|entry| entry.config.clone())
+        .unwrap_or_default();
+    let Some(service) = central.service() else {
+        return config;
+    };
+    let mut over = Opaque::new();
+    set_text(&mut over, "protocol", &service.protocol);
+    set_text(
+        &mut over,
+        "balance_inbound_connections",
+        &service.balance_inbound_connections,
+    );
+    set_number(
+        &mut over,
+        "max_inbound_connections",
+        service.max_inbound_connections,
+    );
+    set_number(
+        &mut over,
+        "local_connect_timeout_ms",
+        service.local_connect_timeout_ms,
+    );
+    set_number(
+        &mut over,
+        "local_request_timeout_ms",
+        service.local_request_timeout_ms,
+    );
+    fill(&mut over, std::mem::take(&mut config));
+    over
+}
+
+/// Everything but the opaque maps.
+fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
+    let (global, service) = (central.proxy(), central.service());
+    let proxy = &mut merged.proxy;
+    proxy.mode = first_set([
+        Some(proxy.mode),
+        service.map(|entry| entry.mode),
+        global.map(|entry| entry.mode),
+    ]);
+    proxy.mutual_tls_mode = first_set([
+        Some(proxy.mutual_tls_mode),
+        service.map(|entry| entry.mutual_tls_mode),
+        global.map(|entry| entry.mutual_tls_mode),
+    ]);
+    proxy.mesh_gateway.mode = first_set([
+        Some(proxy.mesh_gateway.mode),
+        service.map(|entry| entry.mesh_gateway.mode),
+        global.map(|entry| entry.mesh_gateway.mode),
+    ]);
+    let captured = [
+        service.map(|entry| &entry.transparent_proxy),
+        global.map(|entry| &entry.transparent_proxy),
+    ];
+    let exposed = [
+        service.map(|entry| &entry.expose),
+        global.map(|entry| &entry.expose),
+    ];
+    for from in captured.into_iter().flatten() {
+        if proxy.transparent_proxy.outbound_listener_port == 0 {
+            proxy.transparent_proxy.outbound_listener_port = from.outbound_listener_port;
+        }
+        proxy.transparent_proxy.dialed_directly |= from.dialed_directly;
+    }
+    for from in exposed.into_iter().flatten() {
+        proxy.expose.checks |= from.checks;
+        if proxy.expose.paths.is_empty() {
+            proxy.expose.paths.clone_from(&from.paths);
+        }
+    }
+    if let Some(global) = global
+        && proxy.access_logs == Default::default()
+    {
+        proxy.access_logs = global.access_logs.clone();
+    }
+    // Extensions are central configuration only: what a registration names is not applied.
+    proxy.envoy_extensions = global
+        .into_iter()
+        .flat_map(|entry| &entry.envoy_extensions)
+        .chain(
+            service
+                .into_iter()
+                .flat_map(|entry| &entry.envoy_extensions),
+        )
+        .cloned()
+        .collect();
+}
+
+/// Mode and config of one upstream, as its caller's `service-defaults` want them.
+fn fill_upstream(upstream: &mut Upstream, instance: &ServiceInstance, central: &Central<'_>) {
+    let settings = central
+        .service()
+        .and_then(|entry| entry.upstream_config.as_ref());
+    let defaults = settings.and_then(|settings| settings.defaults.as_ref());
+    let overrides = settings.and_then(|settings| {
+        settings.overrides.iter().find(|candidate| {
+            candidate
+                .name
+                .eq_ignore_ascii_case(&upstream.destination_name)
+                && candidate.peer == upstream.destination_peer
+        })
+    });
+    upstream.mesh_gateway.mode = first_set([
+        Some(upstream.mesh_gateway.mode),
+        overrides.map(|entry| entry.mesh_gateway.mode),
+        Some(instance.proxy.mesh_gateway.mode),
+        defaults.map(|entry| entry.mesh_gateway.mode),
+        central.service().map(|entry| entry.mesh_gateway.mode),
+        central.proxy().map(|entry| entry.mesh_gateway.mode),
+    ]);
+    upstream
+        .config
+        .retain(|key, _| !opaque::spelled_alike(key, "mesh_gateway"));
+    for entry in [overrides, defaults].into_iter().flatten() {
+        fill(&mut upstream.config, upstream_config(entry));
+    }
+}
+
+fn upstream_config(entry: &UpstreamDefaults) -> Opaque {
+    let mut config = Opaque::new();
+    set_text(
+        &mut config,
+        "envoy_listener_json",
+        &entry.envoy_listener_json,
+    );
+    set_text(&mut config, "envoy_cluster_json", &entry.envoy_cluster_json);
+    set_text(&mut config, "protocol", &entry.protocol);
+    set_number(&mut config, "connect_timeout_ms", entry.connect_timeout_ms);
+    set_object(&mut config, "limits", entry.limits.as_ref());
+    set_object(
+        &mut config,
+        "passive_health_check",
+        entry.passive_health_check.as_ref(),
+    );
+    set_text(
+        &mut config,
+        "balance_outbound_connections",
+        &entry.balance_outbound_connections,
+    );
+    config
+}
+
+/// The first value that says something; their defaults say nothing.
+fn first_set<T: Copy + Default + PartialEq, const N: usize>(values: [Option<T>; N]) -> T {
+    values
+        .into_iter()
+        .flatten()
+        .find(|value| *value != T::default())
+        .unwrap_or_default()
+}
+
+/// Adds the keys of `from` that `config` does not have in any spelling.
+fn fill(config: &mut Opaque, from: Opaque) {
+    for (key, value) in from {
+        if !config.keys().any(|own| opaque::spelled_alike(own, &key)) {
+            config.insert(key, value);
+        }
+    }
+}
+
+fn set_text(config: &mut Opaque, key: &str, value: &str) {
+    if !value.is_empty() {
+        config.insert(key.to_owned(), Value::from(value));
+    }
+}
+
+fn set_number(config: &mut Opaque, key: &str, value: u32) {
+    if value != 0 {
+        config.insert(key.to_owned(), Value::from(value));
+    }
+}
+
+fn set_object(config: &mut Opaque, key: &str, value: Option<&impl Serialize>) {
+    // These types are plain structs of numbers and texts, which always have a JSON form.
+    if let Some(value) = value.and_then(|value| serde_json::to_value(value).ok()) {
+        config.insert(key.to_owned(), value);
+    }
+}
+
+/// What the service behind a merged registration speaks.
+pub(crate) fn own_protocol(instance: &ServiceInstance) -> Protocol {
+    config_protocol(&instance.proxy.config).unwrap_or_default()
+}
+
+/// What services speak that have no `service-defaults`.
+pub(crate) fn default_protocol(proxy_defaults: Option<&ConfigEntry>) -> Protocol {
+    match proxy_defaults {
+        Some(ConfigEntry::ProxyDefaults(entry)) => entry.protocol().unwrap_or_default(),
+        _ => Protocol::default(),
+    }
+}
+
+/// What a `service-defaults` entry says about the protocol.
+pub(crate) fn entry_protocol(entry: &ConfigEntry) -> Option<Protocol> {
+    match entry {
+        ConfigEntry::ServiceDefaults(entry) => entry.protocol(),
+        _ => None,
+    }
+}
+
+/// A protocol that cannot be read counts as none: the config is opaque and was never validated.
+fn config_protocol(config: &Opaque) -> Option<Protocol> {
+    let text = opaque::text(config, "protocol").ok().flatten()?;
+    text.parse().ok().filter(|_| !text.is_empty())
+}
+
+/// An upstream with its protocol and timeout decided. `usual` is the protocol that everyone else
+/// speaks to it.
+pub(crate) fn resolve_upstream(
+    upstream: &Arc<Upstream>,
+    usual: Protocol,
+    instances: Option<Arc<[CheckServiceNode]>>,
+) -> UpstreamSnapshot {
+    let protocol = config_protocol(&upstream.config).unwrap_or(usual);
+    let connect_timeout = opaque::count(&upstream.config, "connect_timeout_ms")
+        .ok()
+        .flatten()
+        .filter(|millis| *millis > 0)
+        .map_or(CONNECT_TIMEOUT, |millis| {
+            Duration::from_millis(millis.into())
+        });
+    UpstreamSnapshot {
+        upstream: Arc::clone(upstream),
+        protocol,
+        connect_timeout,
+        customisation: customisation(
+            (protocol != usual).then_some(protocol),
+            (connect_timeout != CONNECT_TIMEOUT).then_some(connect_timeout),
+        ),
+        instances,
+    }
+}
+
+/// Eight hexadecimal digits for what is overridden, nothing when nothing is.
+fn customisation(protocol: Option<Protocol>, timeout: Option<Duration>) -> Option<Arc<str>> {
+    if protocol.is_none() && timeout.is_none() {
+        return None;
+    }
+    let protocol = protocol.map_or("", Protocol::as_str);
+    let timeout = timeout.map_or(0, |timeout| timeout.as_millis());
+    let digest = Sha256::digest(format!("protocol={protocol} connect_timeout_ms={timeout}"));
+    Some(
+        digest[..4]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+            .into(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

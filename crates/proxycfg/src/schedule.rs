@@ -1,0 +1,136 @@
+//! When one proxy's snapshot is published: at once after a quiet time, folded after a recent one.
+//!
+//! Pure: it is told the time and answers with the moment to come back. It publishes nothing itself.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Decides the moment of each publication of one proxy.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    coalesce: Duration,
+    last: Option<Instant>,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing to publish.
+    Idle,
+    /// Changes are collected until this moment.
+    Folding { until: Instant },
+    /// The shared limiter gave this moment.
+    Reserved { at: Instant },
+}
+
+impl Schedule {
+    /// Publications of one proxy are at least `coalesce` apart.
+    pub(crate) fn new(coalesce: Duration) -> Self {
+        Self {
+            coalesce,
+            last: None,
+            phase: Phase::Idle,
+        }
+    }
+
+    /// There is something to publish. Changes while a publication is planned ride along with it.
+    pub(crate) fn changed(&mut self, now: Instant) {
+        if matches!(self.phase, Phase::Idle) {
+            let until = self.last.map_or(now, |last| now.max(last + self.coalesce));
+            self.phase = Phase::Folding { until };
+        }
+    }
+
+    /// There is nothing to publish any more. A moment the limiter gave is lost.
+    pub(crate) fn withdraw(&mut self) {
+        self.phase = Phase::Idle;
+    }
+
+    /// When to call [`Schedule::due`] next.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Idle => None,
+            Phase::Folding { until } => Some(until),
+            Phase::Reserved { at } => Some(at),
+        }
+    }
+
+    /// Whether to publish now. `reserve` asks the shared limiter, once for each publication and
+    /// not before the folding is over, so that no moment is held that others could use.
+    pub(crate) fn due(&mut self, now: Instant, reserve: impl FnOnce(Instant) -> Instant) -> bool {
+        if let Phase::Folding { until } = self.phase
+            && until <= now
+        {
+            self.phase = Phase::Reserved { at: reserve(now) };
+        }
+        if let Phase::Reserved { at } = self.phase
+            && at <= now
+        {
+            self.phase = Phase::Idle;
+            self.last = Some(now);
+            return true;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COALESCE: Duration = Duration::from_millis(200);
+
+    fn at(start: Instant, millis: u64) -> Instant {
+        start + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_first_change_and_one_after_a_quiet_time_are_published_at_once() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(COALESCE);
+        assert_eq!(schedule.wake_at(), None);
+        schedule.changed(start);
+        assert!(schedule.due(start, |now| now));
+        assert_eq!(schedule.wake_at(), None);
+
+        schedule.changed(at(start, 200));
+        assert!(schedule.due(at(start, 200), |now| now));
+    }
+
+    #[test]
+    fn changes_soon_after_a_publication_are_folded_into_one() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(COALESCE);
+        schedule.changed(start);
+        assert!(schedule.due(start, |now| now));
+        schedule.changed(at(start, 10));
+        schedule.changed(at(start, 150));
+        assert_eq!(schedule.wake_at(), Some(at(start, 200)));
+        assert!(!schedule.due(at(start, 199), |_| panic!("asked too early")));
+        assert!(schedule.due(at(start, 200), |now| now));
+        assert!(!schedule.due(at(start, 500), |now| now));
+    }
+
+    #[test]
+    fn the_limiter_is_asked_once_and_obeyed() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(COALESCE);
+        schedule.changed(start);
+        assert!(!schedule.due(start, |now| now + Duration::from_millis(8)));
+        schedule.changed(at(start, 4));
+        assert_eq!(schedule.wake_at(), Some(at(start, 8)));
+        assert!(!schedule.due(at(start, 4), |_| panic!("asked twice")));
+        assert!(schedule.due(at(start, 8), |_| panic!("asked twice")));
+    }
+
+    #[test]
+    fn a_withdrawn_change_is_not_published() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(COALESCE);
+        schedule.changed(start);
+        schedule.withdraw();
+        assert_eq!(schedule.wake_at(), None);
+        assert!(!schedule.due(start, |now| now));
+    }
+}

@@ -1,0 +1,374 @@
+//! What watchers see, and what is left when they are gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_ca::CaConfig;
+use legate_model::{CheckStatus, HealthCheck, IntentionAction, Protocol};
+use legate_proxycfg::{Ended, ProxyId, Snapshot, WatchError};
+use serde_json::json;
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{Mesh, api, at_once, next, ports, quiet, web, web_proxy};
+
+#[tokio::test(start_paused = true)]
+async fn the_first_snapshot_is_complete_and_comes_at_once() {
+    let mesh = Mesh::new();
+    mesh.intention("shop", "web", IntentionAction::Allow);
+    let snapshot = at_once(&mut mesh.watch()).await;
+    assert_eq!(snapshot.proxy, web_proxy());
+    assert_eq!(&*snapshot.datacenter, "dc1");
+    assert_eq!(&*snapshot.node_address, "10.0.0.1");
+    assert_eq!(snapshot.trust_domain, mesh.ca.trust_domain());
+    assert_eq!(snapshot.protocol, Protocol::Tcp);
+    assert_eq!(snapshot.leaf.service, "web");
+    assert_eq!(snapshot.intentions.len(), 1);
+    assert_eq!(snapshot.roots.roots.len(), 1);
+    assert!(snapshot.mesh.is_none());
+    assert_eq!(ports(&snapshot), [20001]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_matters_is_published_and_at_once_after_a_quiet_time() {
+    let mesh = Mesh::new();
+    let (mut watch, _) = mesh.settled().await;
+
+    mesh.register("n2", api(2));
+    assert_eq!(ports(&at_once(&mut watch).await), [20001, 20002]);
+    quiet(&mut watch).await;
+
+    mesh.deregister("n2", "api-proxy-1");
+    assert_eq!(ports(&at_once(&mut watch).await), [20002]);
+    quiet(&mut watch).await;
+
+    mesh.intention("*", "*", IntentionAction::Deny);
+    assert_eq!(at_once(&mut watch).await.intentions.len(), 1);
+    quiet(&mut watch).await;
+
+    mesh.entry(json!({"Kind": "service-defaults", "Name": "api", "Protocol": "http"}));
+    assert_eq!(
+        at_once(&mut watch).await.upstreams[0].protocol,
+        Protocol::Http
+    );
+    quiet(&mut watch).await;
+
+    mesh.entry(json!({"Kind": "service-defaults", "Name": "web", "Protocol": "grpc"}));
+    assert_eq!(at_once(&mut watch).await.protocol, Protocol::Grpc);
+    quiet(&mut watch).await;
+
+    mesh.entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
+    assert!(at_once(&mut watch).await.mesh.is_some());
+    quiet(&mut watch).await;
+
+    mesh.entry(json!({
+        "Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": 7},
+    }));
+    let snapshot = at_once(&mut watch).await;
+    assert_eq!(
+        snapshot.instance.proxy.config["local_connect_timeout_ms"],
+        7
+    );
+    assert_eq!(snapshot.protocol, Protocol::Grpc);
+    quiet(&mut watch).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_matter_is_not() {
+    let mesh = Mesh::new();
+    let check = |output: &str| {
+        vec![HealthCheck {
+            node: "n2".to_owned(),
+            check_id: "alive".to_owned(),
+            service_id: "api-proxy-1".to_owned(),
+            status: CheckStatus::Passing,
+            output: output.to_owned(),
+            ..HealthCheck::default()
+        }]
+    };
+    mesh.register_with("n2", api(1), check("200 OK in 1 ms"));
+    let (mut watch, _) = mesh.settled().await;
+
+    mesh.register_with("n2", api(1), check("200 OK in 2 ms"));
+    quiet(&mut watch).await;
+    mesh.register("n3", json!({"ID": "other", "Service": "other", "Port": 1}));
+    quiet(&mut watch).await;
+    mesh.register("n2", json!({"ID": "api", "Service": "api", "Port": 1}));
+    quiet(&mut watch).await;
+    mesh.intention("web", "api", IntentionAction::Deny);
+    quiet(&mut watch).await;
+    mesh.entry(json!({"Kind": "service-defaults", "Name": "other", "Protocol": "http"}));
+    quiet(&mut watch).await;
+    mesh.entry(json!({"Kind": "service-defaults", "Name": "api", "Meta": {"a": "b"}}));
+    quiet(&mut watch).await;
+    let mut tagged = web(&["api"]);
+    tagged["Tags"] = json!(["new"]);
+    mesh.register("n1", tagged);
+    quiet(&mut watch).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_soon_after_a_snapshot_are_folded_into_one() {
+    let mesh = Mesh::new();
+    let mut watch = mesh.watch();
+    next(&mut watch).await;
+    let start = Instant::now();
+    for n in 2..=4 {
+        mesh.register("n2", api(n));
+        assert!(
+            timeout(Duration::from_millis(50), watch.next())
+                .await
+                .is_err()
+        );
+    }
+    assert_eq!(ports(&next(&mut watch).await).len(), 4);
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_millis(200), "{waited:?}");
+    assert!(waited < Duration::from_millis(210), "{waited:?}");
+    quiet(&mut watch).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_proxies_together_keep_to_the_rate() {
+    let mesh = Mesh::with(
+        |config| config.max_updates_per_second = 10,
+        CaConfig::default(),
+    );
+    mesh.register("n4", web(&[]));
+    let other = ProxyId {
+        node: "n4".into(),
+        ..web_proxy()
+    };
+    let (mut first, mut second) = (mesh.watch(), mesh.manager.watch(other).unwrap());
+    let start = Instant::now();
+    next(&mut first).await;
+    next(&mut second).await;
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_millis(100), "{waited:?}");
+    assert!(waited < Duration::from_millis(110), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_of_one_proxy_share_one_source() {
+    let mesh = Mesh::new();
+    let (mut first, seen) = mesh.settled().await;
+    let mut second = mesh.watch();
+    assert!(Arc::ptr_eq(&at_once(&mut second).await, &seen));
+    assert_eq!(mesh.manager.proxies(), [web_proxy()]);
+
+    mesh.register("n2", api(2));
+    let (a, b) = (next(&mut first).await, next(&mut second).await);
+    assert!(Arc::ptr_eq(&a, &b));
+
+    drop(first);
+    mesh.register("n2", api(3));
+    assert_eq!(ports(&next(&mut second).await).len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn proxies_share_what_they_have_in_common() {
+    let mesh = Mesh::new();
+    mesh.register("n4", web(&["api"]));
+    let other = ProxyId {
+        node: "n4".into(),
+        ..web_proxy()
+    };
+    let a = next(&mut mesh.watch()).await;
+    let mut watch = mesh.manager.watch(other).unwrap();
+    let b = next(&mut watch).await;
+    assert!(Arc::ptr_eq(&a.leaf, &b.leaf));
+    assert!(Arc::ptr_eq(&a.roots, &b.roots));
+    assert!(Arc::ptr_eq(&a.intentions, &b.intentions));
+    let instances = |snapshot: &Arc<Snapshot>| snapshot.upstreams[0].instances.clone().unwrap();
+    assert!(Arc::ptr_eq(&instances(&a), &instances(&b)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_watch_that_goes_takes_everything_with_it() {
+    let mesh = Mesh::new();
+    let (first, _) = mesh.settled().await;
+    let second = mesh.watch();
+    drop(first);
+    assert_eq!(mesh.manager.proxies(), [web_proxy()]);
+    drop(second);
+    assert!(mesh.manager.proxies().is_empty());
+    let gone = async {
+        while !mesh.leaves.services().is_empty() {
+            yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), gone).await.unwrap();
+    mesh.scope.stop(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_during_the_teardown_works() {
+    let mesh = Mesh::new();
+    for _ in 0..5 {
+        let (watch, _) = mesh.settled().await;
+        drop(watch);
+        // The old task has not run since: it is being torn down now.
+        let mut again = mesh.watch();
+        assert_eq!(ports(&next(&mut again).await), [20001]);
+        mesh.register("n2", api(2));
+        assert_eq!(ports(&next(&mut again).await), [20001, 20002]);
+        mesh.deregister("n2", "api-proxy-2");
+        next(&mut again).await;
+        assert_eq!(mesh.manager.proxies(), [web_proxy()]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_is_deregistered_is_waited_for() {
+    let mesh = Mesh::new();
+    let (mut watch, _) = mesh.settled().await;
+    mesh.deregister("n1", "web-proxy");
+    mesh.register("n2", api(2));
+    quiet(&mut watch).await;
+    assert!(matches!(
+        mesh.manager.watch(web_proxy()),
+        Err(WatchError::UnknownNode(_) | WatchError::UnknownProxy(_))
+    ));
+
+    mesh.register("n1", web(&["api"]));
+    assert_eq!(ports(&at_once(&mut watch).await), [20001, 20002]);
+
+    mesh.deregister("n1", "web-proxy");
+    mesh.register("n1", web(&["api"]));
+    quiet(&mut watch).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn upstreams_come_and_go_with_the_registration() {
+    let mesh = Mesh::new();
+    let (mut watch, _) = mesh.settled().await;
+    let names = |snapshot: &Arc<Snapshot>| -> Vec<String> {
+        let upstreams = snapshot.upstreams.iter();
+        upstreams
+            .map(|upstream| upstream.upstream.id().to_string())
+            .collect()
+    };
+
+    mesh.register("n1", web(&["api", "db"]));
+    let snapshot = at_once(&mut watch).await;
+    assert_eq!(names(&snapshot), ["api", "db"]);
+    assert_eq!(snapshot.upstreams[1].instances.as_ref().unwrap().len(), 0);
+    quiet(&mut watch).await;
+
+    mesh.entry(json!({"Kind": "service-defaults", "Name": "db", "Protocol": "http2"}));
+    assert_eq!(
+        at_once(&mut watch).await.upstreams[1].protocol,
+        Protocol::Http2
+    );
+    quiet(&mut watch).await;
+
+    mesh.register("n1", web(&["db"]));
+    assert_eq!(names(&at_once(&mut watch).await), ["db"]);
+    quiet(&mut watch).await;
+    mesh.register("n2", api(2));
+    quiet(&mut watch).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_destination_brings_its_own_identity() {
+    let mesh = Mesh::new();
+    mesh.intention("web", "shop", IntentionAction::Allow);
+    let (mut watch, _) = mesh.settled().await;
+    let mut shop = web(&["api"]);
+    shop["Proxy"]["DestinationServiceName"] = json!("shop");
+    mesh.register("n1", shop);
+    let snapshot = next(&mut watch).await;
+    assert_eq!(snapshot.leaf.service, "shop");
+    assert_eq!(snapshot.intentions.len(), 1);
+    assert_eq!(mesh.leaves.services(), ["shop"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_certificate_is_published() {
+    let ca = CaConfig {
+        leaf_ttl: Duration::from_secs(1000),
+        ..CaConfig::default()
+    };
+    let mesh = Mesh::with(|_| {}, ca);
+    let (mut watch, first) = mesh.settled().await;
+    let renewed = timeout(Duration::from_secs(1000), watch.next())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_ne!(first.leaf.serial, renewed.leaf.serial);
+    assert!(Arc::ptr_eq(&first.roots, &renewed.roots));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_cannot_work_is_refused_with_the_reason() {
+    let mesh = Mesh::new();
+    mesh.register("n1", json!({"ID": "web", "Service": "web", "Port": 80}));
+    mesh.register(
+        "n1",
+        json!({"ID": "lost", "Service": "lost", "Kind": "connect-proxy", "Port": 81}),
+    );
+    let refused = |node: &str, id: &str| {
+        let proxy = ProxyId {
+            node: node.into(),
+            service_id: id.into(),
+        };
+        let error = mesh.manager.watch(proxy).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(id) && text.contains(node), "{text}");
+        (error, text)
+    };
+    let (error, text) = refused("n9", "web-proxy");
+    assert!(matches!(error, WatchError::UnknownNode(_)));
+    assert!(text.contains("service-node-name"), "{text}");
+
+    let (error, text) = refused("n1", "nobody");
+    assert!(matches!(error, WatchError::UnknownProxy(_)));
+    assert!(text.contains("proxy-service-id"), "{text}");
+
+    let (error, text) = refused("n1", "web");
+    assert!(matches!(error, WatchError::NotAProxy { .. }));
+    assert!(text.contains("connect-proxy"), "{text}");
+
+    let (error, text) = refused("n1", "lost");
+    assert!(matches!(error, WatchError::NoDestination(_)));
+    assert!(text.contains("DestinationServiceName"), "{text}");
+    assert!(mesh.manager.proxies().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_that_becomes_something_else_ends_the_watch() {
+    let mesh = Mesh::new();
+    let (mut watch, _) = mesh.settled().await;
+    mesh.register(
+        "n1",
+        json!({"ID": "web-proxy", "Service": "web-proxy", "Port": 20000}),
+    );
+    let end = timeout(Duration::from_secs(10), watch.next())
+        .await
+        .unwrap();
+    assert!(end.is_none());
+    let reason = watch.reason().unwrap();
+    assert!(
+        matches!(reason, Ended::Registration(WatchError::NotAProxy { .. })),
+        "{reason}"
+    );
+    assert!(watch.next().await.is_none());
+
+    // Whoever watches next gets a new source, even while the old watch is held.
+    mesh.register("n1", web(&["api"]));
+    assert_eq!(ports(&next(&mut mesh.watch()).await), [20001]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_ends_every_watch_with_the_reason() {
+    let mesh = Mesh::new();
+    let (mut watch, _) = mesh.settled().await;
+    let manager = mesh.manager.clone();
+    mesh.scope.stop(Duration::from_secs(1)).await.unwrap();
+    assert!(watch.next().await.is_none());
+    assert_eq!(watch.reason(), Some(&Ended::Stopping));
+    assert_eq!(
+        manager.watch(web_proxy()).unwrap_err(),
+        WatchError::Stopping
+    );
+}
