@@ -1,1 +1,33 @@
 //! Turns a proxy's snapshot into Envoy resources.
+//!
+//! Pure: a snapshot goes in, encoded resources come out, and the same snapshot always gives the
+//! same bytes. Resources are memoised by exactly what they are made from, so that what a thousand
+//! proxies have in common is encoded once and held once. Nothing here reads the store, and nothing
+//! knows which proxy has received what.
+//!
+//! Certificates are resources of their own (`leaf` and `roots`): a renewed certificate changes one
+//! small secret, and neither the listeners nor the clusters that refer to it by name.
+//!
+//! A listener or cluster that cannot be given its TLS or its access rules is an error, never a
+//! resource without them.
+
+mod cluster;
+mod encode;
+mod endpoint;
+mod error;
+mod generate;
+mod listener;
+mod memo;
+mod names;
+mod rbac;
+mod secret;
+mod set;
+mod settings;
+mod tls;
+
+
+pub use encode::EncodedResource;
+pub use error::GenerateError;
+pub use generate::Generator;
+pub use names::{LEAF, ROOTS};
+pub use set::ResourceSet;

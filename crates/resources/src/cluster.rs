@@ -1,0 +1,228 @@
+//! The application beside the proxy, and the upstreams that it calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::cluster::v3::{
+    CircuitBreakers, Cluster, OutlierDetection, circuit_breakers, cluster,
+};
+use envoy_types::pb::envoy::config::core::v3::{Http1ProtocolOptions, Http2ProtocolOptions};
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
+    HttpProtocolOptions, http_protocol_options,
+};
+use envoy_types::pb::envoy::r#type::v3::Percent;
+use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
+use legate_model::{ServiceInstance, SpiffeId};
+use legate_proxycfg::Snapshot;
+
+use crate::encode::{self, EncodedResource};
+use crate::endpoint;
+use crate::error::GenerateError;
+use crate::generate::UpstreamPlan;
+use crate::listener::Bind;
+use crate::memo::Memo;
+use crate::names::{self, HTTP_OPTIONS, LOCAL_APP};
+use crate::settings::{Limits, Outliers, ProxySettings};
+use crate::tls::{self, TlsSettings};
+
+#[derive(Hash)]
+struct LocalInput {
+    target: Bind,
+    connect_timeout: Duration,
+    http2: bool,
+    max_connections: u32,
+}
+
+/// The cluster of the application beside the proxy.
+pub(crate) fn local_app(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    settings: &ProxySettings,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = LocalInput {
+        target: local_target(&snapshot.instance)?,
+        connect_timeout: settings.local_connect_timeout,
+        http2: snapshot.protocol.is_http2(),
+        max_connections: settings.max_inbound_connections,
+    };
+    memo.get(&input, |input| {
+        Ok(encode::resource(LOCAL_APP, &build_local(input), &[]))
+    })
+}
+
+fn local_target(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
+    let proxy = &instance.proxy;
+    if !proxy.local_service_socket_path.is_empty() {
+        return Ok(Bind::pipe(&proxy.local_service_socket_path));
+    }
+    Bind::socket(
+        "Proxy.LocalServiceAddress",
+        &proxy.local_service_address,
+        proxy.local_service_port,
+    )
+}
+
+fn build_local(input: &LocalInput) -> Cluster {
+    let mut cluster = Cluster {
+        name: LOCAL_APP.to_owned(),
+        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(
+            cluster::DiscoveryType::Static.into(),
+        )),
+        connect_timeout: Some(proto_duration(input.connect_timeout)),
+        load_assignment: Some(endpoint::single(LOCAL_APP, &input.target)),
+        ..Cluster::default()
+    };
+    if input.max_connections > 0 {
+        cluster.circuit_breakers = Some(breakers(Some(&Limits {
+            max_connections: Some(input.max_connections),
+            ..Limits::default()
+        })));
+    }
+    if input.http2 {
+        // Applications behind a gRPC listener may also be asked over HTTP/1, for health checks.
+        let same = http_protocol_options::UseDownstreamHttpConfig {
+            http_protocol_options: Some(Http1ProtocolOptions::default()),
+            http2_protocol_options: Some(Http2ProtocolOptions::default()),
+            ..http_protocol_options::UseDownstreamHttpConfig::default()
+        };
+        set_http_options(
+            &mut cluster,
+            http_protocol_options::UpstreamProtocolOptions::UseDownstreamProtocolConfig(same),
+        );
+    }
+    cluster
+}
+
+#[derive(Hash)]
+struct UpstreamInput<'a> {
+    name: &'a str,
+    sni: &'a str,
+    identity: String,
+    connect_timeout: Duration,
+    http2: bool,
+    limits: Option<&'a Limits>,
+    outliers: &'a Outliers,
+    tls: &'a TlsSettings,
+    fetch_timeout: Option<Duration>,
+}
+
+/// The cluster of one upstream. Its endpoints come separately, under the same name.
+pub(crate) fn upstream(
+    memo: &Memo,
+    plan: &UpstreamPlan<'_>,
+    tls: &TlsSettings,
+    fetch_timeout: Option<Duration>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let identity = SpiffeId::Service {
+        trust_domain: plan.snapshot.trust_domain.clone(),
+        datacenter: names::datacenter(plan.snapshot, &plan.upstream.upstream).to_owned(),
+        service: plan.upstream.upstream.destination_name.clone(),
+    };
+    let input = UpstreamInput {
+        name: &plan.cluster,
+        sni: &plan.sni,
+        identity: identity.to_string(),
+        connect_timeout: plan.upstream.connect_timeout,
+        http2: plan.upstream.protocol.is_http2(),
+        limits: plan.settings.limits.as_ref(),
+        outliers: &plan.settings.outliers,
+        tls,
+        fetch_timeout,
+    };
+    memo.get(&input, |input| {
+        let cluster = build_upstream(input);
+        Ok(encode::resource(input.name, &cluster, &[input.name]))
+    })
+}
+
+fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
+    let eds = cluster::EdsClusterConfig {
+        eds_config: Some(tls::ads(input.fetch_timeout.map(proto_duration))),
+        ..cluster::EdsClusterConfig::default()
+    };
+    let balancing = cluster::CommonLbConfig {
+        // Never send requests to instances that are known to be down because many are.
+        healthy_panic_threshold: Some(Percent { value: 0.0 }),
+        ..cluster::CommonLbConfig::default()
+    };
+    let mut cluster = Cluster {
+        name: input.name.to_owned(),
+        alt_stat_name: input.name.to_owned(),
+        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(
+            cluster::DiscoveryType::Eds.into(),
+        )),
+        eds_cluster_config: Some(eds),
+        connect_timeout: Some(proto_duration(input.connect_timeout)),
+        common_lb_config: Some(balancing),
+        circuit_breakers: Some(breakers(input.limits)),
+        outlier_detection: Some(outliers(input.outliers)),
+        transport_socket: Some(tls::upstream(input.tls, input.sni, &input.identity)),
+        ..Cluster::default()
+    };
+    if input.http2 {
+        use http_protocol_options::explicit_http_config::ProtocolConfig;
+        let explicit = http_protocol_options::ExplicitHttpConfig {
+            protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(
+                Http2ProtocolOptions::default(),
+            )),
+        };
+        set_http_options(
+            &mut cluster,
+            http_protocol_options::UpstreamProtocolOptions::ExplicitHttpConfig(explicit),
+        );
+    }
+    cluster
+}
+
+/// The only key of the map that is ever set, so that its order cannot matter.
+fn set_http_options(
+    cluster: &mut Cluster,
+    protocol: http_protocol_options::UpstreamProtocolOptions,
+) {
+    let options = HttpProtocolOptions {
+        upstream_protocol_options: Some(protocol),
+        ..HttpProtocolOptions::default()
+    };
+    cluster
+        .typed_extension_protocol_options
+        .insert(HTTP_OPTIONS.to_owned(), encode::any(&options));
+}
+
+fn breakers(limits: Option<&Limits>) -> CircuitBreakers {
+    let thresholds = limits.map(|limits| circuit_breakers::Thresholds {
+        max_connections: number(limits.max_connections),
+        max_pending_requests: number(limits.max_pending_requests),
+        max_requests: number(limits.max_concurrent_requests),
+        ..circuit_breakers::Thresholds::default()
+    });
+    CircuitBreakers {
+        thresholds: thresholds.into_iter().collect(),
+        ..CircuitBreakers::default()
+    }
+}
+
+fn outliers(outliers: &Outliers) -> OutlierDetection {
+    OutlierDetection {
+        interval: outliers.interval.map(proto_duration),
+        consecutive_5xx: number(outliers.max_failures),
+        enforcing_consecutive_5xx: number(outliers.enforcing_consecutive_5xx),
+        max_ejection_percent: number(outliers.max_ejection_percent),
+        base_ejection_time: outliers.base_ejection_time.map(proto_duration),
+        ..OutlierDetection::default()
+    }
+}
+
+fn number(value: Option<u32>) -> Option<UInt32Value> {
+    value.map(|value| UInt32Value { value })
+}
+
+/// A duration as messages have it; what is longer than they can say becomes the longest.
+pub(crate) fn proto_duration(duration: Duration) -> ProtoDuration {
+    // The longest that protobuf allows: 10 000 years.
+    const MAX_SECONDS: u64 = 315_576_000_000;
+    let seconds = duration.as_secs().min(MAX_SECONDS);
+    ProtoDuration {
+        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
+    }
+}

@@ -1,0 +1,79 @@
+//! Why a snapshot cannot be turned into a configuration.
+
+/// Nothing was generated: a configuration without this part would be wrong or unsafe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// An address to listen on is not an IP address.
+    #[error(
+        "{setting} is {value:?}, which is not an IP address that Envoy can listen on; set it to one"
+    )]
+    BindAddress {
+        /// The setting, as people write it.
+        setting: String,
+        /// What it holds.
+        value: String,
+    },
+    /// The public listener has no port.
+    #[error(
+        "the proxy has no port for the mesh to connect to; set Port in its registration, or bind_port in its Proxy.Config"
+    )]
+    NoPort,
+    /// The permissions of a unix socket cannot be read.
+    #[error(
+        "LocalBindSocketMode of upstream {upstream:?} is {value:?}; set it to octal permissions like \"0600\", or leave it out"
+    )]
+    SocketMode {
+        /// The upstream.
+        upstream: String,
+        /// What it holds.
+        value: String,
+    },
+    /// The mesh entry names a TLS version that does not exist.
+    #[error(
+        "{setting} of the mesh config entry is {value:?}; set it to TLS_AUTO, TLSv1_0, TLSv1_1, TLSv1_2 or TLSv1_3"
+    )]
+    TlsVersion {
+        /// The setting.
+        setting: String,
+        /// What it holds.
+        value: String,
+    },
+    /// The mesh entry names a cipher suite that Envoy does not have.
+    #[error(
+        "{setting} of the mesh config entry names {value:?}, which Envoy does not have; remove it"
+    )]
+    CipherSuite {
+        /// The setting.
+        setting: String,
+        /// What it names.
+        value: String,
+    },
+    /// There is nothing to verify peers against.
+    #[error("the CA has no root certificate, so no peer could be verified; initialise the CA")]
+    NoRoots,
+    /// There is nothing to show to peers.
+    #[error(
+        "service {0:?} has no certificate or no key, so it could not identify itself; see the CA's log"
+    )]
+    NoLeaf(String),
+    /// The mesh entry asks for a treatment of requests that does not exist.
+    #[error(
+        "{setting} of the mesh config entry is {value:?}, which does not exist; correct it or leave it out"
+    )]
+    Normalization {
+        /// The setting.
+        setting: &'static str,
+        /// What it holds.
+        value: String,
+    },
+    /// An intention has a condition on a header that says nothing.
+    #[error(
+        "the intention of source {source_name:?} has a condition on header {header:?} that says nothing; give it one of Present, Exact, Prefix, Suffix, Contains, Regex"
+    )]
+    EmptyHeaderCondition {
+        /// The source of the intention.
+        source_name: String,
+        /// The header.
+        header: String,
+    },
+}

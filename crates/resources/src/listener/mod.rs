@@ -1,0 +1,233 @@
+//! Listeners: one for the mesh, one for every explicit upstream. Here is what both are made of.
+
+pub(crate) mod public;
+pub(crate) mod upstream;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use envoy_types::pb::envoy::config::core::v3::{
+    Address, Http2ProtocolOptions, Pipe, SocketAddress, TrafficDirection, address, socket_address,
+};
+use envoy_types::pb::envoy::config::listener::v3::listener::{
+    ConnectionBalanceConfig, connection_balance_config,
+};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
+use envoy_types::pb::envoy::config::route::v3::{
+    Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost, route, route_action,
+    route_match,
+};
+use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as BridgeConfig;
+use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
+    FilterConfig as GrpcStatsConfig, filter_config,
+};
+use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, HttpFilter, http_connection_manager, http_filter,
+};
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, tcp_proxy};
+use envoy_types::pb::envoy::r#type::v3::Percent;
+use envoy_types::pb::google::protobuf::{Any, BoolValue};
+use legate_model::Protocol;
+
+use crate::encode;
+use crate::error::GenerateError;
+use crate::names::{
+    GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY, stat_prefix,
+};
+
+/// An address that Envoy listens on or connects to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bind {
+    Socket { address: IpAddr, port: u16 },
+    Pipe { path: String, mode: u32 },
+}
+
+impl Bind {
+    /// A TCP address; an empty host is 127.0.0.1.
+    pub(crate) fn socket(setting: &str, host: &str, port: u16) -> Result<Self, GenerateError> {
+        let address = match host {
+            "" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            host => host.parse().map_err(|_| GenerateError::BindAddress {
+                setting: setting.to_owned(),
+                value: host.to_owned(),
+            })?,
+        };
+        Ok(Self::Socket { address, port })
+    }
+
+    /// A unix socket with the permissions it has.
+    pub(crate) fn pipe(path: &str) -> Self {
+        Self::Pipe {
+            path: path.to_owned(),
+            mode: 0,
+        }
+    }
+
+    /// As messages have it.
+    pub(crate) fn address(&self) -> Address {
+        let address = match self {
+            Self::Socket { address, port } => address::Address::SocketAddress(SocketAddress {
+                address: address.to_string(),
+                port_specifier: Some(socket_address::PortSpecifier::PortValue((*port).into())),
+                ..SocketAddress::default()
+            }),
+            Self::Pipe { path, mode } => address::Address::Pipe(Pipe {
+                path: path.clone(),
+                mode: *mode,
+            }),
+        };
+        Address {
+            address: Some(address),
+        }
+    }
+
+    /// The part of a listener's name that keeps it apart from one on another address: Envoy cannot
+    /// move a listener.
+    pub(crate) fn suffix(&self) -> String {
+        match self {
+            Self::Socket { address, port } => format!("{address}:{port}"),
+            Self::Pipe { path, .. } => path.clone(),
+        }
+    }
+}
+
+/// A listener with one filter chain.
+pub(crate) fn listener(
+    name: &str,
+    bind: &Bind,
+    direction: TrafficDirection,
+    exact_balance: bool,
+    chain: FilterChain,
+) -> Listener {
+    use connection_balance_config::{BalanceType, ExactBalance};
+    let balance = exact_balance.then(|| ConnectionBalanceConfig {
+        balance_type: Some(BalanceType::ExactBalance(ExactBalance {})),
+    });
+    Listener {
+        name: name.to_owned(),
+        address: Some(bind.address()),
+        traffic_direction: direction.into(),
+        connection_balance_config: balance,
+        filter_chains: vec![chain],
+        ..Listener::default()
+    }
+}
+
+/// A network filter.
+pub(crate) fn network_filter(name: &str, config: Any) -> Filter {
+    Filter {
+        name: name.to_owned(),
+        config_type: Some(filter::ConfigType::TypedConfig(config)),
+    }
+}
+
+/// An HTTP filter.
+pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
+    HttpFilter {
+        name: name.to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(config)),
+        ..HttpFilter::default()
+    }
+}
+
+/// The filter that hands every connection to one cluster.
+pub(crate) fn tcp_proxy(stats: &str, cluster: &str) -> Filter {
+    let config = TcpProxy {
+        stat_prefix: stats.to_owned(),
+        cluster_specifier: Some(tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned())),
+        ..TcpProxy::default()
+    };
+    network_filter(TCP_PROXY, encode::any(&config))
+}
+
+/// The names that a connection manager needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HttpNames<'a> {
+    /// Prefix of its statistics.
+    pub(crate) prefix: &'a str,
+    /// Its virtual host, and the rest of its statistics' name.
+    pub(crate) filter: &'a str,
+    /// Its route configuration.
+    pub(crate) route: &'a str,
+}
+
+/// A connection manager that hands every request to one route. `between` are the filters that see
+/// requests before the router, after those that the protocol needs.
+pub(crate) fn connection_manager(
+    names: HttpNames<'_>,
+    protocol: Protocol,
+    action: RouteAction,
+    between: Vec<HttpFilter>,
+) -> HttpConnectionManager {
+    use http_connection_manager::{CodecType, RouteSpecifier, Tracing, UpgradeConfig};
+    let mut filters = Vec::new();
+    if protocol == Protocol::Grpc {
+        filters.extend(grpc_filters());
+    }
+    filters.extend(between);
+    filters.push(http_filter(ROUTER, encode::any(&Router::default())));
+    HttpConnectionManager {
+        codec_type: CodecType::Auto.into(),
+        stat_prefix: stat_prefix(names.prefix, names.filter),
+        http_filters: filters,
+        tracing: Some(Tracing {
+            // Whoever calls decides what is traced.
+            random_sampling: Some(Percent { value: 0.0 }),
+            ..Tracing::default()
+        }),
+        upgrade_configs: vec![UpgradeConfig {
+            upgrade_type: "websocket".to_owned(),
+            ..UpgradeConfig::default()
+        }],
+        http2_protocol_options: protocol.is_http2().then(Http2ProtocolOptions::default),
+        route_specifier: Some(RouteSpecifier::RouteConfig(routes(names, action))),
+        ..HttpConnectionManager::default()
+    }
+}
+
+/// The filter for a connection manager.
+pub(crate) fn http_connection(manager: &HttpConnectionManager) -> Filter {
+    network_filter(HTTP_CONNECTION_MANAGER, encode::any(manager))
+}
+
+/// An action that hands a request to a cluster.
+pub(crate) fn to_cluster(cluster: &str) -> RouteAction {
+    RouteAction {
+        cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(cluster.to_owned())),
+        ..RouteAction::default()
+    }
+}
+
+fn routes(names: HttpNames<'_>, action: RouteAction) -> RouteConfiguration {
+    let everything = Route {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(route_match::PathSpecifier::Prefix("/".to_owned())),
+            ..RouteMatch::default()
+        }),
+        action: Some(route::Action::Route(action)),
+        ..Route::default()
+    };
+    RouteConfiguration {
+        name: names.route.to_owned(),
+        virtual_hosts: vec![VirtualHost {
+            name: names.filter.to_owned(),
+            domains: vec!["*".to_owned()],
+            routes: vec![everything],
+            ..VirtualHost::default()
+        }],
+        ..RouteConfiguration::default()
+    }
+}
+
+fn grpc_filters() -> [HttpFilter; 2] {
+    let stats = GrpcStatsConfig {
+        per_method_stat_specifier: Some(filter_config::PerMethodStatSpecifier::StatsForAllMethods(
+            BoolValue { value: true },
+        )),
+        ..GrpcStatsConfig::default()
+    };
+    [
+        http_filter(GRPC_STATS, encode::any(&stats)),
+        http_filter(GRPC_HTTP1_BRIDGE, encode::any(&BridgeConfig::default())),
+    ]
+}

@@ -1,0 +1,268 @@
+//! The listener for the mesh: who may connect, who may ask for what, and on to the application.
+//!
+//! Access rules come first in the chain, so that nothing reaches the application, not even a
+//! handshake of its protocol, from a caller that is not allowed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::{
+    HttpProtocolOptions, TrafficDirection, http_protocol_options,
+};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener};
+use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::{
+    Config as HeaderToMetadata, config,
+};
+use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, http_connection_manager,
+};
+use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
+use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt64Value};
+use legate_model::{Mesh, Protocol};
+use legate_proxycfg::Snapshot;
+
+use crate::cluster::proto_duration;
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::listener::{self, Bind, HttpNames};
+use crate::memo::Memo;
+use crate::names::{
+    CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, LOCAL_APP, NETWORK_RBAC, PUBLIC_LISTENER,
+};
+use crate::rbac;
+use crate::settings::ProxySettings;
+use crate::tls::{self, TlsSettings};
+
+/// The header in which proxies tell who called.
+const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
+
+/// The caller's identity in that header, its parts as groups. The last proxy adds its entry at the
+/// end, which the leading wildcard skips to.
+const CALLER: &str = ".*URI=spiffe://([^/]+)(?:/ap/([^/]+))?/ns/([^/]+)/dc/([^/]+)/svc/([^/;,]+).*";
+
+/// The metadata that other filters and logs see, by the group it is taken from.
+const CALLER_PARTS: [(&str, &str); 5] = [
+    ("trust-domain", r"\1"),
+    ("partition", r"\2"),
+    ("namespace", r"\3"),
+    ("datacenter", r"\4"),
+    ("service", r"\5"),
+];
+
+#[derive(Hash)]
+struct Input<'a> {
+    bind: Bind,
+    protocol: Protocol,
+    access: Any,
+    tls: TlsSettings,
+    max_connections: u32,
+    exact_balance: bool,
+    request_timeout: Option<Duration>,
+    idle_timeout: Option<Duration>,
+    forward_caller: bool,
+    normalization: Normalization,
+    name: &'a str,
+}
+
+/// The listener that the mesh connects to.
+pub(crate) fn listener(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    settings: &ProxySettings,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let mesh = snapshot.mesh.as_deref();
+    let bind = bind(snapshot, settings)?;
+    let sanitize = mesh
+        .and_then(|mesh| mesh.http.as_ref())
+        .is_some_and(|http| http.sanitize_x_forwarded_client_cert);
+    let input = Input {
+        name: &format!("{PUBLIC_LISTENER}:{}", bind.suffix()),
+        bind,
+        protocol: snapshot.protocol,
+        access: rbac::filter(snapshot)?,
+        tls: TlsSettings::incoming(mesh)?,
+        max_connections: settings.max_inbound_connections,
+        exact_balance: settings.balance_inbound,
+        request_timeout: settings.local_request_timeout,
+        idle_timeout: settings.local_idle_timeout,
+        forward_caller: !sanitize && snapshot.protocol != Protocol::Grpc,
+        normalization: Normalization::read(mesh)?,
+    };
+    memo.get(&input, |input| {
+        Ok(encode::resource(input.name, &build(input), &[]))
+    })
+}
+
+fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
+    let instance = &snapshot.instance;
+    let (setting, address) = match &settings.bind_address {
+        Some(address) => ("bind_address in Proxy.Config", address.as_str()),
+        None => (
+            "Address of the proxy's registration (or bind_address in Proxy.Config)",
+            instance.address.as_str(),
+        ),
+    };
+    let port = settings.bind_port.unwrap_or(instance.port);
+    if port == 0 {
+        return Err(GenerateError::NoPort);
+    }
+    let address = if address.is_empty() {
+        "0.0.0.0"
+    } else {
+        address
+    };
+    Bind::socket(setting, address, port)
+}
+
+fn build(input: &Input<'_>) -> Listener {
+    let limit = (input.max_connections > 0).then(|| connection_limit(input.max_connections));
+    let access = input.access.clone();
+    let filters = if input.protocol.is_http() {
+        let manager = manager(input, access);
+        let http = listener::http_connection(&manager);
+        limit.into_iter().chain([http]).collect()
+    } else {
+        let access = listener::network_filter(NETWORK_RBAC, access);
+        let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP);
+        [access].into_iter().chain(limit).chain([proxy]).collect()
+    };
+    let chain = FilterChain {
+        filters,
+        transport_socket: Some(tls::downstream(&input.tls, alpn(input.protocol))),
+        ..FilterChain::default()
+    };
+    listener::listener(
+        input.name,
+        &input.bind,
+        TrafficDirection::Inbound,
+        input.exact_balance,
+        chain,
+    )
+}
+
+fn alpn(protocol: Protocol) -> &'static [&'static str] {
+    match protocol {
+        Protocol::Tcp => &[],
+        Protocol::Http => &["http/1.1"],
+        Protocol::Http2 | Protocol::Grpc => &["h2", "http/1.1"],
+    }
+}
+
+fn connection_limit(most: u32) -> Filter {
+    let config = ConnectionLimit {
+        stat_prefix: "inbound_connection_limit".to_owned(),
+        max_connections: Some(UInt64Value { value: most.into() }),
+        ..ConnectionLimit::default()
+    };
+    listener::network_filter(CONNECTION_LIMIT, encode::any(&config))
+}
+
+fn manager(input: &Input<'_>, access: Any) -> HttpConnectionManager {
+    use http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
+    let mut filters = vec![listener::http_filter(HTTP_RBAC, access)];
+    if input.forward_caller {
+        filters.push(listener::http_filter(
+            HEADER_TO_METADATA,
+            encode::any(&caller_metadata()),
+        ));
+    }
+    let names = HttpNames {
+        prefix: "",
+        filter: PUBLIC_LISTENER,
+        route: PUBLIC_LISTENER,
+    };
+    let mut action = listener::to_cluster(LOCAL_APP);
+    action.timeout = input.request_timeout.map(proto_duration);
+    action.idle_timeout = input.idle_timeout.map(proto_duration);
+    let mut manager = listener::connection_manager(names, input.protocol, action, filters);
+    if input.forward_caller {
+        manager.forward_client_cert_details = ForwardClientCertDetails::AppendForward.into();
+        manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {
+            subject: Some(BoolValue { value: true }),
+            cert: true,
+            chain: true,
+            dns: true,
+            uri: true,
+            ..SetCurrentClientCertDetails::default()
+        });
+    }
+    input.normalization.apply(&mut manager);
+    manager
+}
+
+/// Takes the caller's identity apart.
+fn caller_metadata() -> HeaderToMetadata {
+    let rule = |(key, group): (&str, &str)| config::Rule {
+        header: CLIENT_CERTIFICATE.to_owned(),
+        on_header_present: Some(config::KeyValuePair {
+            metadata_namespace: "consul".to_owned(),
+            key: key.to_owned(),
+            regex_value_rewrite: Some(RegexMatchAndSubstitute {
+                pattern: Some(RegexMatcher {
+                    regex: CALLER.to_owned(),
+                    ..RegexMatcher::default()
+                }),
+                substitution: group.to_owned(),
+            }),
+            r#type: config::ValueType::String.into(),
+            ..config::KeyValuePair::default()
+        }),
+        ..config::Rule::default()
+    };
+    HeaderToMetadata {
+        request_rules: CALLER_PARTS.into_iter().map(rule).collect(),
+        ..HeaderToMetadata::default()
+    }
+}
+
+/// How requests are brought into one form before access rules look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Normalization {
+    normalize_path: bool,
+    merge_slashes: bool,
+    escaped_slashes: i32,
+    underscores: i32,
+}
+
+impl Normalization {
+    fn read(mesh: Option<&Mesh>) -> Result<Self, GenerateError> {
+        use http_connection_manager::PathWithEscapedSlashesAction as Slashes;
+        use http_protocol_options::HeadersWithUnderscoresAction as Underscores;
+        let wanted = mesh.map(Mesh::request_normalization).unwrap_or_default();
+        let unknown = |setting, value: &str| GenerateError::Normalization {
+            setting,
+            value: value.to_owned(),
+        };
+        let escaped_slashes = match wanted.path_with_escaped_slashes_action.as_str() {
+            "" => Slashes::ImplementationSpecificDefault,
+            name => Slashes::from_str_name(name)
+                .ok_or_else(|| unknown("PathWithEscapedSlashesAction", name))?,
+        };
+        let underscores = match wanted.headers_with_underscores_action.as_str() {
+            "" => Underscores::Allow,
+            name => Underscores::from_str_name(name)
+                .ok_or_else(|| unknown("HeadersWithUnderscoresAction", name))?,
+        };
+        Ok(Self {
+            normalize_path: !wanted.insecure_disable_path_normalization,
+            merge_slashes: wanted.merge_slashes,
+            escaped_slashes: escaped_slashes.into(),
+            underscores: underscores.into(),
+        })
+    }
+
+    fn apply(&self, manager: &mut HttpConnectionManager) {
+        manager.normalize_path = Some(BoolValue {
+            value: self.normalize_path,
+        });
+        manager.merge_slashes = self.merge_slashes;
+        manager.path_with_escaped_slashes_action = self.escaped_slashes;
+        if self.underscores != i32::default() {
+            manager.common_http_protocol_options = Some(HttpProtocolOptions {
+                headers_with_underscores_action: self.underscores,
+                ..HttpProtocolOptions::default()
+            });
+        }
+    }
+}

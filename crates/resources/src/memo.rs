@@ -1,0 +1,144 @@
+//! Remembers what was encoded from which input, for as long as a proxy holds it.
+//!
+//! Two equal inputs give one and the same resource. Nothing is kept for its own sake: what no
+//! proxy has any more is gone, private keys with it, so that the memory used is bounded by what the
+//! streams hold.
+
+use std::any::type_name;
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use sha2::{Digest, Sha256};
+
+use crate::encode::EncodedResource;
+use crate::error::GenerateError;
+
+/// Dead entries are looked for when there are more entries than this, and than twice the live ones.
+const SWEEP_FROM: usize = 1024;
+
+/// Resources by the hash of their input.
+#[derive(Debug)]
+pub(crate) struct Memo {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    known: HashMap<[u8; 32], Weak<EncodedResource>>,
+    sweep_at: usize,
+}
+
+impl Memo {
+    pub(crate) fn new() -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                known: HashMap::new(),
+                sweep_at: SWEEP_FROM,
+            }),
+        }
+    }
+
+    /// The resource made from `input`, by `build` when nobody holds it. `build` must depend on
+    /// nothing but the input.
+    pub(crate) fn get<I: Hash>(
+        &self,
+        input: &I,
+        build: impl FnOnce(&I) -> Result<EncodedResource, GenerateError>,
+    ) -> Result<Arc<EncodedResource>, GenerateError> {
+        let key = digest(input);
+        if let Some(held) = self.lock().known.get(&key).and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        // Built without the lock: others need not wait for a long one.
+        let built = Arc::new(build(input)?);
+        let mut inner = self.lock();
+        if let Some(held) = inner.known.get(&key).and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        inner.known.insert(key, Arc::downgrade(&built));
+        if inner.known.len() > inner.sweep_at {
+            inner.known.retain(|_, held| held.strong_count() > 0);
+            inner.sweep_at = SWEEP_FROM.max(2 * inner.known.len());
+        }
+        Ok(built)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().known.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change of the map is complete before anything can panic.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A hash on which no two inputs collide: access rules must never be mistaken for others.
+fn digest<I: Hash>(input: &I) -> [u8; 32] {
+    let mut hasher = Collect(Sha256::new());
+    type_name::<I>().hash(&mut hasher);
+    input.hash(&mut hasher);
+    hasher.0.finalize().into()
+}
+
+/// Feeds a value's own idea of what identifies it into SHA-256.
+struct Collect(Sha256);
+
+impl Hasher for Collect {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The 64-bit result is not used; the whole digest is.
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use envoy_types::pb::google::protobuf::StringValue;
+
+    fn build(text: &&str) -> Result<EncodedResource, GenerateError> {
+        let value = (*text).to_owned();
+        Ok(crate::encode::resource(text, &StringValue { value }, &[]))
+    }
+
+    #[test]
+    fn equal_inputs_are_one_resource() {
+        let memo = Memo::new();
+        let first = memo.get(&"a", build).unwrap();
+        let again = memo.get(&"a", |_| panic!("built twice")).unwrap();
+        let other = memo.get(&"b", build).unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(!Arc::ptr_eq(&first, &other));
+    }
+
+    #[test]
+    fn inputs_of_different_types_are_told_apart() {
+        let memo = Memo::new();
+        let first = memo.get(&"a", build).unwrap();
+        let other = memo.get(&("a", ()), |(text, ())| build(text)).unwrap();
+        assert!(!Arc::ptr_eq(&first, &other));
+    }
+
+    #[test]
+    fn what_nobody_holds_is_forgotten() {
+        let memo = Memo::new();
+        for n in 0..5 * SWEEP_FROM {
+            let text = n.to_string();
+            memo.get(&text.as_str(), build).unwrap();
+        }
+        assert!(memo.len() <= SWEEP_FROM + 1);
+    }
+
+    #[test]
+    fn a_failure_is_not_remembered() {
+        let memo = Memo::new();
+        assert!(memo.get(&"a", |_| Err(GenerateError::NoRoots)).is_err());
+        assert!(memo.get(&"a", build).is_ok());
+    }
+}

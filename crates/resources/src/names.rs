@@ -1,0 +1,69 @@
+//! The names of resources and filters, in one place because others refer to them by name.
+
+use legate_model::{DEFAULT_TENANCY, Upstream, sni};
+use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+
+/// The secret with the proxy's own certificate and key.
+pub const LEAF: &str = "leaf";
+
+/// The secret with the certificates that peers are verified against.
+pub const ROOTS: &str = "roots";
+
+/// The cluster of the application beside the proxy.
+pub(crate) const LOCAL_APP: &str = "local_app";
+
+/// The listener for the mesh; its address follows in its full name.
+pub(crate) const PUBLIC_LISTENER: &str = "public_listener";
+
+pub(crate) const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
+pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
+pub(crate) const CONNECTION_LIMIT: &str = "envoy.filters.network.connection_limit";
+pub(crate) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
+pub(crate) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
+pub(crate) const GRPC_STATS: &str = "envoy.filters.http.grpc_stats";
+pub(crate) const GRPC_HTTP1_BRIDGE: &str = "envoy.filters.http.grpc_http1_bridge";
+pub(crate) const HEADER_TO_METADATA: &str = "envoy.filters.http.header_to_metadata";
+pub(crate) const ROUTER: &str = "envoy.filters.http.router";
+pub(crate) const TLS_SOCKET: &str = "tls";
+
+/// The key under which Envoy looks for a cluster's HTTP options.
+pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// The datacenter that an upstream is in.
+pub(crate) fn datacenter<'a>(snapshot: &'a Snapshot, upstream: &'a Upstream) -> &'a str {
+    match upstream.datacenter.as_str() {
+        "" => &snapshot.datacenter,
+        other => other,
+    }
+}
+
+/// The server name by which an upstream is dialled.
+pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
+    let datacenter = datacenter(snapshot, upstream);
+    sni::service(
+        &upstream.destination_name,
+        datacenter,
+        &snapshot.trust_domain,
+    )
+}
+
+/// The cluster of an upstream: its server name, kept apart when this proxy overrides what it
+/// speaks.
+pub(crate) fn upstream_cluster(upstream: &UpstreamSnapshot, sni: &str) -> String {
+    match &upstream.customisation {
+        Some(hash) => format!("{hash}~{sni}"),
+        None => sni.to_owned(),
+    }
+}
+
+/// An upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`.
+pub(crate) fn upstream_filter(snapshot: &Snapshot, upstream: &Upstream) -> String {
+    let datacenter = datacenter(snapshot, upstream);
+    let service = &upstream.destination_name;
+    format!("{service}.{DEFAULT_TENANCY}.{DEFAULT_TENANCY}.{datacenter}")
+}
+
+/// A name in statistics. Envoy's own separator cannot be part of it.
+pub(crate) fn stat_prefix(prefix: &str, name: &str) -> String {
+    format!("{prefix}{name}").replace(':', "_")
+}

@@ -1,0 +1,309 @@
+//! Intentions as Envoy's access filter: for connections where the service speaks bytes, for
+//! requests where it speaks HTTP.
+//!
+//! The messages with the map of policies are declared here and not taken from Envoy's, because
+//! their map has no order and two encodings of it could differ.
+
+use std::collections::BTreeMap;
+
+use envoy_types::pb::envoy::config::rbac::v3::{
+    Permission, Policy, Principal, permission, principal, rbac,
+};
+use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, header_matcher};
+use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::Rbac as EnvoyHttpRbac;
+use envoy_types::pb::envoy::extensions::filters::network::rbac::v3::Rbac as EnvoyNetworkRbac;
+use envoy_types::pb::envoy::r#type::matcher::v3::{
+    PathMatcher, RegexMatcher, StringMatcher, path_matcher, string_matcher,
+};
+use envoy_types::pb::google::protobuf::Any;
+use legate_intentions::{Action, Layer, PermissionRule, Permissions, Rule, SourceMatch, policy};
+use legate_model::{DEFAULT_TENANCY, HttpHeaderPermission, HttpPermission, SpiffeId, TrustDomain};
+use legate_proxycfg::Snapshot;
+use prost::{Message, Name};
+use string_matcher::MatchPattern;
+
+use crate::error::GenerateError;
+
+/// All rules about connections are one policy.
+const LAYER4: &str = "consul-intentions-layer4";
+/// Every rule about requests is one policy, its place in the rules at the end.
+const LAYER7: &str = "consul-intentions-layer7-";
+const STAT_PREFIX: &str = "connect_authz";
+
+/// `envoy.config.rbac.v3.RBAC` with its policies in order.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Rules {
+    #[prost(enumeration = "rbac::Action", tag = "1")]
+    pub(crate) action: i32,
+    #[prost(btree_map = "string, message", tag = "2")]
+    pub(crate) policies: BTreeMap<String, Policy>,
+}
+
+/// `envoy.extensions.filters.http.rbac.v3.RBAC`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HttpRbac {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) rules: Option<Rules>,
+}
+
+/// `envoy.extensions.filters.network.rbac.v3.RBAC`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NetworkRbac {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) rules: Option<Rules>,
+    #[prost(string, tag = "3")]
+    pub(crate) stat_prefix: String,
+}
+
+/// The filter's configuration for the protocol that the service speaks.
+pub(crate) fn filter(snapshot: &Snapshot) -> Result<Any, GenerateError> {
+    let layer = if snapshot.protocol.is_http() {
+        Layer::L7
+    } else {
+        Layer::L4
+    };
+    let policy = policy(&snapshot.intentions, snapshot.default_intention, layer);
+    let rules = Some(rules(&policy, &snapshot.trust_domain)?);
+    Ok(match layer {
+        Layer::L7 => Any {
+            type_url: EnvoyHttpRbac::type_url(),
+            value: HttpRbac { rules }.encode_to_vec(),
+        },
+        Layer::L4 => {
+            let stat_prefix = STAT_PREFIX.to_owned();
+            Any {
+                type_url: EnvoyNetworkRbac::type_url(),
+                value: NetworkRbac { rules, stat_prefix }.encode_to_vec(),
+            }
+        }
+    })
+}
+
+fn rules(
+    policy: &legate_intentions::Policy,
+    trust_domain: &TrustDomain,
+) -> Result<Rules, GenerateError> {
+    let mut policies = BTreeMap::new();
+    let mut connections = Vec::new();
+    for (
+        index,
+        Rule {
+            source,
+            permissions,
+        },
+    ) in policy.rules.iter().enumerate()
+    {
+        let caller = caller(source, trust_domain);
+        match permissions {
+            Permissions::All => connections.push(caller),
+            Permissions::List(list) => {
+                let requests = list.iter().map(|rule| request(rule, source));
+                let policy = Policy {
+                    permissions: requests.collect::<Result<_, _>>()?,
+                    principals: vec![caller],
+                    ..Policy::default()
+                };
+                policies.insert(format!("{LAYER7}{index}"), policy);
+            }
+        }
+    }
+    if !connections.is_empty() {
+        let policy = Policy {
+            permissions: vec![everything()],
+            principals: connections,
+            ..Policy::default()
+        };
+        policies.insert(LAYER4.to_owned(), policy);
+    }
+    let action = match policy.filter_action {
+        Action::Allow => rbac::Action::Allow,
+        Action::Deny => rbac::Action::Deny,
+    };
+    Ok(Rules {
+        action: action.into(),
+        policies,
+    })
+}
+
+/// Who calls, by the identity in the certificate.
+fn caller(source: &SourceMatch, trust_domain: &TrustDomain) -> Principal {
+    let certificate = principal::Authenticated {
+        principal_name: Some(regex(identity(source.name.as_deref(), trust_domain))),
+    };
+    let own = identified(principal::Identifier::Authenticated(certificate));
+    if source.except.is_empty() {
+        return own;
+    }
+    let others = source.except.iter().map(|source| {
+        let other = Box::new(caller(source, trust_domain));
+        identified(principal::Identifier::NotId(other))
+    });
+    let ids = [own].into_iter().chain(others).collect();
+    identified(principal::Identifier::AndIds(principal::Set { ids }))
+}
+
+fn identified(identifier: principal::Identifier) -> Principal {
+    Principal {
+        identifier: Some(identifier),
+    }
+}
+
+/// The identities of a service in every datacenter, or of every service.
+fn identity(service: Option<&str>, trust_domain: &TrustDomain) -> String {
+    const ANY: &str = "[^/]+";
+    let service = service.map_or_else(
+        || ANY.to_owned(),
+        |service| quoted(&encoded(service, trust_domain)),
+    );
+    let mesh = quoted(trust_domain.as_str());
+    format!("^spiffe://{mesh}/ns/{DEFAULT_TENANCY}/dc/{ANY}/svc/{service}$")
+}
+
+/// A service's name as identities spell it, where some characters are encoded.
+fn encoded(service: &str, trust_domain: &TrustDomain) -> String {
+    let id = SpiffeId::Service {
+        trust_domain: trust_domain.clone(),
+        datacenter: String::new(),
+        service: service.to_owned(),
+    };
+    let uri = id.to_string();
+    match uri.rsplit_once('/') {
+        Some((_, name)) => name.to_owned(),
+        None => uri,
+    }
+}
+
+/// A text in a regular expression: matches itself and nothing else.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        // RE2 takes a backslash before any ASCII punctuation as that character. The dash needs none
+        // outside of brackets, and names are full of it.
+        if c.is_ascii_punctuation() && c != '-' && c != '_' {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// What is asked for, less what another permission decides.
+fn request(rule: &PermissionRule, source: &SourceMatch) -> Result<Permission, GenerateError> {
+    let mut all = conditions(&rule.http, source)?;
+    for other in &rule.except {
+        let other = Box::new(both(conditions(other, source)?));
+        all.push(permitted(permission::Rule::NotRule(other)));
+    }
+    Ok(both(all))
+}
+
+fn conditions(
+    http: &HttpPermission,
+    source: &SourceMatch,
+) -> Result<Vec<Permission>, GenerateError> {
+    let paths = [
+        (
+            &http.path_exact,
+            MatchPattern::Exact as fn(String) -> MatchPattern,
+        ),
+        (&http.path_prefix, MatchPattern::Prefix),
+        (&http.path_regex, |text| MatchPattern::SafeRegex(re2(text))),
+    ];
+    let mut all: Vec<Permission> = paths
+        .into_iter()
+        .filter(|(text, _)| !text.is_empty())
+        .map(|(text, pattern)| {
+            let matcher = StringMatcher {
+                match_pattern: Some(pattern(text.clone())),
+                ..StringMatcher::default()
+            };
+            permitted(permission::Rule::UrlPath(PathMatcher {
+                rule: Some(path_matcher::Rule::Path(matcher)),
+            }))
+        })
+        .collect();
+    for condition in &http.header {
+        let header = header(condition).ok_or_else(|| GenerateError::EmptyHeaderCondition {
+            source_name: source.name.clone().unwrap_or_else(|| "*".to_owned()),
+            header: condition.name.clone(),
+        })?;
+        all.push(permitted(permission::Rule::Header(header)));
+    }
+    if !http.methods.is_empty() {
+        let methods: Vec<String> = http.methods.iter().map(|method| quoted(method)).collect();
+        let method = text_header(":method", regex(methods.join("|")));
+        all.push(permitted(permission::Rule::Header(method)));
+    }
+    Ok(all)
+}
+
+/// A condition on a header; `None` when it says nothing.
+fn header(condition: &HttpHeaderPermission) -> Option<HeaderMatcher> {
+    let mut matcher = if condition.present {
+        HeaderMatcher {
+            name: condition.name.clone(),
+            header_match_specifier: Some(header_matcher::HeaderMatchSpecifier::PresentMatch(true)),
+            ..HeaderMatcher::default()
+        }
+    } else {
+        let patterns = [
+            (
+                &condition.exact,
+                MatchPattern::Exact as fn(String) -> MatchPattern,
+            ),
+            (&condition.prefix, MatchPattern::Prefix),
+            (&condition.suffix, MatchPattern::Suffix),
+            (&condition.contains, MatchPattern::Contains),
+            (&condition.regex, |text| MatchPattern::SafeRegex(re2(text))),
+        ];
+        let (text, pattern) = patterns.into_iter().find(|(text, _)| !text.is_empty())?;
+        let text = StringMatcher {
+            ignore_case: condition.ignore_case,
+            match_pattern: Some(pattern(text.clone())),
+        };
+        text_header(&condition.name, text)
+    };
+    matcher.invert_match = condition.invert;
+    Some(matcher)
+}
+
+fn text_header(name: &str, text: StringMatcher) -> HeaderMatcher {
+    HeaderMatcher {
+        name: name.to_owned(),
+        header_match_specifier: Some(header_matcher::HeaderMatchSpecifier::StringMatch(text)),
+        ..HeaderMatcher::default()
+    }
+}
+
+/// Requests that meet all conditions; every request when there is none.
+fn both(mut conditions: Vec<Permission>) -> Permission {
+    match conditions.len() {
+        0 => everything(),
+        1 => conditions.remove(0),
+        _ => permitted(permission::Rule::AndRules(permission::Set {
+            rules: conditions,
+        })),
+    }
+}
+
+fn everything() -> Permission {
+    permitted(permission::Rule::Any(true))
+}
+
+fn permitted(rule: permission::Rule) -> Permission {
+    Permission { rule: Some(rule) }
+}
+
+fn regex(text: String) -> StringMatcher {
+    StringMatcher {
+        match_pattern: Some(MatchPattern::SafeRegex(re2(text))),
+        ..StringMatcher::default()
+    }
+}
+
+fn re2(regex: String) -> RegexMatcher {
+    RegexMatcher {
+        regex,
+        ..RegexMatcher::default()
+    }
+}

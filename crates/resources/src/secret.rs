@@ -1,0 +1,77 @@
+//! Certificates and roots as secrets of their own, so that a renewal touches nothing else.
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, Secret, TlsCertificate, secret,
+};
+use legate_ca::Leaf;
+use legate_model::CaRoots;
+
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::memo::Memo;
+use crate::names::{LEAF, ROOTS};
+
+#[derive(Hash)]
+struct LeafInput<'a> {
+    certificates: &'a str,
+    key: &'a str,
+}
+
+#[derive(Hash)]
+struct RootsInput {
+    bundle: String,
+}
+
+/// The service's own certificate and key.
+pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = LeafInput {
+        certificates: &leaf.cert_pem,
+        key: leaf.key_pem.expose(),
+    };
+    if input.certificates.is_empty() || input.key.is_empty() {
+        return Err(GenerateError::NoLeaf(leaf.service.clone()));
+    }
+    memo.get(&input, |input| {
+        let certificate = TlsCertificate {
+            certificate_chain: Some(inline(input.certificates)),
+            private_key: Some(inline(input.key)),
+            ..TlsCertificate::default()
+        };
+        Ok(encode(LEAF, secret::Type::TlsCertificate(certificate)))
+    })
+}
+
+/// What peers' certificates are verified against.
+pub(crate) fn roots(memo: &Memo, roots: &CaRoots) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = RootsInput {
+        bundle: roots.bundle_pem(),
+    };
+    if input.bundle.trim().is_empty() {
+        return Err(GenerateError::NoRoots);
+    }
+    memo.get(&input, |input| {
+        let context = CertificateValidationContext {
+            trusted_ca: Some(inline(&input.bundle)),
+            ..CertificateValidationContext::default()
+        };
+        Ok(encode(ROOTS, secret::Type::ValidationContext(context)))
+    })
+}
+
+fn encode(name: &str, content: secret::Type) -> EncodedResource {
+    let secret = Secret {
+        name: name.to_owned(),
+        r#type: Some(content),
+    };
+    encode::resource(name, &secret, &[])
+}
+
+fn inline(text: &str) -> DataSource {
+    DataSource {
+        specifier: Some(data_source::Specifier::InlineString(text.to_owned())),
+        ..DataSource::default()
+    }
+}

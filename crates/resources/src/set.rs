@@ -1,0 +1,49 @@
+//! Everything that one proxy should have, by type and name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use envoy_types::pb::envoy::config::listener::v3::Listener;
+use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
+use prost::Name;
+
+use crate::encode::EncodedResource;
+
+type ByName = BTreeMap<Arc<str>, Arc<EncodedResource>>;
+
+/// The resources of one proxy.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceSet {
+    pub(crate) clusters: ByName,
+    pub(crate) endpoints: ByName,
+    pub(crate) listeners: ByName,
+    pub(crate) routes: ByName,
+    pub(crate) secrets: ByName,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl ResourceSet {
+    /// The resources of a type, by name. None of a type that this crate does not make.
+    pub fn get(&self, type_url: &str) -> &BTreeMap<Arc<str>, Arc<EncodedResource>> {
+        static NONE: ByName = BTreeMap::new();
+        let types = [
+            (Cluster::type_url(), &self.clusters),
+            (ClusterLoadAssignment::type_url(), &self.endpoints),
+            (Listener::type_url(), &self.listeners),
+            (RouteConfiguration::type_url(), &self.routes),
+            (Secret::type_url(), &self.secrets),
+        ];
+        types
+            .into_iter()
+            .find(|(known, _)| known == type_url)
+            .map_or(&NONE, |(_, resources)| resources)
+    }
+
+    /// What was left out or replaced by a default because it could not be used, for the log.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}

@@ -1,0 +1,216 @@
+//! What the opaque maps of a registration say about its resources.
+//!
+//! The maps were never validated when they were stored. What cannot be used is replaced by its
+//! default and told as a warning, as Consul does; nothing here fails.
+
+use std::time::Duration;
+
+use legate_model::duration::GoDuration;
+use legate_model::{Expose, Opaque, ServiceInstance, Upstream};
+use legate_proxycfg::opaque::{self, OpaqueError};
+use serde_json::Value;
+
+/// How long a connection to the application may take when nothing says otherwise.
+const LOCAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings of the proxy's own side, from `Proxy.Config`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProxySettings {
+    /// Where the public listener listens, instead of the registration's address.
+    pub(crate) bind_address: Option<String>,
+    /// The public listener's port, instead of the registration's.
+    pub(crate) bind_port: Option<u16>,
+    pub(crate) local_connect_timeout: Duration,
+    /// Longest request to the application; zero is no limit, `None` is Envoy's 15 s.
+    pub(crate) local_request_timeout: Option<Duration>,
+    /// Longest silence on a request; zero is no limit, `None` is Envoy's 5 min.
+    pub(crate) local_idle_timeout: Option<Duration>,
+    /// Most connections from the mesh; 0 is no limit.
+    pub(crate) max_inbound_connections: u32,
+    /// Spread connections exactly evenly over Envoy's threads.
+    pub(crate) balance_inbound: bool,
+    /// How long Envoy waits for endpoints at first; `None` is Envoy's 15 s.
+    pub(crate) fetch_timeout: Option<Duration>,
+}
+
+impl ProxySettings {
+    pub(crate) fn read(instance: &ServiceInstance, warnings: &mut Vec<String>) -> Self {
+        let config = &instance.proxy.config;
+        let mut read = Reader {
+            at: "Proxy.Config".to_owned(),
+            warnings,
+        };
+        read.unsupported(
+            config,
+            &[
+                "envoy_public_listener_json",
+                "envoy_listener_tracing_json",
+                "envoy_local_cluster_json",
+                "envoy_telemetry_collector_bind_socket_dir",
+            ],
+        );
+        let settings = Self {
+            bind_address: read
+                .text(config, "bind_address")
+                .filter(|text| !text.is_empty()),
+            bind_port: read.port(config, "bind_port"),
+            local_connect_timeout: read
+                .millis(config, "local_connect_timeout_ms")
+                .filter(|timeout| !timeout.is_zero())
+                .unwrap_or(LOCAL_CONNECT_TIMEOUT),
+            local_request_timeout: read.millis(config, "local_request_timeout_ms"),
+            local_idle_timeout: read.millis(config, "local_idle_timeout_ms"),
+            max_inbound_connections: read.count(config, "max_inbound_connections").unwrap_or(0),
+            balance_inbound: read.balance(config, "balance_inbound_connections"),
+            fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
+        };
+        if instance.proxy.expose != Expose::default() {
+            warnings
+                .push("Proxy.Expose is not served: its paths stay behind mutual TLS".to_owned());
+        }
+        if instance.proxy.access_logs.enabled {
+            warnings.push("AccessLogs are not served: Envoy logs no requests".to_owned());
+        }
+        settings
+    }
+}
+
+/// Settings towards one upstream, from its own `Config`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct UpstreamSettings {
+    /// Circuit breakers, where any is set.
+    pub(crate) limits: Option<Limits>,
+    pub(crate) outliers: Outliers,
+    /// Spread connections exactly evenly over Envoy's threads.
+    pub(crate) balance_outbound: bool,
+}
+
+/// Circuit breakers; zero lets nothing through, `None` is Envoy's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Limits {
+    pub(crate) max_connections: Option<u32>,
+    pub(crate) max_pending_requests: Option<u32>,
+    pub(crate) max_concurrent_requests: Option<u32>,
+}
+
+/// When an instance that fails is left out for a while; `None` is Envoy's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Outliers {
+    pub(crate) interval: Option<Duration>,
+    pub(crate) max_failures: Option<u32>,
+    pub(crate) enforcing_consecutive_5xx: Option<u32>,
+    pub(crate) max_ejection_percent: Option<u32>,
+    pub(crate) base_ejection_time: Option<Duration>,
+}
+
+impl UpstreamSettings {
+    pub(crate) fn read(upstream: &Upstream, warnings: &mut Vec<String>) -> Self {
+        let config = &upstream.config;
+        let mut read = Reader {
+            at: format!("Config of upstream {}", upstream.id()),
+            warnings,
+        };
+        read.unsupported(config, &["envoy_listener_json", "envoy_cluster_json"]);
+        let limits = read.section(config, "limits").map(|limits| Limits {
+            max_connections: read.count(limits, "max_connections"),
+            max_pending_requests: read.count(limits, "max_pending_requests"),
+            max_concurrent_requests: read.count(limits, "max_concurrent_requests"),
+        });
+        let check = read.section(config, "passive_health_check");
+        let outliers = check.map(|check| Outliers {
+            interval: read.duration(check, "interval"),
+            max_failures: read.count(check, "max_failures").filter(|count| *count > 0),
+            enforcing_consecutive_5xx: read.count(check, "enforcing_consecutive_5xx"),
+            max_ejection_percent: read.count(check, "max_ejection_percent"),
+            base_ejection_time: read.duration(check, "base_ejection_time"),
+        });
+        Self {
+            limits: limits.filter(|limits| *limits != Limits::default()),
+            outliers: outliers.unwrap_or_default(),
+            balance_outbound: read.balance(config, "balance_outbound_connections"),
+        }
+    }
+}
+
+/// Reads keys and collects what is wrong with them.
+struct Reader<'a> {
+    at: String,
+    warnings: &'a mut Vec<String>,
+}
+
+impl Reader<'_> {
+    fn take<T>(&mut self, read: Result<Option<T>, OpaqueError>) -> Option<T> {
+        read.unwrap_or_else(|error| {
+            self.warnings
+                .push(format!("{}: {error}; the default is used", self.at));
+            None
+        })
+    }
+
+    fn text(&mut self, config: &Opaque, key: &str) -> Option<String> {
+        let read = opaque::text(config, key).map(|text| text.map(Into::into));
+        self.take(read)
+    }
+
+    fn count(&mut self, config: &Opaque, key: &str) -> Option<u32> {
+        self.take(opaque::count(config, key))
+    }
+
+    fn section<'b>(&mut self, config: &'b Opaque, key: &str) -> Option<&'b Opaque> {
+        self.take(opaque::section(config, key))
+    }
+
+    fn port(&mut self, config: &Opaque, key: &str) -> Option<u16> {
+        let port = self.count(config, key).filter(|port| *port != 0)?;
+        let read = u16::try_from(port)
+            .map(Some)
+            .map_err(|_| OpaqueError::new(key, &Value::from(port), "a port"));
+        self.take(read)
+    }
+
+    /// Milliseconds. A negative number is ignored without a word, as Consul does.
+    fn millis(&mut self, config: &Opaque, key: &str) -> Option<Duration> {
+        let millis = self.take(opaque::integer(config, key))?;
+        u64::try_from(millis).ok().map(Duration::from_millis)
+    }
+
+    /// A duration in Go's notation, or in nanoseconds. Zero is no duration.
+    fn duration(&mut self, config: &Opaque, key: &str) -> Option<Duration> {
+        let value = opaque::lookup(config, key)?;
+        let read = match value {
+            Value::String(text) if text.is_empty() => Ok(None),
+            Value::String(text) => text
+                .parse::<GoDuration>()
+                .map(Some)
+                .map_err(|_| OpaqueError::new(key, value, "a duration like \"10s\"")),
+            _ => opaque::integer(config, key).map(|nanos| nanos.map(GoDuration::from_nanos)),
+        };
+        self.take(read)
+            .map(GoDuration::to_duration)
+            .filter(|duration| !duration.is_zero())
+    }
+
+    fn balance(&mut self, config: &Opaque, key: &str) -> bool {
+        match self.text(config, key).as_deref() {
+            None | Some("") => false,
+            Some("exact_balance") => true,
+            Some(other) => {
+                let error =
+                    OpaqueError::new(key, &Value::from(other), "\"exact_balance\" or left out");
+                self.take(Err::<Option<()>, _>(error));
+                false
+            }
+        }
+    }
+
+    fn unsupported(&mut self, config: &Opaque, keys: &[&str]) {
+        for key in keys {
+            if opaque::lookup(config, key).is_some() {
+                self.warnings.push(format!(
+                    "{}: {key} is not served and has no effect",
+                    self.at
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Mutual TLS on both sides of a proxy: versions and ciphers from the mesh, certificates by the
+//! names of their secrets, the peer's identity by its SPIFFE URI.
+
+use envoy_types::pb::envoy::config::core::v3::{
+    AggregatedConfigSource, ApiVersion, ConfigSource, TransportSocket, config_source,
+    transport_socket,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
+    SubjectAltNameMatcher, TlsParameters, UpstreamTlsContext, common_tls_context,
+    subject_alt_name_matcher, tls_parameters,
+};
+use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
+use envoy_types::pb::google::protobuf::{BoolValue, Duration as ProtoDuration};
+use legate_model::{Mesh, MeshTlsDirection};
+
+use crate::encode;
+use crate::error::GenerateError;
+use crate::names::{LEAF, ROOTS, TLS_SOCKET};
+
+/// Versions and ciphers of one direction. The default leaves everything to Envoy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct TlsSettings {
+    min: i32,
+    max: i32,
+    ciphers: Vec<&'static str>,
+}
+
+impl TlsSettings {
+    /// For connections that the proxy accepts.
+    pub(crate) fn incoming(mesh: Option<&Mesh>) -> Result<Self, GenerateError> {
+        let tls = mesh.and_then(|mesh| mesh.tls.as_ref());
+        Self::read("TLS.Incoming", tls.and_then(|tls| tls.incoming.as_ref()))
+    }
+
+    /// For connections that the proxy opens.
+    pub(crate) fn outgoing(mesh: Option<&Mesh>) -> Result<Self, GenerateError> {
+        let tls = mesh.and_then(|mesh| mesh.tls.as_ref());
+        Self::read("TLS.Outgoing", tls.and_then(|tls| tls.outgoing.as_ref()))
+    }
+
+    fn read(at: &str, direction: Option<&MeshTlsDirection>) -> Result<Self, GenerateError> {
+        let Some(direction) = direction else {
+            return Ok(Self::default());
+        };
+        let version = |field: &str, value: &str| {
+            version(value).ok_or_else(|| GenerateError::TlsVersion {
+                setting: format!("{at}.{field}"),
+                value: value.to_owned(),
+            })
+        };
+        let min = version("TLSMinVersion", &direction.tls_min_version)?;
+        let max = version("TLSMaxVersion", &direction.tls_max_version)?;
+        // TLS 1.3 has its own suites, which cannot be chosen.
+        let chosen: &[String] = match min {
+            tls_parameters::TlsProtocol::TlSv13 => &[],
+            _ => &direction.cipher_suites,
+        };
+        let ciphers = chosen.iter().map(|name| {
+            cipher(name).ok_or_else(|| GenerateError::CipherSuite {
+                setting: format!("{at}.CipherSuites"),
+                value: name.clone(),
+            })
+        });
+        Ok(Self {
+            min: min.into(),
+            max: max.into(),
+            ciphers: ciphers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn parameters(&self) -> TlsParameters {
+        TlsParameters {
+            tls_minimum_protocol_version: self.min,
+            tls_maximum_protocol_version: self.max,
+            cipher_suites: self.ciphers.iter().map(|name| (*name).to_owned()).collect(),
+            ..TlsParameters::default()
+        }
+    }
+}
+
+fn version(name: &str) -> Option<tls_parameters::TlsProtocol> {
+    use tls_parameters::TlsProtocol;
+    Some(match name {
+        "" | "TLS_AUTO" => TlsProtocol::TlsAuto,
+        "TLSv1_0" => TlsProtocol::TlSv10,
+        "TLSv1_1" => TlsProtocol::TlSv11,
+        "TLSv1_2" => TlsProtocol::TlSv12,
+        "TLSv1_3" => TlsProtocol::TlSv13,
+        _ => return None,
+    })
+}
+
+/// The suite's name as Envoy's TLS library has it.
+fn cipher(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256" => "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256" => "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" => "ECDHE-RSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256" => "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA" => "ECDHE-ECDSA-AES128-SHA",
+        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA" => "ECDHE-RSA-AES128-SHA",
+        "TLS_RSA_WITH_AES_128_GCM_SHA256" => "AES128-GCM-SHA256",
+        "TLS_RSA_WITH_AES_128_CBC_SHA" => "AES128-SHA",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384" => "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384" => "ECDHE-RSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA" => "ECDHE-ECDSA-AES256-SHA",
+        "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA" => "ECDHE-RSA-AES256-SHA",
+        "TLS_RSA_WITH_AES_256_GCM_SHA384" => "AES256-GCM-SHA384",
+        "TLS_RSA_WITH_AES_256_CBC_SHA" => "AES256-SHA",
+        _ => return None,
+    })
+}
+
+/// The socket of a listener for the mesh: callers must show a certificate of the mesh.
+pub(crate) fn downstream(settings: &TlsSettings, alpn: &[&str]) -> TransportSocket {
+    use common_tls_context::ValidationContextType;
+    let context = DownstreamTlsContext {
+        common_tls_context: Some(CommonTlsContext {
+            alpn_protocols: alpn.iter().map(|name| (*name).to_owned()).collect(),
+            validation_context_type: Some(ValidationContextType::ValidationContextSdsSecretConfig(
+                sds(ROOTS),
+            )),
+            ..common(settings)
+        }),
+        require_client_certificate: Some(BoolValue { value: true }),
+        ..DownstreamTlsContext::default()
+    };
+    socket(encode::any(&context))
+}
+
+/// The socket of a cluster in the mesh: whoever answers must be exactly `identity`.
+pub(crate) fn upstream(settings: &TlsSettings, sni: &str, identity: &str) -> TransportSocket {
+    use common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
+    let exact = string_matcher::MatchPattern::Exact(identity.to_owned());
+    let matcher = SubjectAltNameMatcher {
+        san_type: subject_alt_name_matcher::SanType::Uri.into(),
+        matcher: Some(StringMatcher {
+            match_pattern: Some(exact),
+            ..StringMatcher::default()
+        }),
+        ..SubjectAltNameMatcher::default()
+    };
+    let combined = CombinedCertificateValidationContext {
+        default_validation_context: Some(CertificateValidationContext {
+            match_typed_subject_alt_names: vec![matcher],
+            ..CertificateValidationContext::default()
+        }),
+        validation_context_sds_secret_config: Some(sds(ROOTS)),
+        ..CombinedCertificateValidationContext::default()
+    };
+    let context = UpstreamTlsContext {
+        common_tls_context: Some(CommonTlsContext {
+            validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+                combined,
+            )),
+            ..common(settings)
+        }),
+        sni: sni.to_owned(),
+        ..UpstreamTlsContext::default()
+    };
+    socket(encode::any(&context))
+}
+
+fn common(settings: &TlsSettings) -> CommonTlsContext {
+    CommonTlsContext {
+        tls_params: Some(settings.parameters()),
+        tls_certificate_sds_secret_configs: vec![sds(LEAF)],
+        ..CommonTlsContext::default()
+    }
+}
+
+fn sds(name: &str) -> SdsSecretConfig {
+    SdsSecretConfig {
+        name: name.to_owned(),
+        sds_config: Some(ads(None)),
+    }
+}
+
+/// "From the stream that this came from."
+pub(crate) fn ads(fetch_timeout: Option<ProtoDuration>) -> ConfigSource {
+    ConfigSource {
+        initial_fetch_timeout: fetch_timeout,
+        resource_api_version: ApiVersion::V3.into(),
+        config_source_specifier: Some(config_source::ConfigSourceSpecifier::Ads(
+            AggregatedConfigSource {},
+        )),
+        ..ConfigSource::default()
+    }
+}
+
+fn socket(config: envoy_types::pb::google::protobuf::Any) -> TransportSocket {
+    TransportSocket {
+        name: TLS_SOCKET.to_owned(),
+        config_type: Some(transport_socket::ConfigType::TypedConfig(config)),
+    }
+}
