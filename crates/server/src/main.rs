@@ -1,2 +1,46 @@
-//! Entry point.
-fn main() {}
+//! `legate-server`: reads flags, starts one server, and stops it on SIGTERM or SIGINT.
+
+mod options;
+
+use anyhow::Context;
+use clap::Parser;
+use legate_runtime::logging;
+use legate_server::{Parts, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::options::Options;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    logging::init(options.log()?)?;
+    let stop_timeout = options.stop_timeout;
+    let config = options.config(options::initial_token()?)?;
+
+    // Before the server starts, so that no signal ends the process without a stop.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let server = Server::start(config, Parts::default())
+        .await
+        .context("legate-server cannot start")?;
+    tracing::info!(
+        http = ?server.http_addr(),
+        grpc = ?server.grpc_addr(),
+        grpc_tls = ?server.grpc_tls_addr(),
+        dns = ?server.dns_addr(),
+        trust_domain = %server.ca().trust_domain(),
+        "started"
+    );
+
+    let failure = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        failure = server.failed() => Some(failure),
+    };
+    tracing::info!("stopping");
+    let stopped = server.stop(stop_timeout).await;
+    if let Some(failure) = failure {
+        return Err(failure).context("a part of the server failed");
+    }
+    stopped.context("the server did not stop cleanly")
+}

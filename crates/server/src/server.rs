@@ -139,6 +139,8 @@ impl Server {
             Some(listener) => Some((listener, self.tls(&context)?)),
             None => None,
         };
+        let sweep = acl::sweep(context.clone(), stop.clone());
+        self.scope.spawn("expired tokens", sweep);
         if let Some(listener) = listening.http {
             let api = http::serve(context.clone(), listener, stop.clone());
             self.scope.spawn("HTTP API", api);

@@ -113,3 +113,21 @@ impl From<DecodeError> for ApiError {
         Self::bad_request(format!("Request decoding failed: {error}"))
     }
 }
+
+impl From<AclError> for ApiError {
+    fn from(error: AclError) -> Self {
+        let status = match error {
+            AclError::Store(rejected) => return rejected.into(),
+            AclError::Disabled => return Self::acl_disabled(),
+            AclError::NotFound
+            | AclError::Anonymous
+            | AclError::UnknownMethod { .. }
+            | AclError::BearerRefused { .. }
+            | AclError::NoBinding { .. }
+            | AclError::NotALogin => StatusCode::FORBIDDEN,
+            AclError::UnsupportedMethod { .. } | AclError::BadRequest(_) => StatusCode::BAD_REQUEST,
+            AclError::BrokenMethod { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, error.to_string())
+    }
+}

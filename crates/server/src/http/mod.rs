@@ -93,8 +93,8 @@ fn acl_routes() -> Router<Arc<Context>> {
     let method = get(acl::method).put(acl::update_method).delete(acl::delete_method);
     let rule = get(acl::rule).put(acl::update_rule).delete(acl::delete_rule);
     Router::new()
-        .route("/v1/acl/login", post(acl::login).put(acl::login))
-        .route("/v1/acl/logout", post(acl::logout).put(acl::logout))
+        .route("/v1/acl/login", post(acl::login))
+        .route("/v1/acl/logout", post(acl::logout))
         .route("/v1/acl/tokens", get(acl::tokens))
         .route("/v1/acl/token", put(acl::create_token))
         .route("/v1/acl/token/self", get(acl::own_token))

@@ -1,0 +1,393 @@
+//! `/v1/acl`: tokens, auth methods, binding rules, login and logout. Only management tokens see and
+//! change them; where ACLs are off, nothing here exists.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::Path;
+use axum::response::Response;
+use legate_model::Secret;
+use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::json::UnknownFields;
+use legate_store::{Command, State, TokenKey, Topic};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::call::Call;
+use super::error::ApiError;
+use crate::acl;
+
+/// The shortest and longest lifetime that can be asked for. Consul's defaults.
+const TOKEN_TTL: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(24 * 60 * 60);
+
+fn require_read(call: &Call) -> Result<(), ApiError> {
+    if call.acl_authorizer()?.acl_read() {
+        Ok(())
+    } else {
+        Err(ApiError::denied("acl:read", ""))
+    }
+}
+
+fn require_write(call: &Call) -> Result<(), ApiError> {
+    if call.acl_authorizer()?.acl_write() {
+        Ok(())
+    } else {
+        Err(ApiError::denied("acl:write", ""))
+    }
+}
+
+/// Body of a login.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct LoginBody {
+    auth_method: String,
+    bearer_token: Secret,
+    meta: BTreeMap<String, String>,
+}
+
+/// `POST /v1/acl/login`
+pub(super) async fn login(call: Call) -> Result<Response, ApiError> {
+    if !call.ctx.config.acl.enabled {
+        return Err(ApiError::acl_disabled());
+    }
+    let body: LoginBody = call.decode(UnknownFields::Ignore)?;
+    let login = acl::Login {
+        auth_method: body.auth_method,
+        bearer: body.bearer_token,
+        meta: body.meta,
+    };
+    call.json(&acl::login(&call.ctx, &login)?)
+}
+
+/// `POST /v1/acl/logout`
+pub(super) async fn logout(call: Call) -> Result<Response, ApiError> {
+    if !call.ctx.config.acl.enabled {
+        return Err(ApiError::acl_disabled());
+    }
+    // A token that does not exist cannot log out, whatever the reason.
+    call.authorizer()?;
+    acl::logout(&call.ctx, &call.token)?;
+    call.json(&true)
+}
+
+/// `GET /v1/acl/tokens`
+pub(super) async fn tokens(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let method = call.params.get("authmethod").filter(|name| !name.is_empty());
+    let service = call.params.get("servicename").filter(|name| !name.is_empty());
+    let answer = call
+        .read(vec![Topic::Tokens], |state| {
+            let mut tokens = state.tokens();
+            tokens.retain(|token| {
+                let identities = &token.service_identities;
+                method.is_none_or(|name| token.auth_method.eq_ignore_ascii_case(name))
+                    && service.is_none_or(|name| identities.iter().any(|i| i.service_name == name))
+            });
+            tokens
+        })
+        .await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `PUT /v1/acl/token`
+pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut token: Token = call.decode(UnknownFields::Ignore)?;
+    token.validate()?;
+    refuse_unknown_policies(&token)?;
+    let now = call.ctx.clock.now();
+    if token.accessor_id.is_empty() {
+        token.accessor_id = Uuid::new_v4().to_string();
+    }
+    if token.secret_id.is_empty() {
+        token.secret_id = Secret::new(Uuid::new_v4().to_string());
+    }
+    if !token.expiration_ttl.is_zero() {
+        if !TOKEN_TTL.contains(&token.expiration_ttl) {
+            return Err(ApiError::bad_request(
+                "Invalid request: ExpirationTTL: it must be from 1m to 24h, or left out",
+            ));
+        }
+        token.expiration_time = Some(now + std::mem::take(&mut token.expiration_ttl));
+    }
+    token.auth_method.clear();
+    token.create_time = Some(now);
+
+    let _exclusive = call.exclusive();
+    let accessor = token.accessor_id.clone();
+    if call.ctx.store.state().token_by_accessor(&accessor).is_some() {
+        return Err(ApiError::bad_request(format!(
+            "Invalid request: AccessorID: token {accessor} exists already; update it with PUT \
+             /v1/acl/token/{accessor}, or leave AccessorID out"
+        )));
+    }
+    store_token(&call, token)
+}
+
+/// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
+pub(super) async fn update_token(
+    Path(accessor): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut token: Token = call.decode(UnknownFields::Ignore)?;
+    name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
+    let _exclusive = call.exclusive();
+    let state = call.ctx.store.state();
+    let existing = state
+        .token_by_accessor(&accessor)
+        .ok_or_else(|| no_token(&accessor))?;
+    if !token.secret_id.is_empty() && token.secret_id != existing.secret_id {
+        return Err(ApiError::bad_request(
+            "Invalid request: SecretID: it cannot be changed; create another token",
+        ));
+    }
+    token.secret_id = existing.secret_id.clone();
+    token.local = existing.local;
+    token.auth_method.clone_from(&existing.auth_method);
+    token.expiration_ttl = Duration::ZERO;
+    token.expiration_time = existing.expiration_time;
+    token.create_time = existing.create_time;
+    token.validate()?;
+    refuse_unknown_policies(&token)?;
+    store_token(&call, token)
+}
+
+fn store_token(call: &Call, token: Token) -> Result<Response, ApiError> {
+    let accessor = token.accessor_id.clone();
+    call.ctx.store.apply(Command::UpsertToken(Box::new(token)))?;
+    let state = call.ctx.store.state();
+    call.json(state.token_by_accessor(&accessor).ok_or_else(|| no_token(&accessor))?)
+}
+
+fn refuse_unknown_policies(token: &Token) -> Result<(), ApiError> {
+    match token.policies.iter().find(|link| !link.is_global_management()) {
+        None => Ok(()),
+        Some(unknown) => Err(ApiError::bad_request(format!(
+            "Invalid request: Policies: policy {:?} does not exist; there is global-management \
+             only, use ServiceIdentities and NodeIdentities for the rest",
+            if unknown.name.is_empty() { &unknown.id } else { &unknown.name }
+        ))),
+    }
+}
+
+fn no_token(accessor: &str) -> ApiError {
+    ApiError::not_found(format!("Token {accessor:?} not found: see GET /v1/acl/tokens"))
+}
+
+/// `GET /v1/acl/token/self`: whoever holds a token may see it.
+pub(super) async fn own_token(call: Call) -> Result<Response, ApiError> {
+    call.acl_authorizer()?;
+    let secret = if acl::is_anonymous(&call.token) {
+        legate_model::acl::ANONYMOUS_SECRET
+    } else {
+        &call.token
+    };
+    let answer = call
+        .read(vec![Topic::Tokens], |state| state.token_by_secret(secret).cloned())
+        .await?;
+    match answer.value {
+        Some(token) => call.answer(answer.index, &token, false),
+        None if acl::is_anonymous(&call.token) => {
+            call.answer(answer.index, &Token::anonymous(), false)
+        }
+        None => Err(acl::AclError::NotFound.into()),
+    }
+}
+
+/// `GET /v1/acl/token/:accessor`
+pub(super) async fn token(Path(accessor): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let missing = format!("Token {accessor:?} not found");
+    one(&call, Topic::Tokens, &missing, |state| {
+        state.token_by_accessor(&accessor).cloned()
+    })
+    .await
+}
+
+/// `DELETE /v1/acl/token/:accessor`
+pub(super) async fn delete_token(
+    Path(accessor): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    if accessor == legate_model::acl::ANONYMOUS_ACCESSOR {
+        return Err(ApiError::bad_request(
+            "The anonymous token cannot be deleted: requests without a token have it",
+        ));
+    }
+    call.ctx
+        .store
+        .apply(Command::DeleteToken(TokenKey::Accessor(accessor)))?;
+    call.json(&true)
+}
+
+/// `GET /v1/acl/auth-methods`
+pub(super) async fn methods(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let answer = call
+        .read(vec![Topic::AuthMethods], State::auth_methods)
+        .await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `GET /v1/acl/auth-method/:name`
+pub(super) async fn method(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let missing = format!("Auth method {name:?} not found");
+    one(&call, Topic::AuthMethods, &missing, |state| {
+        state.auth_method(&name).cloned()
+    })
+    .await
+}
+
+/// `PUT /v1/acl/auth-method`
+pub(super) async fn create_method(call: Call) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let method: AuthMethod = call.decode(UnknownFields::Ignore)?;
+    store_method(&call, method)
+}
+
+/// `PUT /v1/acl/auth-method/:name`
+pub(super) async fn update_method(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut method: AuthMethod = call.decode(UnknownFields::Ignore)?;
+    name_in_body("Name", &mut method.name, &name)?;
+    store_method(&call, method)
+}
+
+fn store_method(call: &Call, method: AuthMethod) -> Result<Response, ApiError> {
+    method.validate()?;
+    let name = method.name.clone();
+    let _exclusive = call.exclusive();
+    call.ctx.store.apply(Command::UpsertAuthMethod(Box::new(method)))?;
+    let state = call.ctx.store.state();
+    call.json(state.auth_method(&name).ok_or_else(|| no_method(&name))?)
+}
+
+fn no_method(name: &str) -> ApiError {
+    ApiError::not_found(format!("Auth method {name:?} not found: see GET /v1/acl/auth-methods"))
+}
+
+/// `DELETE /v1/acl/auth-method/:name`
+pub(super) async fn delete_method(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let _exclusive = call.exclusive();
+    call.ctx.store.apply(Command::DeleteAuthMethod { name })?;
+    call.json(&true)
+}
+
+/// `GET /v1/acl/binding-rules`
+pub(super) async fn rules(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let method = call.params.get("authmethod").filter(|name| !name.is_empty());
+    let answer = call
+        .read(vec![Topic::BindingRules], |state| match method {
+            Some(name) => state.binding_rules(name),
+            None => state.all_binding_rules(),
+        })
+        .await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `GET /v1/acl/binding-rule/:id`
+pub(super) async fn rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let missing = format!("Binding rule {id:?} not found");
+    one(&call, Topic::BindingRules, &missing, |state| {
+        state.binding_rule(&id).cloned()
+    })
+    .await
+}
+
+/// `PUT /v1/acl/binding-rule`
+pub(super) async fn create_rule(call: Call) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut rule: BindingRule = call.decode(UnknownFields::Ignore)?;
+    if !rule.id.is_empty() {
+        return Err(ApiError::bad_request(
+            "Invalid request: ID: a new binding rule gets one; leave it out, or update the rule \
+             with PUT /v1/acl/binding-rule/<id>",
+        ));
+    }
+    rule.id = Uuid::new_v4().to_string();
+    let _exclusive = call.exclusive();
+    store_rule(&call, rule)
+}
+
+/// `PUT /v1/acl/binding-rule/:id`
+pub(super) async fn update_rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut rule: BindingRule = call.decode(UnknownFields::Ignore)?;
+    name_in_body("ID", &mut rule.id, &id)?;
+    let _exclusive = call.exclusive();
+    let state = call.ctx.store.state();
+    let existing = state.binding_rule(&id).ok_or_else(|| no_rule(&id))?;
+    if rule.auth_method.is_empty() {
+        rule.auth_method.clone_from(&existing.auth_method);
+    }
+    store_rule(&call, rule)
+}
+
+fn store_rule(call: &Call, rule: BindingRule) -> Result<Response, ApiError> {
+    let state = call.ctx.store.state();
+    let method = state
+        .auth_method(&rule.auth_method)
+        .ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "Invalid request: AuthMethod: {:?} does not exist; create it first",
+                rule.auth_method
+            ))
+        })?;
+    rule.validate(&method.jwt()?.known_variables())?;
+    let id = rule.id.clone();
+    call.ctx.store.apply(Command::UpsertBindingRule(Box::new(rule)))?;
+    let state = call.ctx.store.state();
+    call.json(state.binding_rule(&id).ok_or_else(|| no_rule(&id))?)
+}
+
+fn no_rule(id: &str) -> ApiError {
+    ApiError::not_found(format!("Binding rule {id:?} not found: see GET /v1/acl/binding-rules"))
+}
+
+/// `DELETE /v1/acl/binding-rule/:id`
+pub(super) async fn delete_rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    call.ctx.store.apply(Command::DeleteBindingRule { id })?;
+    call.json(&true)
+}
+
+/// Answers with one object, or waits for it to appear.
+async fn one<T: PartialEq + Send + serde::Serialize>(
+    call: &Call,
+    topic: Topic,
+    missing: &str,
+    find: impl Fn(&State) -> Option<T> + Send + Sync,
+) -> Result<Response, ApiError> {
+    let answer = call.read(vec![topic], find).await?;
+    match answer.value {
+        Some(found) => call.answer(answer.index, &found, false),
+        None => call.absent(answer.index, missing),
+    }
+}
+
+/// A body may repeat the name in the path, but not contradict it.
+fn name_in_body(field: &str, own: &mut String, path: &str) -> Result<(), ApiError> {
+    if own.is_empty() {
+        path.clone_into(own);
+    }
+    if own.eq_ignore_ascii_case(path) {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "Invalid request: {field}: {own:?} contradicts {path:?} in the path; leave it out of the \
+         body"
+    )))
+}

@@ -1,0 +1,228 @@
+//! The flags of `legate-server`, and the only place where it reads the environment.
+
+use std::env::VarError;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{ArgAction, Parser, ValueEnum};
+use legate_ca::CaConfig;
+use legate_intentions::Action;
+use legate_model::{Secret, duration};
+use legate_runtime::logging::{Level, LogError, LogOptions};
+use legate_server::{AclConfig, DefaultPolicy, ServerConfig};
+
+/// The variable with the first token's secret. There is no flag for it, because command lines are
+/// seen by everybody on the machine.
+const INITIAL_TOKEN: &str = "LEGATE_INITIAL_MANAGEMENT_TOKEN";
+
+const ENVIRONMENT: &str = "Environment:
+  LEGATE_INITIAL_MANAGEMENT_TOKEN  Secret (a UUID) of a token that may do everything, present from
+                                   the first moment. Needs --acl.";
+
+/// The secret of the first token, when the environment has one.
+pub(crate) fn initial_token() -> anyhow::Result<Option<Secret>> {
+    #[expect(clippy::disallowed_methods, reason = "this is the program's config module")]
+    match std::env::var(INITIAL_TOKEN) {
+        Ok(secret) if secret.is_empty() => Ok(None),
+        Ok(secret) => Ok(Some(Secret::new(secret))),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => bail!("{INITIAL_TOKEN} is not text: set it to a UUID"),
+    }
+}
+
+/// The control plane of a service mesh: Consul's HTTP and gRPC APIs, xDS, DNS and a certificate
+/// authority in one process. Its data lives in memory.
+#[derive(Debug, Parser)]
+#[command(name = "legate-server", version, after_help = ENVIRONMENT)]
+pub(crate) struct Options {
+    /// Name of the datacenter that this server serves.
+    #[arg(long, default_value = "dc1")]
+    datacenter: String,
+
+    /// Name of the node that this server stands on. Services registered through /v1/agent belong
+    /// to it.
+    #[arg(long, default_value = "legate")]
+    node_name: String,
+
+    /// Address to listen at. 0.0.0.0 and :: stand for every address, and then --advertise is needed.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bind: IpAddr,
+
+    /// Address that others reach this server at. Default: the address of --bind.
+    #[arg(long)]
+    advertise: Option<IpAddr>,
+
+    /// Port of the HTTP API; 0 asks for a free one, -1 turns it off.
+    #[arg(long, default_value_t = 8500, value_parser = port, allow_hyphen_values = true)]
+    http_port: i32,
+
+    /// Port of the gRPC API without TLS; 0 asks for a free one, -1 turns it off.
+    #[arg(long, default_value_t = 8502, value_parser = port, allow_hyphen_values = true)]
+    grpc_port: i32,
+
+    /// Port of the gRPC API with TLS; 0 asks for a free one, -1 turns it off.
+    #[arg(long, default_value_t = 8503, value_parser = port, allow_hyphen_values = true)]
+    grpc_tls_port: i32,
+
+    /// Port of DNS over UDP and TCP; 0 asks for a free one, -1 turns it off.
+    #[arg(long, default_value_t = 8600, value_parser = port, allow_hyphen_values = true)]
+    dns_port: i32,
+
+    /// Certificate chain (PEM file) for gRPC with TLS. Default: a certificate of the mesh CA, which
+    /// renews itself.
+    #[arg(long, requires = "grpc_tls_key")]
+    grpc_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM file) of --grpc-tls-cert.
+    #[arg(long, requires = "grpc_tls_cert")]
+    grpc_tls_key: Option<PathBuf>,
+
+    /// Ask for tokens, and let nobody do what their token does not allow.
+    #[arg(long, action = ArgAction::SetTrue)]
+    acl: bool,
+
+    /// What a token may do where no rule says anything.
+    #[arg(long, value_enum, default_value = "allow")]
+    acl_default_policy: Policy,
+
+    /// What happens to a connection that no intention speaks of. Default: the ACL default policy
+    /// when ACLs are on, else allow.
+    #[arg(long, value_enum)]
+    default_intention_policy: Option<Policy>,
+
+    /// How long certificates of services are valid, such as 72h: from 1h to 8760h.
+    #[arg(long, default_value = "72h", value_parser = duration::parse)]
+    leaf_cert_ttl: Duration,
+
+    /// How long open requests and streams get to end after SIGTERM or SIGINT.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    pub(crate) stop_timeout: Duration,
+
+    /// From which weight on events are logged: trace, debug, info, warn or error.
+    #[arg(long, default_value = "info")]
+    log_level: String,
+
+    /// Log JSON objects instead of text.
+    #[arg(long, action = ArgAction::SetTrue)]
+    log_json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Policy {
+    Allow,
+    Deny,
+}
+
+fn port(text: &str) -> Result<i32, String> {
+    text.parse::<i32>()
+        .ok()
+        .filter(|port| (-1..=i32::from(u16::MAX)).contains(port))
+        .ok_or_else(|| format!("{text:?} is no port: use 1 to 65535, 0 for a free one, -1 for off"))
+}
+
+impl Options {
+    pub(crate) fn log(&self) -> Result<LogOptions, LogError> {
+        Ok(LogOptions {
+            name: "legate-server",
+            level: self.log_level.parse::<Level>()?,
+            json: self.log_json,
+        })
+    }
+
+    pub(crate) fn config(self, initial_token: Option<Secret>) -> anyhow::Result<ServerConfig> {
+        let advertise = self.advertise.unwrap_or(self.bind);
+        if advertise.is_unspecified() {
+            bail!(
+                "--bind {} stands for every address of the machine: say with --advertise which \
+                 one others reach this server at",
+                self.bind
+            );
+        }
+        if initial_token.is_some() && !self.acl {
+            bail!("{INITIAL_TOKEN} is set, but ACLs are off: add --acl, or unset it");
+        }
+        let leaf_range = Duration::from_secs(3_600)..=Duration::from_secs(8_760 * 3_600);
+        if !leaf_range.contains(&self.leaf_cert_ttl) {
+            bail!(
+                "--leaf-cert-ttl {} is out of range: it must be from 1h to 8760h",
+                duration::format(self.leaf_cert_ttl)
+            );
+        }
+        let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
+        Ok(ServerConfig {
+            datacenter: self.datacenter,
+            node_name: self.node_name,
+            advertise,
+            http: listen(self.http_port),
+            grpc: listen(self.grpc_port),
+            grpc_tls: listen(self.grpc_tls_port),
+            dns: listen(self.dns_port),
+            grpc_tls_files: self.grpc_tls_cert.zip(self.grpc_tls_key),
+            acl: AclConfig {
+                enabled: self.acl,
+                default_policy: match self.acl_default_policy {
+                    Policy::Allow => DefaultPolicy::Allow,
+                    Policy::Deny => DefaultPolicy::Deny,
+                },
+                initial_management: initial_token,
+            },
+            default_intention_policy: self.default_intention_policy.map(|policy| match policy {
+                Policy::Allow => Action::Allow,
+                Policy::Deny => Action::Deny,
+            }),
+            ca: CaConfig {
+                leaf_ttl: self.leaf_cert_ttl,
+                ..CaConfig::default()
+            },
+            ..ServerConfig::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(flags: &[&str]) -> anyhow::Result<ServerConfig> {
+        let name = ["legate-server"];
+        Options::try_parse_from(name.iter().chain(flags))?.config(None)
+    }
+
+    #[test]
+    fn without_flags_it_is_the_development_mode() {
+        let config = config(&[]).unwrap();
+        let default = ServerConfig::default();
+        assert_eq!(config.http, default.http);
+        assert_eq!(config.grpc, default.grpc);
+        assert_eq!(config.grpc_tls, default.grpc_tls);
+        assert_eq!(config.dns, default.dns);
+        assert_eq!(config.datacenter, default.datacenter);
+        assert_eq!(config.node_name, default.node_name);
+        assert_eq!(config.ca.leaf_ttl, Duration::from_secs(72 * 3_600));
+        assert!(!config.acl.enabled);
+    }
+
+    #[test]
+    fn ports_can_be_turned_off() {
+        let config = config(&["--http-port=-1", "--grpc-port", "-1", "--dns-port=0"]).unwrap();
+        assert_eq!(config.http, None);
+        assert_eq!(config.grpc, None);
+        assert_eq!(config.dns.unwrap().port(), 0);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_flag_to_look_at() {
+        let text = |flags: &[&str]| config(flags).unwrap_err().to_string();
+        assert!(text(&["--http-port=70000"]).contains("--http-port"));
+        assert!(text(&["--bind=0.0.0.0"]).contains("--advertise"));
+        assert!(text(&["--leaf-cert-ttl=1m"]).contains("1h"));
+        assert!(text(&["--leaf-cert-ttl=soon"]).contains("--leaf-cert-ttl"));
+        assert!(text(&["--grpc-tls-cert=x.pem"]).contains("--grpc-tls-key"));
+        assert!(text(&["--acl-default-policy=maybe"]).contains("allow"));
+        let options = Options::try_parse_from(["legate-server"]).unwrap();
+        let lonely = options.config(Some(Secret::new("x"))).unwrap_err();
+        assert!(lonely.to_string().contains("--acl"));
+    }
+}
