@@ -183,10 +183,10 @@ impl ServiceDefinition {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
         self.instance().validate()?;
-        let all = self.checks.iter().enumerate();
-        let all = all.map(|(i, check)| (format!("Checks[{i}]"), check));
-        let one = self.check.iter().map(|check| ("Check".to_owned(), check));
-        for (path, check) in one.chain(all) {
+        let numbered = self.checks.iter().enumerate();
+        let numbered = numbered.map(|(i, check)| (format!("Checks[{i}]"), check));
+        let one = self.one_check().map(|check| ("Check".to_owned(), check));
+        for (path, check) in one.into_iter().chain(numbered) {
             check.validate().map_err(|error| error.within(path))?;
         }
         let Some(sidecar) = &self.connect.sidecar_service else {
@@ -319,8 +319,15 @@ impl ServiceDefinition {
         })
     }
 
+    /// The single check, unless nothing in it is set: some clients always send the object.
+    fn one_check(&self) -> Option<&CheckType> {
+        self.check
+            .as_ref()
+            .filter(|check| **check != CheckType::default())
+    }
+
     fn health_checks(&self, node: &str) -> Vec<HealthCheck> {
-        let all: Vec<&CheckType> = self.check.iter().chain(&self.checks).collect();
+        let all: Vec<&CheckType> = self.one_check().into_iter().chain(&self.checks).collect();
         let several = all.len() > 1;
         let numbered = all.into_iter().enumerate();
         numbered

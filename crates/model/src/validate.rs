@@ -43,21 +43,18 @@ impl ServiceInstance {
                 "a proxy cannot be native: leave it out, or leave Kind out",
             ));
         }
-        match self.kind {
+        let proxy = match self.kind {
             ServiceKind::Typical => self.proxy.validate(false),
             ServiceKind::ConnectProxy => self.proxy.validate(true),
             _ => {
-                self.validate_gateway()?;
-                self.proxy.validate_parts()
+                self.validate_gateway_port()?;
+                self.validate_gateway_proxy()
             }
-        }
-        .map_err(|error| match error.path() {
-            "Port" => error,
-            _ => error.within("Proxy"),
-        })
+        };
+        proxy.map_err(|error| error.within("Proxy"))
     }
 
-    fn validate_gateway(&self) -> Result<(), Invalid> {
+    fn validate_gateway_port(&self) -> Result<(), Invalid> {
         let needs_port = !matches!(
             self.kind,
             ServiceKind::IngressGateway | ServiceKind::ApiGateway
@@ -68,6 +65,10 @@ impl ServiceInstance {
                 format!("a {} needs the port of its listener", self.kind.as_str()),
             ));
         }
+        Ok(())
+    }
+
+    fn validate_gateway_proxy(&self) -> Result<(), Invalid> {
         let proxy = &self.proxy;
         for (field, set) in [
             (
@@ -96,7 +97,7 @@ impl ServiceInstance {
                 ));
             }
         }
-        Ok(())
+        proxy.validate_parts()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
@@ -186,6 +187,9 @@ pub struct ServiceDefaults {
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

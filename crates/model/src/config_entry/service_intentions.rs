@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::intention::{
@@ -14,7 +15,7 @@ use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
 use crate::{meta, name};
 
 /// Who may call one service.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceIntentions {
     /// The destination, or `*`.
@@ -33,6 +34,9 @@ pub struct ServiceIntentions {
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

@@ -1,0 +1,184 @@
+//! Definitions in the short form that agents take.
+
+use std::collections::BTreeSet;
+
+use legate_model::json::{UnknownFields, from_value};
+use legate_model::{CheckStatus, ServiceDefinition, ServiceKind};
+use serde_json::{Value, json};
+
+fn definition(value: Value) -> ServiceDefinition {
+    from_value(value, UnknownFields::Refuse).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_sidecar_inherits_from_its_service() {
+    let definition = definition(json!({
+        "Name": "web", "ID": "web-1", "Port": 8080, "Address": "10.0.0.7", "Tags": ["t"],
+        "Meta": {"m": "1"},
+        "Connect": {"SidecarService": {
+            "Proxy": {"Upstreams": [{"DestinationName": "api", "LocalBindPort": 9191}]},
+        }},
+    }));
+    assert_eq!(definition.validate(), Ok(()));
+    let taken = BTreeSet::from([21000, 21001, 21003]);
+    let parts = definition.into_parts("n1", &taken).unwrap();
+    let (service, checks) = parts.service;
+    assert_eq!(
+        (service.id.as_str(), service.service.as_str()),
+        ("web-1", "web")
+    );
+    assert!(checks.is_empty());
+    let (sidecar, checks) = parts.sidecar.unwrap();
+    assert!(checks.is_empty());
+    assert_eq!(sidecar.kind, ServiceKind::ConnectProxy);
+    assert_eq!(sidecar.id, "web-1-sidecar-proxy");
+    assert_eq!(sidecar.service, "web-sidecar-proxy");
+    assert_eq!(sidecar.port, 21002);
+    assert_eq!(sidecar.address, "10.0.0.7");
+    assert_eq!((sidecar.tags, sidecar.meta), (service.tags, service.meta));
+    assert_eq!(sidecar.proxy.destination_service_name, "web");
+    assert_eq!(sidecar.proxy.destination_service_id, "web-1");
+    assert_eq!(sidecar.proxy.local_service_address, "127.0.0.1");
+    assert_eq!(sidecar.proxy.local_service_port, 8080);
+    assert_eq!(sidecar.proxy.upstreams.len(), 1);
+}
+
+#[test]
+fn what_the_sidecar_says_itself_wins() {
+    let parts = definition(json!({
+        "Name": "web", "SocketPath": "/run/web.sock",
+        "Connect": {"SidecarService": {
+            "Name": "own", "Port": 1234, "Tags": ["own"], "Proxy": {"LocalServicePort": 9},
+        }},
+    }))
+    .into_parts("n1", &BTreeSet::new())
+    .unwrap();
+    let (sidecar, _) = parts.sidecar.unwrap();
+    assert_eq!((sidecar.service.as_str(), sidecar.port), ("own", 1234));
+    assert_eq!(sidecar.tags, ["own"]);
+    assert_eq!(sidecar.id, "web-sidecar-proxy");
+}
+
+#[test]
+fn sidecar_ports_run_out() {
+    let taken = (21000..=21255).collect();
+    let error = definition(json!({"Name": "web", "Connect": {"SidecarService": {}}}))
+        .into_parts("n1", &taken)
+        .unwrap_err();
+    assert_eq!(error.path(), "Connect.SidecarService.Port");
+}
+
+#[test]
+fn checks_are_named_and_numbered() {
+    let one = definition(json!({
+        "Name": "web", "Check": {"TTL": "10s", "Status": "passing", "Notes": "n"},
+    }));
+    assert_eq!(one.validate(), Ok(()));
+    let (_, checks) = one.into_parts("n1", &BTreeSet::new()).unwrap().service;
+    let [check] = checks.as_slice() else {
+        panic!("{checks:?}")
+    };
+    assert_eq!(check.check_id, "service:web");
+    assert_eq!(check.name, "Service 'web' check");
+    assert_eq!(
+        (check.status, check.r#type.as_str()),
+        (CheckStatus::Passing, "ttl")
+    );
+    assert_eq!(
+        (check.node.as_str(), check.service_id.as_str()),
+        ("n1", "web")
+    );
+
+    let several = definition(json!({
+        "Name": "web", "ID": "w", "Check": {},
+        "Checks": [
+            {"HTTP": "http://127.0.0.1/", "Interval": "10s", "Timeout": "1s"},
+            {"ID": "own", "Name": "Own", "TCP": "127.0.0.1:1", "Interval": 1_000_000_000},
+            {"AliasService": "db"},
+        ],
+    }));
+    assert_eq!(several.validate(), Ok(()));
+    let (_, checks) = several.into_parts("n1", &BTreeSet::new()).unwrap().service;
+    let shown: Vec<_> = checks
+        .iter()
+        .map(|c| [&c.check_id, &c.name, &c.r#type, &c.interval, &c.timeout].map(String::as_str))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ["service:w:1", "Service 'web' check", "http", "10s", "1s"],
+            ["own", "Own", "tcp", "1s", ""],
+            ["service:w:3", "Service 'web' check", "alias", "", ""],
+        ]
+    );
+}
+
+#[test]
+fn refusals_name_the_field() {
+    for (value, field, part) in [
+        (json!({}), "Name", "must not be empty"),
+        (json!({"Name": "a/b"}), "Name", "slash"),
+        (
+            json!({"Name": "web", "Address": "::"}),
+            "Address",
+            "every address",
+        ),
+        (
+            json!({"Name": "web", "Kind": "connect-proxy"}),
+            "Proxy.DestinationServiceName",
+            "needs",
+        ),
+        (
+            json!({"Name": "web", "Check": {"Interval": "1s"}}),
+            "Check.TTL",
+            "exactly one",
+        ),
+        (
+            json!({"Name": "web", "Checks": [{"TTL": "1s", "TCP": "a:1"}]}),
+            "Checks[0].TTL",
+            "exactly one",
+        ),
+        (
+            json!({"Name": "web", "Check": {"TCP": "a:1"}}),
+            "Check.Interval",
+            "10s",
+        ),
+        (
+            json!({"Name": "web", "Connect": {"SidecarService": {"ID": "x"}}}),
+            "Connect.SidecarService.ID",
+            "cannot be chosen",
+        ),
+        (
+            json!({"Name": "web", "Connect": {"SidecarService": {
+                "Connect": {"SidecarService": {}}
+            }}}),
+            "Connect.SidecarService.Connect.SidecarService",
+            "cannot have a sidecar",
+        ),
+        (
+            json!({"Name": "web", "Connect": {"SidecarService": {
+                "Proxy": {"Upstreams": [{"DestinationName": "a"}]}
+            }}}),
+            "Connect.SidecarService.Proxy.Upstreams[0].LocalBindPort",
+            "dials",
+        ),
+        (
+            json!({
+                "Name": "gw", "Kind": "mesh-gateway", "Port": 1, "Connect": {"SidecarService": {}},
+            }),
+            "Connect.SidecarService.Kind",
+            "cannot have a sidecar",
+        ),
+    ] {
+        let error = definition(value.clone())
+            .validate()
+            .expect_err(&value.to_string());
+        assert_eq!(error.path(), field, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    // A connect-proxy of an agent may be without a port, which the agent would choose.
+    let proxy = json!({
+        "Name": "p", "Kind": "connect-proxy", "Proxy": {"DestinationServiceName": "web"},
+    });
+    assert_eq!(definition(proxy).validate(), Ok(()));
+}

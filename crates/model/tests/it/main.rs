@@ -1,0 +1,10 @@
+//! The nouns from outside: JSON in, JSON out, and what is refused.
+
+mod acl;
+mod config_entries;
+mod decoding;
+mod definitions;
+mod durations;
+mod jwt;
+mod registration;
+mod shapes;
