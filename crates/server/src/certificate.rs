@@ -125,7 +125,7 @@ impl Renewed {
 }
 
 fn sign(ca: &Ca, ips: &[IpAddr]) -> Result<(Arc<TlsConfig>, SystemTime), CertificateError> {
-    let issued = ca.issue_server(Vec::new(), ips.to_vec())?;
+    let issued = ca.issue_server(&[], ips)?;
     let tls = server_config(&issued.cert_pem, &issued.key.to_pem(), None)?;
     Ok((tls, issued.info.not_after))
 }

@@ -23,7 +23,10 @@ const ENVIRONMENT: &str = "Environment:
 
 /// The secret of the first token, when the environment has one.
 pub(crate) fn initial_token() -> anyhow::Result<Option<Secret>> {
-    #[expect(clippy::disallowed_methods, reason = "this is the program's config module")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the program's config module"
+    )]
     match std::env::var(INITIAL_TOKEN) {
         Ok(secret) if secret.is_empty() => Ok(None),
         Ok(secret) => Ok(Some(Secret::new(secret))),

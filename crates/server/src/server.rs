@@ -47,7 +47,9 @@ impl Default for Parts {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be listened at.
-    #[error("{api} cannot listen at {address}: {source}; choose another address or port, or end what uses it")]
+    #[error(
+        "{api} cannot listen at {address}: {source}; choose another address or port, or end what uses it"
+    )]
     Listen {
         /// Which API.
         api: &'static str,
@@ -309,7 +311,11 @@ async fn listen_dns(
         address,
         source,
     };
-    let mut attempts = if address.port() == 0 { DNS_PORT_ATTEMPTS } else { 1 };
+    let mut attempts = if address.port() == 0 {
+        DNS_PORT_ATTEMPTS
+    } else {
+        1
+    };
     loop {
         attempts -= 1;
         let tcp = TcpListener::bind(address).await.map_err(failed)?;

@@ -74,8 +74,14 @@ pub(super) async fn logout(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/acl/tokens`
 pub(super) async fn tokens(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
-    let method = call.params.get("authmethod").filter(|name| !name.is_empty());
-    let service = call.params.get("servicename").filter(|name| !name.is_empty());
+    let method = call
+        .params
+        .get("authmethod")
+        .filter(|name| !name.is_empty());
+    let service = call
+        .params
+        .get("servicename")
+        .filter(|name| !name.is_empty());
     let answer = call
         .read(vec![Topic::Tokens], |state| {
             let mut tokens = state.tokens();
@@ -116,7 +122,13 @@ pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
 
     let _exclusive = call.exclusive();
     let accessor = token.accessor_id.clone();
-    if call.ctx.store.state().token_by_accessor(&accessor).is_some() {
+    if call
+        .ctx
+        .store
+        .state()
+        .token_by_accessor(&accessor)
+        .is_some()
+    {
         return Err(ApiError::bad_request(format!(
             "Invalid request: AccessorID: token {accessor} exists already; update it with PUT \
              /v1/acl/token/{accessor}, or leave AccessorID out"
@@ -156,24 +168,40 @@ pub(super) async fn update_token(
 
 fn store_token(call: &Call, token: Token) -> Result<Response, ApiError> {
     let accessor = token.accessor_id.clone();
-    call.ctx.store.apply(Command::UpsertToken(Box::new(token)))?;
+    call.ctx
+        .store
+        .apply(Command::UpsertToken(Box::new(token)))?;
     let state = call.ctx.store.state();
-    call.json(state.token_by_accessor(&accessor).ok_or_else(|| no_token(&accessor))?)
+    call.json(
+        state
+            .token_by_accessor(&accessor)
+            .ok_or_else(|| no_token(&accessor))?,
+    )
 }
 
 fn refuse_unknown_policies(token: &Token) -> Result<(), ApiError> {
-    match token.policies.iter().find(|link| !link.is_global_management()) {
+    match token
+        .policies
+        .iter()
+        .find(|link| !link.is_global_management())
+    {
         None => Ok(()),
         Some(unknown) => Err(ApiError::bad_request(format!(
             "Invalid request: Policies: policy {:?} does not exist; there is global-management \
              only, use ServiceIdentities and NodeIdentities for the rest",
-            if unknown.name.is_empty() { &unknown.id } else { &unknown.name }
+            if unknown.name.is_empty() {
+                &unknown.id
+            } else {
+                &unknown.name
+            }
         ))),
     }
 }
 
 fn no_token(accessor: &str) -> ApiError {
-    ApiError::not_found(format!("Token {accessor:?} not found: see GET /v1/acl/tokens"))
+    ApiError::not_found(format!(
+        "Token {accessor:?} not found: see GET /v1/acl/tokens"
+    ))
 }
 
 /// `GET /v1/acl/token/self`: whoever holds a token may see it.
@@ -185,7 +213,9 @@ pub(super) async fn own_token(call: Call) -> Result<Response, ApiError> {
         &call.token
     };
     let answer = call
-        .read(vec![Topic::Tokens], |state| state.token_by_secret(secret).cloned())
+        .read(vec![Topic::Tokens], |state| {
+            state.token_by_secret(secret).cloned()
+        })
         .await?;
     match answer.value {
         Some(token) => call.answer(answer.index, &token, false),
@@ -264,13 +294,17 @@ fn store_method(call: &Call, method: AuthMethod) -> Result<Response, ApiError> {
     method.validate()?;
     let name = method.name.clone();
     let _exclusive = call.exclusive();
-    call.ctx.store.apply(Command::UpsertAuthMethod(Box::new(method)))?;
+    call.ctx
+        .store
+        .apply(Command::UpsertAuthMethod(Box::new(method)))?;
     let state = call.ctx.store.state();
     call.json(state.auth_method(&name).ok_or_else(|| no_method(&name))?)
 }
 
 fn no_method(name: &str) -> ApiError {
-    ApiError::not_found(format!("Auth method {name:?} not found: see GET /v1/acl/auth-methods"))
+    ApiError::not_found(format!(
+        "Auth method {name:?} not found: see GET /v1/acl/auth-methods"
+    ))
 }
 
 /// `DELETE /v1/acl/auth-method/:name`
@@ -287,7 +321,10 @@ pub(super) async fn delete_method(
 /// `GET /v1/acl/binding-rules`
 pub(super) async fn rules(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
-    let method = call.params.get("authmethod").filter(|name| !name.is_empty());
+    let method = call
+        .params
+        .get("authmethod")
+        .filter(|name| !name.is_empty());
     let answer = call
         .read(vec![Topic::BindingRules], |state| match method {
             Some(name) => state.binding_rules(name),
@@ -338,23 +375,25 @@ pub(super) async fn update_rule(Path(id): Path<String>, call: Call) -> Result<Re
 
 fn store_rule(call: &Call, rule: BindingRule) -> Result<Response, ApiError> {
     let state = call.ctx.store.state();
-    let method = state
-        .auth_method(&rule.auth_method)
-        .ok_or_else(|| {
-            ApiError::bad_request(format!(
-                "Invalid request: AuthMethod: {:?} does not exist; create it first",
-                rule.auth_method
-            ))
-        })?;
+    let method = state.auth_method(&rule.auth_method).ok_or_else(|| {
+        ApiError::bad_request(format!(
+            "Invalid request: AuthMethod: {:?} does not exist; create it first",
+            rule.auth_method
+        ))
+    })?;
     rule.validate(&method.jwt()?.known_variables())?;
     let id = rule.id.clone();
-    call.ctx.store.apply(Command::UpsertBindingRule(Box::new(rule)))?;
+    call.ctx
+        .store
+        .apply(Command::UpsertBindingRule(Box::new(rule)))?;
     let state = call.ctx.store.state();
     call.json(state.binding_rule(&id).ok_or_else(|| no_rule(&id))?)
 }
 
 fn no_rule(id: &str) -> ApiError {
-    ApiError::not_found(format!("Binding rule {id:?} not found: see GET /v1/acl/binding-rules"))
+    ApiError::not_found(format!(
+        "Binding rule {id:?} not found: see GET /v1/acl/binding-rules"
+    ))
 }
 
 /// `DELETE /v1/acl/binding-rule/:id`

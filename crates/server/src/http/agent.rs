@@ -150,10 +150,7 @@ fn keep_status(state: &State, node: &str, check: &mut HealthCheck) {
 }
 
 /// `PUT /v1/agent/service/deregister/:id`
-pub(super) async fn deregister(
-    Path(id): Path<String>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn deregister(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let node = call.ctx.config.node_name.clone();
     let state = call.ctx.store.state();

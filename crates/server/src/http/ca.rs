@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{AGE, CONTENT_TYPE, HeaderValue};
 use http::HeaderName;
+use http::header::{AGE, CONTENT_TYPE, HeaderValue};
 use legate_store::Topic;
 
 use super::call::Call;
@@ -34,7 +34,10 @@ pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn agent_roots(call: Call) -> Result<Response, ApiError> {
     let mut response = roots(call).await?;
     let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("x-cache"), HeaderValue::from_static("MISS"));
+    headers.insert(
+        HeaderName::from_static("x-cache"),
+        HeaderValue::from_static("MISS"),
+    );
     headers.insert(AGE, HeaderValue::from_static("0"));
     Ok(response)
 }

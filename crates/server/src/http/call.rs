@@ -87,8 +87,8 @@ async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
         return Err(ApiError::too_large(BODY_LIMIT));
     }
     to_bytes(body, BODY_LIMIT).await.map_err(|error| {
-        let too_large = std::error::Error::source(&error)
-            .is_some_and(|source| source.is::<LengthLimitError>());
+        let too_large =
+            std::error::Error::source(&error).is_some_and(|source| source.is::<LengthLimitError>());
         if too_large {
             ApiError::too_large(BODY_LIMIT)
         } else {
@@ -113,7 +113,10 @@ impl Call {
     }
 
     /// The body as JSON.
-    pub(crate) fn decode<T: DeserializeOwned>(&self, unknown: UnknownFields) -> Result<T, ApiError> {
+    pub(crate) fn decode<T: DeserializeOwned>(
+        &self,
+        unknown: UnknownFields,
+    ) -> Result<T, ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::bad_request(
                 "Request decoding failed: the body is empty; send a JSON object",

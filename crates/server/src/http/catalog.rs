@@ -217,7 +217,7 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
 async fn list(
     call: &Call,
     topic: Topic,
-    find: impl Fn(&State) -> Vec<CheckServiceNode> + Send,
+    find: impl Fn(&State) -> Vec<CheckServiceNode> + Send + Sync,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;

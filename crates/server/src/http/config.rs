@@ -39,7 +39,9 @@ pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Respons
     let authorizer = call.authorizer()?;
     let kind = parse_kind(&kind)?;
     let answer = call
-        .read(vec![Topic::ConfigEntries(kind)], |state| state.config_entries(kind))
+        .read(vec![Topic::ConfigEntries(kind)], |state| {
+            state.config_entries(kind)
+        })
         .await?;
     let (entries, filtered) = visible(answer.value, |entry| {
         may_read(&authorizer, kind, entry.name()).is_ok()
@@ -112,7 +114,9 @@ fn may_write(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<()
     let (allowed, permission, name) = match kind {
         ConfigKind::ProxyDefaults | ConfigKind::Mesh => (authorizer.mesh_write(), "mesh:write", ""),
         ConfigKind::ServiceDefaults => (authorizer.service_write(name), "service:write", name),
-        ConfigKind::ServiceIntentions => (authorizer.intention_write(name), "intention:write", name),
+        ConfigKind::ServiceIntentions => {
+            (authorizer.intention_write(name), "intention:write", name)
+        }
     };
     if allowed {
         Ok(())

@@ -112,9 +112,14 @@ async fn handle(mut router: Router, request: Request<Incoming>) -> Result<Respon
         Ok(answer) => answer,
         // One request must not end the control plane for everybody else, nor pass in silence.
         Err(_) => {
-            tracing::error!(request = line, "a request ended in a panic: this is a defect");
-            Ok(ApiError::internal("The server failed on this request; its log says more")
-                .into_response())
+            tracing::error!(
+                request = line,
+                "a request ended in a panic: this is a defect"
+            );
+            Ok(
+                ApiError::internal("The server failed on this request; its log says more")
+                    .into_response(),
+            )
         }
     }
 }
@@ -167,7 +172,11 @@ impl Counts {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.counts.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .counts
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         open.all -= 1;
         if let Some(of_client) = open.by_client.get_mut(&self.client) {
             *of_client -= 1;

@@ -17,7 +17,9 @@ use super::protocol;
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let answer = call.read(vec![Topic::Intentions], State::intentions).await?;
+    let answer = call
+        .read(vec![Topic::Intentions], State::intentions)
+        .await?;
     let (intentions, filtered) = visible(answer.value, |i| may_read(&authorizer, i));
     call.answer(answer.index, &intentions, filtered)
 }
@@ -33,7 +35,9 @@ pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
     let pair = Pair::of(&call)?;
     let topic = Topic::IntentionsFor(pair.destination.as_str().into());
     let answer = call
-        .read(vec![topic], |state| state.intention(&pair.source, &pair.destination))
+        .read(vec![topic], |state| {
+            state.intention(&pair.source, &pair.destination)
+        })
         .await?;
     match answer.value {
         None => call.absent(answer.index, "Intention not found"),

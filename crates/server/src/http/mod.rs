@@ -89,9 +89,15 @@ fn mesh_routes() -> Router<Arc<Context>> {
 }
 
 fn acl_routes() -> Router<Arc<Context>> {
-    let token = get(acl::token).put(acl::update_token).delete(acl::delete_token);
-    let method = get(acl::method).put(acl::update_method).delete(acl::delete_method);
-    let rule = get(acl::rule).put(acl::update_rule).delete(acl::delete_rule);
+    let token = get(acl::token)
+        .put(acl::update_token)
+        .delete(acl::delete_token);
+    let method = get(acl::method)
+        .put(acl::update_method)
+        .delete(acl::delete_method);
+    let rule = get(acl::rule)
+        .put(acl::update_rule)
+        .delete(acl::delete_rule);
     Router::new()
         .route("/v1/acl/login", post(acl::login))
         .route("/v1/acl/logout", post(acl::logout))

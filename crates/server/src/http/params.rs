@@ -231,7 +231,10 @@ mod tests {
     fn consistency_modes_exclude_each_other() {
         assert_eq!(params("").consistency(), Ok(Consistency::Leader));
         assert_eq!(params("stale").consistency(), Ok(Consistency::Stale));
-        assert_eq!(params("consistent").consistency(), Ok(Consistency::Consistent));
+        assert_eq!(
+            params("consistent").consistency(),
+            Ok(Consistency::Consistent)
+        );
         assert!(params("stale&consistent").consistency().is_err());
         assert!(params("cached&consistent").consistency().is_err());
     }

@@ -26,11 +26,7 @@ pub(super) fn refuse_mismatch(state: &State, entry: &ConfigEntry) -> Result<(), 
 }
 
 /// Refuses to remove an entry that gives a protocol to such a service.
-pub(super) fn refuse_removal(
-    state: &State,
-    kind: ConfigKind,
-    name: &str,
-) -> Result<(), ApiError> {
+pub(super) fn refuse_removal(state: &State, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
     match kind {
         ConfigKind::ServiceDefaults => refuse_downgrade(state, name, default_protocol(state)),
         ConfigKind::ProxyDefaults => refuse_default_downgrade(state, Protocol::default()),
@@ -83,7 +79,10 @@ fn refuse_default_downgrade(state: &State, default: Protocol) -> Result<(), ApiE
 }
 
 fn has_permissions(entry: &ServiceIntentions) -> bool {
-    entry.sources.iter().any(|source| !source.permissions.is_empty())
+    entry
+        .sources
+        .iter()
+        .any(|source| !source.permissions.is_empty())
 }
 
 fn protocol_of(state: &State, service: &str) -> Protocol {
@@ -91,7 +90,10 @@ fn protocol_of(state: &State, service: &str) -> Protocol {
 }
 
 fn own_protocol(state: &State, service: &str) -> Option<Protocol> {
-    match state.config_entry(ConfigKind::ServiceDefaults, service)?.as_ref() {
+    match state
+        .config_entry(ConfigKind::ServiceDefaults, service)?
+        .as_ref()
+    {
         ConfigEntry::ServiceDefaults(entry) => entry.protocol(),
         _ => None,
     }

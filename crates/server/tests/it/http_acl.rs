@@ -1,0 +1,288 @@
+//! Tokens over HTTP: who may do what, and how tokens are made.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use legate_testkit::jwt::TestSigner;
+use serde_json::{Value, json};
+
+use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::http_client::{Client, start};
+
+fn register(service: &str) -> Value {
+    json!({ "Node": "vm-1", "Address": "10.0.0.1", "Service": { "Service": service, "Port": 1 } })
+}
+
+/// A token for one service, made by the management token.
+async fn identity(management: &Client, service: &str) -> (String, String) {
+    let token = json!({ "ServiceIdentities": [{ "ServiceName": service }] });
+    let made = management.write("/v1/acl/token", &token).await;
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    (text("AccessorID"), text("SecretID"))
+}
+
+#[tokio::test]
+async fn without_a_permission_nothing_is_written_and_nothing_is_seen() {
+    let (server, anonymous) = start(deny_by_default).await;
+    let management = anonymous.with_token(MANAGEMENT);
+    management
+        .write("/v1/catalog/register", &register("web"))
+        .await;
+    let (_, secret) = identity(&management, "web").await;
+    let web = anonymous.with_token(&secret);
+
+    let before = server.store().state().index();
+    let intention = "/v1/connect/intentions/exact?source=web&destination=api";
+    let entry = json!({ "Kind": "mesh" });
+    for (client, path, body, permission) in [
+        (
+            &anonymous,
+            "/v1/catalog/register",
+            register("web"),
+            "node:write",
+        ),
+        (
+            &anonymous,
+            "/v1/agent/service/register",
+            json!({ "Name": "web" }),
+            "service:write",
+        ),
+        (
+            &anonymous,
+            "/v1/catalog/deregister",
+            json!({ "Node": "vm-1" }),
+            "node:write",
+        ),
+        (
+            &web,
+            "/v1/agent/service/register",
+            json!({ "Name": "api" }),
+            "service:write",
+        ),
+        (
+            &web,
+            intention,
+            json!({ "Action": "allow" }),
+            "intention:write",
+        ),
+        (&web, "/v1/config", entry, "mesh:write"),
+        (&web, "/v1/acl/token", json!({}), "acl:write"),
+    ] {
+        let reply = client.put(path, &body).await;
+        assert_eq!(
+            reply.status,
+            StatusCode::FORBIDDEN,
+            "{path}: {}",
+            reply.text()
+        );
+        assert!(
+            reply.text().contains(permission),
+            "{path}: {}",
+            reply.text()
+        );
+    }
+    assert_eq!(server.store().state().index(), before);
+
+    let hidden = anonymous.get("/v1/health/service/web").await;
+    assert_eq!(hidden.json(), json!([]));
+    assert_eq!(
+        hidden.header("x-consul-results-filtered-by-acls"),
+        "",
+        "nobody is told"
+    );
+    assert_eq!(hidden.header("x-consul-default-acl-policy"), "deny");
+    let seen = web.get("/v1/health/service/web").await.json();
+    assert_eq!(seen.as_array().unwrap().len(), 1);
+    web.write("/v1/agent/service/register", &json!({ "Name": "web" }))
+        .await;
+    assert_eq!(
+        anonymous.get("/v1/status/leader").await.status,
+        StatusCode::OK
+    );
+    assert_eq!(
+        anonymous.get("/v1/connect/ca/roots").await.status,
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_taken_from_three_places_and_an_unknown_one_is_refused() {
+    let (_server, client) = start(deny_by_default).await;
+    let get = async |path: &str, header: Option<(&str, String)>| {
+        let mut request = Request::get(path);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(Bytes::new())).unwrap();
+        client.exchange(request).await.status
+    };
+    let path = "/v1/acl/tokens";
+    assert_eq!(get(path, None).await, StatusCode::FORBIDDEN);
+    let own = Some(("x-consul-token", MANAGEMENT.to_owned()));
+    assert_eq!(get(path, own).await, StatusCode::OK);
+    let bearer = Some(("authorization", format!("Bearer {MANAGEMENT}")));
+    assert_eq!(get(path, bearer).await, StatusCode::OK);
+    let query = format!("{path}?token={MANAGEMENT}");
+    let wrong = Some(("x-consul-token", "wrong".to_owned()));
+    assert_eq!(
+        get(&query, wrong.clone()).await,
+        StatusCode::OK,
+        "the query comes first"
+    );
+    assert_eq!(get(path, wrong).await, StatusCode::FORBIDDEN);
+
+    let unknown = client
+        .with_token("b0b0")
+        .get("/v1/health/service/web")
+        .await;
+    assert_eq!(unknown.status, StatusCode::FORBIDDEN);
+    assert!(
+        unknown.text().contains("ACL not found"),
+        "{}",
+        unknown.text()
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_made_read_changed_and_removed() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let (accessor, secret) = identity(&management, "web").await;
+    let path = format!("/v1/acl/token/{accessor}");
+    let read = management.get(&path).await.json();
+    assert_eq!(read["SecretID"], secret.as_str());
+    let own = client
+        .with_token(&secret)
+        .get("/v1/acl/token/self")
+        .await
+        .json();
+    assert_eq!(own, read);
+
+    let changed =
+        json!({ "Description": "for web", "ServiceIdentities": [{ "ServiceName": "api" }] });
+    let changed = management.write(&path, &changed).await;
+    assert_eq!(changed["ServiceIdentities"][0]["ServiceName"], "api");
+    assert_eq!(changed["SecretID"], secret.as_str());
+    assert_eq!(changed["CreateTime"], read["CreateTime"]);
+    let by_service = management
+        .get("/v1/acl/tokens?servicename=api")
+        .await
+        .json();
+    assert_eq!(by_service.as_array().unwrap().len(), 1);
+
+    for (path, body, says) in [
+        (path.as_str(), json!({ "SecretID": MANAGEMENT }), "SecretID"),
+        (
+            path.as_str(),
+            json!({ "AccessorID": MANAGEMENT }),
+            "AccessorID",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "AccessorID": accessor }),
+            "exists already",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "Policies": [{ "Name": "mine" }] }),
+            "global-management",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "ExpirationTTL": "1s" }),
+            "ExpirationTTL",
+        ),
+    ] {
+        let reply = management.put(path, &body).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{}", reply.text());
+        assert!(reply.text().contains(says), "{}", reply.text());
+    }
+
+    assert_eq!(management.delete(&path).await.json(), json!(true));
+    assert_eq!(management.get(&path).await.status, StatusCode::NOT_FOUND);
+    let gone = client.with_token(&secret).get("/v1/catalog/nodes").await;
+    assert_eq!(gone.status, StatusCode::FORBIDDEN);
+    let unknown = management.put(&path, &json!({})).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_login_makes_a_token_and_a_logout_ends_it() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let signer = TestSigner::generate();
+    let method = json!({
+        "Name": "jwt", "Type": "jwt", "MaxTokenTTL": "1h",
+        "Config": {
+            "JWTValidationPubKeys": [signer.public_key_pem()],
+            "JWTSupportedAlgs": ["ES256"],
+            "BoundAudiences": ["mesh"],
+            "ClaimMappings": { "service": "service" },
+        },
+    });
+    let rule =
+        json!({ "AuthMethod": "jwt", "BindType": "service", "BindName": "${value.service}" });
+    let early = management.put("/v1/acl/binding-rule", &rule).await;
+    assert_eq!(early.status, StatusCode::BAD_REQUEST, "{}", early.text());
+    management.write("/v1/acl/auth-method", &method).await;
+    let rule = management.write("/v1/acl/binding-rule", &rule).await;
+    let read = management.get("/v1/acl/auth-method/jwt").await.json();
+    assert_eq!(read["MaxTokenTTL"], "1h0m0s");
+    let rule_path = format!("/v1/acl/binding-rule/{}", rule["ID"].as_str().unwrap());
+    assert_eq!(
+        management.get(&rule_path).await.json()["BindName"],
+        "${value.service}"
+    );
+
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let claims = json!({ "aud": "mesh", "exp": now + 600, "service": "web" });
+    let bearer = signer.sign(&claims);
+    let login = async |bearer: &str| {
+        let body = json!({ "AuthMethod": "jwt", "BearerToken": bearer }).to_string();
+        client
+            .send(http::Method::POST, "/v1/acl/login", &body)
+            .await
+    };
+    let token = login(&bearer).await.json();
+    assert_eq!(token["ServiceIdentities"][0]["ServiceName"], "web");
+    assert_eq!(token["AuthMethod"], "jwt");
+    let refused = login("not.a.token").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.text());
+
+    let own = client.with_token(token["SecretID"].as_str().unwrap());
+    own.write("/v1/agent/service/register", &json!({ "Name": "web" }))
+        .await;
+    let logout = own.send(http::Method::POST, "/v1/acl/logout", "").await;
+    assert_eq!(logout.json(), json!(true));
+    let after = own.get("/v1/catalog/services").await;
+    assert_eq!(after.status, StatusCode::FORBIDDEN);
+
+    assert_eq!(
+        management.delete("/v1/acl/auth-method/jwt").await.json(),
+        json!(true)
+    );
+    let rules = management.get("/v1/acl/binding-rules").await.json();
+    assert_eq!(rules, json!([]), "rules go with their method");
+}
+
+#[tokio::test]
+async fn what_a_token_may_not_see_is_left_out_and_said() {
+    let (server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    management
+        .write("/v1/catalog/register", &register("web"))
+        .await;
+    let token = json!({ "NodeIdentities": [{ "NodeName": "vm-9", "Datacenter": "dc1" }] });
+    let made = management.write("/v1/acl/token", &token).await;
+    let node = client.with_token(made["SecretID"].as_str().unwrap());
+    let reply = node.get("/v1/catalog/nodes").await;
+    assert_eq!(reply.json(), json!([]));
+    assert_eq!(reply.header("x-consul-results-filtered-by-acls"), "true");
+    let deadline = Duration::from_secs(10);
+    server.stop(deadline).await.unwrap();
+}

@@ -1,0 +1,135 @@
+//! A server for HTTP tests, and a client that opens a connection for every request.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use legate_server::{Parts, Server, ServerConfig};
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// A server that serves HTTP only, and what `change` adds.
+pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> (Server, Client) {
+    let mut config = ServerConfig {
+        http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        grpc: None,
+        grpc_tls: None,
+        dns: None,
+        ..ServerConfig::default()
+    };
+    change(&mut config);
+    let server = Server::start(config, Parts::default()).await.unwrap();
+    let client = Client {
+        address: server.http_addr().unwrap(),
+        token: String::new(),
+    };
+    (server, client)
+}
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
+    pub(crate) token: String,
+}
+
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.status, StatusCode::OK, "{}", self.text());
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn index(&self) -> u64 {
+        self.header("x-consul-index").parse().unwrap()
+    }
+}
+
+impl Client {
+    pub(crate) fn with_token(&self, token: &str) -> Self {
+        Self {
+            token: token.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, "").await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Reply {
+        self.send(Method::DELETE, path, "").await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Reply {
+        self.send(Method::PUT, path, &body.to_string()).await
+    }
+
+    /// Writes, which must succeed.
+    #[track_caller]
+    pub(crate) fn write(&self, path: &str, body: &Value) -> impl Future<Output = Value> {
+        let caller = std::panic::Location::caller();
+        let (this, path, body) = (self.clone(), path.to_owned(), body.clone());
+        async move {
+            let reply = this.put(&path, &body).await;
+            assert_eq!(reply.status, StatusCode::OK, "{caller}: {}", reply.text());
+            if reply.body.is_empty() {
+                return Value::Null;
+            }
+            reply.json()
+        }
+    }
+
+    pub(crate) async fn send(&self, method: Method, path: &str, body: &str) -> Reply {
+        let mut request = Request::builder().method(method).uri(path);
+        if !self.token.is_empty() {
+            request = request.header("x-consul-token", &self.token);
+        }
+        let body = Full::new(Bytes::copy_from_slice(body.as_bytes()));
+        self.exchange(request.body(body).unwrap()).await
+    }
+
+    pub(crate) async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Reply {
+        request
+            .headers_mut()
+            .insert("host", "localhost".parse().unwrap());
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await.unwrap();
+        let exchange = async move {
+            let response = sender.send_request(request).await.unwrap();
+            let (head, body) = response.into_parts();
+            Reply {
+                status: head.status,
+                headers: head.headers,
+                body: body.collect().await.unwrap().to_bytes(),
+            }
+        };
+        let connection = async {
+            // How it ends is seen by the exchange.
+            let _ = connection.await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            reply = exchange => reply,
+            () = connection => unreachable!("it never ends"),
+        }
+    }
+}

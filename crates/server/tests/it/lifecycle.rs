@@ -1,0 +1,154 @@
+//! Starting and stopping whole servers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::StatusCode;
+use legate_model::TrustDomain;
+use legate_server::{Parts, Server, ServerConfig, StartError};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::http_client::{Client, start};
+
+const STOP: Duration = Duration::from_secs(10);
+
+fn everything() -> ServerConfig {
+    let free = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    ServerConfig {
+        http: free,
+        grpc: free,
+        grpc_tls: free,
+        dns: free,
+        ..ServerConfig::default()
+    }
+}
+
+#[tokio::test]
+async fn the_same_ports_serve_again_right_after_a_stop() {
+    let first = Server::start(everything(), Parts::default()).await.unwrap();
+    let config = ServerConfig {
+        http: first.http_addr(),
+        grpc: first.grpc_addr(),
+        grpc_tls: first.grpc_tls_addr(),
+        dns: first.dns_addr(),
+        ..everything()
+    };
+    let client = Client {
+        address: first.http_addr().unwrap(),
+        token: String::new(),
+    };
+    // Connections that are open at the stop must not keep the ports.
+    let _open = TcpStream::connect(first.grpc_addr().unwrap())
+        .await
+        .unwrap();
+    let _idle = TcpStream::connect(client.address).await.unwrap();
+    client.get("/v1/status/leader").await.json();
+    let parts = Parts {
+        store: first.store().clone(),
+        ..Parts::default()
+    };
+    let domain: TrustDomain = first.ca().trust_domain();
+    let index = parts.store.state().index();
+    first.stop(STOP).await.unwrap();
+    assert!(
+        TcpStream::connect(client.address).await.is_err(),
+        "nobody listens"
+    );
+
+    let second = Server::start(config, parts).await.unwrap();
+    assert_eq!(second.http_addr(), Some(client.address));
+    client.get("/v1/status/leader").await.json();
+    assert_eq!(
+        second.ca().trust_domain(),
+        domain,
+        "the store carries the CA"
+    );
+    assert!(second.store().state().index() >= index);
+    second.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_answers_those_who_wait() {
+    let (server, client) = start(|_| {}).await;
+    let index = client.get("/v1/catalog/nodes").await.index();
+    let mut stream = TcpStream::connect(client.address).await.unwrap();
+    let request = format!(
+        "GET /v1/catalog/nodes?index={index}&wait=10m HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    // The server asks for the body when it has begun with the request.
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).await.unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b" ").await.unwrap();
+
+    let (stopped, answer) = tokio::join!(server.stop(STOP), async {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    });
+    stopped.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("shutting down"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named() {
+    let (_first, client) = start(|_| {}).await;
+    let config = ServerConfig {
+        http: Some(client.address),
+        ..everything()
+    };
+    let error = Server::start(config, Parts::default()).await.unwrap_err();
+    assert!(matches!(error, StartError::Listen { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("HTTP") && text.contains(&client.address.to_string()),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn names_and_files_that_cannot_work_are_named() {
+    let text = async |change: &dyn Fn(&mut ServerConfig)| {
+        let mut config = everything();
+        change(&mut config);
+        let error = Server::start(config, Parts::default()).await.unwrap_err();
+        error.to_string()
+    };
+    let datacenter = text(&|config| config.datacenter = "DC 1".to_owned()).await;
+    assert!(datacenter.contains("datacenter"), "{datacenter}");
+    let node = text(&|config| config.node_name = String::new()).await;
+    assert!(node.contains("node name"), "{node}");
+    let files = text(&|config| {
+        config.grpc_tls_files = Some((
+            "/nonexistent/cert.pem".into(),
+            "/nonexistent/key.pem".into(),
+        ));
+    });
+    let files = files.await;
+    assert!(files.contains("/nonexistent/cert.pem"), "{files}");
+}
+
+#[tokio::test]
+async fn one_client_gets_so_many_connections_and_no_more() {
+    let (_server, client) = start(|_| {}).await;
+    let mut open = Vec::new();
+    for _ in 0..200 {
+        open.push(TcpStream::connect(client.address).await.unwrap());
+    }
+    let refused = client.get("/v1/status/leader").await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    drop(open);
+    let entry = json!({ "Kind": "service-defaults", "Name": "web" });
+    // The places come back as the server notices that the connections are gone.
+    loop {
+        let reply = client.put("/v1/config", &entry).await;
+        if reply.status == StatusCode::OK {
+            break;
+        }
+        assert_eq!(reply.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+}
