@@ -107,6 +107,8 @@ enum Fault {
 #[derive(Clone, Default)]
 pub(super) struct Watched {
     pub(super) servers: Vec<Server>,
+    /// How often the list was set.
+    pub(super) version: u64,
     /// How often watches were ended, and the last end's status.
     pub(super) ended: u64,
     pub(super) status: Option<Status>,
@@ -222,8 +224,10 @@ impl Script {
 
     /// The server list: what new watches get, and open ones at once.
     pub fn servers(&self, servers: Vec<Server>) {
-        self.watched
-            .send_modify(|watched| watched.servers = servers);
+        self.watched.send_modify(|watched| {
+            watched.servers = servers;
+            watched.version += 1;
+        });
     }
 
     /// Ends all open watches of the server list with this status.

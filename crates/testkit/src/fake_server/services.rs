@@ -142,8 +142,9 @@ impl ServerDiscoveryService for Services {
 /// One watch of the server list.
 struct Follow {
     watched: watch::Receiver<Watched>,
+    /// Version of the list that was sent last.
+    sent: Option<u64>,
     ended: u64,
-    first: bool,
 }
 
 impl Follow {
@@ -151,21 +152,24 @@ impl Follow {
         let ended = watched.borrow().ended;
         Self {
             watched,
+            sent: None,
             ended,
-            first: true,
         }
     }
 
+    /// A list that was set before an end is sent before it.
     async fn next(&mut self) -> Option<Result<WatchServersResponse, Status>> {
-        if !std::mem::take(&mut self.first) {
+        loop {
+            let watched = self.watched.borrow_and_update().clone();
+            if self.sent != Some(watched.version) {
+                self.sent = Some(watched.version);
+                let servers = watched.servers;
+                return Some(Ok(WatchServersResponse { servers }));
+            }
+            if watched.ended != self.ended {
+                return watched.status.map(Err);
+            }
             self.watched.changed().await.ok()?;
-        }
-        let watched = self.watched.borrow_and_update().clone();
-        match watched.status {
-            Some(status) if watched.ended != self.ended => Some(Err(status)),
-            _ => Some(Ok(WatchServersResponse {
-                servers: watched.servers,
-            })),
         }
     }
 }

@@ -1,0 +1,165 @@
+//! What callers get: clients of one server with the session's token.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Request, Response};
+use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
+use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use legate_api::dns::dns_service_client::DnsServiceClient;
+use legate_api::metadata;
+use legate_model::Secret;
+use tonic::body::Body;
+use tonic::transport::Channel;
+use tonic::transport::channel::ResponseFuture;
+use tower::Service;
+
+/// Largest message that is accepted, 512 MiB: the configuration of a large mesh stays far below.
+pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
+
+/// An ACL token as it is sent.
+#[derive(Clone)]
+pub(crate) struct Token {
+    secret: Secret,
+    header: HeaderValue,
+    /// Public name; known of logins only.
+    accessor: Option<Arc<str>>,
+}
+
+impl Token {
+    /// `None` for a secret that a header cannot hold.
+    pub(crate) fn new(secret: Secret, accessor: Option<&str>) -> Option<Self> {
+        let mut header = HeaderValue::try_from(secret.expose()).ok()?;
+        header.set_sensitive(true);
+        Some(Self {
+            secret,
+            header,
+            accessor: accessor.map(Arc::from),
+        })
+    }
+
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    pub(crate) fn accessor(&self) -> Option<&str> {
+        self.accessor.as_deref()
+    }
+}
+
+/// A server that has accepted the session's token.
+///
+/// It stays usable for as long as the server keeps the connection, also after the session has
+/// moved on: streams on it end when their users end them. It never moves to another server.
+#[derive(Clone)]
+pub struct Connection {
+    /// Grows with every connection of a session, also when only the token is a new one.
+    pub generation: u64,
+    /// The server.
+    pub server: SocketAddr,
+    channel: AuthenticatedChannel,
+    accessor: Option<Arc<str>>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        generation: u64,
+        server: SocketAddr,
+        channel: Channel,
+        token: Option<&Token>,
+    ) -> Self {
+        Self {
+            generation,
+            server,
+            channel: AuthenticatedChannel::new(channel, token),
+            accessor: token.and_then(|token| token.accessor.clone()),
+        }
+    }
+
+    /// The channel with its token, for clients that are not made here.
+    #[must_use]
+    pub fn channel(&self) -> AuthenticatedChannel {
+        self.channel.clone()
+    }
+
+    /// Bootstrap parameters and features.
+    #[must_use]
+    pub fn dataplane(&self) -> DataplaneServiceClient<AuthenticatedChannel> {
+        DataplaneServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    /// DNS over gRPC.
+    #[must_use]
+    pub fn dns(&self) -> DnsServiceClient<AuthenticatedChannel> {
+        DnsServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    /// xDS.
+    #[must_use]
+    pub fn discovery(&self) -> AggregatedDiscoveryServiceClient<AuthenticatedChannel> {
+        AggregatedDiscoveryServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    /// Public name of the token, when it came from a login.
+    #[must_use]
+    pub fn accessor_id(&self) -> Option<&str> {
+        self.accessor.as_deref()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("generation", &self.generation)
+            .field("server", &self.server)
+            .field("accessor", &self.accessor)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A channel that adds `x-consul-token` to every call that does not carry one already. Without a
+/// token it adds nothing. Clones share the connection.
+#[derive(Clone)]
+pub struct AuthenticatedChannel {
+    channel: Channel,
+    token: Option<HeaderValue>,
+}
+
+impl AuthenticatedChannel {
+    pub(crate) fn new(channel: Channel, token: Option<&Token>) -> Self {
+        Self {
+            channel,
+            token: token.map(|token| token.header.clone()),
+        }
+    }
+}
+
+impl fmt::Debug for AuthenticatedChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticatedChannel")
+            .field("token", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service<Request<Body>> for AuthenticatedChannel {
+    type Response = Response<Body>;
+    type Error = tonic::transport::Error;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Service::poll_ready(&mut self.channel, cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(token) = &self.token {
+            request
+                .headers_mut()
+                .entry(metadata::TOKEN)
+                .or_insert_with(|| token.clone());
+        }
+        Service::call(&mut self.channel, request)
+    }
+}

@@ -1,0 +1,409 @@
+//! Single stories, event by event.
+
+use tonic::Code;
+
+use super::*;
+
+pub(super) fn server(last: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last], 8502))
+}
+
+pub(super) fn failure(kind: FailureKind) -> Failure {
+    let error = match kind {
+        FailureKind::Untrusted => SessionError::Untrusted {
+            server: server(1),
+            reason: "unknown issuer".into(),
+        },
+        FailureKind::Rejected => SessionError::TokenRejected {
+            server: server(1),
+            message: "ACL not found".into(),
+        },
+        _ => SessionError::Call {
+            server: server(1),
+            call: "a call",
+            code: Code::Unavailable,
+            message: "down".into(),
+        },
+    };
+    Failure {
+        kind,
+        error: Arc::new(error),
+    }
+}
+
+const FEATURES: Features = Features {
+    bootstrap: true,
+    watch: true,
+};
+
+struct Story {
+    machine: Machine,
+    now: Duration,
+    actions: Vec<Action>,
+}
+
+impl Story {
+    /// Starts and resolves to servers 1 to `servers`; chance always picks the first.
+    fn begin(credential: Credential, servers: u8) -> Self {
+        let settings = Settings {
+            watch: true,
+            credential,
+        };
+        let machine = Machine::new(settings, Box::new(|| 0.5));
+        let mut story = Self {
+            machine,
+            now: Duration::ZERO,
+            actions: Vec::new(),
+        };
+        story.event(Event::Start);
+        story.event(Event::Resolved(Ok((1..=servers).map(server).collect())));
+        story
+    }
+
+    fn event(&mut self, event: Event) -> &mut Self {
+        self.actions = self.machine.handle(self.now, event);
+        self
+    }
+
+    /// Lets the timer that the last event started run out.
+    fn timer(&mut self) -> &mut Self {
+        self.now += self.delay();
+        self.event(Event::Timer)
+    }
+
+    #[track_caller]
+    fn delay(&self) -> Duration {
+        let timer = self.actions.iter().find_map(|action| match action {
+            Action::StartTimer(delay) => Some(*delay),
+            _ => None,
+        });
+        timer.unwrap_or_else(|| panic!("no timer in {:?}", self.actions))
+    }
+
+    #[track_caller]
+    fn did(&self, wanted: fn(&Action) -> bool) -> &Self {
+        assert!(
+            self.actions.iter().any(wanted),
+            "actions: {:?}, state: {:?}",
+            self.actions,
+            self.machine.state()
+        );
+        self
+    }
+
+    fn dialed(&self) -> Option<SocketAddr> {
+        self.actions.iter().find_map(|action| match action {
+            Action::Dial(server) => Some(*server),
+            _ => None,
+        })
+    }
+
+    /// From dialling to being connected.
+    fn connect(&mut self) -> &mut Self {
+        self.event(Event::Dialed(Ok(())));
+        if matches!(self.machine.state(), State::LoggingIn(_)) {
+            self.event(Event::LoggedIn(Ok(()))).timer();
+        }
+        self.event(Event::Features(Ok(FEATURES)));
+        self.did(|action| matches!(action, Action::PublishConnected { .. }));
+        self
+    }
+}
+
+#[test]
+fn a_failed_server_is_followed_by_the_next_and_only_a_failed_round_backs_off() {
+    let mut story = Story::begin(Credential::None, 3);
+    let mut dialed = Vec::new();
+    for _ in 0..2 {
+        dialed.push(story.dialed().unwrap());
+        story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+        assert!(story.delay() <= FAILOVER);
+        story.timer();
+    }
+    dialed.push(story.dialed().unwrap());
+    dialed.sort();
+    assert_eq!(dialed, [server(1), server(2), server(3)]);
+    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    assert_eq!(story.delay(), Duration::from_millis(500));
+    story
+        .timer()
+        .did(|action| matches!(action, Action::Resolve));
+    story.event(Event::Resolved(Err(failure(FailureKind::Server).error)));
+    assert!(
+        story.dialed().is_some(),
+        "what is known is tried when the resolver fails"
+    );
+}
+
+#[test]
+fn a_wrong_static_token_ends_the_session_at_once() {
+    for credential in [Credential::Static, Credential::None] {
+        let mut story = Story::begin(credential, 2);
+        story.event(Event::Dialed(Ok(())));
+        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        story.did(|action| matches!(action, Action::PublishFailed(_)));
+        assert_eq!(story.machine.state(), State::Failed);
+    }
+}
+
+#[test]
+fn a_static_token_that_has_worked_is_tried_elsewhere() {
+    let mut story = Story::begin(Credential::Static, 2);
+    story.connect();
+    let generation = 1;
+    story.event(Event::CallFailed {
+        generation,
+        failure: failure(FailureKind::Rejected),
+    });
+    story.did(|action| matches!(action, Action::CloseWatch));
+    story.timer();
+    story
+        .event(Event::Dialed(Ok(())))
+        .event(Event::Features(Err(failure(FailureKind::Rejected))));
+    story.did(|action| matches!(action, Action::PublishConnecting(_)));
+    assert_eq!(story.delay(), Duration::from_millis(500));
+}
+
+#[test]
+fn untrusted_servers_end_the_session_after_one_round() {
+    let mut story = Story::begin(Credential::None, 2);
+    story
+        .event(Event::Dialed(Err(failure(FailureKind::Untrusted))))
+        .timer();
+    story.event(Event::Dialed(Err(failure(FailureKind::Untrusted))));
+    story.did(|action| matches!(action, Action::PublishFailed(error) if matches!(**error, SessionError::Untrusted { .. })));
+
+    let mut story = Story::begin(Credential::None, 2);
+    story
+        .event(Event::Dialed(Err(failure(FailureKind::Server))))
+        .timer();
+    story.event(Event::Dialed(Err(failure(FailureKind::Untrusted))));
+    story.did(|action| matches!(action, Action::PublishConnecting(_)));
+}
+
+#[test]
+fn a_refused_login_is_tried_three_times_with_growing_delays() {
+    let mut story = Story::begin(Credential::Login, 1);
+    story.event(Event::Dialed(Ok(())));
+    for delay in [500, 750] {
+        story.event(Event::LoggedIn(Err(failure(FailureKind::Rejected))));
+        assert_eq!(story.delay(), Duration::from_millis(delay));
+        story.timer().did(|action| matches!(action, Action::Login));
+    }
+    story.event(Event::LoggedIn(Err(failure(FailureKind::Rejected))));
+    story.did(|action| matches!(action, Action::PublishFailed(_)));
+}
+
+#[test]
+fn an_unknown_auth_method_ends_the_session_at_once() {
+    let mut story = Story::begin(Credential::Login, 1);
+    story
+        .event(Event::Dialed(Ok(())))
+        .event(Event::LoggedIn(Err(failure(FailureKind::Invalid))));
+    story.did(|action| matches!(action, Action::PublishFailed(_)));
+}
+
+#[test]
+fn a_fresh_token_gets_two_seconds_to_be_found() {
+    let mut story = Story::begin(Credential::Login, 1);
+    story
+        .event(Event::Dialed(Ok(())))
+        .event(Event::LoggedIn(Ok(())));
+    assert_eq!(story.delay(), SETTLE);
+    let mut delays = Vec::new();
+    loop {
+        story.timer();
+        story.did(|action| matches!(action, Action::CheckFeatures));
+        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        if matches!(story.machine.state(), State::BackingOff(Then::Login(_))) {
+            break;
+        }
+        delays.push(story.delay().as_millis());
+    }
+    assert_eq!(delays, [100, 200, 400, 400, 400, 400]);
+}
+
+#[test]
+fn an_expired_token_is_replaced_on_the_same_connection() {
+    let mut story = Story::begin(Credential::Login, 2);
+    story.connect();
+    story.now += CALM;
+    story.event(Event::CallFailed {
+        generation: 1,
+        failure: failure(FailureKind::Rejected),
+    });
+    assert!(
+        story.delay() <= FAILOVER,
+        "a long-lived token is replaced at once"
+    );
+    story.timer().did(|action| matches!(action, Action::Login));
+    story
+        .event(Event::LoggedIn(Ok(())))
+        .timer()
+        .event(Event::Features(Ok(FEATURES)));
+    story.did(|action| matches!(action, Action::PublishConnected { generation: 2 }));
+}
+
+#[test]
+fn logins_refused_after_the_first_connection_never_end_the_session() {
+    let mut story = Story::begin(Credential::Login, 1);
+    story.connect();
+    story.now += CALM;
+    story.event(Event::CallFailed {
+        generation: 1,
+        failure: failure(FailureKind::Rejected),
+    });
+    for _ in 0..50 {
+        story.timer();
+        let event = match story.machine.state() {
+            State::Resolving => Event::Resolved(Ok(vec![server(1)])),
+            State::Dialing(_) => Event::Dialed(Ok(())),
+            State::LoggingIn(_) => Event::LoggedIn(Err(failure(FailureKind::Rejected))),
+            state => panic!("{state:?}"),
+        };
+        story.event(event);
+        while !story
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::StartTimer(_)))
+        {
+            let event = match story.machine.state() {
+                State::Dialing(_) => Event::Dialed(Ok(())),
+                State::LoggingIn(_) => Event::LoggedIn(Err(failure(FailureKind::Rejected))),
+                state => panic!("{state:?}"),
+            };
+            story.event(event);
+        }
+    }
+    assert!(
+        story.now > CALM + Duration::from_secs(60),
+        "the delays grow"
+    );
+}
+
+#[test]
+fn only_the_current_connection_can_be_reported() {
+    let mut story = Story::begin(Credential::None, 2);
+    story.connect();
+    let first = story.machine.state();
+    story.event(Event::CallFailed {
+        generation: 0,
+        failure: failure(FailureKind::Server),
+    });
+    assert_eq!(story.machine.state(), first);
+    story
+        .event(Event::CallFailed {
+            generation: 1,
+            failure: failure(FailureKind::Server),
+        })
+        .timer();
+    let next = story.dialed().unwrap();
+    assert_ne!(
+        State::Dialing(next),
+        State::Dialing(match first {
+            State::Connected { server, .. } => server,
+            state => panic!("{state:?}"),
+        })
+    );
+}
+
+#[test]
+fn servers_that_shed_load_are_not_hammered() {
+    let mut story = Story::begin(Credential::None, 3);
+    let mut dials = 1;
+    let mut generation = 0;
+    while story.now < Duration::from_secs(3600) {
+        story.connect();
+        story.event(Event::Servers((1..=3).map(server).collect()));
+        generation += 1;
+        story
+            .event(Event::CallFailed {
+                generation,
+                failure: failure(FailureKind::Server),
+            })
+            .timer();
+        if matches!(story.machine.state(), State::Resolving) {
+            story.event(Event::Resolved(Ok((1..=3).map(server).collect())));
+        }
+        dials += 1;
+    }
+    assert!(dials < 3 * 80, "{dials} dials in an hour");
+}
+
+#[test]
+fn a_server_without_a_list_is_polled() {
+    let mut story = Story::begin(Credential::None, 1);
+    story.event(Event::Dialed(Ok(())));
+    story.event(Event::Features(Ok(Features {
+        bootstrap: true,
+        watch: false,
+    })));
+    for _ in 0..3 {
+        assert_eq!(story.delay(), POLL);
+        story
+            .timer()
+            .did(|action| matches!(action, Action::CheckFeatures));
+        story.event(Event::Features(Ok(FEATURES)));
+    }
+    story
+        .timer()
+        .event(Event::Features(Err(failure(FailureKind::Server))));
+    story.did(|action| matches!(action, Action::PublishConnecting(_)));
+}
+
+#[test]
+fn a_list_that_is_not_served_is_replaced_by_polling() {
+    let mut story = Story::begin(Credential::None, 1);
+    story
+        .connect()
+        .event(Event::WatchEnded(failure(FailureKind::Unsupported)));
+    assert_eq!(story.delay(), POLL);
+}
+
+#[test]
+fn a_server_that_cannot_configure_proxies_is_skipped() {
+    let mut story = Story::begin(Credential::None, 2);
+    story.event(Event::Dialed(Ok(())));
+    story.event(Event::Features(Ok(Features {
+        bootstrap: false,
+        watch: true,
+    })));
+    story.did(|action| matches!(action, Action::PublishConnecting(error) if matches!(**error, SessionError::MissingFeature { .. })));
+    story.timer().connect();
+}
+
+#[test]
+fn a_login_under_way_at_shutdown_is_undone() {
+    let mut story = Story::begin(Credential::Login, 1);
+    story.event(Event::Dialed(Ok(()))).event(Event::Shutdown);
+    story.did(|action| matches!(action, Action::PublishClosed));
+    assert_eq!(story.delay(), LOGOUT);
+    story
+        .event(Event::LoggedIn(Ok(())))
+        .did(|action| matches!(action, Action::Logout(_)));
+    story
+        .event(Event::LoggedOut)
+        .did(|action| matches!(action, Action::Finish));
+}
+
+#[test]
+fn a_failed_session_logs_out_too() {
+    let mut story = Story::begin(Credential::Login, 1);
+    story.event(Event::Dialed(Ok(())));
+    for _ in 0..3 {
+        story.event(Event::LoggedIn(Ok(()))).timer();
+        for _ in 0..FRESH_CHECKS {
+            story
+                .event(Event::Features(Err(failure(FailureKind::Rejected))))
+                .timer();
+        }
+        story.event(Event::Features(Err(failure(FailureKind::Rejected))));
+        if story.machine.state() != State::Failed {
+            story.timer();
+        }
+    }
+    assert_eq!(story.machine.state(), State::Failed);
+    story
+        .event(Event::Shutdown)
+        .did(|action| matches!(action, Action::Logout(_)));
+}

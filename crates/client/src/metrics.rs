@@ -1,0 +1,134 @@
+//! The session's own metrics. Names are those that Consul's dataplane has; types differ where
+//! this library has no equal: its summaries are histograms here (`_sum` and `_count` stay), and
+//! `connection_errors`, a gauge there that is set once and never falls, is a counter.
+
+use std::time::Duration;
+
+use legate_runtime::metrics::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry};
+use tonic::Code;
+
+const PREFIX: &str = "consul_dataplane";
+
+/// Milliseconds: from a connection on the same host to the longest deadline.
+const BUCKETS: [f64; 13] = [
+    1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 10_000.0, 30_000.0,
+];
+
+pub(crate) struct Metrics {
+    connected: IntGauge,
+    errors: IntCounterVec,
+    pub(crate) connect: Histogram,
+    pub(crate) discover: Histogram,
+    pub(crate) login: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let duration = |name: &str, help: &str| {
+            let options = HistogramOpts::new(name, help)
+                .namespace(PREFIX)
+                .buckets(BUCKETS.to_vec());
+            let histogram = Histogram::with_opts(options)?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let connected = Opts::new("consul_connected", "1 while connected to a server, else 0.")
+            .namespace(PREFIX);
+        let connected = IntGauge::with_opts(connected)?;
+        registry.register(Box::new(connected.clone()))?;
+        let errors = Opts::new(
+            "connection_errors",
+            "Errors of calls to servers, all and by gRPC status code.",
+        );
+        let errors = IntCounterVec::new(errors.namespace(PREFIX), &["error_code"])?;
+        // An empty label is no label: the series of all errors, there from the start.
+        errors.with_label_values(&[""]);
+        registry.register(Box::new(errors.clone()))?;
+        Ok(Self {
+            connected,
+            errors,
+            connect: duration(
+                "connect_duration",
+                "Milliseconds from dialling a server to being connected.",
+            )?,
+            discover: duration(
+                "discover_servers_duration",
+                "Milliseconds to find the addresses of servers.",
+            )?,
+            login: duration(
+                "login_duration",
+                "Milliseconds that a successful login takes.",
+            )?,
+        })
+    }
+
+    pub(crate) fn connected(&self, connected: bool) {
+        self.connected.set(connected.into());
+    }
+
+    pub(crate) fn error(&self, code: Code) {
+        self.errors.with_label_values(&[""]).inc();
+        self.errors.with_label_values(&[name(code)]).inc();
+    }
+}
+
+pub(crate) fn observe(histogram: &Histogram, duration: Duration) {
+    histogram.observe(duration.as_secs_f64() * 1_000.0);
+}
+
+/// Names of status codes as dashboards know them.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_runtime::metrics::encode;
+
+    use super::*;
+
+    #[test]
+    fn names_are_there_from_the_start_and_errors_count() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).unwrap();
+        let text = encode(&registry);
+        for line in [
+            "consul_dataplane_consul_connected 0",
+            "consul_dataplane_connection_errors{error_code=\"\"} 0",
+            "consul_dataplane_connect_duration_count 0",
+            "consul_dataplane_discover_servers_duration_count 0",
+            "consul_dataplane_login_duration_count 0",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        metrics.error(Code::Cancelled);
+        metrics.connected(true);
+        observe(&metrics.login, Duration::from_millis(20));
+        let text = encode(&registry);
+        assert!(text.contains("consul_dataplane_connection_errors{error_code=\"Canceled\"} 1"));
+        assert!(text.contains("consul_dataplane_consul_connected 1"));
+        assert!(text.contains("consul_dataplane_login_duration_sum 20"));
+        assert!(
+            Metrics::new(&registry).is_err(),
+            "two sessions must not add up"
+        );
+    }
+}

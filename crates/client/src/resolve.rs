@@ -1,0 +1,227 @@
+//! From the configured addresses to the addresses of servers.
+//!
+//! One attempt; whether and when there is another one is the machine's decision.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::lookup_host;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::config::Addresses;
+use crate::error::SessionError;
+
+/// How long a name or a command may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How much of a command's output is kept.
+const OUTPUT: usize = 64 * 1024;
+
+/// Addresses of servers, each once.
+pub(crate) async fn resolve(
+    addresses: &Addresses,
+    port: u16,
+) -> Result<Vec<SocketAddr>, SessionError> {
+    match addresses {
+        Addresses::Host(host) => {
+            let fail = |reason| SessionError::Resolve {
+                host: host.clone(),
+                reason,
+            };
+            let found = look_up(host, port).await.map_err(fail)?;
+            if found.is_empty() {
+                Err(fail("it has no addresses".to_owned()))
+            } else {
+                Ok(found)
+            }
+        }
+        Addresses::Exec(words) => {
+            let fail = |reason| SessionError::Command {
+                command: words.join(" "),
+                reason,
+            };
+            let output = match timeout(DEADLINE, run(words)).await {
+                Ok(output) => output.map_err(fail)?,
+                Err(_) => {
+                    return Err(fail(format!(
+                        "it did not end within {DEADLINE:?} and was killed"
+                    )));
+                }
+            };
+            parse(&output, port).await.map_err(fail)
+        }
+    }
+}
+
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    match timeout(DEADLINE, lookup_host((host, port))).await {
+        Ok(Ok(found)) => Ok(found.collect::<BTreeSet<_>>().into_iter().collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {DEADLINE:?}")),
+    }
+}
+
+/// Runs the command to its end and returns what it printed.
+async fn run(words: &[String]) -> Result<String, String> {
+    let (program, arguments) = words.split_first().ok_or("there is no command")?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("it cannot be started: {error}"))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr, status) = tokio::join!(read(stdout), read(stderr), child.wait());
+    let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
+    let (stderr, _) = stderr;
+    if !status.success() {
+        return Err(format!(
+            "it ended with {}: {}",
+            describe(status),
+            String::from_utf8_lossy(&stderr).trim()
+        ));
+    }
+    match stdout {
+        (_, true) => Err(format!("it printed more than {OUTPUT} bytes")),
+        (stdout, false) => Ok(String::from_utf8_lossy(&stdout).into_owned()),
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("exit code {code}"),
+        None => status.to_string(),
+    }
+}
+
+/// The first [`OUTPUT`] bytes, and whether there were more. Reads to the end either way, so that
+/// the command can end.
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> (Vec<u8>, bool) {
+    let mut kept = Vec::new();
+    let mut more = false;
+    let Some(mut pipe) = pipe else {
+        return (kept, more);
+    };
+    let mut chunk = [0; 4096];
+    // A pipe that cannot be read any more is at its end.
+    while let Ok(length @ 1..) = pipe.read(&mut chunk).await {
+        let room = length.min(OUTPUT - kept.len());
+        kept.extend_from_slice(&chunk[..room]);
+        more |= room < length;
+    }
+    (kept, more)
+}
+
+/// Reads IP addresses separated by white space, each perhaps in double quotes.
+async fn parse(output: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let mut found = BTreeSet::new();
+    for word in output.split_whitespace() {
+        let word = word
+            .strip_prefix('"')
+            .and_then(|word| word.strip_suffix('"'))
+            .unwrap_or(word);
+        let no_address = || format!("it printed {word:?}, which is not an IP address");
+        if let Ok(ip) = word.parse::<IpAddr>() {
+            found.insert(SocketAddr::new(ip, port));
+            continue;
+        }
+        let (ip, _zone) = word.split_once('%').ok_or_else(no_address)?;
+        ip.parse::<Ipv6Addr>().map_err(|_| no_address())?;
+        // The system knows its interfaces by name.
+        found.extend(look_up(word, port).await?);
+    }
+    if found.is_empty() {
+        return Err("it printed no addresses".to_owned());
+    }
+    Ok(found.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn of(addresses: &str) -> Result<Vec<String>, String> {
+        let addresses: Addresses = addresses.parse().unwrap();
+        let found = resolve(&addresses, 8502).await;
+        found
+            .map(|list| list.iter().map(ToString::to_string).collect())
+            .map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn an_ip_address_is_itself() {
+        assert_eq!(of("10.1.2.3").await.unwrap(), ["10.1.2.3:8502"]);
+        assert_eq!(of("::1").await.unwrap(), ["[::1]:8502"]);
+        assert_eq!(of("fe80::1%1").await.unwrap(), ["[fe80::1%1]:8502"]);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_resolve_is_named() {
+        assert!(
+            of("no-such-host.invalid")
+                .await
+                .unwrap_err()
+                .contains("\"no-such-host.invalid\"")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_prints_addresses() {
+        let found = of("exec=echo 10.0.0.2 \"10.0.0.1\" ::1 10.0.0.2 fe80::1%1")
+            .await
+            .unwrap();
+        assert_eq!(
+            found,
+            [
+                "10.0.0.1:8502",
+                "10.0.0.2:8502",
+                "[::1]:8502",
+                "[fe80::1%1]:8502"
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_command_is_told() {
+        assert!(of("exec=true").await.unwrap_err().contains("no addresses"));
+        assert!(
+            of("exec=echo 10.0.0.1:8502")
+                .await
+                .unwrap_err()
+                .contains("\"10.0.0.1:8502\"")
+        );
+        assert!(
+            of("exec=/no/such/program")
+                .await
+                .unwrap_err()
+                .contains("cannot be started")
+        );
+        let failed = of("exec=ls --no-such-option").await.unwrap_err();
+        assert!(failed.contains("exit code 2: ls: "), "{failed}");
+        assert!(
+            of("exec=head -c 70000 /dev/zero")
+                .await
+                .unwrap_err()
+                .contains("more than 65536 bytes")
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_hangs_is_killed() {
+        // The clock is paused: the deadline comes at once.
+        assert!(
+            of("exec=sleep 1000")
+                .await
+                .unwrap_err()
+                .contains("was killed")
+        );
+    }
+}

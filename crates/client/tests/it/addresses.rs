@@ -1,0 +1,137 @@
+use legate_testkit::fake_server::{Call, FakeServer, server_entry};
+use legate_testkit::network::free_port;
+
+use super::*;
+
+#[tokio::test]
+async fn servers_are_found_by_name_address_and_command() {
+    let server = FakeServer::plaintext().await;
+    for addresses in ["localhost", "127.0.0.1", "exec=echo 127.0.0.1"] {
+        let client = Client::start(config(addresses, server.address().port()));
+        let connection = client.connected().await;
+        assert_eq!(connection.server, server.address(), "{addresses}");
+        call(&connection).await.unwrap();
+        assert!(
+            client
+                .metrics()
+                .contains("consul_dataplane_consul_connected 1")
+        );
+        assert!(
+            client
+                .metrics()
+                .contains("consul_dataplane_connect_duration_count 1")
+        );
+        client.close().await;
+        assert!(
+            client
+                .metrics()
+                .contains("consul_dataplane_consul_connected 0")
+        );
+    }
+    let features = server.script().calls(Call::Features);
+    assert!(
+        features.iter().all(|call| call.token.is_none()),
+        "no token, no key"
+    );
+    let agent = features[0]
+        .metadata
+        .get("user-agent")
+        .unwrap()
+        .to_str()
+        .unwrap();
+    assert!(agent.starts_with("legate-dataplane/"), "{agent}");
+    assert!(server.script().logouts().is_empty());
+}
+
+#[tokio::test]
+async fn a_session_waits_for_a_server_that_is_not_there_yet() {
+    let port = free_port();
+    let client = Client::start(config("127.0.0.1", port));
+    let mut states = client.session.subscribe();
+    let refused = states.wait_for(|state| {
+        matches!(
+            state,
+            SessionState::Connecting {
+                last_error: Some(_)
+            }
+        )
+    });
+    let state = refused.await.unwrap().clone();
+    let SessionState::Connecting {
+        last_error: Some(error),
+    } = state
+    else {
+        panic!("{state:?}")
+    };
+    assert!(
+        error.to_string().contains(&format!("127.0.0.1:{port}")),
+        "{error}"
+    );
+    let ip = "127.0.0.1".parse().unwrap();
+    let server = FakeServer::start(FakeServerOptions {
+        ip,
+        port,
+        tls: None,
+    })
+    .await;
+    assert_eq!(client.connected().await.server, server.address());
+    client.close().await;
+}
+
+#[tokio::test]
+async fn the_servers_list_is_followed() {
+    let mut servers = two_servers().await;
+    let second = servers[1].address();
+    let client = Client::start(config("127.0.0.1", second.port()));
+    let connection = client.connected().await;
+    assert_eq!(connection.server, servers[0].address());
+    servers[0]
+        .script()
+        .wait_for_calls(Call::WatchServers, 1)
+        .await;
+    servers[0].script().servers(vec![
+        server_entry("server.example"),
+        server_entry("127.0.0.2"),
+    ]);
+    // The list has arrived by the time that the server goes away, or else the second server is
+    // never found: it is not among the configured addresses.
+    servers[0]
+        .script()
+        .end_watches(Status::unavailable("going away"));
+    assert_eq!(client.after(&connection).await.server, second);
+    call(&connection)
+        .await
+        .expect("the connection before is still usable");
+    servers[0].stop().await;
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_disabled_watch_is_not_opened_and_losses_are_noticed_all_the_same() {
+    let mut server = FakeServer::plaintext().await;
+    let disabled = ClientConfig {
+        server_watch_disabled: true,
+        ..config("127.0.0.1", server.address().port())
+    };
+    let client = Client::start(disabled);
+    let connection = client.connected().await;
+    server.restart().await;
+    let next = client.after(&connection).await;
+    call(&next).await.unwrap();
+    assert!(server.script().calls(Call::WatchServers).is_empty());
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_server_without_a_list_is_used_all_the_same() {
+    let server = FakeServer::plaintext().await;
+    server
+        .script()
+        .fail_always(Call::WatchServers, Status::unimplemented("no such method"));
+    let client = Client::start(config("127.0.0.1", server.address().port()));
+    let connection = client.connected().await;
+    server.script().wait_for_calls(Call::WatchServers, 1).await;
+    call(&connection).await.unwrap();
+    assert_eq!(client.connected().await.generation, 1);
+    client.close().await;
+}

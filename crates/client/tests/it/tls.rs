@@ -1,0 +1,205 @@
+use legate_client::{ConfigError, TlsConfig};
+use legate_identity::tls::ClientTls;
+use legate_testkit::certs::{ServerTls, TestCa};
+use legate_testkit::fake_server::Call;
+
+use super::*;
+
+fn trusting(ca: &TestCa) -> ClientTls {
+    ClientTls {
+        ca: Some(ca.ca_file()),
+        alpn_h2: true,
+        ..ClientTls::default()
+    }
+}
+
+fn tls(
+    addresses: &str,
+    server: &FakeServer,
+    options: ClientTls,
+    name: Option<&str>,
+) -> ClientConfig {
+    let server_name = name.map(str::to_owned);
+    ClientConfig {
+        tls: Some(TlsConfig {
+            options,
+            server_name,
+        }),
+        ..config(addresses, server.address().port())
+    }
+}
+
+#[tokio::test]
+async fn the_name_to_verify_is_the_authority() {
+    let ca = TestCa::new();
+    let names = ["localhost", "127.0.0.1", "server.dc1.consul"];
+    let server = FakeServer::tls(ca.server_config(&names, ServerTls::default())).await;
+    let cases = [
+        ("localhost", None, "localhost"),
+        ("127.0.0.1", None, "127.0.0.1"),
+        (
+            "exec=echo 127.0.0.1",
+            Some("server.dc1.consul"),
+            "server.dc1.consul",
+        ),
+    ];
+    for (addresses, name, authority) in cases {
+        let client = Client::start(tls(addresses, &server, trusting(&ca), name));
+        call(&client.connected().await).await.unwrap();
+        let calls = server.script().calls(Call::BootstrapParams);
+        assert_eq!(calls.last().unwrap().authority.as_deref(), Some(authority));
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_need_not_select_http2() {
+    let ca = TestCa::new();
+    let without = ServerTls {
+        alpn: false,
+        ..ServerTls::default()
+    };
+    let server = FakeServer::tls(ca.server_config(&["localhost"], without)).await;
+    let client = Client::start(tls("localhost", &server, trusting(&ca), None));
+    call(&client.connected().await).await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown() {
+    let ca = TestCa::new();
+    let mutual = ServerTls {
+        require_client_cert: true,
+        ..ServerTls::default()
+    };
+    let server = FakeServer::tls(ca.server_config(&["localhost"], mutual)).await;
+    let files = ca.client("dataplane");
+    let options = ClientTls {
+        client_cert: Some((files.cert, files.key)),
+        ..trusting(&ca)
+    };
+    let client = Client::start(tls("localhost", &server, options, None));
+    call(&client.connected().await).await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
+async fn an_untrusted_certificate_is_one_clear_error() {
+    let (ca, other) = (TestCa::new(), TestCa::new());
+    let server =
+        FakeServer::tls(ca.server_config(&["localhost", "127.0.0.1"], ServerTls::default())).await;
+    let wrong_authority = tls("127.0.0.1", &server, trusting(&other), None);
+    let wrong_name = tls(
+        "127.0.0.1",
+        &server,
+        trusting(&ca),
+        Some("server.dc2.consul"),
+    );
+    for config in [wrong_authority, wrong_name] {
+        let client = Client::start(config);
+        let error = client.refused().await.to_string();
+        assert!(
+            error.contains("-ca-certs") && error.contains("-tls-server-name"),
+            "{error}"
+        );
+        client.close().await;
+    }
+    assert!(
+        server.script().recorded().is_empty(),
+        "nothing is said to a server that is not trusted"
+    );
+}
+
+#[tokio::test]
+async fn verification_can_be_switched_off() {
+    let ca = TestCa::new();
+    let server = FakeServer::tls(ca.server_config(&["elsewhere"], ServerTls::default())).await;
+    let options = ClientTls {
+        insecure_skip_verify: true,
+        ..ClientTls::default()
+    };
+    let client = Client::start(tls("exec=echo 127.0.0.1", &server, options, None));
+    call(&client.connected().await).await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
+async fn rotated_files_are_read_for_the_next_connection() {
+    let (old, new) = (TestCa::new(), TestCa::new());
+    let mut first = FakeServer::tls(old.server_config(&["localhost"], ServerTls::default())).await;
+    let address = first.address();
+    let client = Client::start(tls("localhost", &first, trusting(&old), None));
+    let connection = client.connected().await;
+    std::fs::write(old.ca_file(), new.ca_pem()).unwrap();
+    first.stop().await;
+    let second = FakeServer::start(FakeServerOptions {
+        ip: address.ip(),
+        port: address.port(),
+        tls: Some(new.server_config(&["localhost"], ServerTls::default())),
+    })
+    .await;
+    let next = client.after(&connection).await;
+    call(&next).await.unwrap();
+    assert_eq!(second.script().calls(Call::BootstrapParams).len(), 1);
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_plaintext_server_is_told_apart_from_an_untrusted_one() {
+    let ca = TestCa::new();
+    let server = FakeServer::plaintext().await;
+    let client = Client::start(tls("127.0.0.1", &server, trusting(&ca), None));
+    let mut states = client.session.subscribe();
+    let failed = |state: &SessionState| {
+        matches!(
+            state,
+            SessionState::Connecting {
+                last_error: Some(_)
+            }
+        )
+    };
+    let state = tokio::time::timeout(WAIT, states.wait_for(failed))
+        .await
+        .unwrap()
+        .unwrap()
+        .clone();
+    assert!(format!("{state:?}").contains("-tls-disabled"), "{state:?}");
+    client.close().await;
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_refused_at_once() {
+    let scope = Scope::new("test");
+    let refused = |config| connect(config, &scope.spawner(), &Registry::new()).unwrap_err();
+    let tls = |ca: Option<std::path::PathBuf>| TlsConfig {
+        options: ClientTls {
+            ca,
+            ..ClientTls::default()
+        },
+        server_name: None,
+    };
+    let nameless = ClientConfig {
+        tls: Some(tls(None)),
+        ..config(BOTH, 8502)
+    };
+    assert!(matches!(refused(nameless), ConfigError::NoServerName));
+    let unreadable = ClientConfig {
+        tls: Some(tls(Some("/no/such/ca.pem".into()))),
+        ..config("localhost", 8502)
+    };
+    let error = refused(unreadable).to_string();
+    assert!(
+        error.contains("/no/such/ca.pem") && error.contains("-ca-certs"),
+        "{error}"
+    );
+    assert!(matches!(
+        refused(config("localhost", 0)),
+        ConfigError::NoPort
+    ));
+    let token = Credentials::Static(legate_model::Secret::new("line\nbreak"));
+    let error = refused(ClientConfig {
+        credentials: token,
+        ..config("localhost", 8502)
+    });
+    assert!(matches!(error, ConfigError::Token));
+}
