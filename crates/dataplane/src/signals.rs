@@ -5,6 +5,7 @@ use std::future::Future;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// How urgently the process shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,12 +78,14 @@ pub fn channel() -> (StopSender, Signals) {
 }
 
 /// Turns SIGINT and SIGTERM into requests: the first is graceful, any further one means now.
-/// The handlers are in place when this returns; the future it returns has to be run by a task.
+/// The handlers are in place when this returns; the future it returns has to be run by a task,
+/// and ends with `stop`.
 ///
 /// # Errors
 /// When the operating system refuses a handler.
 pub fn from_process(
     sender: StopSender,
+    stop: CancellationToken,
 ) -> std::io::Result<impl Future<Output = std::io::Result<()>> + Send + 'static> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -91,6 +94,7 @@ pub fn from_process(
             let name = tokio::select! {
                 Some(()) = interrupt.recv() => "SIGINT",
                 Some(()) = terminate.recv() => "SIGTERM",
+                () = stop.cancelled() => return Ok(()),
                 else => return Ok(()),
             };
             let urgency = sender.escalate();
@@ -101,4 +105,47 @@ pub fn from_process(
             );
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn urgency_only_rises_and_is_seen_by_late_receivers() {
+        let (sender, mut signals) = channel();
+        assert!(
+            timeout(Duration::from_secs(60), signals.at_least(Urgency::Graceful))
+                .await
+                .is_err()
+        );
+        assert_eq!(sender.escalate(), Urgency::Graceful);
+        let mut late = signals.clone();
+        assert_eq!(signals.at_least(Urgency::Graceful).await, Urgency::Graceful);
+        assert!(
+            timeout(Duration::from_secs(60), signals.at_least(Urgency::Now))
+                .await
+                .is_err()
+        );
+        assert_eq!(sender.escalate(), Urgency::Now);
+        assert_eq!(sender.request(Urgency::Graceful), Urgency::Now);
+        assert_eq!(sender.escalate(), Urgency::Now);
+        drop(sender);
+        assert_eq!(late.at_least(Urgency::Graceful).await, Urgency::Now);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_that_goes_without_asking_ends_nothing() {
+        let (sender, mut signals) = channel();
+        drop(sender);
+        assert!(
+            timeout(Duration::from_secs(60), signals.at_least(Urgency::Graceful))
+                .await
+                .is_err()
+        );
+    }
 }

@@ -1,10 +1,169 @@
 //! Settings: declared once each, read from flags, environment and file, merged and checked.
 //! Nothing outside this module reads the environment or a configuration file, and nothing here
 //! acts on a setting.
+//!
+//! The order of events is that of the original: environment, flags, `-version` and
+//! `-check-proxy-health`, files with ids, log level and name of the file, the file, checks.
+//! Deliberate differences from the original:
+//!
+//! - An unknown `-mode`, an unknown key in the file, half a client certificate, a port outside of
+//!   0 to 65535, a negative count and a lifecycle path without a slash are errors here.
+//! - Ids read from files are trimmed; a path in the file is honoured like one from a flag.
+//! - Deprecated settings that are out of force, and credentials without a type, are warned about.
 
+mod environment;
+mod file;
+mod flags;
+mod go;
+mod invalid;
+mod limits;
+mod resolve;
+mod table;
+#[cfg(test)]
+mod tests;
 mod types;
+mod usage;
+mod values;
 
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+pub use environment::EnvironmentError;
+pub use file::FileError;
+pub use flags::FlagError;
+pub use invalid::Invalid;
+pub use limits::Unserved;
 pub use types::{
     Bearer, Credentials, Environment, Envoy, Lifecycle, Logging, Login, Mode, PrometheusTls, Proxy,
     ServerTls, Servers, Settings, Telemetry, XdsBind,
 };
+pub use usage::{reference, usage};
+
+use table::Item;
+use values::{Source, Value, Values};
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    /// Print the version.
+    Version,
+    /// Ask Envoy whether it is ready, at the first of these addresses that answers.
+    CheckHealth(Vec<SocketAddr>),
+    /// Run with these settings.
+    Run {
+        /// The settings.
+        settings: Box<Settings>,
+        /// What the user should know, for the log.
+        warnings: Vec<String>,
+    },
+}
+
+/// Why there are no settings to run with.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A variable cannot be used.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// The command line cannot be read; the usage belongs with this message.
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    /// A file with an id cannot be read.
+    #[error("failed to read given -{flag}: open {}: {}", path.display(), go::os_error(source))]
+    IdFile {
+        /// The setting that names the file.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// A setting asks for what this version does not do.
+    #[error(transparent)]
+    Unserved(#[from] Unserved),
+}
+
+/// Reads everything: `arguments` without the program's name, the environment, and the files that
+/// either of them names.
+///
+/// # Errors
+/// When any of it cannot be used; the error names the setting.
+pub fn load(
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: Environment,
+) -> Result<Invocation, SettingsError> {
+    let mut values = environment::parse(&environment)?;
+    let line = flags::parse(arguments.into_iter().collect())?;
+    values.merge(line.values);
+    if values.bool(Item::Version) {
+        return Ok(Invocation::Version);
+    }
+    if values.bool(Item::CheckProxyHealth) {
+        return Ok(Invocation::CheckHealth(health_addresses(&values)?));
+    }
+    read_ids(&mut values)?;
+    resolve::check_level(&values)?;
+    if let Some(path) = values.some_text(Item::ConfigFile).map(PathBuf::from) {
+        if !path.as_os_str().as_encoded_bytes().ends_with(b".json") {
+            return Err(FileError::Suffix.into());
+        }
+        values.merge(file::load(&path)?);
+        read_ids(&mut values)?;
+    }
+    let resolved = resolve::resolve(&values, line.rest, environment)?;
+    limits::refuse(&resolved.settings)?;
+    let mut warnings = resolved.warnings;
+    warnings.extend(limits::warnings(&values));
+    Ok(Invocation::Run {
+        settings: Box::new(resolved.settings),
+        warnings,
+    })
+}
+
+/// Puts the content of id files in place of ids that came from a weaker source. What was read
+/// once is not read again, because the id then has the path's own source.
+fn read_ids(values: &mut Values) -> Result<(), SettingsError> {
+    for (id, path) in [
+        (Item::ServiceId, Item::ServiceIdPath),
+        (Item::ProxyId, Item::ProxyIdPath),
+    ] {
+        if let Some(file) = resolve::id_file(values, id, path) {
+            let flag = path.setting().flag;
+            let text = read_id(&file).map_err(|source| SettingsError::IdFile {
+                flag,
+                path: file,
+                source,
+            })?;
+            values.put(id, values.source(path), Value::Text(text));
+        }
+    }
+    Ok(())
+}
+
+/// An id has no blanks at its ends; a newline is what editors and `echo` leave there.
+fn read_id(file: &Path) -> std::io::Result<String> {
+    Ok(std::fs::read_to_string(file)?.trim().to_owned())
+}
+
+/// Where Envoy's admin interface is, as far as flags and variables tell; the file is not read, so
+/// that the probe stays quick and needs no mounted file.
+fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
+    let address = resolve::socket(values, Item::AdminBindAddress, Item::AdminBindPort)?;
+    let loopback = |ip: IpAddr| SocketAddr::new(ip, address.port());
+    let (v4, v6) = (
+        loopback(Ipv4Addr::LOCALHOST.into()),
+        loopback(Ipv6Addr::LOCALHOST.into()),
+    );
+    Ok(match address.ip() {
+        _ if values.source(Item::AdminBindAddress) == Source::Default => vec![v4, v6],
+        IpAddr::V4(ip) if ip.is_unspecified() => vec![v4],
+        IpAddr::V6(ip) if ip.is_unspecified() => vec![v6, v4],
+        _ => vec![address],
+    })
+}

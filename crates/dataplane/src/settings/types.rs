@@ -227,6 +227,15 @@ impl Environment {
         Self(Arc::new(variables.into_iter().collect()))
     }
 
+    /// The variables of this process: the one place that asks for them.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the configuration module"
+    )]
+    pub fn of_process() -> Self {
+        Self::new(std::env::vars_os())
+    }
+
     /// The value of `name`, also when it is empty.
     pub fn get_os(&self, name: &str) -> Option<&OsStr> {
         self.0.get(OsStr::new(name)).map(OsString::as_os_str)
@@ -240,6 +249,8 @@ impl Environment {
 
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.keys().map(|name| (name, "***"))).finish()
+        f.debug_map()
+            .entries(self.0.keys().map(|name| (name, "***")))
+            .finish()
     }
 }

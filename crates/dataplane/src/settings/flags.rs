@@ -1,0 +1,273 @@
+//! The command line, in the grammar of Go's `flag` package: one dash or two, `-x=v` or `-x v`,
+//! booleans without a value, the first argument that is no flag ends it all.
+
+use std::ffi::OsString;
+
+use super::go::quote;
+use super::table::Kind;
+use super::values::{Source, Value, Values, by_flag};
+
+/// What the command line says.
+#[derive(Default)]
+#[cfg_attr(test, derive(Debug))]
+pub(super) struct CommandLine {
+    pub(super) values: Values,
+    /// Everything after the flags: arguments for Envoy.
+    pub(super) rest: Vec<OsString>,
+}
+
+/// Why the command line cannot be read. The caller shows the usage with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlagError {
+    /// `-h` or `-help`.
+    #[error("flag: help requested")]
+    Help,
+    /// Dashes without a name.
+    #[error("bad flag syntax: {0}")]
+    Syntax(String),
+    /// No such flag.
+    #[error("flag provided but not defined: -{0}")]
+    Unknown(String),
+    /// The last argument is a flag that takes a value.
+    #[error("flag needs an argument: -{0}")]
+    NoValue(String),
+    /// A value that the flag does not take; what was given and why not.
+    #[error("invalid value {} for flag -{flag}: {reason}", quote(.value))]
+    Value {
+        /// The value.
+        value: String,
+        /// The flag.
+        flag: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A value that is no boolean.
+    #[error("invalid boolean value {} for -{flag}: {reason}", quote(.value))]
+    Boolean {
+        /// The value.
+        value: String,
+        /// The flag.
+        flag: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Bytes that are no text.
+    #[error("argument {position} is not valid UTF-8: {lossy}")]
+    Encoding {
+        /// Counted from 1.
+        position: usize,
+        /// The argument with the offending bytes replaced.
+        lossy: String,
+    },
+}
+
+/// Reads the arguments, without the program's name.
+pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> {
+    let mut line = CommandLine::default();
+    let mut arguments = arguments.into_iter().enumerate().peekable();
+    while let Some((position, argument)) = arguments.next() {
+        let text = utf8(position, &argument)?;
+        if text.len() < 2 || !text.starts_with('-') {
+            line.rest.push(argument);
+            break;
+        }
+        if text == "--" {
+            break;
+        }
+        let name = text.strip_prefix("--").unwrap_or_else(|| &text[1..]);
+        if name.is_empty() || name.starts_with(['-', '=']) {
+            return Err(FlagError::Syntax(text.to_owned()));
+        }
+        let (name, attached) = match name.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (name, None),
+        };
+        let Some(setting) = by_flag(name) else {
+            return Err(match name {
+                "h" | "help" => FlagError::Help,
+                _ => FlagError::Unknown(name.to_owned()),
+            });
+        };
+        let next;
+        let value = match (attached, setting.kind) {
+            (Some(value), _) => value,
+            (None, Kind::Bool) => "true",
+            (None, _) => {
+                let (position, argument) = arguments
+                    .next()
+                    .ok_or_else(|| FlagError::NoValue(name.to_owned()))?;
+                next = utf8(position, &argument)?.to_owned();
+                &next
+            }
+        };
+        let parsed = Value::parse(setting.kind, value).map_err(|reason| {
+            let (value, flag) = (value.to_owned(), name.to_owned());
+            match setting.kind {
+                Kind::Bool => FlagError::Boolean {
+                    value,
+                    flag,
+                    reason,
+                },
+                _ => FlagError::Value {
+                    value,
+                    flag,
+                    reason,
+                },
+            }
+        })?;
+        line.values.put(setting.key, Source::Flag, parsed);
+    }
+    line.rest.extend(arguments.map(|(_, argument)| argument));
+    Ok(line)
+}
+
+fn utf8(position: usize, argument: &OsString) -> Result<&str, FlagError> {
+    argument.to_str().ok_or_else(|| FlagError::Encoding {
+        position: position + 1,
+        lossy: argument.to_string_lossy().into_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use proptest::prelude::*;
+
+    use super::super::table::Item;
+    use super::*;
+
+    fn line(arguments: &[&str]) -> Result<CommandLine, FlagError> {
+        parse(arguments.iter().map(OsString::from).collect())
+    }
+
+    fn message(arguments: &[&str]) -> String {
+        line(arguments).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn all_spellings_of_a_flag() {
+        for arguments in [
+            &["-grpc-port", "8503"][..],
+            &["--grpc-port", "8503"],
+            &["-grpc-port=8503"],
+            &["--grpc-port=8503"],
+            &["-grpc-port", "1", "-grpc-port", "+8503"],
+        ] {
+            assert_eq!(
+                line(arguments).unwrap().values.int(Item::GrpcPort),
+                8503,
+                "{arguments:?}"
+            );
+        }
+        let values = line(&["-addresses", "-x", "-static-token=a=b"])
+            .unwrap()
+            .values;
+        assert_eq!(values.text(Item::Addresses), "-x");
+        assert_eq!(values.text(Item::StaticToken), "a=b");
+        assert!(
+            line(&["-addresses", ""])
+                .unwrap()
+                .values
+                .given(Item::Addresses)
+        );
+    }
+
+    #[test]
+    fn booleans_take_no_separate_value() {
+        assert!(line(&["-log-json"]).unwrap().values.bool(Item::LogJson));
+        assert!(!line(&["-log-json=F"]).unwrap().values.bool(Item::LogJson));
+        let line = line(&["-log-json", "false", "-addresses", "x"]).unwrap();
+        assert!(line.values.bool(Item::LogJson));
+        assert!(!line.values.given(Item::Addresses));
+        assert_eq!(line.rest, ["false", "-addresses", "x"]);
+    }
+
+    #[test]
+    fn flags_end_at_the_first_other_argument() {
+        assert_eq!(
+            line(&["-tls-disabled", "--", "--concurrency", "4"])
+                .unwrap()
+                .rest,
+            ["--concurrency", "4"]
+        );
+        assert_eq!(line(&["-", "-x"]).unwrap().rest, ["-", "-x"]);
+        assert_eq!(
+            line(&["envoy", "-log-json"]).unwrap().rest,
+            ["envoy", "-log-json"]
+        );
+        assert_eq!(line(&["", "-log-json"]).unwrap().rest, ["", "-log-json"]);
+        assert_eq!(line(&["--"]).unwrap().rest, [""; 0]);
+        let odd = || OsString::from_vec(vec![b'a', 0xff]);
+        assert_eq!(parse(vec!["--".into(), odd()]).unwrap().rest, [odd()]);
+        assert!(matches!(
+            parse(vec![odd()]),
+            Err(FlagError::Encoding { position: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn errors_read_like_the_originals() {
+        for (arguments, expected) in [
+            (&["---x"][..], "bad flag syntax: ---x"),
+            (&["-=x"], "bad flag syntax: -=x"),
+            (&["--=x"], "bad flag syntax: --=x"),
+            (&["-nope=1"], "flag provided but not defined: -nope"),
+            (
+                &["-Addresses", "x"],
+                "flag provided but not defined: -Addresses",
+            ),
+            (&["-addresses"], "flag needs an argument: -addresses"),
+            (&["-h"], "flag: help requested"),
+            (&["--help"], "flag: help requested"),
+            (
+                &["-grpc-port", "abc"],
+                "invalid value \"abc\" for flag -grpc-port: strconv.Atoi: parsing \"abc\": invalid syntax",
+            ),
+            (
+                &["-log-json=maybe"],
+                "invalid boolean value \"maybe\" for -log-json: strconv.ParseBool: parsing \"maybe\": invalid syntax",
+            ),
+            (
+                &["-telemetry-prom-retention-time", "5"],
+                "invalid value \"5\" for flag -telemetry-prom-retention-time: time: missing unit in duration \"5\"",
+            ),
+            (
+                &["-login-meta", "foo"],
+                "invalid value \"foo\" for flag -login-meta: Missing \"=\" value in argument: foo",
+            ),
+        ] {
+            assert_eq!(message(arguments), expected);
+        }
+    }
+
+    #[test]
+    fn pairs_accumulate() {
+        let values = line(&[
+            "-login-meta",
+            "a=1",
+            "-login-meta=b=x=y",
+            "-login-meta",
+            "a=2",
+        ])
+        .unwrap()
+        .values;
+        let pairs = values.pairs(Item::LoginMeta);
+        assert_eq!(
+            (pairs["a"].as_str(), pairs["b"].as_str(), pairs.len()),
+            ("2", "x=y", 2)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_command_line_breaks_the_parser(
+            arguments in prop::collection::vec(
+                prop_oneof![any::<String>(), Just("--".to_owned()), "-{1,3}[a-z-]{0,12}=?[a-z0-9]{0,3}"],
+                0..6,
+            ),
+        ) {
+            let _ = parse(arguments.iter().map(OsString::from).collect());
+        }
+    }
+}

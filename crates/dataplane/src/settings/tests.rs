@@ -1,0 +1,566 @@
+//! Settings from the command line, the environment and files together.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, json};
+use tempfile::TempDir;
+
+use super::table::{Kind, SETTINGS, Setting};
+use super::*;
+
+/// What a sidecar cannot do without.
+const MINIMAL: [&str; 4] = ["-addresses", "10.0.0.1", "-proxy-id", "web"];
+
+fn invoke(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Invocation, String> {
+    let arguments = arguments.iter().map(OsString::from);
+    let variables = variables
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()));
+    load(arguments, Environment::new(variables)).map_err(|error| error.to_string())
+}
+
+fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(Settings, Vec<String>), String> {
+    match invoke(arguments, variables)? {
+        Invocation::Run { settings, warnings } => Ok((*settings, warnings)),
+        other => panic!("not a run: {other:?}"),
+    }
+}
+
+fn settings(more: &[&str]) -> Settings {
+    run(&[&MINIMAL, more].concat(), &[]).unwrap().0
+}
+
+fn refusal(more: &[&str]) -> String {
+    run(&[&MINIMAL, more].concat(), &[]).unwrap_err()
+}
+
+/// A configuration file with this content; it goes with the folder.
+fn config_file(content: &serde_json::Value) -> (TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, content.to_string()).unwrap();
+    (folder, path.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_reference_is_as_recorded() {
+    insta::assert_snapshot!("reference", reference());
+}
+
+#[test]
+fn the_usage_is_as_recorded() {
+    insta::assert_snapshot!("usage", usage());
+}
+
+/// Three different values of the setting's kind.
+fn samples(setting: &Setting) -> [&'static str; 3] {
+    match setting.kind {
+        Kind::Text | Kind::Secret => ["one", "two", "three"],
+        Kind::Int => ["1", "2", "3"],
+        // A third value does not exist; what matters is that neighbours differ.
+        Kind::Bool => ["true", "false", "true"],
+        Kind::Duration => ["1s", "2s", "3s"],
+        Kind::Pairs => ["k=1", "k=2", "k=3"],
+    }
+}
+
+fn file_value(setting: &Setting, text: &str) -> serde_json::Value {
+    match setting.kind {
+        Kind::Int => json!(text.parse::<i64>().unwrap()),
+        Kind::Bool => json!(text == "true"),
+        Kind::Pairs => json!({ "k": text.strip_prefix("k=").unwrap() }),
+        Kind::Text | Kind::Secret | Kind::Duration => json!(text),
+    }
+}
+
+#[test]
+fn every_setting_is_read_from_file_environment_and_flag_in_rising_order() {
+    for setting in SETTINGS {
+        let [in_file, in_env, in_flag] = samples(setting);
+        let value = |text: &str| Value::parse(setting.kind, text).unwrap();
+        let mut values = Values::default();
+        let mut expect = |layer: Values, text: &str| {
+            values.merge(layer);
+            let mut expected = Values::default();
+            expected.put(setting.key, values.source(setting.key), value(text));
+            assert_eq!(
+                format!("{values:?}"),
+                format!("{expected:?}"),
+                "-{}",
+                setting.flag
+            );
+        };
+        if let Some(key) = setting.file {
+            let leaf = file_value(setting, in_file);
+            let document = key.rsplit('.').fold(leaf, |inner, name| {
+                serde_json::Value::Object(Map::from_iter([(name.to_owned(), inner)]))
+            });
+            let (_folder, path) = config_file(&document);
+            expect(file::load(Path::new(&path)).unwrap(), in_file);
+        }
+        if let Some(name) = setting.env {
+            let slot = if setting.kind == Kind::Pairs { "1" } else { "" };
+            let variable = (format!("{name}{slot}").into(), in_env.into());
+            expect(
+                environment::parse(&Environment::new([variable])).unwrap(),
+                in_env,
+            );
+        }
+        let flag = format!("-{}={in_flag}", setting.flag).into();
+        expect(flags::parse(vec![flag]).unwrap().values, in_flag);
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_original() {
+    let settings = settings(&[]);
+    let expected = Settings {
+        mode: Mode::Sidecar,
+        servers: Servers {
+            addresses: "10.0.0.1".to_owned(),
+            grpc_port: 8502,
+            watch_disabled: false,
+            tls: Some(ServerTls::default()),
+            credentials: Credentials::None,
+        },
+        proxy: Proxy {
+            id: "web".to_owned(),
+            ..Proxy::default()
+        },
+        logging: Logging {
+            level: legate_runtime::logging::Level::Info,
+            json: false,
+        },
+        xds: XdsBind::Tcp("127.0.0.1:0".parse().unwrap()),
+        dns: None,
+        telemetry: Telemetry {
+            use_central_config: true,
+            retention: Duration::from_secs(60),
+            prometheus_tls: None,
+            service_metrics_url: None,
+            scrape_path: "/metrics".to_owned(),
+            merge_port: 20100,
+        },
+        envoy: Envoy {
+            admin: "127.0.0.1:19000".parse().unwrap(),
+            ready: None,
+            concurrency: 2,
+            drain_time: Duration::from_secs(30),
+            drain_strategy: legate_envoy::process::DrainStrategy::Immediate,
+            executable: None,
+            extra_args: Vec::new(),
+        },
+        lifecycle: Lifecycle {
+            bind: "127.0.0.1:20300".parse().unwrap(),
+            shutdown_path: "/graceful_shutdown".to_owned(),
+            startup_path: "/graceful_startup".to_owned(),
+            startup_grace: Duration::ZERO,
+            shutdown_grace: Duration::ZERO,
+            drain_listeners: false,
+            dump_envoy_config: false,
+        },
+        environment: Environment::default(),
+    };
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn given_values_reach_their_place() {
+    let settings = settings(&[
+        "-grpc-port=8503",
+        "-tls-server-name",
+        "server.dc1.consul",
+        "-ca-certs",
+        "/ca",
+        "-tls-cert=/c",
+        "-tls-key=/k",
+        "-credential-type",
+        "login",
+        "-login-auth-method",
+        "jwt",
+        "-login-bearer-token-path",
+        "/token",
+        "-login-meta",
+        "pod=default/web",
+        "-log-level",
+        "TRACE",
+        "-log-json",
+        "-xds-bind-addr",
+        "[::1]",
+        "-xds-bind-port",
+        "7001",
+        "-envoy-ready-bind-address",
+        "::",
+        "-envoy-ready-bind-port",
+        "21000",
+        "-envoy-drain-strategy",
+        "gradual",
+        "-shutdown-grace-period-seconds",
+        "30",
+        "-shutdown-drain-listeners",
+        "-graceful-addr",
+        "::1",
+        "-graceful-port",
+        "20600",
+        "-telemetry-prom-merge-port",
+        "0",
+        "--",
+        "--base-id",
+        "1",
+    ]);
+    let tls = settings.servers.tls.unwrap();
+    assert_eq!(tls.client_certificate, Some(("/c".into(), "/k".into())));
+    assert_eq!(tls.server_name.as_deref(), Some("server.dc1.consul"));
+    let Credentials::Login(login) = settings.servers.credentials else {
+        panic!("no login")
+    };
+    assert_eq!(login.bearer, Bearer::File("/token".into()));
+    assert_eq!(login.meta["pod"], "default/web");
+    assert_eq!(settings.xds, XdsBind::Tcp("[::1]:7001".parse().unwrap()));
+    assert_eq!(settings.envoy.ready, Some("[::]:21000".parse().unwrap()));
+    assert_eq!(settings.lifecycle.bind, "[::1]:20600".parse().unwrap());
+    assert_eq!(settings.lifecycle.shutdown_grace, Duration::from_secs(30));
+    assert_eq!(settings.telemetry.merge_port, 20100);
+    assert_eq!(settings.envoy.extra_args, ["--base-id", "1"]);
+    let unix = self::settings(&["-xds-bind-addr", "unix:///run/xds.sock"]).xds;
+    assert_eq!(unix, XdsBind::Unix("/run/xds.sock".into()));
+}
+
+#[test]
+fn refusals_read_like_the_originals() {
+    for (arguments, expected) in [
+        (&[][..], "consul addresses not specified"),
+        (
+            &["-addresses", "", "-proxy-id", "web"],
+            "consul addresses not specified",
+        ),
+        (&["-addresses", "x"], "proxy ID not specified"),
+    ] {
+        assert_eq!(run(arguments, &[]).unwrap_err(), expected);
+    }
+    for (more, expected) in [
+        (
+            &["-grpc-port", "0"][..],
+            "consul server gRPC port not specified",
+        ),
+        (
+            &["-envoy-admin-bind-address="],
+            "envoy admin bind address not specified",
+        ),
+        (
+            &["-envoy-admin-bind-port=0"],
+            "envoy admin bind port not specified",
+        ),
+        (&["-xds-bind-addr="], "envoy xDS bind address not specified"),
+        (
+            &["-xds-bind-addr", "0.0.0.0"],
+            "non-local xDS bind address not allowed",
+        ),
+        (
+            &["-xds-bind-addr", "localhost"],
+            "non-local xDS bind address not allowed",
+        ),
+        (
+            &[
+                "-consul-dns-bind-port",
+                "53",
+                "-consul-dns-bind-addr",
+                "0.0.0.0",
+            ],
+            "non-local DNS proxy bind address not allowed when running as a sidecar",
+        ),
+        (
+            &["-mode", "dns-proxy", "-proxy-namespace", "team"],
+            "namespace must be empty or set to 'default' when running in dns-proxy mode",
+        ),
+        (
+            &["-credential-type", "login", "-login-auth-method", "jwt"],
+            "bearer token (or path to a file containing a bearer token) is required for login",
+        ),
+        (&["-credential-type", "foo"], "unknown credential type: foo"),
+        (
+            &["-telemetry-prom-cert-file", "/c"],
+            "Must provide -telemetry-prom-ca-certs-path, -telemetry-prom-cert-file, and -telemetry-prom-key-file to enable TLS for prometheus metrics",
+        ),
+        (
+            &["-telemetry-prom-retention-time", "-1s"],
+            "-telemetry-prom-retention-time must be greater than zero",
+        ),
+        (
+            &["-telemetry-prom-scrape-path="],
+            "-telemetry-prom-scrape-path must not be empty",
+        ),
+        (
+            &["-log-level", "loud"],
+            "invalid log level. valid values - TRACE, DEBUG, INFO, WARN, ERROR",
+        ),
+        (
+            &["-config-file", "config.yaml"],
+            "invalid config file format. Should be a json file",
+        ),
+        (
+            &["-config-file", "nope.json"],
+            "open nope.json: no such file or directory",
+        ),
+    ] {
+        assert_eq!(refusal(more), expected);
+    }
+}
+
+#[test]
+fn refusals_of_our_own_name_the_setting() {
+    for (more, expected) in [
+        (
+            &["-mode", "sidcar"][..],
+            "unknown -mode \"sidcar\": use sidecar or dns-proxy",
+        ),
+        (
+            &["-grpc-port", "70000"],
+            "-grpc-port 70000 is not a port: use 0 to 65535",
+        ),
+        (
+            &["-envoy-concurrency=-1"],
+            "-envoy-concurrency -1 is out of range",
+        ),
+        (&["-tls-cert", "/c"], "-tls-cert and -tls-key go together"),
+        (
+            &["-envoy-admin-bind-address", "here"],
+            "-envoy-admin-bind-address \"here\" is not an IP address",
+        ),
+        (
+            &["-envoy-drain-strategy", "slow"],
+            "unknown -envoy-drain-strategy \"slow\"",
+        ),
+        (
+            &["-graceful-shutdown-path", "bye"],
+            "-graceful-shutdown-path \"bye\" must start with /",
+        ),
+        (
+            &[
+                "-graceful-shutdown-path",
+                "/a",
+                "-graceful-startup-path",
+                "/a",
+            ],
+            "are both \"/a\"",
+        ),
+        (
+            &["-credential-type=login", "-login-bearer-token=x"],
+            "-login-auth-method",
+        ),
+        (&["-mode", "dns-proxy"], "-mode=dns-proxy is not served"),
+        (
+            &["-consul-dns-bind-port", "8600"],
+            "-consul-dns-bind-port 8600",
+        ),
+        (
+            &["-proxy-id-path", "/nope", "-proxy-id="],
+            "proxy ID not specified",
+        ),
+    ] {
+        let result = run(&[&MINIMAL, more].concat(), &[]);
+        let error = result.expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn tls_of_prometheus_takes_either_name_of_the_authority() {
+    let files = [
+        "-telemetry-prom-cert-file=/c",
+        "-telemetry-prom-key-file=/k",
+    ];
+    for (path, file, expected) in [
+        ("/ca", "", "/ca"),
+        ("", "/ca.pem", "/ca.pem"),
+        ("/ca", "/ca.pem", "/ca"),
+    ] {
+        let authority = [
+            format!("-telemetry-prom-ca-certs-path={path}"),
+            format!("-telemetry-prom-ca-certs-file={file}"),
+        ];
+        let more = [&files[..], &[&authority[0], &authority[1]]].concat();
+        assert_eq!(
+            settings(&more).telemetry.prometheus_tls.unwrap().ca,
+            Path::new(expected)
+        );
+    }
+    let empty = [
+        "-telemetry-prom-cert-file=",
+        "-telemetry-prom-key-file=",
+        "-telemetry-prom-ca-certs-path=",
+    ];
+    assert_eq!(settings(&empty).telemetry.prometheus_tls, None);
+}
+
+#[test]
+fn credentials_without_effect_are_warned_about_and_never_shown() {
+    let (settings, warnings) =
+        run(&[&MINIMAL[..], &["-static-token", "hush"]].concat(), &[]).unwrap();
+    assert_eq!(settings.servers.credentials, Credentials::None);
+    assert!(
+        warnings[0].contains("-credential-type=static"),
+        "{warnings:?}"
+    );
+    let variables = [
+        ("DP_CREDENTIAL_STATIC_TOKEN", "hush"),
+        ("DP_CREDENTIAL_TYPE", "static"),
+    ];
+    let (settings, warnings) = run(&MINIMAL, &variables).unwrap();
+    assert_eq!(warnings, [""; 0]);
+    let Credentials::Static(token) = &settings.servers.credentials else {
+        panic!("no token")
+    };
+    assert_eq!(token.expose(), "hush");
+    assert!(!format!("{settings:?}").contains("hush"));
+    let empty = ["-credential-type", "static", "-static-token="];
+    let (settings, warnings) = run(&[&MINIMAL[..], &empty].concat(), &[]).unwrap();
+    assert_eq!(settings.servers.credentials, Credentials::None);
+    assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn deprecated_names_count_only_when_no_current_one_is_given() {
+    let old = [
+        "-addresses",
+        "x",
+        "-proxy-service-id",
+        "old",
+        "-service-node-name=node",
+        "-service-namespace",
+        "ns",
+    ];
+    let (settings, warnings) = run(&old, &[]).unwrap();
+    let proxy = &settings.proxy;
+    assert_eq!(
+        (
+            proxy.id.as_str(),
+            proxy.node_name.as_str(),
+            proxy.namespace.as_str()
+        ),
+        ("old", "node", "ns")
+    );
+    assert_eq!(warnings, [""; 0]);
+
+    // Even an empty current value switches all of them off, wherever it comes from.
+    let current = [&old[..], &["-proxy-partition="]].concat();
+    assert_eq!(run(&current, &[]).unwrap_err(), "proxy ID not specified");
+    let (_folder, path) = config_file(&json!({ "proxy": { "id": "new" } }));
+    let (settings, warnings) = run(&[&old[..], &["-config-file", &path]].concat(), &[]).unwrap();
+    assert_eq!(
+        (
+            settings.proxy.id.as_str(),
+            settings.proxy.node_name.as_str()
+        ),
+        ("new", "")
+    );
+    assert!(
+        warnings[0].contains("-service-node-name") && warnings[0].contains("-proxy-id"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn ids_are_read_from_files_and_trimmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxyid");
+    std::fs::write(&path, "from-file\n").unwrap();
+    let path = path.to_str().unwrap();
+    let id = |arguments: &[&str], variables: &[(&str, &str)]| {
+        run(&[&["-addresses", "x"], arguments].concat(), variables)
+            .map(|(settings, _)| settings.proxy.id)
+    };
+    let read = Ok("from-file".to_owned());
+    assert_eq!(id(&["-proxy-id-path", path], &[]), read);
+    assert_eq!(id(&[], &[("DP_PROXY_ID_PATH", path)]), read);
+    assert_eq!(id(&["-proxy-service-id-path", path], &[]), read);
+    // An id beside the path wins, one of a weaker source does not.
+    assert_eq!(
+        id(&["-proxy-id-path", path], &[("DP_PROXY_ID", "given")]),
+        Ok("given".to_owned())
+    );
+    let (_folder, config) = config_file(&json!({ "proxy": { "id": "in-config" } }));
+    assert_eq!(
+        id(&["-proxy-id-path", path, "-config-file", &config], &[]),
+        read
+    );
+    let (_folder, config) = config_file(&json!({ "proxy": { "idPath": path } }));
+    assert_eq!(id(&["-config-file", &config], &[]), read);
+    for flag in ["-proxy-id-path", "-proxy-service-id-path"] {
+        let expected = format!("failed to read given {flag}: open /x: no such file or directory");
+        assert_eq!(id(&[flag, "/x"], &[]), Err(expected));
+    }
+}
+
+#[test]
+fn settings_without_effect_are_named() {
+    let (_, warnings) = run(
+        &[&MINIMAL[..], &["-telemetry-prom-retention-time", "5m"]].concat(),
+        &[(
+            "DP_TELEMETRY_PROM_SERVICE_METRICS_URL",
+            "http://localhost:8080/metrics",
+        )],
+    )
+    .unwrap();
+    assert_eq!(warnings.len(), 2);
+    assert!(
+        warnings[0].contains("-telemetry-prom-retention-time"),
+        "{warnings:?}"
+    );
+    assert!(
+        warnings[1].contains("-telemetry-prom-service-metrics-url"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn version_and_health_need_nothing_else() {
+    assert!(matches!(
+        invoke(&["-version", "-log-level", "loud"], &[]),
+        Ok(Invocation::Version)
+    ));
+    let error = invoke(&["-version"], &[("DP_CONSUL_GRPC_PORT", "x")]).unwrap_err();
+    assert_eq!(
+        error,
+        "unable to parse environment variable DP_CONSUL_GRPC_PORT=x as *int"
+    );
+
+    let health = |arguments: &[&str], variables: &[(&str, &str)]| match invoke(
+        &[&["-check-proxy-health"], arguments].concat(),
+        variables,
+    )
+    .unwrap()
+    {
+        Invocation::CheckHealth(addresses) => addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" "),
+        other => panic!("no probe: {other:?}"),
+    };
+    assert_eq!(health(&[], &[]), "127.0.0.1:19000 [::1]:19000");
+    assert_eq!(
+        health(&[], &[("DP_ENVOY_ADMIN_BIND_PORT", "19001")]),
+        "127.0.0.1:19001 [::1]:19001"
+    );
+    assert_eq!(
+        health(&["-envoy-admin-bind-address", "::1"], &[]),
+        "[::1]:19000"
+    );
+    assert_eq!(
+        health(&["-envoy-admin-bind-address", "0.0.0.0"], &[]),
+        "127.0.0.1:19000"
+    );
+    assert_eq!(
+        health(&["-envoy-admin-bind-address", "::"], &[]),
+        "[::1]:19000 127.0.0.1:19000"
+    );
+}
+
+#[test]
+fn the_environment_hides_values() {
+    let environment = Environment::new([("TOKEN".into(), "hush".into())]);
+    assert_eq!(environment.get("TOKEN"), Some("hush"));
+    assert_eq!(format!("{environment:?}"), "{\"TOKEN\": \"***\"}");
+}
