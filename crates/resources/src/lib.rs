@@ -25,7 +25,6 @@ mod set;
 mod settings;
 mod tls;
 
-
 pub use encode::EncodedResource;
 pub use error::GenerateError;
 pub use generate::Generator;

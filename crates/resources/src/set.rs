@@ -26,6 +26,28 @@ pub struct ResourceSet {
 }
 
 impl ResourceSet {
+    /// A set of resources that were encoded already, each with its type URL. Those of a type that
+    /// this crate does not make are left out.
+    pub fn from_resources<'a>(
+        resources: impl IntoIterator<Item = (&'a str, EncodedResource)>,
+    ) -> Self {
+        let mut set = Self::default();
+        for (type_url, resource) in resources {
+            let types = [
+                (Cluster::type_url(), &mut set.clusters),
+                (ClusterLoadAssignment::type_url(), &mut set.endpoints),
+                (Listener::type_url(), &mut set.listeners),
+                (RouteConfiguration::type_url(), &mut set.routes),
+                (Secret::type_url(), &mut set.secrets),
+            ];
+            let known = types.into_iter().find(|(known, _)| known == type_url);
+            if let Some((_, by_name)) = known {
+                by_name.insert(resource.name.clone(), Arc::new(resource));
+            }
+        }
+        set
+    }
+
     /// The resources of a type, by name. None of a type that this crate does not make.
     pub fn get(&self, type_url: &str) -> &BTreeMap<Arc<str>, Arc<EncodedResource>> {
         static NONE: ByName = BTreeMap::new();

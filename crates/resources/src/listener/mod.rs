@@ -100,7 +100,7 @@ pub(crate) fn listener(
     chain: FilterChain,
 ) -> Listener {
     use connection_balance_config::{BalanceType, ExactBalance};
-    let balance = exact_balance.then(|| ConnectionBalanceConfig {
+    let balance = exact_balance.then_some(ConnectionBalanceConfig {
         balance_type: Some(BalanceType::ExactBalance(ExactBalance {})),
     });
     Listener {

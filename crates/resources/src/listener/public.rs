@@ -1,7 +1,8 @@
 //! The listener for the mesh: who may connect, who may ask for what, and on to the application.
 //!
-//! Access rules come first in the chain, so that nothing reaches the application, not even a
-//! handshake of its protocol, from a caller that is not allowed.
+//! Callers without a certificate of the mesh never get past the handshake. Access rules stand before
+//! everything that speaks to the application; Envoy applies those for connections when the first
+//! bytes of the caller arrive, so what a server says before it was spoken to is not held back.
 
 use std::sync::Arc;
 use std::time::Duration;

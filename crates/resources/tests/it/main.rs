@@ -1,0 +1,13 @@
+//! Snapshots in, Envoy's messages out: golden files for what they say, and properties of how they
+//! are encoded and shared.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail like the tests that call them"
+)]
+
+mod describe;
+mod golden;
+mod refused;
+mod shared;
+mod support;

@@ -1,0 +1,169 @@
+//! What must fail does, with an error that names what to change; what may be ignored is told.
+
+use std::sync::Arc;
+
+use legate_model::{Intention, Protocol, Secret, ServiceInstance};
+use legate_proxycfg::Snapshot;
+use legate_resources::{GenerateError, Generator};
+use serde_json::json;
+
+use crate::support::{api, intentions, leaf, mesh, roots, sidecar, upstream, web};
+
+fn error(snapshot: &Snapshot) -> GenerateError {
+    Generator::new().generate(snapshot).unwrap_err()
+}
+
+#[test]
+fn without_certificates_nothing_is_made() {
+    let mut lost = Arc::unwrap_or_clone(leaf("web", "lost"));
+    lost.key_pem = Secret::default();
+    let no_key = Snapshot {
+        leaf: Arc::new(lost),
+        ..web()
+    };
+    assert_eq!(error(&no_key), GenerateError::NoLeaf("web".to_owned()));
+
+    let mut empty = Arc::unwrap_or_clone(roots("one"));
+    empty.roots.clear();
+    let no_roots = Snapshot {
+        roots: Arc::new(empty),
+        ..web()
+    };
+    assert_eq!(error(&no_roots), GenerateError::NoRoots);
+}
+
+#[test]
+fn without_the_wanted_tls_nothing_is_made() {
+    for (tls, named) in [
+        (
+            json!({"Incoming": {"TLSMinVersion": "TLSv9"}}),
+            "TLS.Incoming.TLSMinVersion",
+        ),
+        (
+            json!({"Outgoing": {"TLSMaxVersion": "x"}}),
+            "TLS.Outgoing.TLSMaxVersion",
+        ),
+        (json!({"Incoming": {"CipherSuites": ["ROT13"]}}), "ROT13"),
+    ] {
+        let snapshot = Snapshot {
+            mesh: mesh(json!({"TLS": tls})),
+            ..web()
+        };
+        let text = error(&snapshot).to_string();
+        assert!(text.contains(named), "{text}");
+    }
+}
+
+#[test]
+fn without_the_wanted_normalisation_nothing_is_made() {
+    let normalization = json!({"PathWithEscapedSlashesAction": "GUESS"});
+    let snapshot = Snapshot {
+        mesh: mesh(json!({"HTTP": {"Incoming": {"RequestNormalization": normalization}}})),
+        ..web()
+    };
+    let text = error(&snapshot).to_string();
+    assert!(
+        text.contains("GUESS") && text.contains("PathWithEscapedSlashesAction"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_every_access_rule_nothing_is_made() {
+    let list = intentions(&[(
+        "shop",
+        json!([{"Action": "deny", "HTTP": {"PathPrefix": "/"}}]),
+    )]);
+    let mut broken: Intention = (*list[0]).clone();
+    broken.permissions[0].http =
+        serde_json::from_value(json!({"Header": [{"Name": "x"}]})).unwrap();
+    let snapshot = Snapshot {
+        protocol: Protocol::Http,
+        default_intention: legate_intentions::Action::Allow,
+        intentions: Arc::new([Arc::new(broken)]),
+        ..web()
+    };
+    let text = error(&snapshot).to_string();
+    assert!(text.contains("shop") && text.contains("\"x\""), "{text}");
+}
+
+#[test]
+fn addresses_must_be_ip_addresses() {
+    let bind = Snapshot {
+        instance: sidecar(json!({"Config": {"bind_address": "web.internal"}})),
+        ..web()
+    };
+    let local = Snapshot {
+        instance: sidecar(json!({"LocalServiceAddress": "localhost"})),
+        ..web()
+    };
+    let definition = json!({"DestinationName": "api", "LocalBindPort": 1, "LocalBindAddress": "x"});
+    let dialled = Snapshot {
+        upstreams: vec![upstream(definition, Protocol::Tcp, None)],
+        ..web()
+    };
+    for (snapshot, setting) in [
+        (bind, "bind_address"),
+        (local, "LocalServiceAddress"),
+        (dialled, "LocalBindAddress of upstream api"),
+    ] {
+        let text = error(&snapshot).to_string();
+        assert!(text.contains(setting), "{text}");
+    }
+    let nowhere = Snapshot {
+        instance: Arc::new(ServiceInstance {
+            port: 0,
+            ..ServiceInstance::clone(&web().instance)
+        }),
+        ..web()
+    };
+    assert_eq!(error(&nowhere), GenerateError::NoPort);
+}
+
+#[test]
+fn socket_permissions_must_be_octal() {
+    for mode in ["rw", "0o9", "7777"] {
+        let definition = json!({
+            "DestinationName": "api", "LocalBindSocketPath": "/a", "LocalBindSocketMode": mode,
+        });
+        let snapshot = Snapshot {
+            upstreams: vec![upstream(definition, Protocol::Tcp, None)],
+            ..web()
+        };
+        assert!(
+            matches!(error(&snapshot), GenerateError::SocketMode { .. }),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_told() {
+    let strange = json!({
+        "DestinationName": "api", "LocalBindPort": 9191,
+        "Config": {"envoy_cluster_json": "{}", "limits": 7, "balance_outbound_connections": "fair"},
+    });
+    let snapshot = Snapshot {
+        instance: sidecar(json!({
+            "Config": {"envoy_public_listener_json": "{}", "local_connect_timeout_ms": "soon"},
+            "AccessLogs": {"Enabled": true},
+            "Expose": {"Checks": true},
+        })),
+        upstreams: vec![upstream(strange, Protocol::Tcp, None), api(Protocol::Tcp)],
+        ..web()
+    };
+    let set = Generator::new().generate(&snapshot).unwrap();
+    let told = set.warnings().join("\n");
+    for part in [
+        "envoy_public_listener_json",
+        "\"local_connect_timeout_ms\" is \"soon\"",
+        "AccessLogs",
+        "Expose",
+        "envoy_cluster_json",
+        "\"limits\" is 7",
+        "\"fair\"",
+        "upstream api listens on 127.0.0.1:9191, as another one does",
+    ] {
+        assert!(told.contains(part), "{part} is missing in:\n{told}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Snapshots made by hand, with nothing in them that changes from run to run.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use legate_ca::Leaf;
+use legate_intentions::Action;
+use legate_model::{
+    CaRoot, CaRoots, CheckServiceNode, CheckStatus, ConfigEntry, HealthCheck, Intention, Mesh,
+    Node, Protocol, Secret, ServiceInstance, TrustDomain, Upstream,
+};
+use legate_proxycfg::{ProxyId, Snapshot, UpstreamSnapshot};
+use serde_json::{Value, json};
+
+/// The sidecar of `web` without upstreams and intentions, where everything is refused by default.
+pub(crate) fn web() -> Snapshot {
+    Snapshot {
+        proxy: ProxyId {
+            node: "node".into(),
+            service_id: "web-proxy".into(),
+        },
+        datacenter: "dc1".into(),
+        trust_domain: TrustDomain::of_cluster("c1"),
+        instance: sidecar(json!({"LocalServicePort": 8080})),
+        node_address: "10.0.0.1".into(),
+        protocol: Protocol::Tcp,
+        roots: roots("one"),
+        leaf: leaf("web", "first"),
+        intentions: Arc::default(),
+        default_intention: Action::Deny,
+        mesh: None,
+        upstreams: Vec::new(),
+    }
+}
+
+pub(crate) fn sidecar(mut proxy: Value) -> Arc<ServiceInstance> {
+    proxy["DestinationServiceName"] = json!("web");
+    let instance = serde_json::from_value(json!({
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": proxy,
+    }));
+    Arc::new(instance.unwrap())
+}
+
+pub(crate) fn leaf(service: &str, version: &str) -> Arc<Leaf> {
+    Arc::new(Leaf {
+        service: service.to_owned(),
+        uri: format!("spiffe://c1.consul/ns/default/dc/dc1/svc/{service}"),
+        cert_pem: format!("the {version} certificate of {service}\n"),
+        key_pem: Secret::new(format!("the {version} key of {service}\n")),
+        serial: "01".to_owned(),
+        valid_after: SystemTime::UNIX_EPOCH,
+        valid_before: SystemTime::UNIX_EPOCH,
+        authority_key_id: String::new(),
+        modify_index: 1,
+    })
+}
+
+pub(crate) fn roots(name: &str) -> Arc<CaRoots> {
+    Arc::new(CaRoots {
+        active_root_id: name.to_owned(),
+        trust_domain: "c1.consul".to_owned(),
+        roots: vec![CaRoot {
+            id: name.to_owned(),
+            name: String::new(),
+            serial_number: 1,
+            signing_key_id: String::new(),
+            external_trust_domain: String::new(),
+            not_before: SystemTime::UNIX_EPOCH,
+            not_after: SystemTime::UNIX_EPOCH,
+            root_cert: format!("root {name}\n"),
+            intermediate_certs: Vec::new(),
+            active: true,
+            private_key_type: String::new(),
+            private_key_bits: 0,
+            create_index: 1,
+            modify_index: 1,
+        }],
+    })
+}
+
+/// Intentions for `web`: each a source with an action, or with permissions.
+pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<[Arc<Intention>]> {
+    let one = |(source, says): &(&str, Value)| {
+        let mut intention = json!({"SourceName": source, "DestinationName": "web"});
+        let field = if says.is_array() {
+            "Permissions"
+        } else {
+            "Action"
+        };
+        intention[field] = says.clone();
+        let mut intention: Intention = serde_json::from_value(intention).unwrap();
+        intention.normalise();
+        intention.validate().unwrap();
+        Arc::new(intention)
+    };
+    list.iter().map(one).collect()
+}
+
+pub(crate) fn mesh(entry: Value) -> Option<Arc<Mesh>> {
+    let mut entry = entry;
+    entry["Kind"] = json!("mesh");
+    match serde_json::from_value(entry).unwrap() {
+        ConfigEntry::Mesh(mesh) => Some(Arc::new(mesh)),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn upstream(
+    definition: Value,
+    protocol: Protocol,
+    instances: Option<Vec<CheckServiceNode>>,
+) -> UpstreamSnapshot {
+    let definition: Upstream = serde_json::from_value(definition).unwrap();
+    UpstreamSnapshot {
+        upstream: Arc::new(definition),
+        protocol,
+        connect_timeout: Duration::from_secs(5),
+        customisation: None,
+        instances: instances.map(Into::into),
+    }
+}
+
+/// `api` on 127.0.0.1:9191 with one healthy instance.
+pub(crate) fn api(protocol: Protocol) -> UpstreamSnapshot {
+    upstream(
+        json!({"DestinationName": "api", "LocalBindPort": 9191}),
+        protocol,
+        Some(vec![instance("10.0.2.1", 20001, &[])]),
+    )
+}
+
+pub(crate) fn instance(address: &str, port: u16, checks: &[CheckStatus]) -> CheckServiceNode {
+    weighted(address, port, checks, (1, 1))
+}
+
+pub(crate) fn weighted(
+    address: &str,
+    port: u16,
+    checks: &[CheckStatus],
+    (passing, warning): (u32, u32),
+) -> CheckServiceNode {
+    let service = serde_json::from_value(json!({
+        "Kind": "connect-proxy", "ID": format!("proxy-{port}"), "Service": "proxy",
+        "Address": address, "Port": port, "Weights": {"Passing": passing, "Warning": warning},
+    }));
+    let check = |status: &CheckStatus| {
+        Arc::new(HealthCheck {
+            check_id: status.to_string(),
+            status: *status,
+            ..HealthCheck::default()
+        })
+    };
+    CheckServiceNode {
+        node: Arc::new(Node {
+            node: "far".to_owned(),
+            address: "10.0.9.9".to_owned(),
+            ..Node::default()
+        }),
+        service: Arc::new(service.unwrap()),
+        checks: checks.iter().map(check).collect(),
+    }
+}
