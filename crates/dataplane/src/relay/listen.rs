@@ -1,0 +1,166 @@
+//! The listener that Envoy connects to: a loopback address or a unix socket. It takes over a
+//! socket file that nobody listens on and leaves none behind.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use legate_envoy::bootstrap::XdsAddress;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use crate::settings::XdsBind;
+
+/// Why Envoy cannot be given an address to connect to.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address cannot be bound.
+    #[error("cannot listen for Envoy on {address} (-xds-bind-addr, -xds-bind-port): {source}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The socket cannot be made.
+    #[error("cannot listen for Envoy on the socket {} (-xds-bind-addr): {source}", path.display())]
+    Unix {
+        /// Its path.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// Somebody listens there.
+    #[error(
+        "cannot listen for Envoy on the socket {} (-xds-bind-addr): another process listens on it",
+        path.display()
+    )]
+    Taken {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+/// A bound listener.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) socket: Socket,
+    address: XdsAddress,
+}
+
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// A socket's file, which goes with its listener.
+#[derive(Debug)]
+pub(super) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::debug!(path = %self.0.display(), %error, "socket file not removed");
+        }
+    }
+}
+
+impl Listener {
+    /// Binds the address that was configured. Connections are accepted from then on.
+    ///
+    /// # Errors
+    /// When the address is taken or not allowed; the error names the settings.
+    pub async fn bind(bind: &XdsBind) -> Result<Listener, BindError> {
+        match bind {
+            XdsBind::Tcp(address) => {
+                let failed = |source| BindError::Tcp {
+                    address: *address,
+                    source,
+                };
+                let socket = TcpListener::bind(address).await.map_err(failed)?;
+                let bound = socket.local_addr().map_err(failed)?;
+                Ok(Listener {
+                    socket: Socket::Tcp(socket),
+                    address: XdsAddress::Tcp(bound),
+                })
+            }
+            XdsBind::Unix(path) => {
+                let socket = bind_unix(path).await?;
+                let file = SocketFile(path.clone());
+                let address = XdsAddress::Unix(path.clone());
+                Ok(Listener {
+                    socket: Socket::Unix(socket, file),
+                    address,
+                })
+            }
+        }
+    }
+
+    /// Where Envoy finds it: the real port, when an ephemeral one was asked for.
+    pub fn address(&self) -> &XdsAddress {
+        &self.address
+    }
+}
+
+async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
+    let failed = |source| BindError::Unix {
+        path: path.to_owned(),
+        source,
+    };
+    let socket = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if UnixStream::connect(path).await.is_ok() {
+                return Err(BindError::Taken {
+                    path: path.to_owned(),
+                });
+            }
+            fs::remove_file(path).map_err(failed)?;
+            UnixListener::bind(path).map_err(failed)?
+        }
+        other => other.map_err(failed)?,
+    };
+    // Whoever can connect gets the proxy's private keys.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_abandoned_socket_is_taken_over_and_a_living_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("xds.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let bind = XdsBind::Unix(path.clone());
+        let listener = Listener::bind(&bind).await.unwrap();
+        assert_eq!(listener.address(), &XdsAddress::Unix(path.clone()));
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let error = Listener::bind(&bind).await.unwrap_err();
+        assert!(matches!(error, BindError::Taken { .. }), "{error}");
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn an_ephemeral_port_is_told_and_a_taken_one_names_the_setting() {
+        let any = XdsBind::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Listener::bind(&any).await.unwrap();
+        let XdsAddress::Tcp(bound) = *listener.address() else {
+            panic!("{listener:?}")
+        };
+        assert_ne!(bound.port(), 0);
+        let error = Listener::bind(&XdsBind::Tcp(bound))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("-xds-bind-port"), "{error}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The relay's metrics. Values only rise or follow the relay's state; nothing is computed here.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use legate_runtime::Clock;
+use legate_runtime::metrics::{
+    Error, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+use super::status::label;
+
+/// Prefix of all of the dataplane's metrics.
+const PREFIX: &str = "consul_dataplane";
+
+/// Milliseconds.
+const BUCKETS: [f64; 10] = [
+    1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 500.0, 2_500.0, 15_000.0,
+];
+
+/// What the relay counts.
+#[derive(Clone)]
+pub struct RelayMetrics {
+    clock: Clock,
+    envoy_connected: IntGauge,
+    upstream_connected: IntGauge,
+    upstream_streams: IntCounter,
+    last_response: Gauge,
+    responses: IntCounterVec,
+    resources: IntGaugeVec,
+    bytes: IntGaugeVec,
+    apply: Histogram,
+}
+
+impl RelayMetrics {
+    /// Registers all of them, with value 0.
+    ///
+    /// # Errors
+    /// When the registry has them already.
+    pub fn register(registry: &Registry, clock: Clock) -> Result<RelayMetrics, Error> {
+        let options = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
+        let metrics = RelayMetrics {
+            clock,
+            envoy_connected: IntGauge::with_opts(options(
+                "envoy_connected",
+                "1 while an Envoy has its xDS stream open, else 0.",
+            ))?,
+            upstream_connected: IntGauge::with_opts(options(
+                "xds_upstream_connected",
+                "1 while a server serves the xDS stream, else 0.",
+            ))?,
+            upstream_streams: IntCounter::with_opts(options(
+                "xds_upstream_streams_total",
+                "xDS streams opened towards servers.",
+            ))?,
+            last_response: Gauge::with_opts(options(
+                "xds_last_response_timestamp_seconds",
+                "When a server last sent an xDS response, in seconds since 1970; 0 is never.",
+            ))?,
+            responses: IntCounterVec::new(
+                options(
+                    "xds_responses_total",
+                    "xDS responses by what Envoy answered.",
+                ),
+                &["type", "answer"],
+            )?,
+            resources: IntGaugeVec::new(
+                options("xds_resources", "Resources that Envoy has acknowledged."),
+                &["type"],
+            )?,
+            bytes: IntGaugeVec::new(
+                options("xds_resource_bytes", "Bytes of the acknowledged resources."),
+                &["type"],
+            )?,
+            apply: Histogram::with_opts(
+                HistogramOpts::new(
+                    "xds_apply_duration",
+                    "Milliseconds from a server's response to Envoy's acknowledgement.",
+                )
+                .namespace(PREFIX)
+                .buckets(BUCKETS.to_vec()),
+            )?,
+        };
+        registry.register(Box::new(metrics.envoy_connected.clone()))?;
+        registry.register(Box::new(metrics.upstream_connected.clone()))?;
+        registry.register(Box::new(metrics.upstream_streams.clone()))?;
+        registry.register(Box::new(metrics.last_response.clone()))?;
+        registry.register(Box::new(metrics.responses.clone()))?;
+        registry.register(Box::new(metrics.resources.clone()))?;
+        registry.register(Box::new(metrics.bytes.clone()))?;
+        registry.register(Box::new(metrics.apply.clone()))?;
+        Ok(metrics)
+    }
+
+    pub(super) fn envoys(&self, count: usize) {
+        self.envoy_connected.set(i64::from(count > 0));
+    }
+
+    pub(super) fn upstream(&self, connected: bool) {
+        self.upstream_connected.set(connected.into());
+    }
+
+    pub(super) fn stream_opened(&self) {
+        self.upstream_streams.inc();
+    }
+
+    pub(super) fn response_arrived(&self) {
+        let now = self
+            .clock
+            .now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        self.last_response.set(now.as_secs_f64());
+    }
+
+    pub(super) fn accepted(&self, url: &str, held: (usize, usize), took: Option<Duration>) {
+        let name = label(url);
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        self.responses.with_label_values(&[name, "ack"]).inc();
+        self.resources.with_label_values(&[name]).set(gauge(held.0));
+        self.bytes.with_label_values(&[name]).set(gauge(held.1));
+        if let Some(took) = took {
+            self.apply.observe(took.as_secs_f64() * 1_000.0);
+        }
+    }
+
+    pub(super) fn rejected(&self, url: &str) {
+        self.responses
+            .with_label_values(&[label(url), "nack"])
+            .inc();
+    }
+}
+
+impl std::fmt::Debug for RelayMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayMetrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+//! The xDS relay: ends Envoy's delta stream here and the server's stream here, and keeps the last
+//! resources that Envoy acknowledged in between.
+//!
+//! Envoy never notices that a server went away, and a restarted Envoy gets its configuration while
+//! no server is reachable. [`core`] decides everything and does no IO; [`listen`] and [`serve`]
+//! talk to Envoy, `supply` to servers, and one task, `drive`, asks the core and does what it says.
+//!
+//! The relay never looks into a resource: it knows names, versions and types only.
+
+mod cache;
+pub mod core;
+mod drive;
+pub mod listen;
+mod metrics;
+mod pace;
+pub mod serve;
+mod session;
+mod settle;
+pub mod status;
+mod supply;
+mod upstream;
+
+pub use self::listen::{BindError, Listener};
+pub use self::metrics::RelayMetrics;
+pub use self::serve::{Relay, RelayError, RelayParts};
+pub use self::status::{Configuration, RelayStatus, UpstreamStatus};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! How soon a lost stream towards a server is opened again. Pure: time and chance come from the
+//! caller.
+
+use std::time::Duration;
+
+use legate_runtime::{Backoff, BackoffPolicy};
+
+/// A stream that lived this long ends a series of failures.
+const STABLE: Duration = Duration::from_secs(60);
+
+/// How many refusals in a row are taken for a server that is a little behind the others.
+pub(super) const PATIENCE: u32 = 3;
+
+/// For refusals that someone has to do something about: from 10 s to 5 minutes.
+const REFUSED: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_secs(10),
+    multiplier: 2.0,
+    jitter: 0.5,
+    cap: Duration::from_secs(300),
+};
+
+/// A series of failures.
+#[derive(Debug)]
+pub(super) struct Pace {
+    usual: Backoff,
+    refused: Backoff,
+    failures: u32,
+    refusals: u32,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace {
+            usual: Backoff::new(BackoffPolicy::SERVER),
+            refused: Backoff::new(REFUSED),
+            failures: 0,
+            refusals: 0,
+        }
+    }
+
+    /// The delay after a stream that lived for `lived` was lost. `random` is between 0 and 1.
+    pub(super) fn lost(&mut self, refused: bool, lived: Duration, random: f64) -> Duration {
+        if lived >= STABLE {
+            *self = Pace::new();
+        }
+        self.failures += 1;
+        self.refusals = if refused { self.refusals + 1 } else { 0 };
+        if self.refusals < PATIENCE {
+            self.usual.next(random)
+        } else {
+            self.refused.next(random)
+        }
+    }
+
+    /// Whether this was the first failure of its series, so that another server need not wait.
+    pub(super) fn is_first(&self) -> bool {
+        self.failures <= 1
+    }
+
+    /// Refusals in a row.
+    pub(super) fn refusals(&self) -> u32 {
+        self.refusals
+    }
+
+    /// A server has answered: whatever it refused before, it does not any more.
+    pub(super) fn answered(&mut self) {
+        self.refusals = 0;
+        self.refused.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn refusals_slow_down_after_some_patience() {
+        let mut pace = Pace::new();
+        let delays: Vec<u64> = (0..5)
+            .map(|_| pace.lost(true, SHORT, 0.5).as_secs())
+            .collect();
+        assert_eq!(delays, [0, 0, 10, 20, 40]);
+        pace.answered();
+        assert!(pace.lost(true, SHORT, 0.5) < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_stable_stream_starts_a_new_series() {
+        let mut pace = Pace::new();
+        let first = pace.lost(false, SHORT, 0.5);
+        assert!(pace.is_first());
+        assert!(pace.lost(false, SHORT, 0.5) > first);
+        assert!(!pace.is_first());
+        assert_eq!(pace.lost(false, STABLE, 0.5), first);
+        assert!(pace.is_first());
+    }
+}

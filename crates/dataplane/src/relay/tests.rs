@@ -1,0 +1,7 @@
+//! The relay's core against a model of a server and of Envoy.
+
+mod chaos;
+mod envoy;
+mod mesh;
+mod scenarios;
+mod server;

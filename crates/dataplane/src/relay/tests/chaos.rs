@@ -1,0 +1,139 @@
+//! Any order of events ends with every Envoy holding what the server has.
+
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE};
+use proptest::prelude::*;
+
+use super::super::core::Event;
+use super::super::status::Configuration;
+use super::mesh::Mesh;
+use super::server::route_of;
+
+const CLUSTERS: [&str; 4] = ["c0", "c1", "c2", "c3"];
+const LISTENERS: [&str; 3] = ["l0", "l1", "l2"];
+
+/// One thing that happens; the number chooses among its targets.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    EnvoyToRelay(usize),
+    RelayToEnvoy(usize),
+    RelayToServer(usize),
+    ServerToRelay,
+    Change(usize, usize),
+    LoseLane(usize),
+    OpenLane,
+    RestartEnvoy(usize),
+    ReconnectEnvoy(usize),
+    SecondEnvoy,
+    Forget,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        12 => (0..2_usize).prop_map(Step::EnvoyToRelay),
+        12 => (0..2_usize).prop_map(Step::RelayToEnvoy),
+        8 => (0..2_usize).prop_map(Step::RelayToServer),
+        8 => Just(Step::ServerToRelay),
+        5 => (0..9_usize, 0..4_usize).prop_map(|(what, which)| Step::Change(what, which)),
+        1 => (0..2_usize).prop_map(Step::LoseLane),
+        2 => Just(Step::OpenLane),
+        1 => (0..2_usize).prop_map(Step::RestartEnvoy),
+        1 => (0..2_usize).prop_map(Step::ReconnectEnvoy),
+        1 => Just(Step::SecondEnvoy),
+        1 => Just(Step::Forget),
+    ];
+    proptest::collection::vec(step, 0..250)
+}
+
+fn change(mesh: &mut Mesh, what: usize, which: usize) {
+    let cluster = CLUSTERS[which % CLUSTERS.len()];
+    let listener = LISTENERS[which % LISTENERS.len()];
+    mesh.change(|snapshot| match what {
+        0 => snapshot.add_cluster(cluster),
+        1 => snapshot.remove_cluster(cluster),
+        2 => snapshot.add_listener(listener),
+        3 => snapshot.remove_listener(listener),
+        4 if snapshot.get(ENDPOINT).contains_key(cluster) => {
+            snapshot.bump(ENDPOINT, cluster);
+        }
+        5 if snapshot.get(ROUTE).contains_key(&route_of(listener)) => {
+            snapshot.bump(ROUTE, &route_of(listener));
+        }
+        6 => snapshot.bump_secret("leaf"),
+        7 => snapshot.poison(CLUSTER, cluster),
+        8 if which % 2 == 0 => snapshot.poison(ENDPOINT, cluster),
+        8 => snapshot.poison(LISTENER, listener),
+        _ => {}
+    });
+}
+
+fn apply(mesh: &mut Mesh, step: Step) {
+    let envoys = mesh.envoys.len().max(1);
+    match step {
+        Step::EnvoyToRelay(which) => drop(mesh.envoy_to_relay(which % envoys)),
+        Step::RelayToEnvoy(which) => drop(mesh.relay_to_envoy(which % envoys)),
+        Step::RelayToServer(which) => drop(mesh.relay_to_server(which)),
+        Step::ServerToRelay => drop(mesh.server_to_relay()),
+        Step::Change(what, which) => change(mesh, what, which),
+        Step::LoseLane(which) => mesh.lose_lane(which),
+        Step::OpenLane if mesh.lanes.len() < 2 => mesh.open_lane(),
+        Step::OpenLane => mesh.lose_lane(0),
+        Step::RestartEnvoy(which) => {
+            mesh.stop_envoy(which % envoys);
+            mesh.start_envoy();
+        }
+        Step::ReconnectEnvoy(which) => {
+            mesh.disconnect_envoy(which % envoys);
+            mesh.connect_envoy(which % envoys);
+        }
+        Step::SecondEnvoy if envoys < 2 => mesh.start_envoy(),
+        Step::SecondEnvoy => mesh.stop_envoy(0),
+        Step::Forget => mesh.handle(Event::Forget),
+    }
+}
+
+/// Lets everything that is wrong end, and all messages arrive.
+fn calm_down(mesh: &mut Mesh) {
+    while mesh.lanes.len() > 1 {
+        mesh.lose_lane(0);
+    }
+    if mesh.lanes.is_empty() {
+        mesh.open_lane();
+    }
+    // A server like Consul's offers a rejected resource again for as long as anything else moves.
+    mesh.change(|snapshot| snapshot.heal());
+    mesh.run();
+    // After a rejection it sends nothing until something else happens.
+    mesh.change(|snapshot| {
+        snapshot.add_cluster("c0");
+        snapshot.add_listener("l0");
+    });
+    mesh.run();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_order_of_events_converges(steps in steps(), resends_children in any::<bool>()) {
+        let mut mesh = Mesh::new();
+        mesh.resends_children = resends_children;
+        for step in steps {
+            apply(&mut mesh, step);
+        }
+        calm_down(&mut mesh);
+        mesh.assert_converged("in the end");
+        prop_assert_eq!(mesh.core.configuration(), Configuration::Complete);
+
+        mesh.handle(Event::Forget);
+        mesh.run();
+        mesh.assert_converged("after forgetting");
+
+        // No server is left, and a new Envoy still gets everything.
+        mesh.lose_lane(0);
+        mesh.stop_envoy(0);
+        mesh.start_envoy();
+        mesh.run();
+        mesh.assert_converged("without a server");
+        prop_assert_eq!(mesh.core.configuration(), Configuration::Complete);
+    }
+}

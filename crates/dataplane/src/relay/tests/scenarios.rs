@@ -1,0 +1,274 @@
+//! Single rules, each with the events that show it.
+
+use legate_api::discovery::DeltaDiscoveryRequest;
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
+
+use super::super::core::{Action, Core, Event, SessionId};
+use super::super::status::{Configuration, UpstreamStatus};
+use super::mesh::Mesh;
+
+fn running() -> Mesh {
+    let mut mesh = Mesh::new();
+    mesh.open_lane();
+    mesh.run();
+    mesh.assert_converged("at the start");
+    mesh
+}
+
+#[test]
+fn a_cold_start_configures_envoy() {
+    let mesh = running();
+    assert_eq!(mesh.core.configuration(), Configuration::Complete);
+    let status = mesh.core.status(UpstreamStatus::default());
+    let counts: Vec<(&str, usize)> = status
+        .types
+        .iter()
+        .map(|t| (t.type_url.as_str(), t.resources))
+        .collect();
+    assert_eq!(
+        counts,
+        [
+            (SECRET, 2),
+            (CLUSTER, 2),
+            (ENDPOINT, 2),
+            (LISTENER, 1),
+            (ROUTE, 1)
+        ]
+    );
+}
+
+#[test]
+fn says_what_is_missing() {
+    let mut mesh = Mesh::new();
+    let missing = |mesh: &Mesh| match mesh.core.configuration() {
+        Configuration::Missing(why) => why,
+        Configuration::Complete => panic!("complete"),
+    };
+    assert_eq!(missing(&mesh), "Envoy has not asked for its configuration");
+    mesh.run();
+    assert_eq!(missing(&mesh), "no server has sent Envoy's clusters yet");
+    mesh.open_lane();
+    mesh.relay_to_server(0);
+    mesh.server_to_relay();
+    assert_eq!(missing(&mesh), "Envoy has not acknowledged its clusters");
+}
+
+#[test]
+fn a_new_server_hears_what_envoy_has_and_sends_nothing_again() {
+    let mut mesh = running();
+    mesh.lose_lane(0);
+    mesh.open_lane();
+    let versions: Vec<usize> = mesh.lanes[0]
+        .to_server
+        .iter()
+        .map(|request| request.initial_resource_versions.len())
+        .collect();
+    assert_eq!(versions, [2, 2, 2, 1, 1]);
+    let nodes = mesh.lanes[0]
+        .to_server
+        .iter()
+        .filter(|request| !request.node.is_empty())
+        .count();
+    assert_eq!(nodes, 1);
+    let heard = mesh.envoys[0].heard.len();
+    mesh.run();
+    assert_eq!(
+        mesh.envoys[0].heard.len(),
+        heard,
+        "Envoy was told something it knows"
+    );
+}
+
+#[test]
+fn a_rejected_response_goes_back_with_its_reason_and_the_last_good_stays() {
+    let mut mesh = running();
+    let good = mesh.snapshot.get(LISTENER)["l0"];
+    mesh.change(|snapshot| snapshot.poison(LISTENER, "l0"));
+    mesh.server_to_relay();
+    mesh.relay_to_envoy(0);
+    mesh.envoy_to_relay(0);
+    let nack = mesh.lanes[0]
+        .to_server
+        .pop_back()
+        .expect("a rejection for the server");
+    assert_eq!(nack.error_detail.expect("a reason").message, "poisoned");
+    assert_eq!(mesh.rejected, [LISTENER]);
+    // A restarted Envoy is served the good version while the server is away.
+    mesh.lose_lane(0);
+    mesh.stop_envoy(0);
+    mesh.start_envoy();
+    mesh.run();
+    assert_eq!(
+        mesh.envoys[0].held[LISTENER]["l0"],
+        super::server::version(good)
+    );
+}
+
+#[test]
+fn an_answer_for_a_lost_server_is_not_given_to_the_next() {
+    let mut mesh = running();
+    mesh.change(|snapshot| {
+        snapshot.bump(ENDPOINT, "c0");
+    });
+    mesh.server_to_relay();
+    mesh.lose_lane(0);
+    mesh.open_lane();
+    // Envoy's answer is open, so the new server is not asked for endpoints yet.
+    let asked = |mesh: &Mesh| {
+        mesh.lanes[0]
+            .to_server
+            .iter()
+            .filter(|request| request.type_url == ENDPOINT)
+            .count()
+    };
+    assert_eq!(asked(&mesh), 0);
+    mesh.relay_to_envoy(0);
+    mesh.envoy_to_relay(0);
+    assert_eq!(asked(&mesh), 1);
+    let request = mesh.lanes[0].to_server.back().expect("a request");
+    assert_eq!(request.response_nonce, "");
+    let current = super::server::version(mesh.snapshot.get(ENDPOINT)["c0"]);
+    assert_eq!(request.initial_resource_versions["c0"], current);
+    mesh.run();
+    mesh.assert_converged("after the change");
+}
+
+#[test]
+fn a_response_is_kept_for_the_envoy_that_comes_back() {
+    let mut mesh = running();
+    mesh.stop_envoy(0);
+    mesh.change(|snapshot| {
+        snapshot.add_cluster("c2");
+        snapshot.bump(ENDPOINT, "c0");
+    });
+    mesh.run();
+    assert!(
+        mesh.core.wants_upstream(),
+        "what waits for Envoy must not stop the rest"
+    );
+    mesh.start_envoy();
+    mesh.run();
+    mesh.assert_converged("after the restart");
+}
+
+#[test]
+fn listeners_wait_for_clusters_and_endpoints_from_the_cache() {
+    let mut mesh = running();
+    mesh.lose_lane(0);
+    mesh.start_envoy();
+    mesh.run();
+    let heard = &mesh.envoys[1].heard;
+    let place = |url| {
+        heard
+            .iter()
+            .position(|other| other == url)
+            .expect("type was sent")
+    };
+    assert!(place(CLUSTER) < place(LISTENER));
+    mesh.assert_converged("second Envoy");
+}
+
+#[test]
+fn names_are_unsubscribed_when_no_envoy_wants_them() {
+    let mut mesh = running();
+    mesh.start_envoy();
+    mesh.run();
+    mesh.change(|snapshot| snapshot.remove_cluster("c1"));
+    let mut gone = Vec::new();
+    for _ in 0..20 {
+        mesh.server_to_relay();
+        for place in 0..2 {
+            mesh.relay_to_envoy(place);
+            mesh.envoy_to_relay(place);
+        }
+        let requests = mesh.lanes[0].to_server.iter();
+        gone.extend(requests.flat_map(|request| request.resource_names_unsubscribe.clone()));
+        mesh.relay_to_server(0);
+        gone.dedup();
+    }
+    assert_eq!(gone, ["c1"]);
+}
+
+#[test]
+fn an_envoy_that_is_new_sees_again_what_an_earlier_one_rejected() {
+    let mut mesh = running();
+    mesh.change(|snapshot| snapshot.poison(CLUSTER, "c0"));
+    mesh.run();
+    assert!(mesh.envoys[0].rejections > 0);
+    let before = mesh.lanes[0].epoch;
+    mesh.stop_envoy(0);
+    mesh.start_envoy();
+    // The new Envoy knows how to read it.
+    mesh.snapshot.poison.clear();
+    mesh.run();
+    assert_ne!(mesh.lanes[0].epoch, before);
+    mesh.assert_converged("after the restart");
+}
+
+#[test]
+fn a_server_that_answers_takes_over_and_one_that_does_not_changes_nothing() {
+    let mut mesh = running();
+    let old = mesh.lanes[0].epoch;
+    mesh.open_lane();
+    mesh.lose_lane(1);
+    mesh.change(|snapshot| snapshot.add_cluster("c2"));
+    mesh.run();
+    mesh.assert_converged("with the old server");
+    assert_eq!(mesh.lanes[0].epoch, old);
+    mesh.open_lane();
+    mesh.run();
+    assert_eq!(mesh.lanes.len(), 1);
+    assert_ne!(mesh.lanes[0].epoch, old);
+    mesh.assert_converged("with the new server");
+}
+
+#[test]
+fn an_old_stream_that_goes_on_sending_is_ended() {
+    let mut mesh = running();
+    mesh.open_lane();
+    mesh.change(|snapshot| snapshot.add_cluster("c2"));
+    let epoch = mesh.lanes[0].epoch;
+    let response = mesh.lanes[0].to_relay.pop_front().expect("a response");
+    let actions = mesh
+        .core
+        .handle(Event::ServerResponse(epoch, Box::new(response)));
+    assert!(
+        matches!(actions[..], [Action::CloseServer(closed)] if closed == epoch),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn a_client_that_invents_types_is_ended() {
+    let mut core = Core::new();
+    core.handle(Event::EnvoyConnected(SessionId(1)));
+    let mut closed = false;
+    for number in 0..100 {
+        let request = DeltaDiscoveryRequest {
+            type_url: format!("type {number}"),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let actions = core.handle(Event::EnvoyRequest(SessionId(1), Box::new(request)));
+        closed |= actions
+            .iter()
+            .any(|action| matches!(action, Action::CloseEnvoy(_)));
+    }
+    assert!(closed);
+}
+
+#[test]
+fn bodies_are_held_once() {
+    let mut mesh = running();
+    mesh.start_envoy();
+    mesh.run();
+    let status = mesh.core.status(UpstreamStatus::default());
+    let bytes: usize = status.types.iter().map(|t| t.bytes).sum();
+    let expected: usize = [CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET]
+        .iter()
+        .flat_map(|url| {
+            let names = mesh.snapshot.get(url).into_iter();
+            names.map(move |(name, number)| format!("{url} {name} {number}").len())
+        })
+        .sum();
+    assert_eq!(bytes, expected);
+}
