@@ -102,7 +102,7 @@ impl Server {
         let config = Arc::new(listening.with_addresses(config));
         let scope = Scope::new("server");
 
-        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone())?;
+        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca)?;
         seed(&config, &store, &clock)?;
         let manager = Manager::new(
             store.clone(),

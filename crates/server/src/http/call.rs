@@ -132,11 +132,6 @@ impl Call {
         writes.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is a body at all.
-    pub(crate) fn has_body(&self) -> bool {
-        !self.body.iter().all(u8::is_ascii_whitespace)
-    }
-
     /// Reads, after waiting for news if the client asked for that. Ends when the server stops.
     pub(crate) async fn read<T: PartialEq + Send>(
         &self,

@@ -84,7 +84,7 @@ impl Client {
 
     /// Writes, which must succeed.
     #[track_caller]
-    pub(crate) fn write(&self, path: &str, body: &Value) -> impl Future<Output = Value> {
+    pub(crate) fn write(&self, path: &str, body: &Value) -> impl Future<Output = Value> + use<> {
         let caller = std::panic::Location::caller();
         let (this, path, body) = (self.clone(), path.to_owned(), body.clone());
         async move {
