@@ -14,6 +14,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+/// Would end a string, a YAML scalar or a template somewhere.
+const HOSTILE_ID: &str = "web\"proxy\n\\ äöü \u{1F600} \t{{end}} ': # \u{85}";
+
 /// Far above what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -126,7 +129,7 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
     let port = free_port();
     let inputs = BootstrapInputs {
         node: NodeInputs {
-            id: "web-proxy".to_owned(),
+            id: HOSTILE_ID.to_owned(),
             cluster: "web".to_owned(),
             ..NodeInputs::default()
         },
@@ -159,6 +162,9 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
                 }
             }
             assert_eq!(handle.state(), State::Starting);
+            let info = client(port).get("/server_info").await.unwrap();
+            let info: Value = serde_json::from_slice(&info).unwrap();
+            assert_eq!(info["node"]["id"], HOSTILE_ID);
             handle.shut_down();
         },
     )
