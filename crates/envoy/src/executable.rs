@@ -1,6 +1,8 @@
 //! Finds the Envoy binary. Looks at files only; the caller supplies `$PATH`.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -73,7 +75,44 @@ fn executable(path: &Path) -> Result<(), String> {
     if metadata.permissions().mode() & 0o111 == 0 {
         return Err("not executable".to_owned());
     }
-    Ok(())
+    match header(path) {
+        Some(file) => runnable(&file, header(Path::new("/proc/self/exe")).as_ref()),
+        // A program may be executable without being readable.
+        None => Ok(()),
+    }
+}
+
+/// The start of an ELF file up to its machine.
+const HEADER: usize = 20;
+
+fn header(path: &Path) -> Option<[u8; HEADER]> {
+    let mut header = [0; HEADER];
+    let mut file = File::open(path).ok()?.take(HEADER as u64);
+    let mut filled = 0;
+    while filled < HEADER {
+        match file.read(&mut header[filled..]).ok()? {
+            0 => break,
+            more => filled += more,
+        }
+    }
+    Some(header)
+}
+
+/// What is no program at all has to be found out here, because the C library would hand it to a
+/// shell.
+fn runnable(file: &[u8; HEADER], own: Option<&[u8; HEADER]>) -> Result<(), String> {
+    // Word size and byte order, then the machine.
+    let kind = |header: &[u8; HEADER]| ([header[4], header[5]], [header[18], header[19]]);
+    match file {
+        [b'#', b'!', ..] => Ok(()),
+        [0x7f, b'E', b'L', b'F', ..] => match own {
+            Some(own) if own.starts_with(b"\x7fELF") && kind(own) != kind(file) => {
+                Err("a program for another kind of machine".to_owned())
+            }
+            _ => Ok(()),
+        },
+        _ => Err("not a program".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +156,28 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn files_that_are_no_programs_for_this_machine_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = program(folder.path(), "envoy", 0o755);
+        let refusal = |content: &[u8]| {
+            std::fs::write(&path, content).unwrap();
+            find_executable(Some(&path), None).map_err(|error| error.to_string())
+        };
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        assert!(refusal(&own).is_ok());
+        let mut other = own[..64].to_vec();
+        other[18] ^= 0x55;
+        assert!(
+            refusal(&other)
+                .unwrap_err()
+                .contains("another kind of machine")
+        );
+        for content in [&b""[..], b"envoy", b"\x7fEL"] {
+            assert!(refusal(content).unwrap_err().contains("not a program"));
+        }
     }
 
     #[test]
