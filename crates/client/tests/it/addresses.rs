@@ -1,3 +1,5 @@
+//! Where servers are found: names, addresses, commands, and the servers' own list.
+
 use legate_testkit::fake_server::{Call, FakeServer, server_entry};
 use legate_testkit::network::free_port;
 

@@ -1,3 +1,5 @@
+//! Tokens: static ones, logins, what happens when they are refused or expire, and the logout.
+
 use std::fs;
 
 use legate_api::metadata;

@@ -1,3 +1,5 @@
+//! From a server that fails to the next one.
+
 use legate_api::dataplane::DataplaneFeatures;
 use legate_testkit::fake_server::Call;
 

@@ -1,3 +1,5 @@
+//! Certificates that are trusted, not trusted, shown and rotated.
+
 use legate_client::{ConfigError, TlsConfig};
 use legate_identity::tls::ClientTls;
 use legate_testkit::certs::{ServerTls, TestCa};

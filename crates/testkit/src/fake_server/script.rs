@@ -247,6 +247,16 @@ impl Script {
             .push_back(Fault::Status(status));
     }
 
+    /// The next call of this method is never answered; takes its place in the line of
+    /// [`fail_next`](Self::fail_next).
+    pub fn hang_next(&self, call: Call) {
+        self.state()
+            .next
+            .entry(call)
+            .or_default()
+            .push_back(Fault::Hang);
+    }
+
     /// Every call of this method fails so, after those of [`fail_next`](Self::fail_next).
     pub fn fail_always(&self, call: Call, status: Status) {
         self.state().always.insert(call, Fault::Status(status));

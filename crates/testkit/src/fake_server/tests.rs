@@ -1,3 +1,5 @@
+//! The fake server keeps to its script, seen by ordinary clients.
+
 use legate_api::acl::acl_service_client::AclServiceClient;
 use legate_api::dataplane::GetSupportedDataplaneFeaturesRequest;
 use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
