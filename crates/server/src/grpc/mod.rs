@@ -1,0 +1,137 @@
+//! The gRPC API: Consul's public services and delta xDS, with and without TLS. It composes and
+//! authorises; what is answered comes from the crates below.
+
+mod access_logs;
+mod acl;
+mod auth;
+mod authority;
+mod connect_ca;
+mod connection;
+mod dataplane;
+mod discovery;
+mod dns;
+mod panics;
+mod xds;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_api::acl::acl_service_server::AclServiceServer;
+use legate_api::connectca::connect_ca_service_server::ConnectCaServiceServer;
+use legate_api::dataplane::dataplane_service_server::DataplaneServiceServer;
+use legate_api::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use legate_api::dns::dns_service_server::DnsServiceServer;
+use legate_api::serverdiscovery::server_discovery_service_server::ServerDiscoveryServiceServer;
+use legate_runtime::{BoxError, CancellationToken};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tokio_rustls::rustls::ServerConfig as TlsConfig;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
+
+use crate::context::Context;
+use connection::Acceptor;
+use panics::ContainPanics;
+
+/// Calls on one connection at one time. Consul's limit.
+const MAX_STREAMS: u32 = 2_048;
+
+/// The largest message that is read. Consul's limit.
+const MAX_MESSAGE: usize = 50 * 1024 * 1024;
+
+/// A silent connection is asked whether it is still there after this time …
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// … and closed when it does not answer within this one.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often the token of an open stream is looked at again.
+const AUTH_CHECK: Duration = Duration::from_secs(300);
+
+/// How long open calls may take to end after the stop. Streams end by themselves at once.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How long closing what is left may take.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// Where gRPC is served.
+pub(crate) struct Listeners {
+    /// Without TLS.
+    pub(crate) plain: Option<TcpListener>,
+    /// With TLS and HTTP/2 in ALPN.
+    pub(crate) tls: Option<(TcpListener, Arc<TlsConfig>)>,
+}
+
+/// Serves until `stop`; then ends all streams, and closes what does not end by itself.
+///
+/// # Errors
+/// When the services cannot be put together, or a listener breaks down.
+pub(crate) async fn serve(
+    context: Arc<Context>,
+    listeners: Listeners,
+    stop: CancellationToken,
+) -> Result<(), BoxError> {
+    let router = router(&context, &stop)?;
+    let tasks = context.spawner.child("grpc");
+    let (acceptor, connections) = Acceptor::new(stop.clone());
+    if let Some(listener) = listeners.plain {
+        let acceptor = acceptor.clone();
+        tasks.spawn("plaintext listener", async move {
+            acceptor.accept_plain(listener).await
+        });
+    }
+    if let Some((listener, config)) = listeners.tls {
+        let (acceptor, spawner) = (acceptor.clone(), tasks.spawner());
+        tasks.spawn("TLS listener", async move {
+            acceptor.accept_tls(listener, config, spawner).await
+        });
+    }
+    let connections = ReceiverStream::new(connections)
+        .map(|connection| Ok::<_, Infallible>(authority::Tolerant::new(connection)));
+    let serving = router.serve_with_incoming_shutdown(connections, stop.cancelled());
+    tokio::pin!(serving);
+    let result = tokio::select! {
+        result = &mut serving => result.map_err(Into::into),
+        failure = tasks.failed() => Err(failure.into()),
+        () = stop.cancelled() => match timeout(GRACE, &mut serving).await {
+            Ok(result) => result.map_err(Into::into),
+            Err(_) => {
+                tracing::info!("gRPC connections that have not ended are closed");
+                Ok(())
+            }
+        },
+    };
+    acceptor.close_all(CLOSE).await;
+    if let Err(error) = tasks.stop(CLOSE).await {
+        tracing::debug!(%error, "gRPC listeners");
+    }
+    result
+}
+
+type Layers = Stack<ContainPanics, Identity>;
+
+fn router(context: &Arc<Context>, stop: &CancellationToken) -> Result<Router<Layers>, BoxError> {
+    let xds = AggregatedDiscoveryServiceServer::new(xds::service(context, stop.clone())?);
+    let dataplane = DataplaneServiceServer::new(dataplane::Service::new(context.clone()));
+    let discovery = discovery::Service::new(context.clone(), stop.clone());
+    let discovery = ServerDiscoveryServiceServer::new(discovery);
+    let acl = AclServiceServer::new(acl::Service::new(context.clone()));
+    let ca = connect_ca::Service::new(context.clone(), stop.clone());
+    let ca = ConnectCaServiceServer::new(ca);
+    let dns = DnsServiceServer::new(dns::Service::new(context.clone()));
+    Ok(Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(ContainPanics)
+        .add_service(xds.max_decoding_message_size(MAX_MESSAGE))
+        .add_service(dataplane.max_decoding_message_size(MAX_MESSAGE))
+        .add_service(discovery.max_decoding_message_size(MAX_MESSAGE))
+        .add_service(acl.max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ca.max_decoding_message_size(MAX_MESSAGE))
+        .add_service(dns.max_decoding_message_size(MAX_MESSAGE)))
+}
