@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::cluster::v3::Cluster;
-use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
-use envoy_types::pb::envoy::config::listener::v3::Listener;
-use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
-use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
-use prost::Name;
-
 use crate::encode::EncodedResource;
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+const ROUTES: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 
 type ByName = BTreeMap<Arc<str>, Arc<EncodedResource>>;
 
@@ -33,17 +32,15 @@ impl ResourceSet {
     ) -> Self {
         let mut set = Self::default();
         for (type_url, resource) in resources {
-            let types = [
-                (Cluster::type_url(), &mut set.clusters),
-                (ClusterLoadAssignment::type_url(), &mut set.endpoints),
-                (Listener::type_url(), &mut set.listeners),
-                (RouteConfiguration::type_url(), &mut set.routes),
-                (Secret::type_url(), &mut set.secrets),
-            ];
-            let known = types.into_iter().find(|(known, _)| known == type_url);
-            if let Some((_, by_name)) = known {
-                by_name.insert(resource.name.clone(), Arc::new(resource));
-            }
+            let by_name = match type_url {
+                CLUSTER => &mut set.clusters,
+                ENDPOINTS => &mut set.endpoints,
+                LISTENER => &mut set.listeners,
+                ROUTES => &mut set.routes,
+                SECRET => &mut set.secrets,
+                _ => continue,
+            };
+            by_name.insert(Arc::clone(&resource.name), Arc::new(resource));
         }
         set
     }
@@ -51,17 +48,14 @@ impl ResourceSet {
     /// The resources of a type, by name. None of a type that this crate does not make.
     pub fn get(&self, type_url: &str) -> &BTreeMap<Arc<str>, Arc<EncodedResource>> {
         static NONE: ByName = BTreeMap::new();
-        let types = [
-            (Cluster::type_url(), &self.clusters),
-            (ClusterLoadAssignment::type_url(), &self.endpoints),
-            (Listener::type_url(), &self.listeners),
-            (RouteConfiguration::type_url(), &self.routes),
-            (Secret::type_url(), &self.secrets),
-        ];
-        types
-            .into_iter()
-            .find(|(known, _)| known == type_url)
-            .map_or(&NONE, |(_, resources)| resources)
+        match type_url {
+            CLUSTER => &self.clusters,
+            ENDPOINTS => &self.endpoints,
+            LISTENER => &self.listeners,
+            ROUTES => &self.routes,
+            SECRET => &self.secrets,
+            _ => &NONE,
+        }
     }
 
     /// What was left out or replaced by a default because it could not be used, for the log.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use legate_ca::CaConfig;
 use legate_model::{CheckStatus, HealthCheck, IntentionAction, Protocol};
 use legate_proxycfg::{Ended, ProxyId, Snapshot, WatchError};
+use legate_runtime::Scope;
 use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
@@ -356,7 +357,33 @@ async fn a_registration_that_becomes_something_else_ends_the_watch() {
 
     // Whoever watches next gets a new source, even while the old watch is held.
     mesh.register("n1", web(&["api"]));
-    assert_eq!(ports(&next(&mut mesh.watch()).await), [20001]);
+    let mut again = mesh.watch();
+    assert_eq!(ports(&next(&mut again).await), [20001]);
+    drop(watch);
+    assert_eq!(mesh.manager.proxies(), [web_proxy()]);
+    mesh.register("n2", api(2));
+    assert_eq!(ports(&next(&mut again).await), [20001, 20002]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn watches_that_come_and_go_at_the_same_time_all_work() {
+    let edit = |config: &mut legate_proxycfg::ManagerConfig| config.max_updates_per_second = 0;
+    let mesh = Mesh::with(edit, CaConfig::default());
+    let scope = Scope::new("watchers");
+    for n in 0..4 {
+        let manager = mesh.manager.clone();
+        scope.spawn(format!("watcher {n}"), async move {
+            for _ in 0..50 {
+                let mut watch = manager.watch(web_proxy())?;
+                let snapshot = watch.next().await;
+                assert!(snapshot.is_some(), "{:?}", watch.reason());
+            }
+            Ok::<_, WatchError>(())
+        });
+    }
+    scope.stop(Duration::from_secs(60)).await.unwrap();
+    assert!(mesh.manager.proxies().is_empty());
+    mesh.scope.stop(Duration::from_secs(60)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

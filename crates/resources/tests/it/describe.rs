@@ -79,7 +79,7 @@ fn message(out: &mut String, any: Any) {
     }
     let text = if let Some(mut cluster) = decode::<Cluster>(&any) {
         let options = cluster.typed_extension_protocol_options.drain();
-        nested.extend(options.map(|(key, any)| (key, any)));
+        nested.extend(options);
         take_socket(&mut nested, cluster.transport_socket.as_mut());
         brief(&cluster)
     } else if let Some(mut listener) = decode::<Listener>(&any) {
