@@ -1,1 +1,23 @@
-//! The delta xDS protocol: subscriptions, versions, order, ACK and NACK.
+//! The delta xDS protocol: which resources a stream is told about, when, and in which order.
+//!
+//! ```text
+//! Snapshot ─► Generator ─► ResourceSet ─┐
+//!                                       ▼
+//! Envoy ─► DeltaDiscoveryRequest ─► Session ─► DeltaDiscoveryResponse ─► Envoy
+//! ```
+//!
+//! - [`Session`] is the protocol without any IO: events in, responses out.
+//! - [`XdsService`] is the one asynchronous file: it joins a gRPC stream, a watch of snapshots and
+//!   a session.
+//!
+//! This crate sees snapshots only. It never reads the store, never builds a resource and never
+//! decides what a token may do: that is asked of a [`StreamAuthorizer`].
+
+mod node;
+mod resource_type;
+mod service;
+mod session;
+
+pub use resource_type::ResourceType;
+pub use service::{StreamAuthorizer, XdsConfig, XdsService};
+pub use session::{Nack, Received, Session};

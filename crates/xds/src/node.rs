@@ -1,0 +1,159 @@
+//! Who is asking: reads the node message of a stream's first request. It decides nothing about
+//! what the proxy may do.
+
+use std::sync::Arc;
+
+use legate_api::node::Node;
+use legate_proxycfg::ProxyId;
+use prost::Message;
+use prost_types::value::Kind;
+
+/// The oldest Envoy that understands the resources, as major and minor version. What Consul 1.20
+/// accepts.
+const OLDEST_ENVOY: (u32, u32) = (1, 28);
+
+/// Key of the node metadata under which a dataplane names the catalog node.
+const NODE_NAME: &str = "node_name";
+
+/// Why a stream's first request does not say who is asking.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NodeError {
+    #[error(
+        "the first request of an xDS stream must carry the node; it names the proxy by node.id, \
+         which the dataplane takes from its setting proxy-service-id"
+    )]
+    Missing,
+    #[error("the node of the first request cannot be decoded: {0}; it must be an Envoy v3 node")]
+    Malformed(prost::DecodeError),
+    #[error(
+        "node.id is empty; it must be the ID of the proxy's registration, which the dataplane \
+         takes from its setting proxy-service-id"
+    )]
+    NoId,
+    #[error(
+        "Envoy {major}.{minor}.{patch} is too old: use {}.{} or later",
+        OLDEST_ENVOY.0, OLDEST_ENVOY.1
+    )]
+    OldEnvoy { major: u32, minor: u32, patch: u32 },
+}
+
+/// The proxy that a first request's `node` stands for.
+///
+/// The catalog node is `node_name` in the node's metadata; without it `default_node`.
+pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, NodeError> {
+    if node.is_empty() {
+        return Err(NodeError::Missing);
+    }
+    let node = Node::decode(node).map_err(NodeError::Malformed)?;
+    if node.id.is_empty() {
+        return Err(NodeError::NoId);
+    }
+    refuse_old_envoy(&node)?;
+    let named = node
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.fields.get(NODE_NAME))
+        .and_then(|value| match &value.kind {
+            Some(Kind::StringValue(name)) if !name.is_empty() => Some(name.as_str()),
+            _ => None,
+        });
+    Ok(ProxyId {
+        node: named.map_or_else(|| default_node.clone(), Arc::from),
+        service_id: node.id.into(),
+    })
+}
+
+/// Only Envoy is judged by its version, and only when it tells it: the resources are for any
+/// client that speaks the protocol.
+fn refuse_old_envoy(node: &Node) -> Result<(), NodeError> {
+    let version = node
+        .user_agent_build_version
+        .as_ref()
+        .and_then(|build| build.version.as_ref());
+    match version {
+        Some(version)
+            if node.user_agent_name == "envoy" && (version.major, version.minor) < OLDEST_ENVOY =>
+        {
+            Err(NodeError::OldEnvoy {
+                major: version.major,
+                minor: version.minor,
+                patch: version.patch,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_api::node::{BuildVersion, SemanticVersion};
+    use prost_types::{Struct, Value};
+
+    use super::*;
+
+    fn identified(node: &Node) -> Result<ProxyId, NodeError> {
+        identify(&node.encode_to_vec(), &"server".into())
+    }
+
+    fn envoy(major: u32, minor: u32) -> Node {
+        Node {
+            id: "web-sidecar-proxy".to_owned(),
+            user_agent_name: "envoy".to_owned(),
+            user_agent_build_version: Some(BuildVersion {
+                version: Some(SemanticVersion {
+                    major,
+                    minor,
+                    patch: 3,
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn metadata(kind: Kind) -> Option<Struct> {
+        let value = Value { kind: Some(kind) };
+        Some(Struct {
+            fields: [(NODE_NAME.to_owned(), value)].into(),
+        })
+    }
+
+    #[test]
+    fn the_catalog_node_comes_from_the_metadata_else_it_is_the_servers() {
+        let mut node = envoy(1, 31);
+        assert_eq!(identified(&node).unwrap().node.as_ref(), "server");
+        node.metadata = metadata(Kind::StringValue("vm-1".to_owned()));
+        let proxy = identified(&node).unwrap();
+        assert_eq!(proxy.node.as_ref(), "vm-1");
+        assert_eq!(proxy.service_id.as_ref(), "web-sidecar-proxy");
+        for unusable in [Kind::StringValue(String::new()), Kind::BoolValue(true)] {
+            node.metadata = metadata(unusable);
+            assert_eq!(identified(&node).unwrap().node.as_ref(), "server");
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_usable_node_is_refused() {
+        let server = "server".into();
+        assert_eq!(identify(&[], &server), Err(NodeError::Missing));
+        let garbage = identify(&[0xff, 0xff, 0xff], &server);
+        assert!(matches!(garbage, Err(NodeError::Malformed(_))));
+        let mut node = envoy(1, 31);
+        node.id = String::new();
+        assert_eq!(identified(&node), Err(NodeError::NoId));
+    }
+
+    #[test]
+    fn an_old_envoy_is_refused_and_other_clients_are_not_judged() {
+        assert!(identified(&envoy(1, 28)).is_ok());
+        assert!(identified(&envoy(2, 0)).is_ok());
+        let refused = identified(&envoy(1, 27)).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "Envoy 1.27.3 is too old: use 1.28 or later"
+        );
+        let mut other = envoy(0, 1);
+        other.user_agent_name = "legate-proxy".to_owned();
+        assert!(identified(&other).is_ok());
+    }
+}

@@ -1,0 +1,409 @@
+//! The gRPC side of the protocol: one driver a stream, which joins the client's requests, the
+//! proxy's snapshots and the clock with a [`Session`]. It spawns nothing: a stream is driven by
+//! the connection that reads it, so that a client that does not read costs no work and no memory.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{FutureExt, stream};
+use legate_api::discovery::aggregated_discovery_service_server::AggregatedDiscoveryService;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use legate_api::metadata;
+use legate_proxycfg::{Ended, Manager, ProxyId, Snapshot, SnapshotWatch, WatchError};
+use legate_resources::Generator;
+use legate_runtime::CancellationToken;
+use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, IntGaugeVec, Opts, Registry};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::node;
+use crate::session::{Nack, Received, Session};
+
+/// A log line names this many of the resources in a rejected response.
+const NAMES_IN_LOG: usize = 10;
+
+/// Decides who may open a stream, and whether it may stay open.
+pub trait StreamAuthorizer: Send + Sync + 'static {
+    /// Whether the token exists at all. Called before anything is known about the proxy.
+    ///
+    /// # Errors
+    /// The status the stream ends with, `UNAUTHENTICATED` as a rule.
+    fn authenticate(&self, token: &str) -> Result<(), Status>;
+
+    /// Whether the token may receive the configuration of this proxy.
+    ///
+    /// # Errors
+    /// The status the stream ends with: `UNAUTHENTICATED` or `PERMISSION_DENIED` as a rule.
+    fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status>;
+}
+
+/// The settings of the service.
+#[derive(Clone, Debug)]
+pub struct XdsConfig {
+    /// How often the token of an open stream is looked at again, besides every request and every
+    /// snapshot. 5 minutes in Consul.
+    pub auth_check: Duration,
+    /// The catalog node of clients that do not name one: the server's own.
+    pub node_name: Arc<str>,
+    /// Ends all streams with `UNAVAILABLE`, so that clients go to another server.
+    pub stop: CancellationToken,
+}
+
+/// Aggregated discovery (ADS), delta variant.
+pub struct XdsService {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    manager: Manager,
+    generator: Arc<Generator>,
+    authorizer: Arc<dyn StreamAuthorizer>,
+    config: XdsConfig,
+    metrics: Metrics,
+}
+
+struct Metrics {
+    streams: IntGaugeVec,
+    nacks: IntCounterVec,
+}
+
+impl Metrics {
+    fn register(registry: &Registry) -> Result<Self, MetricsError> {
+        let streams = IntGaugeVec::new(
+            Opts::new("consul_xds_server_streams", "Open xDS streams."),
+            &["version"],
+        )?;
+        let nacks = IntCounterVec::new(
+            Opts::new(
+                "legate_xds_nacks_total",
+                "Responses that a client refused, by resource type.",
+            ),
+            &["type"],
+        )?;
+        registry.register(Box::new(streams.clone()))?;
+        registry.register(Box::new(nacks.clone()))?;
+        Ok(Self { streams, nacks })
+    }
+}
+
+impl XdsService {
+    /// The service; its metrics go to `registry`.
+    ///
+    /// # Errors
+    /// When the registry holds metrics of these names already.
+    pub fn new(
+        manager: Manager,
+        generator: Arc<Generator>,
+        authorizer: Arc<dyn StreamAuthorizer>,
+        config: XdsConfig,
+        registry: &Registry,
+    ) -> Result<Self, MetricsError> {
+        let metrics = Metrics::register(registry)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                manager,
+                generator,
+                authorizer,
+                config,
+                metrics,
+            }),
+        })
+    }
+
+    /// The responses to `requests`, until either side ends.
+    fn serve<S>(
+        &self,
+        token: String,
+        requests: S,
+    ) -> Result<impl Stream<Item = Result<DeltaDiscoveryResponse, Status>> + use<S>, Status>
+    where
+        S: Stream<Item = Result<DeltaDiscoveryRequest, Status>> + Unpin,
+    {
+        self.shared.authorizer.authenticate(&token)?;
+        let driver = Driver::new(self.shared.clone(), token, requests);
+        Ok(stream::unfold(Some(driver), |driver| async {
+            let mut driver = driver?;
+            let next = AssertUnwindSafe(driver.next()).catch_unwind().await;
+            match next {
+                Ok(Some(Ok(response))) => Some((Ok(response), Some(driver))),
+                Ok(Some(Err(status))) => Some((Err(status), None)),
+                Ok(None) => None,
+                // The panic hook has written what happened where; the other streams go on.
+                Err(_) => {
+                    tracing::error!(proxy = %driver.name(), "an xDS stream panicked and was ended");
+                    let status =
+                        Status::internal("the xDS stream broke down; see the server's log");
+                    Some((Err(status), None))
+                }
+            }
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for XdsService {
+    type DeltaAggregatedResourcesStream =
+        Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status>> + Send>>;
+
+    async fn delta_aggregated_resources(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        let token = request
+            .metadata()
+            .get(metadata::TOKEN)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
+        let responses = self.serve(token, request.into_inner())?;
+        Ok(Response::new(Box::pin(responses)))
+    }
+}
+
+/// How far a stream has come.
+enum Phase {
+    /// Waits for the request that names the proxy.
+    Init,
+    /// The proxy is known, its first snapshot is not complete yet.
+    Pending(Watched),
+    /// The client gets what the latest snapshot says.
+    Running(Watched, Arc<Snapshot>),
+}
+
+struct Watched {
+    proxy: ProxyId,
+    snapshots: SnapshotWatch,
+}
+
+/// What a stream reacts to.
+enum Event {
+    Stop,
+    Request(Box<DeltaDiscoveryRequest>),
+    Snapshot(Option<Arc<Snapshot>>),
+    CheckToken,
+    /// The client has ended its side.
+    End,
+}
+
+struct Driver<S> {
+    shared: Arc<Shared>,
+    token: String,
+    requests: S,
+    phase: Phase,
+    session: Session,
+    outbox: VecDeque<DeltaDiscoveryResponse>,
+    token_check: Interval,
+    /// What the configuration in use leaves out, as the log has it.
+    warnings: Vec<String>,
+}
+
+impl<S> Driver<S> {
+    fn new(shared: Arc<Shared>, token: String, requests: S) -> Self {
+        shared.metrics.streams.with_label_values(&["v3"]).inc();
+        let period = shared.config.auth_check;
+        let mut token_check = interval_at(Instant::now() + period, period);
+        token_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            shared,
+            token,
+            requests,
+            phase: Phase::Init,
+            session: Session::new(),
+            outbox: VecDeque::new(),
+            token_check,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.phase {
+            Phase::Init => "not known yet".to_owned(),
+            Phase::Pending(watched) | Phase::Running(watched, _) => watched.proxy.to_string(),
+        }
+    }
+}
+
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        self.shared.metrics.streams.with_label_values(&["v3"]).dec();
+        tracing::debug!(proxy = %self.name(), "xDS stream ended");
+    }
+}
+
+impl<S> Driver<S>
+where
+    S: Stream<Item = Result<DeltaDiscoveryRequest, Status>> + Unpin,
+{
+    /// The next response; `None` when the client is done.
+    async fn next(&mut self) -> Option<Result<DeltaDiscoveryResponse, Status>> {
+        loop {
+            if let Some(response) = self.outbox.pop_front() {
+                return Some(Ok(response));
+            }
+            let handled = match self.event().await {
+                Ok(Event::End) => return None,
+                Ok(event) => self.handle(event),
+                Err(status) => Err(status),
+            };
+            if let Err(status) = handled {
+                tracing::debug!(proxy = %self.name(), %status, "xDS stream ends with an error");
+                return Some(Err(status));
+            }
+        }
+    }
+
+    async fn event(&mut self) -> Result<Event, Status> {
+        let snapshot = async {
+            match &mut self.phase {
+                Phase::Init => std::future::pending().await,
+                Phase::Pending(watched) | Phase::Running(watched, _) => {
+                    watched.snapshots.next().await
+                }
+            }
+        };
+        let event = tokio::select! {
+            () = self.shared.config.stop.cancelled() => Event::Stop,
+            request = self.requests.next() => match request {
+                Some(request) => Event::Request(Box::new(request?)),
+                None => Event::End,
+            },
+            snapshot = snapshot => Event::Snapshot(snapshot),
+            _ = self.token_check.tick() => Event::CheckToken,
+        };
+        Ok(event)
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), Status> {
+        match event {
+            Event::End => return Ok(()),
+            Event::Stop => return Err(stopping()),
+            Event::CheckToken => self.check_token()?,
+            Event::Request(request) => self.on_request(*request)?,
+            Event::Snapshot(Some(snapshot)) => self.on_snapshot(snapshot)?,
+            Event::Snapshot(None) => return Err(self.ended()),
+        }
+        self.outbox.extend(self.session.poll());
+        Ok(())
+    }
+
+    fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+        if let Phase::Init = self.phase {
+            self.phase = Phase::Pending(self.watch(&request)?);
+        } else {
+            self.check_token()?;
+        }
+        let type_url = request.type_url.clone();
+        match self.session.on_request(request) {
+            Received::Noted => {}
+            Received::Refused(nack) => self.report(&nack),
+            Received::UnknownType => {
+                tracing::debug!(proxy = %self.name(), type_url, "request for a type the mesh does not use");
+            }
+        }
+        Ok(())
+    }
+
+    /// The first request names the proxy.
+    fn watch(&self, request: &DeltaDiscoveryRequest) -> Result<Watched, Status> {
+        if request.type_url.is_empty() {
+            return Err(Status::invalid_argument(
+                "the first request of an xDS stream must have a type_url",
+            ));
+        }
+        let proxy = node::identify(&request.node, &self.shared.config.node_name)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let watched = self.shared.manager.watch(proxy.clone());
+        let snapshots = watched.map_err(|error| {
+            tracing::info!(%proxy, %error, "xDS stream refused");
+            refused(&error)
+        })?;
+        tracing::debug!(%proxy, "xDS stream opened");
+        Ok(Watched { proxy, snapshots })
+    }
+
+    fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) -> Result<(), Status> {
+        self.shared.authorizer.authorize(&self.token, &snapshot)?;
+        let resources = self.shared.generator.generate(&snapshot).map_err(|error| {
+            tracing::error!(proxy = %snapshot.proxy, %error, "no configuration could be made for the proxy");
+            Status::unavailable(format!("no configuration could be made for the proxy: {error}"))
+        })?;
+        self.warn(&snapshot.proxy, resources.warnings());
+        self.session.on_snapshot(resources);
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Init) {
+            // A snapshot comes from a watch, and the first phase has none.
+            Phase::Init => Phase::Init,
+            Phase::Pending(watched) | Phase::Running(watched, _) => {
+                Phase::Running(watched, snapshot)
+            }
+        };
+        Ok(())
+    }
+
+    /// Every warning once, not with every snapshot.
+    fn warn(&mut self, proxy: &ProxyId, warnings: &[String]) {
+        for warning in warnings.iter().filter(|one| !self.warnings.contains(one)) {
+            tracing::warn!(%proxy, warning, "a part of the proxy's settings cannot be used");
+        }
+        self.warnings = warnings.to_vec();
+    }
+
+    fn check_token(&self) -> Result<(), Status> {
+        match &self.phase {
+            Phase::Running(_, snapshot) => self.shared.authorizer.authorize(&self.token, snapshot),
+            Phase::Init | Phase::Pending(_) => self.shared.authorizer.authenticate(&self.token),
+        }
+    }
+
+    fn report(&self, nack: &Nack) {
+        let counter = &self.shared.metrics.nacks;
+        counter.with_label_values(&[nack.kind.short()]).inc();
+        let named = nack.resources.iter().take(NAMES_IN_LOG);
+        let resources: Vec<&str> = named.map(AsRef::as_ref).collect();
+        tracing::warn!(
+            proxy = %self.name(),
+            r#type = %nack.kind,
+            resources = ?resources,
+            count = nack.resources.len(),
+            code = nack.code,
+            error = nack.message,
+            "the proxy refused a configuration update and keeps what it had"
+        );
+    }
+
+    /// The watch gives no more snapshots.
+    fn ended(&self) -> Status {
+        let reason = match &self.phase {
+            Phase::Init => None,
+            Phase::Pending(watched) | Phase::Running(watched, _) => watched.snapshots.reason(),
+        };
+        tracing::info!(proxy = %self.name(), ?reason, "the proxy is not watched any longer");
+        match reason {
+            Some(Ended::Stopping) => stopping(),
+            Some(Ended::Registration(error)) => refused(error),
+            Some(other) => Status::aborted(format!(
+                "the xDS stream cannot go on, please try again: {other}"
+            )),
+            None => Status::aborted("the xDS stream cannot go on, please try again"),
+        }
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("this server is stopping; connect to another")
+}
+
+/// What a client is told whose proxy cannot be watched.
+fn refused(error: &WatchError) -> Status {
+    let message = error.to_string();
+    match error {
+        WatchError::UnknownNode(_) | WatchError::UnknownProxy(_) => Status::not_found(message),
+        WatchError::NotAProxy { .. } | WatchError::NoDestination(_) => {
+            Status::invalid_argument(message)
+        }
+        WatchError::Stopping => Status::unavailable(message),
+    }
+}

@@ -1,0 +1,190 @@
+//! The state of one delta stream, without IO. It never waits, never reads a clock and never looks
+//! into a resource.
+
+mod subscription;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_resources::{EncodedResource, ResourceSet};
+
+use crate::ResourceType;
+use subscription::{Delta, Part, Subscription, Verdict};
+
+/// The order of one pass: additions go ahead of what refers to them, removals follow what referred
+/// to them.
+const PASS: [(ResourceType, Part); 8] = [
+    (ResourceType::Secret, Part::Upserts),
+    (ResourceType::Cluster, Part::Upserts),
+    (ResourceType::Endpoint, Part::Upserts),
+    (ResourceType::Listener, Part::Both),
+    (ResourceType::Route, Part::Both),
+    (ResourceType::Cluster, Part::Removals),
+    (ResourceType::Endpoint, Part::Removals),
+    (ResourceType::Secret, Part::Removals),
+];
+
+/// What a request was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A subscription, or the acceptance of a response.
+    Noted,
+    /// The client refused a response.
+    Refused(Nack),
+    /// The mesh has no resources of this type; the request changed nothing.
+    UnknownType,
+}
+
+/// A response that the client refused. It keeps what it had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nack {
+    /// The type of the resources.
+    pub kind: ResourceType,
+    /// The names in the response, any of which may be the reason.
+    pub resources: Vec<Arc<str>>,
+    /// The gRPC status code the client gave.
+    pub code: i32,
+    /// What the client said.
+    pub message: String,
+}
+
+/// One delta stream: what the client asked for, what it has, and what it is sent next.
+///
+/// [`Session::on_request`] and [`Session::on_snapshot`] take events, [`Session::poll`] says what to
+/// send because of them. The rules:
+///
+/// - A type has one unanswered response at most.
+/// - Listeners and routes wait until clusters and endpoints are acknowledged, and clusters are
+///   removed only after the listeners and routes that used them were sent: no traffic is lost on
+///   the way from one snapshot to the next.
+/// - A cluster that is sent takes its endpoints with it, a listener its routes: Envoy drops them
+///   with the old parent.
+/// - What a client refused is not repeated; the next version of it is sent.
+/// - A client that comes with versions from an earlier stream is sent what differs.
+#[derive(Debug, Default)]
+pub struct Session {
+    subscriptions: [Subscription; ResourceType::ALL.len()],
+    resources: Option<Arc<ResourceSet>>,
+    last_nonce: u32,
+}
+
+impl Session {
+    /// A stream on which nothing was said yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a request of the client.
+    pub fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Received {
+        let Some(kind) = ResourceType::from_url(&request.type_url) else {
+            return Received::UnknownType;
+        };
+        let subscription = self.subscription(kind);
+        let nonce = &request.response_nonce;
+        let mut received = Received::Noted;
+        match request.error_detail {
+            None => subscription.ack(nonce),
+            Some(status) => {
+                if let Some(resources) = subscription.nack(nonce) {
+                    received = Received::Refused(Nack {
+                        kind,
+                        resources,
+                        code: status.code,
+                        message: status.message,
+                    });
+                }
+            }
+        }
+        let subscribe = &request.resource_names_subscribe;
+        if subscription.is_registered() {
+            subscription.subscribe(subscribe);
+        } else {
+            subscription.register(subscribe, request.initial_resource_versions);
+        }
+        subscription.unsubscribe(&request.resource_names_unsubscribe);
+        received
+    }
+
+    /// Takes the resources that the client should have from now on.
+    pub fn on_snapshot(&mut self, resources: impl Into<Arc<ResourceSet>>) {
+        self.resources = Some(resources.into());
+        self.subscriptions
+            .iter_mut()
+            .for_each(Subscription::on_snapshot);
+    }
+
+    /// What to send now, in this order. Empty until something happens when it was called just
+    /// before.
+    pub fn poll(&mut self) -> Vec<DeltaDiscoveryResponse> {
+        let Some(resources) = self.resources.clone() else {
+            return Vec::new();
+        };
+        let mut responses = Vec::new();
+        // What was sent before may still bring in a user of what is removed now.
+        let mut users_behind = self.subscription(ResourceType::Listener).is_unanswered()
+            || self.subscription(ResourceType::Route).is_unanswered();
+        for (kind, part) in PASS {
+            let refers = matches!(kind, ResourceType::Listener | ResourceType::Route);
+            if refers && self.awaits_clusters() {
+                break;
+            }
+            if part == Part::Removals && users_behind {
+                break;
+            }
+            let current = resources.get(kind.url());
+            match self.subscription(kind).verdict(current, part) {
+                Verdict::Settled => {}
+                Verdict::Held => users_behind |= refers,
+                Verdict::Send(delta) => {
+                    users_behind |= refers && delta.incomplete;
+                    responses.push(self.send(kind, &delta));
+                }
+            }
+        }
+        responses
+    }
+
+    /// Whether an addition of clusters or endpoints is not acknowledged yet.
+    fn awaits_clusters(&mut self) -> bool {
+        self.subscription(ResourceType::Cluster).is_unanswered()
+            || self.subscription(ResourceType::Endpoint).is_unanswered()
+    }
+
+    fn subscription(&mut self, kind: ResourceType) -> &mut Subscription {
+        &mut self.subscriptions[kind as usize]
+    }
+
+    fn send(&mut self, kind: ResourceType, delta: &Delta) -> DeltaDiscoveryResponse {
+        // A stream that reaches the end of the counter has seen more than four thousand million
+        // responses; a nonce from the beginning is long answered.
+        self.last_nonce = self.last_nonce.wrapping_add(1);
+        let nonce = format!("{:08x}", self.last_nonce);
+        self.subscription(kind).sent(nonce.clone(), delta);
+        if let Some(child) = kind.child() {
+            let children = delta.upserts.iter().flat_map(|one| one.children.iter());
+            self.subscription(child).lost(children);
+        }
+        DeltaDiscoveryResponse {
+            system_version_info: String::new(),
+            resources: delta.upserts.iter().map(|one| envelope(one)).collect(),
+            type_url: kind.url().to_owned(),
+            removed_resources: delta.removals.iter().map(ToString::to_string).collect(),
+            nonce,
+        }
+    }
+}
+
+/// The shared encoding goes out as it is: the body is not copied.
+fn envelope(resource: &EncodedResource) -> Resource {
+    Resource {
+        name: resource.name.to_string(),
+        version: resource.version.to_string(),
+        resource: resource.body.clone(),
+        aliases: Vec::new(),
+    }
+}

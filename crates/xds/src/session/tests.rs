@@ -1,0 +1,588 @@
+//! One test a rule of the protocol.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use legate_api::rpc::Status;
+use legate_resources::{EncodedResource, ResourceSet};
+
+use super::{Received, Session};
+use crate::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
+
+/// A resource that is only a name and a version, for everything a session looks at.
+pub(super) fn resource(name: &str, version: &str, children: &[&str]) -> EncodedResource {
+    EncodedResource {
+        name: name.into(),
+        version: version.into(),
+        body: format!("{name}@{version}").into(),
+        children: children.iter().map(|child| Arc::from(*child)).collect(),
+    }
+}
+
+pub(super) fn set(
+    resources: impl IntoIterator<Item = (ResourceType, EncodedResource)>,
+) -> ResourceSet {
+    ResourceSet::from_resources(
+        resources
+            .into_iter()
+            .map(|(kind, resource)| (kind.url(), resource)),
+    )
+}
+
+pub(super) fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+pub(super) fn request(kind: ResourceType) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: kind.url().to_owned(),
+        ..Default::default()
+    }
+}
+
+fn subscribe(kind: ResourceType, wanted: &[&str]) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        resource_names_subscribe: names(wanted),
+        ..request(kind)
+    }
+}
+
+fn unsubscribe(kind: ResourceType, unwanted: &[&str]) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        resource_names_unsubscribe: names(unwanted),
+        ..request(kind)
+    }
+}
+
+fn resume(kind: ResourceType, wanted: &[&str], held: &[(&str, &str)]) -> DeltaDiscoveryRequest {
+    let versions: HashMap<String, String> = held
+        .iter()
+        .map(|(name, version)| ((*name).to_owned(), (*version).to_owned()))
+        .collect();
+    DeltaDiscoveryRequest {
+        initial_resource_versions: versions,
+        ..subscribe(kind, wanted)
+    }
+}
+
+pub(super) fn ack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: response.type_url.clone(),
+        response_nonce: response.nonce.clone(),
+        ..Default::default()
+    }
+}
+
+pub(super) fn nack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        error_detail: Some(Status {
+            code: 13,
+            message: "no such thing".to_owned(),
+            details: Vec::new(),
+        }),
+        ..ack(response)
+    }
+}
+
+/// A response in one line: type, `name@version` of what it brings, `-name` of what it removes.
+fn line(response: &DeltaDiscoveryResponse) -> String {
+    let kind = ResourceType::from_url(&response.type_url).unwrap();
+    let added = response
+        .resources
+        .iter()
+        .map(|one| format!(" {}@{}", one.name, one.version));
+    let removed = response
+        .removed_resources
+        .iter()
+        .map(|one| format!(" -{one}"));
+    let parts: String = added.chain(removed).collect();
+    format!("{kind}:{parts}")
+}
+
+struct Stream {
+    session: Session,
+    /// Responses that were not answered yet.
+    open: Vec<DeltaDiscoveryResponse>,
+}
+
+impl Stream {
+    fn new(resources: ResourceSet) -> Self {
+        let mut session = Session::new();
+        session.on_snapshot(resources);
+        Self {
+            session,
+            open: Vec::new(),
+        }
+    }
+
+    fn poll(&mut self) -> Vec<String> {
+        let responses = self.session.poll();
+        let lines = responses.iter().map(line).collect();
+        self.open.extend(responses);
+        lines
+    }
+
+    fn request(&mut self, request: DeltaDiscoveryRequest) -> Vec<String> {
+        assert_eq!(self.session.on_request(request), Received::Noted);
+        self.poll()
+    }
+
+    fn snapshot(&mut self, resources: ResourceSet) -> Vec<String> {
+        self.session.on_snapshot(resources);
+        self.poll()
+    }
+
+    /// Accepts everything until nothing more comes.
+    fn accept(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while !self.open.is_empty() {
+            let response = self.open.remove(0);
+            lines.extend(self.request(ack(&response)));
+        }
+        lines
+    }
+
+    /// Refuses the oldest open response.
+    fn refuse(&mut self) -> (Received, Vec<String>) {
+        let response = self.open.remove(0);
+        let received = self.session.on_request(nack(&response));
+        (received, self.poll())
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+/// One cluster with endpoints, one listener with a route, one secret; all in one version.
+fn mesh(version: &str) -> ResourceSet {
+    set([
+        (Secret, resource("leaf", version, &[])),
+        (Cluster, resource("api", version, &["api"])),
+        (Endpoint, resource("api", version, &[])),
+        (Listener, resource("out", version, &["r"])),
+        (Route, resource("r", version, &[])),
+    ])
+}
+
+/// A client that has everything of `mesh(version)`.
+fn connected(version: &str) -> Stream {
+    let mut stream = Stream::new(mesh(version));
+    stream.request(request(Cluster));
+    stream.request(subscribe(Endpoint, &["api"]));
+    stream.request(subscribe(Secret, &["leaf"]));
+    stream.request(request(Listener));
+    stream.request(subscribe(Route, &["r"]));
+    stream.accept();
+    assert_eq!(stream.poll(), NOTHING);
+    stream
+}
+
+#[test]
+fn nothing_is_sent_before_a_snapshot_or_a_subscription() {
+    let mut session = Session::new();
+    assert_eq!(session.poll(), []);
+    session.on_request(request(Cluster));
+    assert_eq!(session.poll(), []);
+    session.on_snapshot(mesh("1"));
+    let nonces: Vec<String> = session.poll().into_iter().map(|one| one.nonce).collect();
+    assert_eq!(nonces, ["00000001"]);
+
+    let mut silent = Stream::new(mesh("1"));
+    assert_eq!(silent.poll(), NOTHING);
+}
+
+#[test]
+fn a_request_for_another_type_changes_nothing() {
+    let mut session = Session::new();
+    session.on_snapshot(mesh("1"));
+    let runtime = DeltaDiscoveryRequest {
+        type_url: "type.googleapis.com/envoy.service.runtime.v3.Runtime".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(session.on_request(runtime), Received::UnknownType);
+    assert_eq!(session.poll(), []);
+}
+
+#[test]
+fn a_wildcard_brings_everything_and_names_bring_what_was_named() {
+    let both = || {
+        set([
+            (Cluster, resource("api", "1", &[])),
+            (Cluster, resource("web", "1", &[])),
+        ])
+    };
+    let mut all = Stream::new(both());
+    assert_eq!(all.request(request(Cluster)), ["cluster: api@1 web@1"]);
+    let mut explicit = Stream::new(both());
+    assert_eq!(
+        explicit.request(subscribe(Cluster, &["*"])),
+        ["cluster: api@1 web@1"]
+    );
+    let mut named = Stream::new(both());
+    assert_eq!(
+        named.request(subscribe(Cluster, &["web"])),
+        ["cluster: web@1"]
+    );
+}
+
+#[test]
+fn an_empty_first_response_lets_the_client_go_on() {
+    let mut stream = Stream::new(set([]));
+    assert_eq!(stream.request(request(Cluster)), ["cluster:"]);
+    assert_eq!(stream.accept(), NOTHING);
+    assert_eq!(stream.request(request(Listener)), ["listener:"]);
+    assert_eq!(stream.accept(), NOTHING);
+    assert_eq!(stream.snapshot(set([])), NOTHING);
+}
+
+#[test]
+fn updates_go_from_what_is_referred_to_to_what_refers() {
+    let mut stream = connected("1");
+    assert_eq!(
+        stream.snapshot(mesh("2")),
+        ["secret: leaf@2", "cluster: api@2", "endpoint: api@2"]
+    );
+    assert_eq!(stream.accept(), ["listener: out@2", "route: r@2"]);
+}
+
+#[test]
+fn listeners_wait_for_endpoints_too() {
+    let mut stream = connected("1");
+    stream.snapshot(mesh("2"));
+    let [_secret, cluster, endpoint] = &stream.open[..] else {
+        panic!("{:?}", stream.open);
+    };
+    let (cluster, endpoint) = (ack(cluster), ack(endpoint));
+    assert_eq!(stream.request(cluster), NOTHING);
+    assert_eq!(stream.request(endpoint), ["listener: out@2", "route: r@2"]);
+}
+
+#[test]
+fn clusters_are_removed_after_what_used_them() {
+    let mut stream = connected("1");
+    let without_api = set([(Listener, resource("other", "1", &[]))]);
+    assert_eq!(
+        stream.snapshot(without_api),
+        ["listener: other@1 -out", "cluster: -api"],
+        "endpoints, routes and secrets go when the client unsubscribes"
+    );
+}
+
+#[test]
+fn clusters_stay_while_the_listeners_that_stop_using_them_wait() {
+    let mut stream = connected("1");
+    stream.snapshot(set([
+        (Cluster, resource("api", "1", &["api"])),
+        (Endpoint, resource("api", "1", &[])),
+        (Listener, resource("out", "2", &[])),
+    ]));
+    assert_eq!(line(&stream.open[0]), "listener: out@2");
+    let last = set([(Listener, resource("out", "3", &[]))]);
+    assert_eq!(stream.snapshot(last), NOTHING);
+    assert_eq!(stream.accept(), ["listener: out@3", "cluster: -api"]);
+}
+
+#[test]
+fn one_response_a_type_is_on_its_way() {
+    let mut stream = connected("1");
+    stream.snapshot(mesh("2"));
+    assert_eq!(stream.snapshot(mesh("3")), NOTHING);
+    let third = stream.accept();
+    assert_eq!(
+        third,
+        [
+            "secret: leaf@3",
+            "cluster: api@3",
+            "endpoint: api@3",
+            "listener: out@3",
+            "route: r@3"
+        ],
+        "versions that were passed over are never sent"
+    );
+}
+
+#[test]
+fn children_are_sent_again_with_their_parent() {
+    let mut stream = connected("1");
+    stream.snapshot(set([
+        (Cluster, resource("api", "2", &["api"])),
+        (Endpoint, resource("api", "1", &[])),
+        (Listener, resource("out", "2", &["r"])),
+        (Route, resource("r", "1", &[])),
+        (Secret, resource("leaf", "1", &[])),
+    ]));
+    assert_eq!(
+        stream.open.iter().map(line).collect::<Vec<_>>(),
+        ["cluster: api@2", "endpoint: api@1"]
+    );
+    assert_eq!(stream.accept(), ["listener: out@2", "route: r@1"]);
+}
+
+#[test]
+fn a_child_on_its_way_when_its_parent_is_sent_is_sent_again() {
+    let mut stream = connected("1");
+    let endpoints_changed = set([
+        (Secret, resource("leaf", "1", &[])),
+        (Cluster, resource("api", "1", &["api"])),
+        (Endpoint, resource("api", "2", &[])),
+        (Listener, resource("out", "1", &["r"])),
+        (Route, resource("r", "1", &[])),
+    ]);
+    assert_eq!(stream.snapshot(endpoints_changed), ["endpoint: api@2"]);
+    let cluster_changed = set([
+        (Secret, resource("leaf", "1", &[])),
+        (Cluster, resource("api", "2", &["api"])),
+        (Endpoint, resource("api", "2", &[])),
+        (Listener, resource("out", "1", &["r"])),
+        (Route, resource("r", "1", &[])),
+    ]);
+    assert_eq!(stream.snapshot(cluster_changed), ["cluster: api@2"]);
+    assert_eq!(stream.accept(), ["endpoint: api@2"]);
+}
+
+#[test]
+fn a_refused_response_is_reported_and_not_repeated() {
+    let mut stream = connected("1");
+    let with_listener = |version| {
+        set([
+            (Secret, resource("leaf", "1", &[])),
+            (Cluster, resource("api", "1", &["api"])),
+            (Endpoint, resource("api", "1", &[])),
+            (Listener, resource("out", version, &["r"])),
+            (Route, resource("r", "1", &[])),
+        ])
+    };
+    stream.snapshot(with_listener("2"));
+    let (received, sent) = stream.refuse();
+    let Received::Refused(nack) = received else {
+        panic!("{received:?}");
+    };
+    assert_eq!((nack.kind, nack.code), (Listener, 13));
+    assert_eq!(nack.resources, ["out".into()]);
+    assert_eq!(nack.message, "no such thing");
+    assert_eq!(sent, NOTHING);
+    stream.accept();
+    assert_eq!(stream.snapshot(with_listener("2")), NOTHING);
+    assert_eq!(
+        stream.snapshot(with_listener("3")),
+        ["listener: out@3", "route: r@1"]
+    );
+}
+
+#[test]
+fn what_a_client_may_have_applied_of_a_refused_response_is_undone() {
+    let mut stream = connected("1");
+    let clusters = |api| {
+        set([
+            (Cluster, resource("api", api, &[])),
+            (Listener, resource("out", "1", &[])),
+            (Route, resource("r", "1", &[])),
+            (Endpoint, resource("api", "1", &[])),
+            (Secret, resource("leaf", "1", &[])),
+        ])
+    };
+    assert_eq!(stream.snapshot(clusters("2")), ["cluster: api@2"]);
+    assert_eq!(stream.refuse().1, NOTHING);
+    assert_eq!(stream.snapshot(clusters("1")), ["cluster: api@1"]);
+}
+
+#[test]
+fn a_refused_update_and_a_refused_removal_do_not_take_turns_for_ever() {
+    let mut stream = Stream::new(set([
+        (Cluster, resource("api", "1", &[])),
+        (Cluster, resource("old", "1", &[])),
+    ]));
+    stream.request(request(Cluster));
+    stream.accept();
+    assert_eq!(
+        stream.snapshot(set([(Cluster, resource("api", "2", &[]))])),
+        ["cluster: api@2"]
+    );
+    assert_eq!(stream.refuse().1, ["cluster: -old"]);
+    assert_eq!(stream.refuse().1, NOTHING);
+    assert_eq!(stream.poll(), NOTHING);
+}
+
+#[test]
+fn a_refused_removal_is_tried_with_the_next_snapshot_without_what_was_refused_beside_it() {
+    let mut stream = connected("1");
+    let changed = || {
+        set([
+            (Secret, resource("leaf", "1", &[])),
+            (Cluster, resource("api", "1", &["api"])),
+            (Endpoint, resource("api", "1", &[])),
+            (Listener, resource("new", "1", &[])),
+        ])
+    };
+    assert_eq!(stream.snapshot(changed()), ["listener: new@1 -out"]);
+    assert_eq!(stream.refuse().1, NOTHING);
+    assert_eq!(stream.snapshot(changed()), ["listener: -out"]);
+    assert_eq!(stream.accept(), NOTHING);
+}
+
+#[test]
+fn clusters_stay_while_a_listener_is_refused() {
+    let mut stream = connected("1");
+    let moved = || {
+        set([
+            (Listener, resource("out", "2", &[])),
+            (Secret, resource("leaf", "1", &[])),
+        ])
+    };
+    assert_eq!(
+        stream.snapshot(moved()),
+        ["listener: out@2", "cluster: -api"]
+    );
+    // The removal was on its way when the listener was refused; later ones wait.
+    let mut stream = connected("1");
+    let kept = set([
+        (Cluster, resource("api", "1", &[])),
+        (Listener, resource("out", "2", &[])),
+    ]);
+    assert_eq!(stream.snapshot(kept), ["listener: out@2"]);
+    assert_eq!(stream.refuse().1, NOTHING);
+    assert_eq!(stream.snapshot(moved()), NOTHING);
+    let repaired = set([(Listener, resource("out", "3", &[]))]);
+    assert_eq!(
+        stream.snapshot(repaired),
+        ["listener: out@3", "cluster: -api"]
+    );
+}
+
+#[test]
+fn an_unknown_nonce_is_ignored() {
+    let mut stream = connected("1");
+    stream.snapshot(mesh("2"));
+    let stale = DeltaDiscoveryResponse {
+        type_url: Cluster.url().to_owned(),
+        nonce: "ffffffff".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(stream.request(ack(&stale)), NOTHING);
+    assert_eq!(stream.session.on_request(nack(&stale)), Received::Noted);
+    assert_eq!(stream.snapshot(mesh("3")), NOTHING, "still unanswered");
+}
+
+#[test]
+fn a_returning_client_is_sent_what_differs() {
+    let mut stream = Stream::new(mesh("2"));
+    let held = [("api", "2"), ("gone", "1")];
+    assert_eq!(
+        stream.request(resume(Cluster, &[], &held)),
+        ["cluster:"],
+        "the first response is sent, and says that nothing is new"
+    );
+    assert_eq!(stream.accept(), ["cluster: -gone"]);
+    stream.accept();
+    assert_eq!(
+        stream.request(resume(Endpoint, &["api"], &[("api", "1")])),
+        ["endpoint: api@2"]
+    );
+    stream.accept();
+    assert_eq!(
+        stream.request(resume(Secret, &["leaf"], &[("leaf", "2")])),
+        ["secret:"]
+    );
+    assert_eq!(stream.accept(), NOTHING);
+    assert_eq!(
+        stream.request(resume(Listener, &[], &[("old", "1")])),
+        ["listener: out@2 -old"]
+    );
+}
+
+#[test]
+fn a_parent_sent_before_its_children_are_asked_for_takes_them_along() {
+    let mut stream = Stream::new(mesh("2"));
+    assert_eq!(
+        stream.request(resume(Cluster, &[], &[("api", "1")])),
+        ["cluster: api@2"]
+    );
+    // Written before the client has read the cluster, which makes it drop the endpoints.
+    let endpoints = resume(Endpoint, &["api"], &[("api", "2")]);
+    assert_eq!(stream.request(endpoints), ["endpoint: api@2"]);
+}
+
+#[test]
+fn removals_are_not_told_for_what_was_named() {
+    let mut stream = connected("1");
+    let without_endpoints = set([
+        (Secret, resource("other", "1", &[])),
+        (Cluster, resource("api", "1", &["api"])),
+        (Listener, resource("out", "1", &["r"])),
+    ]);
+    assert_eq!(stream.snapshot(without_endpoints), NOTHING);
+}
+
+#[test]
+fn a_name_asked_for_again_is_sent_again() {
+    let mut stream = connected("1");
+    assert_eq!(
+        stream.request(subscribe(Endpoint, &["api"])),
+        ["endpoint: api@1"]
+    );
+}
+
+#[test]
+fn a_name_asked_for_again_while_it_is_on_its_way_is_sent_twice() {
+    let mut stream = connected("1");
+    stream.snapshot(mesh("2"));
+    assert_eq!(stream.request(subscribe(Secret, &["leaf"])), NOTHING);
+    assert!(stream.accept().contains(&"secret: leaf@2".to_owned()));
+}
+
+#[test]
+fn an_unsubscribed_name_is_not_sent_and_comes_back_when_asked_for() {
+    let mut stream = connected("1");
+    assert_eq!(stream.request(unsubscribe(Secret, &["leaf"])), NOTHING);
+    let rotated = set([
+        (Secret, resource("leaf", "2", &[])),
+        (Cluster, resource("api", "1", &["api"])),
+        (Listener, resource("out", "1", &["r"])),
+    ]);
+    assert_eq!(stream.snapshot(rotated), NOTHING);
+    assert_eq!(
+        stream.request(subscribe(Secret, &["leaf"])),
+        ["secret: leaf@2"]
+    );
+}
+
+#[test]
+fn a_wildcard_can_be_added_and_taken_back() {
+    let three = || {
+        set([
+            (Cluster, resource("a", "1", &[])),
+            (Cluster, resource("b", "1", &[])),
+            (Cluster, resource("c", "1", &[])),
+        ])
+    };
+    let mut stream = Stream::new(three());
+    assert_eq!(stream.request(subscribe(Cluster, &["a"])), ["cluster: a@1"]);
+    stream.accept();
+    assert_eq!(
+        stream.request(subscribe(Cluster, &["*"])),
+        ["cluster: b@1 c@1"]
+    );
+    stream.accept();
+    assert_eq!(stream.request(unsubscribe(Cluster, &["*"])), NOTHING);
+    let updated = set([
+        (Cluster, resource("a", "2", &[])),
+        (Cluster, resource("b", "2", &[])),
+    ]);
+    assert_eq!(stream.snapshot(updated), ["cluster: a@2"]);
+}
+
+#[test]
+fn under_a_wildcard_every_name_gets_an_answer() {
+    let mut stream = Stream::new(set([(Cluster, resource("a", "1", &[]))]));
+    assert_eq!(stream.request(request(Cluster)), ["cluster: a@1"]);
+    stream.accept();
+    assert_eq!(
+        stream.request(subscribe(Cluster, &["missing"])),
+        ["cluster: -missing"]
+    );
+    stream.accept();
+    assert_eq!(
+        stream.request(unsubscribe(Cluster, &["a"])),
+        ["cluster: a@1"]
+    );
+}
