@@ -14,6 +14,7 @@ use legate_runtime::{Clock, Scope, StopError, TaskError};
 use legate_store::{Command, Registration, Rejected, Store};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
+use uuid::Uuid;
 
 use crate::acl;
 use crate::certificate::{self, CertificateError, Renewed};
@@ -225,7 +226,10 @@ impl Server {
 /// What is in the tables from the first moment: the server's own node, and the first token.
 fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
+    let state = store.state();
+    let known = state.node(&config.node_name).map(|node| node.id.clone());
     let node = Node {
+        id: known.unwrap_or_else(|| Uuid::new_v4().to_string()),
         node: config.node_name.clone(),
         address: config.advertise.to_string(),
         datacenter: config.datacenter.clone(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use axum::extract::Path;
 use axum::response::Response;
+use http::StatusCode;
 use legate_model::Secret;
-use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
 use legate_model::json::UnknownFields;
 use legate_store::{Command, State, TokenKey, Topic};
 use serde::Deserialize;
@@ -35,6 +36,51 @@ fn require_write(call: &Call) -> Result<(), ApiError> {
     } else {
         Err(ApiError::denied("acl:write", ""))
     }
+}
+
+/// Body of a bootstrap; it may be missing altogether.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct BootstrapBody {
+    bootstrap_secret: Secret,
+}
+
+/// `PUT /v1/acl/bootstrap`: makes the first token that may do everything, and never a second one.
+pub(super) async fn bootstrap(call: Call) -> Result<Response, ApiError> {
+    if !call.ctx.config.acl.enabled {
+        return Err(ApiError::acl_disabled());
+    }
+    let body = match call.has_body() {
+        true => call.decode(UnknownFields::Ignore)?,
+        false => BootstrapBody::default(),
+    };
+    let secret = match body.bootstrap_secret.is_empty() {
+        true => Secret::new(Uuid::new_v4().to_string()),
+        false => body.bootstrap_secret,
+    };
+    let token = Token {
+        accessor_id: Uuid::new_v4().to_string(),
+        secret_id: secret,
+        description: "Bootstrap Token (Global Management)".to_owned(),
+        policies: vec![PolicyLink::global_management()],
+        create_time: Some(call.ctx.clock.now()),
+        ..Token::default()
+    };
+    token.validate()?;
+    let _exclusive = call.exclusive();
+    let state = call.ctx.store.state();
+    let manages = |token: &Token| token.policies.iter().any(PolicyLink::is_global_management);
+    if let Some(first) = state.tokens().iter().find(|token| manages(token)) {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "ACL bootstrap no longer allowed: token {} may do everything already (reset index: \
+                 {}); use it to make others",
+                first.accessor_id, first.create_index
+            ),
+        ));
+    }
+    store_token(&call, token)
 }
 
 /// Body of a login.

@@ -1,6 +1,7 @@
 //! One request as the endpoints see it: its parameters, token and body, and how it is answered.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequest, Request};
@@ -15,6 +16,7 @@ use legate_store::{Answer, State, Topic};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
+use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::params::Params;
@@ -23,6 +25,9 @@ use crate::context::Context;
 
 /// The largest request body, in bytes. Consul's limit.
 pub(crate) const BODY_LIMIT: usize = 512 * 1024;
+
+/// How long a client may take to send a body.
+const BODY_TIME: Duration = Duration::from_secs(30);
 
 const INDEX: HeaderName = HeaderName::from_static("x-consul-index");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-consul-knownleader");
@@ -86,7 +91,14 @@ async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
     if announced.is_some_and(|length| length > BODY_LIMIT) {
         return Err(ApiError::too_large(BODY_LIMIT));
     }
-    to_bytes(body, BODY_LIMIT).await.map_err(|error| {
+    let body = timeout(BODY_TIME, to_bytes(body, BODY_LIMIT)).await;
+    let body = body.map_err(|_| {
+        ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("The request body did not arrive within {BODY_TIME:?}: send it again"),
+        )
+    })?;
+    body.map_err(|error| {
         let too_large =
             std::error::Error::source(&error).is_some_and(|source| source.is::<LengthLimitError>());
         if too_large {
@@ -117,7 +129,7 @@ impl Call {
         &self,
         unknown: UnknownFields,
     ) -> Result<T, ApiError> {
-        if self.body.iter().all(u8::is_ascii_whitespace) {
+        if !self.has_body() {
             return Err(ApiError::bad_request(
                 "Request decoding failed: the body is empty; send a JSON object",
             ));
@@ -130,6 +142,11 @@ impl Call {
         // There is nothing behind the lock that a panic could leave half done.
         let writes = self.ctx.writes.lock();
         writes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a body at all.
+    pub(crate) fn has_body(&self) -> bool {
+        !self.body.iter().all(u8::is_ascii_whitespace)
     }
 
     /// Reads, after waiting for news if the client asked for that. Ends when the server stops.

@@ -12,15 +12,16 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use http::Request;
+use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tower::Service;
+use tower::Service as _;
 
 use super::error::ApiError;
 
@@ -33,7 +34,7 @@ const HEADER_TIME: Duration = Duration::from_secs(10);
 /// How long to rest when the system refuses connections, so that a lack of descriptors does not
 /// become a busy loop.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// How long a refused client gets to take its answer.
+/// How long a refused client gets to ask and to take its answer.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// How long open requests may go on after the stop.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
@@ -44,7 +45,7 @@ const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
 
 /// Serves until the token is cancelled, then lets open requests finish.
 pub(super) async fn serve(
-    router: Router,
+    service: Service,
     listener: TcpListener,
     spawner: Spawner,
     stop: CancellationToken,
@@ -60,7 +61,7 @@ pub(super) async fn serve(
         match accepted {
             Ok((stream, client)) => {
                 let task = match counts.admit(client.ip()) {
-                    Some(place) => connection(router.clone(), stream, client, place, stop.clone())
+                    Some(place) => connection(service.clone(), stream, client, place, stop.clone())
                         .left_future(),
                     None => refuse(stream).right_future(),
                 };
@@ -74,11 +75,18 @@ pub(super) async fn serve(
     }
     // Nobody may connect to a server that has stopped accepting.
     drop(listener);
-    Ok(connections.stop(DRAIN_TIME).await?)
+    match connections.stop(DRAIN_TIME).await {
+        Ok(()) => Ok(()),
+        Err(error) if error.failure.is_some() => Err(error.into()),
+        Err(_) => {
+            tracing::info!("HTTP requests that have not ended are cut off");
+            Ok(())
+        }
+    }
 }
 
 async fn connection(
-    router: Router,
+    service: Service,
     stream: TcpStream,
     client: SocketAddr,
     place: Place,
@@ -86,7 +94,7 @@ async fn connection(
 ) {
     // Small answers must not wait for the client's acknowledgement; failing only costs time.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request: Request<Incoming>| handle(router.clone(), request));
+    let service = service_fn(move |request: Request<Incoming>| service.clone().handle(request));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -105,27 +113,62 @@ async fn connection(
     drop(place);
 }
 
-async fn handle(mut router: Router, request: Request<Incoming>) -> Result<Response, Infallible> {
-    let line = format!("{} {}", request.method(), request.uri().path());
-    let handling = AssertUnwindSafe(router.call(request.map(Body::new)));
-    match handling.catch_unwind().await {
-        Ok(answer) => answer,
-        // One request must not end the control plane for everybody else, nor pass in silence.
-        Err(_) => {
-            tracing::error!(
-                request = line,
-                "a request ended in a panic: this is a defect"
-            );
-            Ok(
-                ApiError::internal("The server failed on this request; its log says more")
-                    .into_response(),
-            )
-        }
+/// What every connection serves.
+#[derive(Clone)]
+pub(super) struct Service {
+    router: Router,
+    requests: IntCounterVec,
+}
+
+impl Service {
+    /// # Errors
+    /// When the registry holds metrics of these names already.
+    pub(super) fn new(router: Router, registry: &Registry) -> Result<Self, MetricsError> {
+        let requests = IntCounterVec::new(
+            Opts::new(
+                "legate_http_requests_total",
+                "Requests to the HTTP API, by method and status.",
+            ),
+            &["method", "status"],
+        )?;
+        registry.register(Box::new(requests.clone()))?;
+        Ok(Self { router, requests })
     }
+
+    async fn handle(mut self, request: Request<Incoming>) -> Result<Response, Infallible> {
+        // The query string is left out: it may carry a token.
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let handling = AssertUnwindSafe(self.router.call(request.map(Body::new)));
+        let response = match handling.catch_unwind().await {
+            Ok(Ok(response)) => response,
+            // One request must not end the control plane for everybody else, nor pass in silence.
+            Err(_) => {
+                tracing::error!(%method, path, "a request ended in a panic: this is a defect");
+                ApiError::internal("The server failed on this request; its log says more")
+                    .into_response()
+            }
+        };
+        let status = response.status();
+        tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
+        self.requests
+            .with_label_values(&[label(&method), status.as_str()])
+            .inc();
+        Ok(response)
+    }
+}
+
+/// Clients can make up methods, and every label is kept for ever.
+fn label(method: &Method) -> &'static str {
+    const KNOWN: [&str; 6] = ["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"];
+    let known = KNOWN.into_iter().find(|known| *known == method.as_str());
+    known.unwrap_or("other")
 }
 
 async fn refuse(mut stream: TcpStream) {
     let answer = async {
+        // Clients take an answer for theirs only when they have asked.
+        let mut request = vec![0; 8 * 1024];
+        stream.read(&mut request).await?;
         stream.write_all(REFUSAL).await?;
         stream.shutdown().await
     };

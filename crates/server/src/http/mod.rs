@@ -36,7 +36,8 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let spawner = ctx.spawner.clone();
-    connections::serve(router(ctx), listener, spawner, stop).await
+    let service = connections::Service::new(router(ctx.clone()), &ctx.registry)?;
+    connections::serve(service, listener, spawner, stop).await
 }
 
 fn router(ctx: Arc<Context>) -> Router {
@@ -99,6 +100,7 @@ fn acl_routes() -> Router<Arc<Context>> {
         .put(acl::update_rule)
         .delete(acl::delete_rule);
     Router::new()
+        .route("/v1/acl/bootstrap", put(acl::bootstrap))
         .route("/v1/acl/login", post(acl::login))
         .route("/v1/acl/logout", post(acl::logout))
         .route("/v1/acl/tokens", get(acl::tokens))

@@ -303,6 +303,8 @@ async fn the_server_tells_about_itself() {
     let metrics = client.get("/v1/agent/metrics?format=prometheus").await;
     assert_eq!(metrics.status, StatusCode::OK);
     assert!(metrics.header("content-type").starts_with("text/plain"));
+    let counted = r#"legate_http_requests_total{method="GET",status="200"}"#;
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
     let other = client.get("/v1/agent/metrics").await;
     assert_eq!(other.status, StatusCode::BAD_REQUEST);
 }

@@ -240,7 +240,7 @@ async fn a_login_makes_a_token_and_a_logout_ends_it() {
         .duration_since(UNIX_EPOCH)
         .unwrap()
         .as_secs();
-    let claims = json!({ "aud": "mesh", "exp": now + 600, "service": "web" });
+    let claims = json!({ "aud": "mesh", "nbf": now, "exp": now + 600, "service": "web" });
     let bearer = signer.sign(&claims);
     let login = async |bearer: &str| {
         let body = json!({ "AuthMethod": "jwt", "BearerToken": bearer }).to_string();
@@ -285,4 +285,45 @@ async fn what_a_token_may_not_see_is_left_out_and_said() {
     assert_eq!(reply.header("x-consul-results-filtered-by-acls"), "true");
     let deadline = Duration::from_secs(10);
     server.stop(deadline).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_first_management_token_is_made_once() {
+    let without_token = |config: &mut legate_server::ServerConfig| {
+        deny_by_default(config);
+        config.acl.initial_management = None;
+    };
+    let (server, client) = start(without_token).await;
+    let wrong = client
+        .put("/v1/acl/bootstrap", &json!({ "BootstrapSecret": "x" }))
+        .await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST, "{}", wrong.text());
+    let made = client
+        .send(http::Method::PUT, "/v1/acl/bootstrap", "")
+        .await
+        .json();
+    let management = client.with_token(made["SecretID"].as_str().unwrap());
+    management
+        .write("/v1/catalog/register", &register("web"))
+        .await;
+
+    let before = server.store().state().index();
+    let again = client
+        .send(http::Method::PUT, "/v1/acl/bootstrap", "")
+        .await;
+    assert_eq!(again.status, StatusCode::FORBIDDEN);
+    assert!(
+        again.text().contains("no longer allowed"),
+        "{}",
+        again.text()
+    );
+    assert_eq!(server.store().state().index(), before);
+
+    let (_server, client) = start(deny_by_default).await;
+    let second = client.send(http::Method::PUT, "/v1/acl/bootstrap", "").await;
+    assert_eq!(
+        second.status,
+        StatusCode::FORBIDDEN,
+        "the settings gave one"
+    );
 }

@@ -55,7 +55,7 @@ fn registrations() -> Vec<Bad> {
         put(CATALOG, json!({ "Node": "n" }), "Address"),
         put(
             CATALOG,
-            json!({ "Node": "a b", "Address": "10.0.0.1" }),
+            json!({ "Node": "a/b", "Address": "10.0.0.1" }),
             "Node",
         ),
         put(
