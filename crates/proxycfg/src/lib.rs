@@ -29,6 +29,8 @@ mod state;
 mod watch;
 
 pub use error::{Ended, WatchError};
+/// Part of every snapshot; here so that later stages need not know the CA.
+pub use legate_ca::Leaf;
 pub use manager::{Manager, ManagerConfig};
 pub use merge::merge_central_config;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};

@@ -6,8 +6,8 @@ use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, Secret, TlsCertificate, secret,
 };
-use legate_ca::Leaf;
 use legate_model::CaRoots;
+use legate_proxycfg::Leaf;
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;

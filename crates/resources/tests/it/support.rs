@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use legate_ca::Leaf;
 use legate_intentions::Action;
 use legate_model::{
     CaRoot, CaRoots, CheckServiceNode, CheckStatus, ConfigEntry, HealthCheck, Intention, Mesh,
     Node, Protocol, Secret, ServiceInstance, TrustDomain, Upstream,
 };
-use legate_proxycfg::{ProxyId, Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Leaf, ProxyId, Snapshot, UpstreamSnapshot};
 use serde_json::{Value, json};
 
 /// The sidecar of `web` without upstreams and intentions, where everything is refused by default.
