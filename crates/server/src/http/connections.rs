@@ -168,7 +168,9 @@ async fn refuse(mut stream: TcpStream) {
     let answer = async {
         // Clients take an answer for theirs only when they have asked.
         let mut request = vec![0; 8 * 1024];
-        stream.read(&mut request).await?;
+        if stream.read(&mut request).await? == 0 {
+            return Ok(());
+        }
         stream.write_all(REFUSAL).await?;
         stream.shutdown().await
     };

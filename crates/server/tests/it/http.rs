@@ -1,11 +1,12 @@
 //! The catalog, agent and health APIs, and what all endpoints have in common.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::http_client::{Client, start};
 

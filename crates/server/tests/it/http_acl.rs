@@ -320,7 +320,9 @@ async fn the_first_management_token_is_made_once() {
     assert_eq!(server.store().state().index(), before);
 
     let (_server, client) = start(deny_by_default).await;
-    let second = client.send(http::Method::PUT, "/v1/acl/bootstrap", "").await;
+    let second = client
+        .send(http::Method::PUT, "/v1/acl/bootstrap", "")
+        .await;
     assert_eq!(
         second.status,
         StatusCode::FORBIDDEN,

@@ -36,7 +36,7 @@ const AGENT: &str = "/v1/agent/service/register";
 const CONFIG: &str = "/v1/config";
 const EXACT: &str = "/v1/connect/intentions/exact?source=web&destination=api";
 
-fn registrations() -> Vec<Bad> {
+fn catalog_registrations() -> Vec<Bad> {
     let with = |service: serde_json::Value| json!({ "Node": "n", "Address": "10.0.0.1", "Service": service });
     let proxy = |proxy: serde_json::Value| {
         with(json!({ "Service": "p", "Kind": "connect-proxy", "Port": 1, "Proxy": proxy }))
@@ -95,6 +95,12 @@ fn registrations() -> Vec<Bad> {
             ] })),
             "Upstreams[1]",
         ),
+        put("/v1/catalog/deregister", json!({}), "Node"),
+    ]
+}
+
+fn agent_registrations() -> Vec<Bad> {
+    vec![
         put(AGENT, "{]", "decoding failed"),
         put(AGENT, json!({ "Port": 1 }), "Name"),
         put(AGENT, json!({ "Name": "we/b" }), "Name"),
@@ -118,7 +124,6 @@ fn registrations() -> Vec<Bad> {
             json!({ "Name": "web", "Connect": { "SidecarService": { "ID": "mine" } } }),
             "SidecarService",
         ),
-        put("/v1/catalog/deregister", json!({}), "Node"),
         put(
             "/v1/agent/service/register?replace-existing-checks=maybe",
             json!({ "Name": "web" }),
@@ -244,7 +249,13 @@ async fn assert_refused(client: &Client, bad: Bad) {
 async fn bad_input_is_named_and_changes_nothing() {
     let (server, client) = start(|_| {}).await;
     let before = server.store().state().index();
-    for bad in registrations().into_iter().chain(settings()).chain(reads()) {
+    let all = [
+        catalog_registrations(),
+        agent_registrations(),
+        settings(),
+        reads(),
+    ];
+    for bad in all.into_iter().flatten() {
         let what = format!("{} {} {}", bad.method, bad.path, bad.body);
         assert_refused(&client, bad).await;
         assert_eq!(server.store().state().index(), before, "{what}");

@@ -1,8 +1,14 @@
 //! Started servers, talked to by real clients.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests fails like the tests themselves: with a panic at the place"
+)]
+
 mod acl;
 mod dns;
 mod grpc;
+mod grpc_xds;
 mod http;
 mod http_acl;
 mod http_bad_input;
