@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::Method;
-use legate_testkit::jwt::JwtKey;
+use legate_testkit::jwt::TestSigner;
 use legate_tests::{Mesh, MeshOptions, eventually};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ async fn login_and_logout() {
     })
     .await;
     mesh.register(&API).await;
-    let key = JwtKey::generate();
+    let key = TestSigner::generate();
     let method = json!({
         "Name": "workloads",
         "Type": "jwt",

@@ -293,7 +293,7 @@ impl Mesh {
                 .map_err(|error| error.to_string())
         };
         let accept = |answer: &Result<client::Answer, String>| matches!(answer, Ok((got, _)) if got.as_u16() == status);
-        wait::eventually(
+        let _answer = wait::eventually(
             &format!("the upstream of {instance} answers {status}"),
             probe,
             accept,
