@@ -1,0 +1,66 @@
+//! Why a token is not accepted, or a login or logout fails. The texts never carry a secret.
+
+use legate_store::Rejected;
+
+/// Access control says no, or cannot say yes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AclError {
+    /// No token has this secret, or it has expired.
+    #[error(
+        "ACL not found: no token has this secret, or it has expired; log in again, or correct the token"
+    )]
+    NotFound,
+    /// The server runs without access control.
+    #[error("ACL support disabled")]
+    Disabled,
+    /// The call needs a token and got none.
+    #[error("a token must be provided: send it in the metadata x-consul-token")]
+    Anonymous,
+    /// A login names a method that does not exist.
+    #[error("auth method {name:?} not found: create it, or correct the name in the login settings")]
+    UnknownMethod {
+        /// The name that was looked for.
+        name: String,
+    },
+    /// The method exists but is of a type that this server cannot check.
+    #[error(
+        "auth method {name:?} has type {kind:?}, which this server does not support: use type \"jwt\""
+    )]
+    UnsupportedMethod {
+        /// The method.
+        name: String,
+        /// Its type.
+        kind: String,
+    },
+    /// The method exists but its configuration cannot be used.
+    #[error("auth method {name:?} cannot be used: {reason}")]
+    BrokenMethod {
+        /// The method.
+        name: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The login does not hold what it must.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The bearer token is not accepted by the method.
+    #[error("login with auth method {method:?} refused: {reason}")]
+    BearerRefused {
+        /// The method.
+        method: String,
+        /// What is wrong with the token.
+        reason: String,
+    },
+    /// The bearer token is good, but no binding rule gives its owner anything.
+    #[error("Permission denied: no binding rule of auth method {method:?} applies to this login")]
+    NoBinding {
+        /// The method.
+        method: String,
+    },
+    /// A logout of a token that was not made by a login.
+    #[error("Permission denied: this token was not created by a login, so it cannot be logged out")]
+    NotALogin,
+    /// The tables refused the change.
+    #[error("{0}")]
+    Store(#[from] Rejected),
+}

@@ -1,0 +1,156 @@
+//! Signatures of bearer tokens. What the claims of a good token must say is judged by
+//! [`JwtConfig`]; keys are never fetched from anywhere.
+
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use legate_model::Opaque;
+use legate_model::acl::{JwtAlgorithm, JwtConfig};
+
+/// A bearer token whose signature is not accepted. The texts never contain the token.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SignatureError {
+    /// It is not a JWT, or one with an algorithm that nobody should use.
+    #[error("the bearer token is not a JWT: {0}")]
+    NotAJwt(String),
+    /// It is signed in a way that the method does not allow.
+    #[error("the JWT is signed with {0:?}, which the auth method's JWTSupportedAlgs does not list")]
+    Algorithm(Algorithm),
+    /// A key of the method is no public key.
+    #[error(
+        "JWTValidationPubKeys[{0}] of the auth method is not the PEM of an RSA or EC public key"
+    )]
+    Key(usize),
+    /// None of the method's keys fits.
+    #[error("no key in the auth method's JWTValidationPubKeys fits the JWT's signature")]
+    Signature,
+}
+
+/// The claims of a token that one of the method's keys has signed.
+pub(crate) fn verify_signature(config: &JwtConfig, bearer: &str) -> Result<Opaque, SignatureError> {
+    let header = jsonwebtoken::decode_header(bearer)
+        .map_err(|error| SignatureError::NotAJwt(error.to_string()))?;
+    let allowed = config.algorithms().iter().filter_map(|one| known(*one));
+    if !allowed.into_iter().any(|one| one == header.alg) {
+        return Err(SignatureError::Algorithm(header.alg));
+    }
+    let mut validation = Validation::new(header.alg);
+    // Issuer, audience and times are judged elsewhere, by the server's clock.
+    validation.required_spec_claims.clear();
+    validation.validate_exp = false;
+    validation.validate_aud = false;
+    for (at, pem) in config.keys.iter().enumerate() {
+        let key = public_key(pem).ok_or(SignatureError::Key(at))?;
+        if key.family() != header.alg.family() {
+            continue;
+        }
+        if let Ok(token) = jsonwebtoken::decode::<Opaque>(bearer, &key, &validation) {
+            return Ok(token.claims);
+        }
+    }
+    Err(SignatureError::Signature)
+}
+
+/// The library's name of an algorithm; it does not have ES512.
+fn known(algorithm: JwtAlgorithm) -> Option<Algorithm> {
+    Some(match algorithm {
+        JwtAlgorithm::Rs256 => Algorithm::RS256,
+        JwtAlgorithm::Rs384 => Algorithm::RS384,
+        JwtAlgorithm::Rs512 => Algorithm::RS512,
+        JwtAlgorithm::Ps256 => Algorithm::PS256,
+        JwtAlgorithm::Ps384 => Algorithm::PS384,
+        JwtAlgorithm::Ps512 => Algorithm::PS512,
+        JwtAlgorithm::Es256 => Algorithm::ES256,
+        JwtAlgorithm::Es384 => Algorithm::ES384,
+        JwtAlgorithm::Es512 => return None,
+    })
+}
+
+fn public_key(pem: &str) -> Option<DecodingKey> {
+    let pem = pem.as_bytes();
+    let rsa = DecodingKey::from_rsa_pem(pem);
+    rsa.or_else(|_| DecodingKey::from_ec_pem(pem)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_testkit::jwt::TestSigner;
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(algorithms: &[JwtAlgorithm], keys: &[&str]) -> JwtConfig {
+        JwtConfig {
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            supported_algorithms: algorithms.to_vec(),
+            ..JwtConfig::default()
+        }
+    }
+
+    fn es256(signers: &[&TestSigner]) -> JwtConfig {
+        let keys: Vec<&str> = signers.iter().map(|one| one.public_key_pem()).collect();
+        config(&[JwtAlgorithm::Rs256, JwtAlgorithm::Es256], &keys)
+    }
+
+    #[test]
+    fn any_of_the_keys_may_have_signed() {
+        let (first, second) = (TestSigner::generate(), TestSigner::generate());
+        let config = es256(&[&first, &second]);
+        for signer in [&first, &second] {
+            // Times are not looked at here.
+            let claims = json!({"sub": "web", "exp": 1});
+            let verified = verify_signature(&config, &signer.sign(&claims)).unwrap();
+            assert_eq!(verified["sub"], "web");
+        }
+        let stranger = TestSigner::generate().sign(&json!({}));
+        let refused = verify_signature(&config, &stranger);
+        assert_eq!(refused, Err(SignatureError::Signature));
+    }
+
+    #[test]
+    fn what_is_not_a_jwt_or_was_tampered_with_is_refused() {
+        let signer = TestSigner::generate();
+        let config = es256(&[&signer]);
+        for text in ["", "token", "a.b.c", "a.b", "\u{1F980}.x.y"] {
+            let refused = verify_signature(&config, text);
+            assert!(matches!(refused, Err(SignatureError::NotAJwt(_))), "{text}");
+        }
+        let (good, other) = (
+            signer.sign(&json!({"sub": "web"})),
+            signer.sign(&json!({"sub": "admin"})),
+        );
+        let good: Vec<&str> = good.split('.').collect();
+        let payload = other.split('.').nth(1).unwrap();
+        let mixed = [good[0], payload, good[2]].join(".");
+        let refused = verify_signature(&config, &mixed);
+        assert_eq!(refused, Err(SignatureError::Signature));
+    }
+
+    #[test]
+    fn only_listed_algorithms_pass_and_rs256_without_a_list() {
+        let signer = TestSigner::generate();
+        let token = signer.sign(&json!({}));
+        for listed in [&[][..], &[JwtAlgorithm::Es384], &[JwtAlgorithm::Es512]] {
+            let config = config(listed, &[signer.public_key_pem()]);
+            let refused = verify_signature(&config, &token);
+            assert_eq!(refused, Err(SignatureError::Algorithm(Algorithm::ES256)));
+        }
+    }
+
+    #[test]
+    fn a_public_key_is_never_a_shared_secret() {
+        let signer = TestSigner::generate();
+        let key = jsonwebtoken::EncodingKey::from_secret(signer.public_key_pem().as_bytes());
+        let header = jsonwebtoken::Header::new(Algorithm::HS256);
+        let forged = jsonwebtoken::encode(&header, &json!({}), &key).unwrap();
+        let refused = verify_signature(&es256(&[&signer]), &forged);
+        assert_eq!(refused, Err(SignatureError::Algorithm(Algorithm::HS256)));
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_named() {
+        let signer = TestSigner::generate();
+        let garbage = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
+        let config = config(&[JwtAlgorithm::Es256], &[garbage, signer.public_key_pem()]);
+        let refused = verify_signature(&config, &signer.sign(&json!({})));
+        assert_eq!(refused, Err(SignatureError::Key(0)));
+    }
+}

@@ -1,0 +1,170 @@
+//! Logins: a foreign proof of identity is exchanged for a token; and logouts, which end it.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+use legate_model::Secret;
+use legate_model::acl::{AuthMethod, Bindings, Token, TokenLocality, bind};
+use legate_store::{Command, TokenKey};
+use uuid::Uuid;
+
+use super::AclError;
+use super::jwt::{SignatureError, verify_signature};
+use crate::context::Context;
+
+/// The longest proof that is looked at, in bytes. JWTs travel in HTTP headers and are far shorter.
+const MAX_BEARER: usize = 64 * 1024;
+
+/// What the descriptions of tokens from logins begin with. Consul's.
+const DESCRIPTION: &str = "token created via login";
+
+/// Somebody who wants a token.
+#[derive(Debug)]
+pub(crate) struct Login {
+    /// How the proof is checked.
+    pub(crate) auth_method: String,
+    /// The proof.
+    pub(crate) bearer: Secret,
+    /// What people should see about the login.
+    pub(crate) meta: BTreeMap<String, String>,
+}
+
+/// Makes a token for the bearer, with what the method's binding rules give.
+///
+/// # Errors
+/// [`AclError`] says whether the method, the proof or the rules are in the way. No token is made
+/// then.
+pub(crate) fn login(context: &Context, login: &Login) -> Result<Token, AclError> {
+    if !context.config.acl.enabled {
+        return Err(AclError::Disabled);
+    }
+    if login.auth_method.is_empty() {
+        let text =
+            "the login names no auth method: set AuthMethod (the dataplane's login-auth-method)";
+        return Err(AclError::BadRequest(text.to_owned()));
+    }
+    let state = context.store.state();
+    let method = state.auth_method(&login.auth_method).cloned();
+    let method = method.ok_or_else(|| unknown(&login.auth_method))?;
+    let bindings = bindings(context, &method, login)?;
+    let token = token(context, &method, &bindings, login);
+    // The proof was checked without the lock; a method that went in the meantime gives nothing.
+    let _writes = context
+        .writes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let now = context.store.state().auth_method(&method.name).cloned();
+    if now.is_none_or(|now| now.modify_index != method.modify_index) {
+        return Err(unknown(&login.auth_method));
+    }
+    context
+        .store
+        .apply(Command::UpsertToken(Box::new(token.clone())))?;
+    tracing::info!(
+        auth_method = method.name,
+        accessor = token.accessor_id,
+        "login"
+    );
+    Ok(token)
+}
+
+fn unknown(name: &str) -> AclError {
+    AclError::UnknownMethod {
+        name: name.to_owned(),
+    }
+}
+
+/// Checks the proof, and what it gives.
+fn bindings(context: &Context, method: &AuthMethod, login: &Login) -> Result<Bindings, AclError> {
+    let broken = |reason: String| AclError::BrokenMethod {
+        name: method.name.clone(),
+        reason,
+    };
+    let refused = |reason: String| AclError::BearerRefused {
+        method: method.name.clone(),
+        reason,
+    };
+    if method.r#type != AuthMethod::JWT {
+        return Err(AclError::UnsupportedMethod {
+            name: method.name.clone(),
+            kind: method.r#type.clone(),
+        });
+    }
+    let config = method.jwt().map_err(|error| broken(error.to_string()))?;
+    let bearer = login.bearer.expose();
+    if bearer.is_empty() || bearer.len() > MAX_BEARER {
+        return Err(refused(format!(
+            "the bearer token has {} bytes, and must have 1 to {MAX_BEARER}",
+            bearer.len()
+        )));
+    }
+    let claims = verify_signature(&config, bearer).map_err(|error| match error {
+        SignatureError::Key(_) => broken(error.to_string()),
+        error => refused(error.to_string()),
+    })?;
+    config
+        .verify_claims(&claims, context.clock.now())
+        .map_err(|error| refused(error.to_string()))?;
+    let rules = context.store.state().binding_rules(&method.name);
+    let rules = rules.iter().map(AsRef::as_ref);
+    let bindings = bind(rules, &config.project(&claims), &context.config.datacenter)
+        .map_err(|error| broken(error.to_string()))?;
+    if bindings.is_empty() {
+        return Err(AclError::NoBinding {
+            method: method.name.clone(),
+        });
+    }
+    Ok(bindings)
+}
+
+fn token(context: &Context, method: &AuthMethod, bindings: &Bindings, login: &Login) -> Token {
+    let now = context.clock.now();
+    let ttl = method.max_token_ttl;
+    let description = if login.meta.is_empty() {
+        DESCRIPTION.to_owned()
+    } else {
+        format!("{DESCRIPTION}: {}", serde_json::json!(login.meta))
+    };
+    Token {
+        accessor_id: Uuid::new_v4().to_string(),
+        secret_id: Secret::new(Uuid::new_v4().to_string()),
+        description,
+        policies: bindings.policies.clone(),
+        service_identities: bindings.service_identities.clone(),
+        node_identities: bindings.node_identities.clone(),
+        local: method.token_locality == TokenLocality::Local,
+        auth_method: method.name.clone(),
+        expiration_time: (!ttl.is_zero()).then(|| now + ttl),
+        create_time: Some(now),
+        ..Token::default()
+    }
+}
+
+/// Ends a token that a login made. A token that does not exist (any more) is no error.
+///
+/// # Errors
+/// [`AclError::NotALogin`] for tokens that people made.
+pub(crate) fn logout(context: &Context, token: &str) -> Result<(), AclError> {
+    if !context.config.acl.enabled {
+        return Err(AclError::Disabled);
+    }
+    if token.is_empty() {
+        let text = "the logout names no token: send the secret of the token to end";
+        return Err(AclError::BadRequest(text.to_owned()));
+    }
+    let state = context.store.state();
+    let Some(held) = state.token_by_secret(token) else {
+        return Ok(());
+    };
+    if held.auth_method.is_empty() {
+        return Err(AclError::NotALogin);
+    }
+    let key = TokenKey::Secret(Secret::new(token));
+    context.store.apply(Command::DeleteToken(key))?;
+    tracing::info!(
+        auth_method = held.auth_method,
+        accessor = held.accessor_id,
+        "logout"
+    );
+    Ok(())
+}

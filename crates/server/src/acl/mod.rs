@@ -1,0 +1,101 @@
+//! Access control at work: what a request's token allows, and how logins become tokens. The rules
+//! themselves are values of [`legate_model::acl`].
+
+mod error;
+mod jwt;
+mod login;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use legate_model::acl::{ANONYMOUS_SECRET, Authorizer, PolicyLink, Token};
+use legate_runtime::{BoxError, CancellationToken};
+use legate_store::{Command, TokenKey};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::config::ServerConfig;
+use crate::context::Context;
+pub(crate) use error::AclError;
+pub(crate) use login::{Login, login, logout};
+
+/// The public id of the token from the settings. It is always the same, so that a changed secret
+/// replaces the old one.
+const INITIAL_ACCESSOR: &str = "00000000-0000-0000-0000-000000000003";
+
+/// How often expired tokens are removed. They are refused from the moment they expire.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Whether a secret stands for the absence of a token.
+pub(crate) fn is_anonymous(token: &str) -> bool {
+    token.is_empty() || token == ANONYMOUS_SECRET
+}
+
+/// What the token with this secret allows. An empty secret is the anonymous token, which exists
+/// also when it is not stored.
+///
+/// # Errors
+/// [`AclError::NotFound`] when no token has this secret, or it has expired.
+pub(crate) fn resolve(context: &Context, token: &str) -> Result<Authorizer, AclError> {
+    let config = &context.config;
+    if !config.acl.enabled {
+        return Ok(Authorizer::manage_all());
+    }
+    let anonymous = is_anonymous(token);
+    let secret = if anonymous { ANONYMOUS_SECRET } else { token };
+    let state = context.store.state();
+    let held = state.token_by_secret(secret);
+    let authorizer =
+        |token: &Token| Authorizer::new(token, config.acl.default_policy, &config.datacenter);
+    match held {
+        Some(held) if !held.is_expired(context.clock.now()) => Ok(authorizer(held)),
+        None if anonymous => Ok(authorizer(&Token::anonymous())),
+        Some(_) | None => Err(AclError::NotFound),
+    }
+}
+
+/// The token that may do everything, as the settings give it.
+pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<Token> {
+    let acl = &config.acl;
+    let secret = acl.initial_management.as_ref().filter(|_| acl.enabled)?;
+    Some(Token {
+        accessor_id: INITIAL_ACCESSOR.to_owned(),
+        secret_id: secret.clone(),
+        description: "Initial Management Token".to_owned(),
+        policies: vec![PolicyLink::global_management()],
+        create_time: Some(now),
+        ..Token::default()
+    })
+}
+
+/// Removes tokens that have expired, until `stop`.
+///
+/// # Errors
+/// Never: a token that cannot be removed is tried again.
+pub(crate) async fn sweep(context: Arc<Context>, stop: CancellationToken) -> Result<(), BoxError> {
+    if !context.config.acl.enabled {
+        return Ok(());
+    }
+    let mut rounds = interval(SWEEP);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(rounds.tick()).await.is_some() {
+        remove_expired(&context);
+    }
+    Ok(())
+}
+
+fn remove_expired(context: &Context) {
+    let now = context.clock.now();
+    for token in context.store.state().tokens() {
+        if !token.is_expired(now) {
+            continue;
+        }
+        let accessor = token.accessor_id.clone();
+        let removed = context
+            .store
+            .apply(Command::DeleteToken(TokenKey::Accessor(accessor.clone())));
+        match removed {
+            Ok(_) => tracing::debug!(accessor, "expired token removed"),
+            Err(error) => tracing::warn!(accessor, %error, "expired token not removed"),
+        }
+    }
+}

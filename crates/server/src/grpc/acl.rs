@@ -1,0 +1,57 @@
+//! `ACLService`: login and logout.
+
+use std::sync::Arc;
+
+use legate_api::acl::acl_service_server::AclService;
+use legate_api::acl::{LoginRequest, LoginResponse, LoginToken, LogoutRequest, LogoutResponse};
+use legate_model::Secret;
+use tonic::{Request, Response, Status};
+
+use super::auth;
+use crate::acl::{self, Login};
+use crate::context::Context;
+
+pub(super) struct Service {
+    context: Arc<Context>,
+}
+
+impl Service {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
+}
+
+#[tonic::async_trait]
+impl AclService for Service {
+    async fn login(
+        &self,
+        request: Request<LoginRequest>,
+    ) -> Result<Response<LoginResponse>, Status> {
+        let request = request.into_inner();
+        auth::only_here(&self.context, &request.datacenter)?;
+        auth::only_default("namespace", &request.namespace)?;
+        auth::only_default("partition", &request.partition)?;
+        let login = Login {
+            auth_method: request.auth_method,
+            bearer: Secret::new(request.bearer_token),
+            meta: request.meta.into_iter().collect(),
+        };
+        let token = acl::login(&self.context, &login).map_err(auth::status)?;
+        Ok(Response::new(LoginResponse {
+            token: Some(LoginToken {
+                accessor_id: token.accessor_id.clone(),
+                secret_id: token.secret_id.expose().to_owned(),
+            }),
+        }))
+    }
+
+    async fn logout(
+        &self,
+        request: Request<LogoutRequest>,
+    ) -> Result<Response<LogoutResponse>, Status> {
+        let request = request.into_inner();
+        auth::only_here(&self.context, &request.datacenter)?;
+        acl::logout(&self.context, &request.token).map_err(auth::status)?;
+        Ok(Response::new(LogoutResponse {}))
+    }
+}

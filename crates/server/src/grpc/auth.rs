@@ -1,0 +1,87 @@
+//! Who calls, and what an ACL error is in gRPC.
+
+use legate_api::metadata;
+use legate_model::DEFAULT_TENANCY;
+use legate_model::acl::Authorizer;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+use crate::acl::{self, AclError};
+use crate::context::Context;
+
+/// The token of a call; empty when there is none.
+pub(super) fn token(metadata: &MetadataMap) -> &str {
+    text(metadata, metadata::TOKEN)
+}
+
+/// The namespace and partition of a call must be the ones that exist.
+pub(super) fn check_tenancy(metadata: &MetadataMap) -> Result<(), Status> {
+    for key in [metadata::NAMESPACE, metadata::PARTITION] {
+        only_default(key, text(metadata, key))?;
+    }
+    Ok(())
+}
+
+/// Refuses a namespace or partition other than the one that exists.
+pub(super) fn only_default(field: &str, value: &str) -> Result<(), Status> {
+    if value.is_empty() || value == DEFAULT_TENANCY {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!(
+        "{field} is {value:?}: only {DEFAULT_TENANCY:?} is served; leave it out"
+    )))
+}
+
+/// Refuses a datacenter other than this server's.
+pub(super) fn only_here(context: &Context, datacenter: &str) -> Result<(), Status> {
+    let here = &context.config.datacenter;
+    if datacenter.is_empty() || datacenter == here {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!(
+        "datacenter {datacenter:?} is not served here: this server is of datacenter {here:?}"
+    )))
+}
+
+fn text<'a>(metadata: &'a MetadataMap, key: &str) -> &'a str {
+    let value = metadata.get(key);
+    value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+/// What the token allows.
+pub(super) fn authorizer(context: &Context, token: &str) -> Result<Authorizer, Status> {
+    acl::resolve(context, token).map_err(status)
+}
+
+/// Lets any token pass that exists, but not the absence of one.
+pub(super) fn any_valid_token(context: &Context, token: &str) -> Result<(), Status> {
+    if context.config.acl.enabled && acl::is_anonymous(token) {
+        return Err(status(AclError::Anonymous));
+    }
+    authorizer(context, token).map(|_| ())
+}
+
+/// The token lacks a permission, such as `service:write`, on something.
+pub(super) fn denied(permission: &str, name: &str) -> Status {
+    Status::permission_denied(format!(
+        "Permission denied: the token lacks permission '{permission}' on {name:?}"
+    ))
+}
+
+/// The status that a client is told an ACL error with.
+pub(super) fn status(error: AclError) -> Status {
+    let code = match &error {
+        AclError::NotFound | AclError::Anonymous | AclError::BearerRefused { .. } => {
+            Code::Unauthenticated
+        }
+        AclError::Disabled | AclError::BrokenMethod { .. } => Code::FailedPrecondition,
+        AclError::UnknownMethod { .. }
+        | AclError::UnsupportedMethod { .. }
+        | AclError::BadRequest(_) => Code::InvalidArgument,
+        AclError::NoBinding { .. } | AclError::NotALogin => Code::PermissionDenied,
+        AclError::Store(_) => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}

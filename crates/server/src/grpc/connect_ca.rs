@@ -1,0 +1,148 @@
+//! `ConnectCAService`: the mesh's roots, and leaf certificates for who may have them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::stream;
+use legate_api::connectca::connect_ca_service_server::ConnectCaService;
+use legate_api::connectca::{
+    CaRoot, SignRequest, SignResponse, WatchRootsRequest, WatchRootsResponse,
+};
+use legate_ca::CaError;
+use legate_model::acl::Authorizer;
+use legate_model::{CaRoots, SpiffeId};
+use legate_runtime::CancellationToken;
+use legate_store::{Topic, TopicWatch};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::auth;
+use super::discovery::{stopping, token_lost};
+use crate::context::Context;
+
+pub(super) struct Service {
+    context: Arc<Context>,
+    stop: CancellationToken,
+}
+
+impl Service {
+    pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
+        Self { context, stop }
+    }
+
+    /// Whether the holder of `access` may have a certificate with this identity.
+    fn authorise(&self, id: &SpiffeId, access: &Authorizer) -> Result<(), Status> {
+        let here = &self.context.config.datacenter;
+        match id {
+            SpiffeId::Service { service, .. } if access.service_write(service) => Ok(()),
+            SpiffeId::Service { service, .. } => Err(auth::denied("service:write", service)),
+            SpiffeId::MeshGateway { .. } if access.mesh_write() => Ok(()),
+            SpiffeId::MeshGateway { .. } => Err(auth::denied("mesh:write", here)),
+            SpiffeId::Server { .. } if access.acl_write() => Ok(()),
+            SpiffeId::Server { .. } => Err(auth::denied("acl:write", here)),
+            SpiffeId::Signing { .. } => Err(Status::invalid_argument(
+                "invalid CSR: it names the authority itself",
+            )),
+        }
+    }
+}
+
+/// The requester is told what is wrong with the request; what is wrong here goes to the log.
+fn sign_status(error: &CaError) -> Status {
+    if error.is_invalid_request() {
+        return Status::invalid_argument(error.to_string());
+    }
+    tracing::error!(%error, "a certificate could not be signed");
+    Status::internal("the certificate could not be signed; see the server's log")
+}
+
+#[tonic::async_trait]
+impl ConnectCaService for Service {
+    type WatchRootsStream = Pin<Box<dyn Stream<Item = Result<WatchRootsResponse, Status>> + Send>>;
+
+    async fn watch_roots(
+        &self,
+        request: Request<WatchRootsRequest>,
+    ) -> Result<Response<Self::WatchRootsStream>, Status> {
+        let token = auth::token(request.metadata()).to_owned();
+        auth::any_valid_token(&self.context, &token)?;
+        let watch = RootsWatch {
+            topics: self.context.store.watch([Topic::CaRoots]),
+            context: self.context.clone(),
+            stop: self.stop.clone(),
+            token,
+            sent: None,
+        };
+        let responses = stream::unfold(Some(watch), |watch| async {
+            let mut watch = watch?;
+            match watch.next().await {
+                Ok(response) => Some((Ok(response), Some(watch))),
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        Ok(Response::new(Box::pin(responses)))
+    }
+
+    async fn sign(&self, request: Request<SignRequest>) -> Result<Response<SignResponse>, Status> {
+        let access = auth::authorizer(&self.context, auth::token(request.metadata()))?;
+        let csr = request.into_inner().csr;
+        if csr.is_empty() {
+            return Err(Status::invalid_argument("CSR is required"));
+        }
+        let ca = &self.context.ca;
+        let id = ca.csr_identity(&csr).map_err(|error| sign_status(&error))?;
+        self.authorise(&id, &access)?;
+        let (_, cert_pem) = ca.sign_csr(&csr).map_err(|error| sign_status(&error))?;
+        Ok(Response::new(SignResponse { cert_pem }))
+    }
+}
+
+/// One watch of the roots.
+struct RootsWatch {
+    topics: TopicWatch,
+    context: Arc<Context>,
+    stop: CancellationToken,
+    token: String,
+    sent: Option<Arc<CaRoots>>,
+}
+
+impl RootsWatch {
+    /// The roots at once, then after each change.
+    async fn next(&mut self) -> Result<WatchRootsResponse, Status> {
+        loop {
+            let Some(roots) = self.context.store.state().ca_roots() else {
+                return Err(Status::failed_precondition(
+                    "Connect CA is not yet initialized",
+                ));
+            };
+            if self.sent.as_ref() != Some(&roots) {
+                let response = response(&roots);
+                self.sent = Some(roots);
+                return Ok(response);
+            }
+            tokio::select! {
+                () = self.topics.changed() => {}
+                () = self.stop.cancelled() => return Err(stopping()),
+                status = token_lost(&self.context, &self.token) => return Err(status),
+            }
+        }
+    }
+}
+
+fn response(roots: &CaRoots) -> WatchRootsResponse {
+    let root = |root: &legate_model::CaRoot| CaRoot {
+        id: root.id.clone(),
+        name: root.name.clone(),
+        serial_number: root.serial_number,
+        signing_key_id: root.signing_key_id.clone(),
+        root_cert: root.root_cert.clone(),
+        intermediate_certs: root.intermediate_certs.clone(),
+        active: root.active,
+        rotated_out_at: None,
+    };
+    WatchRootsResponse {
+        active_root_id: roots.active_root_id.clone(),
+        trust_domain: roots.trust_domain.clone(),
+        roots: roots.roots.iter().map(root).collect(),
+    }
+}

@@ -1,0 +1,125 @@
+//! `DataplaneService`: what a sidecar needs to know before it starts its Envoy.
+
+use std::sync::Arc;
+
+use legate_api::dataplane::dataplane_service_server::DataplaneService;
+use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
+use legate_api::dataplane::{
+    DataplaneFeatureSupport, DataplaneFeatures, GetEnvoyBootstrapParamsRequest,
+    GetEnvoyBootstrapParamsResponse, GetSupportedDataplaneFeaturesRequest,
+    GetSupportedDataplaneFeaturesResponse,
+};
+use legate_api::json;
+use legate_model::{CheckServiceNode, DEFAULT_TENANCY};
+use legate_proxycfg::merge_central_config;
+use legate_store::State;
+use tonic::{Request, Response, Status};
+
+use super::{access_logs, auth};
+use crate::context::Context;
+
+/// Every feature that a dataplane may ask for, and whether this server has it.
+const FEATURES: [(DataplaneFeatures, bool); 4] = [
+    (DataplaneFeatures::WatchServers, true),
+    (DataplaneFeatures::EdgeCertificateManagement, true),
+    (DataplaneFeatures::EnvoyBootstrapConfiguration, true),
+    (DataplaneFeatures::Fips, false),
+];
+
+pub(super) struct Service {
+    context: Arc<Context>,
+}
+
+impl Service {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
+}
+
+#[tonic::async_trait]
+impl DataplaneService for Service {
+    async fn get_supported_dataplane_features(
+        &self,
+        request: Request<GetSupportedDataplaneFeaturesRequest>,
+    ) -> Result<Response<GetSupportedDataplaneFeaturesResponse>, Status> {
+        auth::any_valid_token(&self.context, auth::token(request.metadata()))?;
+        let support = |(feature, supported): (DataplaneFeatures, bool)| DataplaneFeatureSupport {
+            feature_name: feature.into(),
+            supported,
+        };
+        Ok(Response::new(GetSupportedDataplaneFeaturesResponse {
+            supported_dataplane_features: FEATURES.map(support).into(),
+        }))
+    }
+
+    async fn get_envoy_bootstrap_params(
+        &self,
+        request: Request<GetEnvoyBootstrapParamsRequest>,
+    ) -> Result<Response<GetEnvoyBootstrapParamsResponse>, Status> {
+        let access = auth::authorizer(&self.context, auth::token(request.metadata()))?;
+        let request = request.into_inner();
+        auth::only_default("namespace", &request.namespace)?;
+        auth::only_default("partition", &request.partition)?;
+        let state = self.context.store.state();
+        let found = find(&state, &request)?;
+        let service = &found.service.service;
+        if !access.service_read(service) {
+            return Err(auth::denied("service:read", service));
+        }
+        let merged = merge_central_config(&found.service, &state);
+        let identity = merged.identity().to_owned();
+        #[expect(deprecated, reason = "older dataplanes read the old name of identity")]
+        let response = GetEnvoyBootstrapParamsResponse {
+            service: identity.clone(),
+            identity,
+            namespace: DEFAULT_TENANCY.to_owned(),
+            partition: DEFAULT_TENANCY.to_owned(),
+            datacenter: self.context.config.datacenter.clone(),
+            config: Some(json::to_struct(&merged.proxy.config)),
+            node_name: found.node.node.clone(),
+            access_logs: access_logs::of(&merged.proxy.access_logs),
+        };
+        Ok(Response::new(response))
+    }
+}
+
+/// The registration that the request names by node and ID.
+fn find(
+    state: &State,
+    request: &GetEnvoyBootstrapParamsRequest,
+) -> Result<CheckServiceNode, Status> {
+    #[expect(deprecated, reason = "older dataplanes send the old name of proxy_id")]
+    let proxy = if request.service_id.is_empty() {
+        &request.proxy_id
+    } else {
+        &request.service_id
+    };
+    let node = match &request.node_spec {
+        Some(NodeSpec::NodeId(id)) if !id.is_empty() => state
+            .node_by_id(id)
+            .ok_or_else(|| no_node("ID", id, "service-node-id"))?,
+        Some(NodeSpec::NodeName(name)) if !name.is_empty() => state
+            .node(name)
+            .ok_or_else(|| no_node("name", name, "service-node-name"))?,
+        _ => {
+            return Err(Status::invalid_argument(
+                "Node ID or name required to lookup the service: set service-node-name or \
+                 service-node-id of the dataplane",
+            ));
+        }
+    };
+    state.instance(&node.node, proxy).ok_or_else(|| {
+        Status::not_found(format!(
+            "Service not found: no service with ID {proxy:?} is registered on node {:?}; register \
+             the proxy first, or correct the dataplane's setting proxy-service-id",
+            node.node
+        ))
+    })
+}
+
+fn no_node(by: &str, value: &str, setting: &str) -> Status {
+    Status::not_found(format!(
+        "node not found: the catalog has no node with {by} {value:?}; register the proxy first, or \
+         correct the dataplane's setting {setting}"
+    ))
+}

@@ -1,0 +1,98 @@
+//! `ServerDiscoveryService`: which servers a dataplane can use. There is one: this.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::stream;
+use legate_api::serverdiscovery::server_discovery_service_server::ServerDiscoveryService;
+use legate_api::serverdiscovery::{Server, WatchServersRequest, WatchServersResponse};
+use legate_runtime::CancellationToken;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::{AUTH_CHECK, auth};
+use crate::context::Context;
+
+pub(super) struct Service {
+    context: Arc<Context>,
+    stop: CancellationToken,
+}
+
+impl Service {
+    pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
+        Self { context, stop }
+    }
+
+    /// The set of servers never changes while this one runs.
+    fn servers(&self) -> WatchServersResponse {
+        let config = &self.context.config;
+        WatchServersResponse {
+            servers: vec![Server {
+                id: config.node_name.clone(),
+                address: config.advertise.to_string(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            }],
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl ServerDiscoveryService for Service {
+    type WatchServersStream =
+        Pin<Box<dyn Stream<Item = Result<WatchServersResponse, Status>> + Send>>;
+
+    async fn watch_servers(
+        &self,
+        request: Request<WatchServersRequest>,
+    ) -> Result<Response<Self::WatchServersStream>, Status> {
+        let token = auth::token(request.metadata()).to_owned();
+        auth::any_valid_token(&self.context, &token)?;
+        let (context, stop) = (self.context.clone(), self.stop.clone());
+        let end = async move {
+            let end = tokio::select! {
+                () = stop.cancelled() => stopping(),
+                end = token_lost(&context, &token) => end,
+            };
+            Some((Err(end), Step::Done))
+        };
+        let first = Step::First(self.servers(), Box::pin(end));
+        let responses = stream::unfold(first, |step| async {
+            match step {
+                Step::First(servers, end) => Some((Ok(servers), Step::Wait(end))),
+                Step::Wait(end) => end.await,
+                Step::Done => None,
+            }
+        });
+        Ok(Response::new(Box::pin(responses)))
+    }
+}
+
+type Last = Option<(Result<WatchServersResponse, Status>, Step)>;
+
+/// Where a watch stands: one message at once, then nothing until it ends with an error.
+enum Step {
+    First(
+        WatchServersResponse,
+        Pin<Box<dyn Future<Output = Last> + Send>>,
+    ),
+    Wait(Pin<Box<dyn Future<Output = Last> + Send>>),
+    Done,
+}
+
+/// Waits until the token that opened a stream is no longer good.
+pub(super) async fn token_lost(context: &Context, token: &str) -> Status {
+    let mut checks = interval_at(Instant::now() + AUTH_CHECK, AUTH_CHECK);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        checks.tick().await;
+        if let Err(status) = auth::any_valid_token(context, token) {
+            return status;
+        }
+    }
+}
+
+/// What ends a stream when the server stops.
+pub(super) fn stopping() -> Status {
+    Status::unavailable("this server is stopping; connect to another")
+}

@@ -1,0 +1,49 @@
+//! `DNSService`: DNS messages over gRPC, for dataplanes that answer DNS beside an application.
+
+use std::sync::Arc;
+
+use legate_api::dns::dns_service_server::DnsService;
+use legate_api::dns::{Protocol, QueryRequest, QueryResponse};
+use tonic::{Request, Response, Status};
+
+use super::auth;
+use crate::context::Context;
+use crate::dns::{self, Transport};
+
+pub(super) struct Service {
+    context: Arc<Context>,
+}
+
+impl Service {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
+}
+
+#[tonic::async_trait]
+impl DnsService for Service {
+    async fn query(
+        &self,
+        request: Request<QueryRequest>,
+    ) -> Result<Response<QueryResponse>, Status> {
+        auth::check_tenancy(request.metadata())?;
+        let token = auth::token(request.metadata()).to_owned();
+        let request = request.into_inner();
+        let transport = match request.protocol() {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+            Protocol::UnsetUnspecified => {
+                return Err(Status::invalid_argument(
+                    "protocol is not set: it must be PROTOCOL_TCP or PROTOCOL_UDP",
+                ));
+            }
+        };
+        match dns::query(&self.context, &token, &request.msg, transport) {
+            Ok(Some(msg)) => Ok(Response::new(QueryResponse { msg: msg.into() })),
+            Ok(None) => Err(Status::invalid_argument(
+                "msg is a DNS response: only queries are answered",
+            )),
+            Err(error) => Err(Status::internal(error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The gRPC services of a running server, called over real connections.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
+use legate_api::connectca::{SignRequest, WatchRootsRequest};
+use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
+use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
+use legate_api::dataplane::{GetEnvoyBootstrapParamsRequest, GetSupportedDataplaneFeaturesRequest};
+use legate_api::json;
+use legate_api::serverdiscovery::WatchServersRequest;
+use legate_api::serverdiscovery::server_discovery_service_client::ServerDiscoveryServiceClient;
+use legate_identity::{CertificateInfo, tls};
+use legate_model::{ConfigEntry, Node, ProxyDefaults, ServiceInstance, ServiceKind};
+use legate_server::{Parts, Server, ServerConfig};
+use legate_store::{Command, Registration};
+use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request};
+
+pub(crate) const NODE_ID: &str = "8f1d5b1e-7c8c-4f0a-8a61-5d6f1f5c9a01";
+pub(crate) const STOP: Duration = Duration::from_secs(10);
+
+/// A server that serves gRPC without TLS, and what `change` adds.
+pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> Server {
+    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let mut config = ServerConfig {
+        http: None,
+        grpc: Some(free),
+        grpc_tls: None,
+        dns: None,
+        update_coalesce: Duration::from_millis(10),
+        ..ServerConfig::default()
+    };
+    change(&mut config);
+    Server::start(config, Parts::default()).await.unwrap()
+}
+
+pub(crate) async fn channel(server: &Server) -> Channel {
+    let uri = format!("http://{}", server.grpc_addr().unwrap());
+    Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
+}
+
+/// A request with a token; an empty one is left out.
+pub(crate) fn with_token<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    if !token.is_empty() {
+        let value = token.parse().unwrap();
+        request.metadata_mut().insert("x-consul-token", value);
+    }
+    request
+}
+
+/// Registers an instance on the node `vm-1`.
+pub(crate) fn register(server: &Server, service: ServiceInstance) {
+    let registration = Registration {
+        node: Node {
+            id: NODE_ID.to_owned(),
+            node: "vm-1".to_owned(),
+            address: "10.0.0.1".to_owned(),
+            datacenter: "dc1".to_owned(),
+            ..Node::default()
+        },
+        service: Some(service),
+        checks: Vec::new(),
+        skip_node_update: false,
+    };
+    let command = Command::Register(Box::new(registration));
+    server.store().apply(command).unwrap();
+}
+
+/// The sidecar of a service.
+pub(crate) fn sidecar(destination: &str) -> ServiceInstance {
+    let mut proxy = ServiceInstance {
+        kind: ServiceKind::ConnectProxy,
+        id: format!("{destination}-1-sidecar-proxy"),
+        service: format!("{destination}-sidecar-proxy"),
+        port: 20_000,
+        ..ServiceInstance::default()
+    };
+    proxy.proxy.destination_service_name = destination.to_owned();
+    proxy.proxy.local_service_port = 8_080;
+    proxy
+}
+
+fn params(node: Option<NodeSpec>, proxy: &str) -> GetEnvoyBootstrapParamsRequest {
+    GetEnvoyBootstrapParamsRequest {
+        node_spec: node,
+        proxy_id: proxy.to_owned(),
+        ..Default::default()
+    }
+}
+
+fn by_name(name: &str) -> Option<NodeSpec> {
+    Some(NodeSpec::NodeName(name.to_owned()))
+}
+
+#[tokio::test]
+async fn every_feature_is_listed() {
+    let server = start(|_| {}).await;
+    let mut client = DataplaneServiceClient::new(channel(&server).await);
+    let request = GetSupportedDataplaneFeaturesRequest {};
+    let features = client.get_supported_dataplane_features(request).await;
+    let features = features.unwrap().into_inner().supported_dataplane_features;
+    let listed: Vec<(i32, bool)> = features
+        .iter()
+        .map(|one| (one.feature_name, one.supported))
+        .collect();
+    assert_eq!(listed, [(1, true), (2, true), (3, true), (4, false)]);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn bootstrap_parameters_are_the_merged_registration() {
+    let server = start(|_| {}).await;
+    let mut proxy = sidecar("web");
+    let own = json!({"envoy_prometheus_bind_addr": "0.0.0.0:9102"});
+    proxy.proxy.config = own.as_object().unwrap().clone();
+    register(&server, proxy);
+    let central = json!({"local_connect_timeout_ms": 1234, "envoy_prometheus_bind_addr": "x"});
+    let entry = ConfigEntry::ProxyDefaults(ProxyDefaults {
+        name: ProxyDefaults::NAME.to_owned(),
+        config: central.as_object().unwrap().clone(),
+        ..ProxyDefaults::default()
+    });
+    let entry = Box::new(entry);
+    let command = Command::UpsertConfigEntry { entry, cas: None };
+    server.store().apply(command).unwrap();
+
+    let mut client = DataplaneServiceClient::new(channel(&server).await);
+    let by_id = Some(NodeSpec::NodeId(NODE_ID.to_owned()));
+    for node in [by_name("vm-1"), by_id] {
+        let answer = client
+            .get_envoy_bootstrap_params(params(node, "web-1-sidecar-proxy"))
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(answer.identity, "web");
+        assert_eq!(answer.node_name, "vm-1");
+        assert_eq!(answer.datacenter, "dc1");
+        assert_eq!(
+            (answer.namespace.as_str(), answer.partition.as_str()),
+            ("default", "default")
+        );
+        assert_eq!(answer.access_logs, Vec::<String>::new());
+        let config = json::from_struct(&answer.config.unwrap());
+        assert_eq!(config["local_connect_timeout_ms"], 1234);
+        assert_eq!(config["envoy_prometheus_bind_addr"], "0.0.0.0:9102");
+    }
+
+    #[expect(deprecated, reason = "older dataplanes send both names")]
+    let old = GetEnvoyBootstrapParamsRequest {
+        service_id: "web-1-sidecar-proxy".to_owned(),
+        ..params(by_name("vm-1"), "ignored")
+    };
+    let answer = client.get_envoy_bootstrap_params(old).await.unwrap();
+    #[expect(deprecated, reason = "older dataplanes read the old name")]
+    let service = answer.into_inner().service;
+    assert_eq!(service, "web");
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
+    let server = start(|_| {}).await;
+    register(&server, sidecar("web"));
+    let mut client = DataplaneServiceClient::new(channel(&server).await);
+    let foreign = GetEnvoyBootstrapParamsRequest {
+        namespace: "team".to_owned(),
+        ..params(by_name("vm-1"), "web-1-sidecar-proxy")
+    };
+    for (request, code, hint) in [
+        (
+            params(None, "x"),
+            Code::InvalidArgument,
+            "service-node-name",
+        ),
+        (
+            params(by_name(""), "x"),
+            Code::InvalidArgument,
+            "service-node-name",
+        ),
+        (
+            params(by_name("vm-9"), "x"),
+            Code::NotFound,
+            "service-node-name",
+        ),
+        (
+            params(by_name("vm-1"), "x"),
+            Code::NotFound,
+            "proxy-service-id",
+        ),
+        (foreign, Code::InvalidArgument, "namespace"),
+    ] {
+        let status = client
+            .get_envoy_bootstrap_params(request)
+            .await
+            .unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(hint), "{status}");
+    }
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn servers_are_told_at_once_and_until_the_end() {
+    let server = start(|config| config.advertise = "192.0.2.7".parse().unwrap()).await;
+    let address = server.grpc_addr().unwrap();
+    let mut client = ServerDiscoveryServiceClient::new(channel(&server).await);
+    let watch = client
+        .watch_servers(WatchServersRequest { wan: false })
+        .await;
+    let mut watch = watch.unwrap().into_inner();
+    let first = watch.message().await.unwrap().unwrap();
+    let addresses: Vec<&str> = first
+        .servers
+        .iter()
+        .map(|one| one.address.as_str())
+        .collect();
+    assert_eq!(addresses, ["192.0.2.7"]);
+
+    let (end, stopped) = tokio::join!(watch.message(), server.stop(STOP));
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+    stopped.unwrap();
+    // The port is free again at once.
+    let next = start(|config| config.grpc = Some(address)).await;
+    assert_eq!(next.grpc_addr(), Some(address));
+    next.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_does_not_hold_up_the_stop() {
+    let server = start(|_| {}).await;
+    let mut client = ServerDiscoveryServiceClient::new(channel(&server).await);
+    let request = WatchServersRequest { wan: false };
+    let unread = client.watch_servers(request).await.unwrap();
+    let silent = TcpStream::connect(server.grpc_addr().unwrap())
+        .await
+        .unwrap();
+    server.stop(STOP).await.unwrap();
+    drop((unread, silent));
+}
+
+#[tokio::test]
+async fn roots_are_told_and_leaves_are_signed() {
+    let server = start(|_| {}).await;
+    let mut client = ConnectCaServiceClient::new(channel(&server).await);
+    let roots = client.watch_roots(WatchRootsRequest {}).await.unwrap();
+    let roots = roots.into_inner().message().await.unwrap().unwrap();
+    let domain = server.ca().trust_domain();
+    assert_eq!(roots.trust_domain, domain.as_str());
+    let [root] = &roots.roots[..] else {
+        panic!("{roots:?}");
+    };
+    assert!(root.active && root.id == roots.active_root_id);
+
+    let uri = |path: &str| format!("spiffe://{domain}/{path}");
+    let web = uri("ns/default/dc/dc1/svc/web");
+    let signed = client
+        .sign(SignRequest { csr: csr(&[&web]) })
+        .await
+        .unwrap();
+    let leaf = CertificateInfo::from_pem(&signed.into_inner().cert_pem).unwrap();
+    assert_eq!(leaf.uris, [web.as_str()]);
+    assert_eq!(leaf.authority_key_id.as_ref(), Some(&root.signing_key_id));
+
+    let elsewhere = uri("ns/default/dc/dc2/svc/web");
+    let foreign = "spiffe://other.consul/ns/default/dc/dc1/svc/web";
+    for bad in [
+        String::new(),
+        "nonsense".to_owned(),
+        csr(&[]),
+        csr(&[&web, &web.replace("web", "api")]),
+        csr(&[&elsewhere]),
+        csr(&[foreign]),
+        csr(&["https://example.com"]),
+        csr(&[&format!("spiffe://{domain}")]),
+    ] {
+        let status = client.sign(SignRequest { csr: bad }).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    }
+    server.stop(STOP).await.unwrap();
+}
+
+/// A signing request for these URIs.
+pub(crate) fn csr(uris: &[&str]) -> String {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let mut params = CertificateParams::default();
+    let names = uris
+        .iter()
+        .map(|uri| SanType::URI((*uri).try_into().unwrap()));
+    params.subject_alt_names = names.collect();
+    params.serialize_request(&key).unwrap().pem().unwrap()
+}
+
+#[tokio::test]
+async fn tls_serves_the_same_with_the_certificate_of_the_mesh() {
+    let free = "127.0.0.1:0".parse().unwrap();
+    let server = start(|config| config.grpc_tls = Some(free)).await;
+    let address = server.grpc_tls_addr().unwrap();
+    // Clients that never begin the handshake are in nobody's way.
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let channel = tls_channel(&server, "server.dc1.consul").await.unwrap();
+    let mut client = DataplaneServiceClient::new(channel);
+    let request = GetSupportedDataplaneFeaturesRequest {};
+    client
+        .get_supported_dataplane_features(request)
+        .await
+        .unwrap();
+    let wrong_name = tls_channel(&server, "server.dc9.consul").await;
+    assert!(wrong_name.is_err());
+    server.stop(STOP).await.unwrap();
+    drop(silent);
+}
+
+async fn tls_channel(server: &Server, name: &str) -> Result<Channel, tonic::transport::Error> {
+    let roots = server.store().state().ca_roots().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, roots.bundle_pem()).unwrap();
+    let config = tls::client_config(&tls::ClientTls {
+        ca: Some(file),
+        alpn_h2: true,
+        ..tls::ClientTls::default()
+    });
+    let connector = TlsConnector::from(config.unwrap());
+    let name = tls::server_name(name).unwrap();
+    let address = server.grpc_tls_addr().unwrap();
+    let connect = tower::service_fn(move |_| {
+        let (connector, name) = (connector.clone(), name.clone());
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            let stream = connector.connect(name, stream).await?;
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_static("http://server");
+    endpoint.connect_with_connector(connect).await
+}

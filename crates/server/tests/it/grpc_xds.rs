@@ -1,0 +1,364 @@
+//! Delta xDS of a running server, with a client that says what an Envoy would say.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use legate_api::node::{BuildVersion, Node, SemanticVersion};
+use legate_api::rpc;
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, SECRET};
+use legate_model::acl::{ServiceIdentity, Token};
+use legate_model::{Secret, ServiceInstance, Upstream};
+use legate_server::Server;
+use legate_store::{Command, Deregistration, TokenKey};
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use crate::acl::deny_by_default;
+use crate::grpc::{STOP, channel, register, sidecar, start, with_token};
+
+const WEB_TOKEN: &str = "1c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One stream of the sidecar of `web`.
+struct Ads {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+}
+
+fn node(id: &str, node_name: &str) -> Node {
+    let name = Value {
+        kind: Some(Kind::StringValue(node_name.to_owned())),
+    };
+    Node {
+        id: id.to_owned(),
+        metadata: Some(Struct {
+            fields: [("node_name".to_owned(), name)].into(),
+        }),
+        ..Node::default()
+    }
+}
+
+/// The first request of a stream.
+fn first(type_url: &str) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        node: node("web-1-sidecar-proxy", "vm-1").encode_to_vec().into(),
+        ..named(type_url, &[])
+    }
+}
+
+fn named(type_url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: type_url.to_owned(),
+        resource_names_subscribe: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..Default::default()
+    }
+}
+
+impl Ads {
+    async fn open(server: &Server, token: &str) -> Result<Self, Status> {
+        let (requests, outbound) = mpsc::channel(16);
+        let mut client = AggregatedDiscoveryServiceClient::new(channel(server).await);
+        let request = with_token(ReceiverStream::new(outbound), token);
+        let responses = client.delta_aggregated_resources(request).await?;
+        Ok(Self {
+            requests,
+            responses: responses.into_inner(),
+        })
+    }
+
+    async fn send(&self, request: DeltaDiscoveryRequest) {
+        self.requests.send(request).await.unwrap();
+    }
+
+    async fn next(&mut self) -> Result<DeltaDiscoveryResponse, Status> {
+        let next = timeout(PATIENCE, self.responses.message()).await;
+        Ok(next
+            .expect("a response in time")?
+            .expect("the stream goes on"))
+    }
+
+    /// The next response, which is accepted.
+    async fn accept(&mut self) -> DeltaDiscoveryResponse {
+        let response = self.next().await.unwrap();
+        self.send(DeltaDiscoveryRequest {
+            response_nonce: response.nonce.clone(),
+            ..named(&response.type_url, &[])
+        })
+        .await;
+        response
+    }
+
+    /// How the stream ends after these requests.
+    async fn end_of(server: &Server, token: &str, request: DeltaDiscoveryRequest) -> Status {
+        let mut ads = match Self::open(server, token).await {
+            Ok(ads) => ads,
+            Err(status) => return status,
+        };
+        ads.send(request).await;
+        ads.next().await.unwrap_err()
+    }
+}
+
+fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
+    response
+        .resources
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect()
+}
+
+fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
+    let pair = |one: &legate_api::discovery::Resource| (one.name.clone(), one.version.clone());
+    response.resources.iter().map(pair).collect()
+}
+
+/// The sidecar of `web`, which calls `api`, and one sidecar of `api`.
+fn register_mesh(server: &Server) {
+    let mut web = sidecar("web");
+    web.proxy.upstreams = vec![Upstream {
+        destination_name: "api".to_owned(),
+        local_bind_port: 9_191,
+        ..Upstream::default()
+    }];
+    register(server, web);
+    register(server, api(20_001));
+}
+
+fn api(port: u16) -> ServiceInstance {
+    ServiceInstance {
+        id: format!("api-{port}-sidecar-proxy"),
+        port,
+        ..sidecar("api")
+    }
+}
+
+fn deregister(server: &Server, id: &str) {
+    let command = Command::Deregister(Deregistration {
+        node: "vm-1".to_owned(),
+        service_id: Some(id.to_owned()),
+        check_id: None,
+    });
+    server.store().apply(command).unwrap();
+}
+
+fn upstream_cluster(server: &Server) -> String {
+    format!("api.default.dc1.internal.{}", server.ca().trust_domain())
+}
+
+#[tokio::test]
+async fn an_envoy_gets_its_configuration_in_order_and_follows_changes() {
+    let server = start(|_| {}).await;
+    register_mesh(&server);
+    let cluster = upstream_cluster(&server);
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    let clusters = ads.accept().await;
+    assert_eq!(names(&clusters), [cluster.as_str(), "local_app"]);
+    assert_eq!(clusters.nonce, "00000001");
+    ads.send(named(ENDPOINT, &[&cluster])).await;
+    let endpoints = ads.accept().await;
+    assert_eq!(names(&endpoints), [cluster.as_str()]);
+    ads.send(named(LISTENER, &[])).await;
+    let listeners = ads.accept().await;
+    let [upstream, public] = names(&listeners)[..] else {
+        panic!("{listeners:?}");
+    };
+    assert_eq!(upstream, "api:127.0.0.1:9191");
+    assert!(public.starts_with("public_listener:"), "{public}");
+    ads.send(named(SECRET, &["leaf", "roots"])).await;
+    assert_eq!(names(&ads.accept().await), ["leaf", "roots"]);
+    assert_eq!(server.proxies().len(), 1);
+
+    register(&server, api(20_002));
+    let changed = ads.accept().await;
+    assert_eq!(
+        (changed.type_url.as_str(), names(&changed)),
+        (ENDPOINT, vec![cluster.as_str()])
+    );
+    assert_ne!(versions(&changed), versions(&endpoints));
+    deregister(&server, "api-20002-sidecar-proxy");
+    let back = ads.accept().await;
+    assert_eq!(versions(&back), versions(&endpoints));
+
+    drop(ads);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_gets_what_differs() {
+    let server = start(|_| {}).await;
+    register_mesh(&server);
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    let mut held = versions(&ads.accept().await);
+    drop(ads);
+
+    held.insert("gone".to_owned(), "1".to_owned());
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(DeltaDiscoveryRequest {
+        initial_resource_versions: held,
+        ..first(CLUSTER)
+    })
+    .await;
+    let nothing_new = ads.accept().await;
+    assert!(nothing_new.resources.is_empty() && nothing_new.removed_resources.is_empty());
+    let removed = ads.accept().await;
+    assert!(removed.resources.is_empty());
+    assert_eq!(removed.removed_resources, ["gone"]);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_update_waits_for_the_next_version() {
+    let server = start(|_| {}).await;
+    register_mesh(&server);
+    let cluster = upstream_cluster(&server);
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(DeltaDiscoveryRequest {
+        resource_names_subscribe: vec![cluster.clone()],
+        ..first(ENDPOINT)
+    })
+    .await;
+    let refused = ads.next().await.unwrap();
+    ads.send(DeltaDiscoveryRequest {
+        response_nonce: refused.nonce.clone(),
+        error_detail: Some(rpc::Status {
+            code: 13,
+            message: "malformed".to_owned(),
+            details: Vec::new(),
+        }),
+        ..named(ENDPOINT, &[])
+    })
+    .await;
+    register(&server, api(20_002));
+    let next = ads.accept().await;
+    assert_eq!(names(&next), [cluster.as_str()]);
+    assert_ne!(versions(&next), versions(&refused));
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_first_request_must_say_who_asks() {
+    let server = start(|_| {}).await;
+    register_mesh(&server);
+    register(&server, {
+        let mut nobody = sidecar("nobody");
+        nobody.proxy.destination_service_name = String::new();
+        nobody
+    });
+    let web = ServiceInstance {
+        id: "web-1".to_owned(),
+        service: "web".to_owned(),
+        port: 8_080,
+        ..ServiceInstance::default()
+    };
+    register(&server, web);
+    let as_node = |node: Node| DeltaDiscoveryRequest {
+        node: node.encode_to_vec().into(),
+        ..named(CLUSTER, &[])
+    };
+    let old_envoy = Node {
+        user_agent_name: "envoy".to_owned(),
+        user_agent_build_version: Some(BuildVersion {
+            version: Some(SemanticVersion {
+                major: 1,
+                minor: 20,
+                patch: 0,
+            }),
+            ..BuildVersion::default()
+        }),
+        ..node("web-1-sidecar-proxy", "vm-1")
+    };
+    for (request, code, hint) in [
+        (first(""), Code::InvalidArgument, "type_url"),
+        (named(CLUSTER, &[]), Code::InvalidArgument, "node"),
+        (as_node(node("", "vm-1")), Code::InvalidArgument, "node.id"),
+        (as_node(old_envoy), Code::InvalidArgument, "too old"),
+        (
+            as_node(node("x", "vm-9")),
+            Code::NotFound,
+            "service-node-name",
+        ),
+        (
+            as_node(node("x", "vm-1")),
+            Code::NotFound,
+            "proxy-service-id",
+        ),
+        (
+            as_node(node("web-1", "vm-1")),
+            Code::InvalidArgument,
+            "not a proxy",
+        ),
+        (
+            as_node(node("nobody-1-sidecar-proxy", "vm-1")),
+            Code::InvalidArgument,
+            "DestinationServiceName",
+        ),
+    ] {
+        let status = Ads::end_of(&server, "", request).await;
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(hint), "{status}");
+    }
+    server.stop(STOP).await.unwrap();
+}
+
+fn add_token(server: &Server, secret: &str, service: &str) {
+    let token = Token {
+        accessor_id: format!("accessor of {service}"),
+        secret_id: Secret::new(secret),
+        service_identities: vec![ServiceIdentity {
+            service_name: service.to_owned(),
+            ..ServiceIdentity::default()
+        }],
+        ..Token::default()
+    };
+    let command = Command::UpsertToken(Box::new(token));
+    server.store().apply(command).unwrap();
+}
+
+#[tokio::test]
+async fn the_configuration_is_for_who_may_be_the_service() {
+    const API_TOKEN: &str = "2c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
+    let server = start(deny_by_default).await;
+    register_mesh(&server);
+    add_token(&server, WEB_TOKEN, "web");
+    add_token(&server, API_TOKEN, "api");
+    for (token, code) in [
+        ("unknown", Code::Unauthenticated),
+        ("", Code::PermissionDenied),
+        (API_TOKEN, Code::PermissionDenied),
+    ] {
+        let status = Ads::end_of(&server, token, first(CLUSTER)).await;
+        assert_eq!(status.code(), code, "{status}");
+    }
+
+    let mut ads = Ads::open(&server, WEB_TOKEN).await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    assert!(!ads.accept().await.resources.is_empty());
+    let key = TokenKey::Secret(Secret::new(WEB_TOKEN));
+    server.store().apply(Command::DeleteToken(key)).unwrap();
+    // Told with the next change, whatever it is.
+    register(&server, api(20_002));
+    let status = ads.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_ends_streams_so_that_clients_go_elsewhere() {
+    let server = start(|_| {}).await;
+    register_mesh(&server);
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    ads.accept().await;
+    let (end, stopped) = tokio::join!(ads.next(), server.stop(STOP));
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+    stopped.unwrap();
+}
