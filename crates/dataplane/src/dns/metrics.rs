@@ -1,0 +1,125 @@
+//! How many queries there are and what became of them.
+
+use legate_api::dns::Protocol;
+use legate_runtime::metrics::{Error, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+use super::message::Reason;
+
+const PREFIX: &str = "consul_dataplane";
+
+/// How a query came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+}
+
+impl Transport {
+    const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// In labels and logs.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// In calls to servers.
+    pub(super) fn protocol(self) -> Protocol {
+        match self {
+            Self::Udp => Protocol::Udp,
+            Self::Tcp => Protocol::Tcp,
+        }
+    }
+}
+
+/// What became of a query. Every message that comes in has one outcome, unless its TCP client goes
+/// away first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The server's answer was passed on.
+    Answered,
+    /// The server's answer was too long; the client was told to use TCP.
+    Truncated,
+    /// It was declined with SERVFAIL.
+    Declined(Reason),
+    /// It was no query: nothing was sent.
+    Ignored,
+}
+
+impl Outcome {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Truncated => "truncated",
+            Self::Declined(Reason::Overloaded) => "overloaded",
+            Self::Declined(Reason::NoServer) => "no_server",
+            Self::Declined(Reason::Timeout) => "timeout",
+            Self::Declined(Reason::ServerError) => "server_error",
+            Self::Declined(Reason::Stopping) => "stopping",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
+/// The metrics of one proxy.
+#[derive(Debug)]
+pub(super) struct DnsMetrics {
+    queries: IntCounterVec,
+    in_flight: IntGaugeVec,
+}
+
+impl DnsMetrics {
+    /// Everything is there from the start, as zero.
+    pub(super) fn new(registry: &Registry) -> Result<Self, Error> {
+        let queries = Opts::new(
+            "dns_queries_total",
+            "DNS messages that came in, by what became of them.",
+        );
+        let in_flight = Opts::new(
+            "dns_queries_in_flight",
+            "DNS queries that are waiting for an answer.",
+        );
+        let metrics = Self {
+            queries: IntCounterVec::new(queries.namespace(PREFIX), &["transport", "outcome"])?,
+            in_flight: IntGaugeVec::new(in_flight.namespace(PREFIX), &["transport"])?,
+        };
+        for transport in Transport::ALL {
+            metrics.in_flight.with_label_values(&[transport.label()]);
+            let declined = Reason::ALL.map(Outcome::Declined);
+            let others = [Outcome::Answered, Outcome::Truncated, Outcome::Ignored];
+            for outcome in others.into_iter().chain(declined) {
+                metrics
+                    .queries
+                    .with_label_values(&[transport.label(), outcome.label()]);
+            }
+        }
+        registry.register(Box::new(metrics.queries.clone()))?;
+        registry.register(Box::new(metrics.in_flight.clone()))?;
+        Ok(metrics)
+    }
+
+    pub(super) fn count(&self, transport: Transport, outcome: Outcome) {
+        self.queries
+            .with_label_values(&[transport.label(), outcome.label()])
+            .inc();
+    }
+
+    /// A query is in flight until the guard is dropped.
+    pub(super) fn enter(&self, transport: Transport) -> InFlight {
+        let gauge = self.in_flight.with_label_values(&[transport.label()]);
+        gauge.inc();
+        InFlight(gauge)
+    }
+}
+
+/// A query in flight.
+#[derive(Debug)]
+pub(super) struct InFlight(IntGauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,220 @@
+//! The DNS proxy: takes DNS queries over UDP and TCP, lets a server answer them over gRPC, and
+//! returns the answers.
+//!
+//! Messages pass unchanged, in both directions: it resolves nothing, rewrites nothing and keeps
+//! nothing. What it adds is that every query gets a reply. Where there is no answer (no server, no
+//! time, too many queries) the client is told so with SERVFAIL and can go on to another resolver,
+//! instead of waiting for its own timeout. `dig` shows the reason.
+//!
+//! ```text
+//!  client ──UDP──► udp ─┐                     ┌─► message: is it a query? how to decline it
+//!                       ├─► answer: slots ────┤
+//!  client ──TCP──► tcp ─┘   (framing)         └─► forward: connection, deadline, retry ──► server
+//! ```
+
+mod answer;
+mod forward;
+mod framing;
+mod message;
+mod metrics;
+mod tcp;
+mod udp;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_client::Session;
+use legate_runtime::Spawner;
+use legate_runtime::metrics::Registry;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
+
+use self::answer::Answerer;
+use self::forward::Forwarder;
+use self::metrics::DnsMetrics;
+
+/// Where the proxy listens and on whose behalf it asks.
+#[derive(Clone, Debug)]
+pub struct DnsOptions {
+    /// Address of both UDP and TCP. With port 0 each of them gets a free port of its own.
+    pub address: SocketAddr,
+    /// Namespace in which names are looked up. Sent as it is; an empty one means the default.
+    pub namespace: String,
+    /// Partition in which names are looked up. Sent as it is; an empty one means the default.
+    pub partition: String,
+    /// How much there may be of everything.
+    pub limits: Limits,
+}
+
+/// How much the proxy does at one time and how long it takes. The defaults suit a sidecar as well
+/// as a node full of clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// UDP queries that are being answered (default 512). Further ones get SERVFAIL at once.
+    pub udp_queries: usize,
+    /// TCP queries that are being answered, over all connections (default 256). Further ones get
+    /// SERVFAIL at once.
+    pub tcp_queries: usize,
+    /// TCP connections (default 128). Further ones are closed at once.
+    pub tcp_connections: usize,
+    /// Queries of one TCP connection that are being answered (default 32). Further ones are not
+    /// read until one of them has its reply.
+    pub pipeline: usize,
+    /// How long a TCP client may take for its next query, or to take a reply (default 5 s, as in
+    /// Consul's dataplane).
+    pub idle: Duration,
+    /// How long a query may take (default 4 s: resolvers commonly give up after 5 s, and shall
+    /// have an answer before).
+    pub query: Duration,
+    /// How long queries wait for a connection, counted from when it was lost (default 1 s: a
+    /// server change takes less). In a longer outage they fail at once.
+    pub connection: Duration,
+    /// How long queries in flight may take after a stop (default 1 s).
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            udp_queries: 512,
+            tcp_queries: 256,
+            tcp_connections: 128,
+            pipeline: 32,
+            idle: Duration::from_secs(5),
+            query: Duration::from_secs(4),
+            connection: Duration::from_secs(1),
+            drain: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Limits {
+    /// A limit of zero would be a proxy that never answers.
+    fn check(&self) -> Result<(), DnsError> {
+        let counts = [
+            self.udp_queries,
+            self.tcp_queries,
+            self.tcp_connections,
+            self.pipeline,
+        ];
+        let possible = 1..=Semaphore::MAX_PERMITS;
+        if counts.iter().all(|count| possible.contains(count)) {
+            Ok(())
+        } else {
+            Err(DnsError::Limits)
+        }
+    }
+}
+
+/// Why the proxy does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DnsError {
+    /// The address cannot be bound.
+    #[error(
+        "failed to run the dns proxy: error listening {transport} on {address}: {source}; \
+         see -consul-dns-bind-addr and -consul-dns-bind-port (-1 turns the proxy off)"
+    )]
+    Listen {
+        /// `for udp` or `to tcp`.
+        transport: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The namespace or the partition cannot be sent to a server.
+    #[error(
+        "failed to run the dns proxy: the {setting} {value:?} cannot be sent: use visible ASCII characters"
+    )]
+    Tenancy {
+        /// `namespace` or `partition`.
+        setting: &'static str,
+        /// What it is.
+        value: String,
+    },
+    /// A limit that makes no sense.
+    #[error("failed to run the dns proxy: a limit of queries or connections is zero or too large")]
+    Limits,
+    /// The registry has these metrics already.
+    #[error("failed to run the dns proxy: its metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// A running proxy. It belongs to the scope that it was started in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DnsProxy {
+    udp: SocketAddr,
+    tcp: SocketAddr,
+}
+
+impl DnsProxy {
+    /// Listens, and answers queries over `session` until the scope of `spawner` stops.
+    ///
+    /// After the stop no query is taken any more; those in flight have [`Limits::drain`], then
+    /// SERVFAIL. Give the scope a little longer than that, and close the session after it. When
+    /// the scope has stopped, the ports are free.
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be bound, or the options make no sense.
+    pub async fn start(
+        options: DnsOptions,
+        session: Session,
+        spawner: &Spawner,
+        registry: &Registry,
+    ) -> Result<Self, DnsError> {
+        options.limits.check()?;
+        let forwarder = Forwarder::new(session, &options)?;
+        let address = options.address;
+        let failed = |transport| {
+            move |source| DnsError::Listen {
+                transport,
+                address,
+                source,
+            }
+        };
+        let udp = UdpSocket::bind(address).await.map_err(failed("for udp"))?;
+        let tcp = TcpListener::bind(address).await.map_err(failed("to tcp"))?;
+        let proxy = Self {
+            udp: udp.local_addr().map_err(failed("for udp"))?,
+            tcp: tcp.local_addr().map_err(failed("to tcp"))?,
+        };
+        let stop = spawner.token();
+        let answerer = Answerer::new(
+            forwarder,
+            &options,
+            DnsMetrics::new(registry)?,
+            stop.clone(),
+        );
+        let answerer = Arc::new(answerer);
+        let follower = Arc::clone(&answerer);
+        spawner.spawn("dns session", async move {
+            follower.forwarder().follow(stop).await;
+            Ok::<_, std::convert::Infallible>(())
+        });
+        spawner.spawn(
+            "dns udp",
+            udp::serve(Arc::new(udp), Arc::clone(&answerer), spawner.clone()),
+        );
+        spawner.spawn(
+            "dns tcp",
+            tcp::serve(tcp, answerer, options.limits, spawner.clone()),
+        );
+        tracing::info!(target: "dns-proxy", udp = %proxy.udp, tcp = %proxy.tcp, "running dns proxy");
+        Ok(proxy)
+    }
+
+    /// Where queries over UDP are taken.
+    #[must_use]
+    pub fn udp_addr(&self) -> SocketAddr {
+        self.udp
+    }
+
+    /// Where queries over TCP are taken.
+    #[must_use]
+    pub fn tcp_addr(&self) -> SocketAddr {
+        self.tcp
+    }
+}

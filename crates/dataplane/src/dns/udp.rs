@@ -1,0 +1,66 @@
+//! DNS over UDP: one task receives, one task per query replies.
+//!
+//! The receiving task never waits for anything but the next datagram.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use legate_runtime::Spawner;
+use tokio::net::UdpSocket;
+
+use super::answer::Answerer;
+use super::message::LARGEST;
+use super::metrics::Transport;
+
+/// How long the socket is left alone after an error.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Receives queries until the scope stops. The port is free when the last reply has been sent.
+pub(super) async fn serve(
+    socket: Arc<UdpSocket>,
+    answerer: Arc<Answerer>,
+    spawner: Spawner,
+) -> Result<(), Infallible> {
+    let stop = spawner.token();
+    let mut buffer = vec![0; LARGEST];
+    while let Some(received) = stop
+        .run_until_cancelled(socket.recv_from(&mut buffer))
+        .await
+    {
+        let (length, client) = match received {
+            Ok(received) => received,
+            Err(error) => {
+                // Of an earlier client, or of the machine; the socket is as good as before.
+                tracing::debug!(target: "dns-proxy.udp", %error, "cannot receive");
+                stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
+                continue;
+            }
+        };
+        let message = Bytes::copy_from_slice(&buffer[..length]);
+        let Some(query) = answerer.read(message, Transport::Udp) else {
+            continue;
+        };
+        let Some(slot) = answerer.admit(Transport::Udp) else {
+            let reply = answerer.overloaded(&query, Transport::Udp);
+            // A socket that cannot take the reply at once does not get it.
+            sent(socket.try_send_to(&reply, client), client);
+            continue;
+        };
+        let (socket, answerer) = (Arc::clone(&socket), Arc::clone(&answerer));
+        spawner.spawn("dns udp query", async move {
+            let reply = answerer.answer(&query, slot).await;
+            sent(socket.send_to(&reply, client).await, client);
+            Ok::<_, Infallible>(())
+        });
+    }
+    Ok(())
+}
+
+fn sent(result: std::io::Result<usize>, client: SocketAddr) {
+    if let Err(error) = result {
+        tracing::debug!(target: "dns-proxy.udp", %client, %error, "cannot send a reply");
+    }
+}

@@ -1,0 +1,6 @@
+//! The DNS proxy between real sockets and a fake server.
+
+mod harness;
+mod stop;
+mod tcp;
+mod udp;
