@@ -2,6 +2,9 @@
 
 mod options;
 
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
 use anyhow::Context;
 use clap::Parser;
 use legate_runtime::logging;
@@ -11,9 +14,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::options::Options;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let options = Options::parse();
-    logging::init(options.log()?)?;
+async fn main() -> ExitCode {
+    match run(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> anyhow::Result<()> {
+    logging::init(options.log())?;
     let stop_timeout = options.stop_timeout;
     let config = options.config(options::initial_token()?)?;
 
@@ -24,10 +36,10 @@ async fn main() -> anyhow::Result<()> {
         .await
         .context("legate-server cannot start")?;
     tracing::info!(
-        http = ?server.http_addr(),
-        grpc = ?server.grpc_addr(),
-        grpc_tls = ?server.grpc_tls_addr(),
-        dns = ?server.dns_addr(),
+        http = at(server.http_addr()),
+        grpc = at(server.grpc_addr()),
+        grpc_tls = at(server.grpc_tls_addr()),
+        dns = at(server.dns_addr()),
         trust_domain = %server.ca().trust_domain(),
         "started"
     );
@@ -43,4 +55,8 @@ async fn main() -> anyhow::Result<()> {
         return Err(failure).context("a part of the server failed");
     }
     stopped.context("the server did not stop cleanly")
+}
+
+fn at(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "off".to_owned(), |address| address.to_string())
 }

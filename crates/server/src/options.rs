@@ -10,7 +10,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 use legate_ca::CaConfig;
 use legate_intentions::Action;
 use legate_model::{Secret, duration};
-use legate_runtime::logging::{Level, LogError, LogOptions};
+use legate_runtime::logging::{Level, LogOptions};
 use legate_server::{AclConfig, DefaultPolicy, ServerConfig};
 
 /// The variable with the first token's secret. There is no flag for it, because command lines are
@@ -104,8 +104,8 @@ pub(crate) struct Options {
     pub(crate) stop_timeout: Duration,
 
     /// From which weight on events are logged: trace, debug, info, warn or error.
-    #[arg(long, default_value = "info")]
-    log_level: String,
+    #[arg(long, default_value = "info", value_parser = str::parse::<Level>)]
+    log_level: Level,
 
     /// Log JSON objects instead of text.
     #[arg(long, action = ArgAction::SetTrue)]
@@ -126,12 +126,12 @@ fn port(text: &str) -> Result<i32, String> {
 }
 
 impl Options {
-    pub(crate) fn log(&self) -> Result<LogOptions, LogError> {
-        Ok(LogOptions {
+    pub(crate) fn log(&self) -> LogOptions {
+        LogOptions {
             name: "legate-server",
-            level: self.log_level.parse::<Level>()?,
+            level: self.log_level,
             json: self.log_json,
-        })
+        }
     }
 
     pub(crate) fn config(self, initial_token: Option<Secret>) -> anyhow::Result<ServerConfig> {
@@ -221,6 +221,7 @@ mod tests {
         assert!(text(&["--http-port=70000"]).contains("--http-port"));
         assert!(text(&["--bind=0.0.0.0"]).contains("--advertise"));
         assert!(text(&["--leaf-cert-ttl=1m"]).contains("1h"));
+        assert!(text(&["--log-level=loud"]).contains("loud"));
         assert!(text(&["--leaf-cert-ttl=soon"]).contains("--leaf-cert-ttl"));
         assert!(text(&["--grpc-tls-cert=x.pem"]).contains("--grpc-tls-key"));
         assert!(text(&["--acl-default-policy=maybe"]).contains("allow"));

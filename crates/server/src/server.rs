@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use legate_ca::{Ca, CaError};
-use legate_model::Node;
+use legate_model::{Invalid, Node};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
@@ -68,6 +68,9 @@ pub enum StartError {
     /// A name in the settings cannot be used.
     #[error("{0}; check the datacenter and node name in the settings")]
     Name(#[from] legate_model::name::InvalidName),
+    /// The initial management token cannot be used.
+    #[error("the initial management token (LEGATE_INITIAL_MANAGEMENT_TOKEN) cannot be used: {0}")]
+    Token(#[from] Invalid),
     /// The server's own node or token cannot be stored.
     #[error("the store refuses {what}: {source}")]
     Refused {
@@ -245,6 +248,7 @@ fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), Start
         .apply(Command::Register(Box::new(registration)))
         .map_err(refused("the server's own node"))?;
     if let Some(token) = acl::initial_token(config, clock.now()) {
+        token.validate()?;
         store
             .apply(Command::UpsertToken(Box::new(token)))
             .map_err(refused("the initial management token"))?;

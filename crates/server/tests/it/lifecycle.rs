@@ -122,6 +122,13 @@ async fn names_and_files_that_cannot_work_are_named() {
     assert!(datacenter.contains("datacenter"), "{datacenter}");
     let node = text(&|config| config.node_name = String::new()).await;
     assert!(node.contains("node name"), "{node}");
+    let token = text(&|config| {
+        config.acl.enabled = true;
+        config.acl.initial_management = Some(legate_model::Secret::new("hunter2"));
+    });
+    let token = token.await;
+    assert!(token.contains("LEGATE_INITIAL_MANAGEMENT_TOKEN"), "{token}");
+    assert!(!token.contains("hunter2"), "{token}");
     let files = text(&|config| {
         config.grpc_tls_files = Some((
             "/nonexistent/cert.pem".into(),
