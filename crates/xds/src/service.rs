@@ -407,3 +407,6 @@ fn refused(error: &WatchError) -> Status {
         WatchError::Stopping => Status::unavailable(message),
     }
 }
+
+#[cfg(test)]
+mod tests;

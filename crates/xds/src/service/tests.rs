@@ -1,0 +1,331 @@
+//! One stream against a real manager and generator, with a paused clock and without a network.
+
+use std::sync::Mutex;
+
+use legate_api::node::Node;
+use legate_api::rpc;
+use legate_api::type_url::{CLUSTER, LISTENER};
+use legate_ca::{Ca, CaConfig};
+use legate_intentions::Action;
+use legate_model::{ServiceInstance, ServiceKind};
+use legate_proxycfg::ManagerConfig;
+use legate_runtime::metrics::encode;
+use legate_runtime::{Clock, Scope};
+use legate_store::{Command, Registration, Store};
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+use super::*;
+
+const AUTH_CHECK: Duration = Duration::from_secs(300);
+
+/// Says what the test has last told it to say.
+#[derive(Default)]
+struct Doorman {
+    orders: Mutex<Option<Order>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    RefuseToken,
+    RefuseProxy,
+    Panic,
+}
+
+impl Doorman {
+    fn order(&self, order: Order) {
+        *self.orders.lock().unwrap() = Some(order);
+    }
+
+    fn ordered(&self, order: Order) -> bool {
+        *self.orders.lock().unwrap() == Some(order)
+    }
+}
+
+impl StreamAuthorizer for Doorman {
+    fn authenticate(&self, token: &str) -> Result<(), Status> {
+        assert_eq!(token, "secret");
+        match self.ordered(Order::RefuseToken) {
+            true => Err(Status::unauthenticated("ACL not found")),
+            false => Ok(()),
+        }
+    }
+
+    fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status> {
+        assert!(!self.ordered(Order::Panic), "as ordered");
+        self.authenticate(token)?;
+        match self.ordered(Order::RefuseProxy) {
+            true => Err(Status::permission_denied(snapshot.instance.identity())),
+            false => Ok(()),
+        }
+    }
+}
+
+struct World {
+    service: XdsService,
+    doorman: Arc<Doorman>,
+    stop: CancellationToken,
+    store: Store,
+    manager: Manager,
+    registry: Registry,
+    _scope: Scope,
+}
+
+type Responses = Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status>> + Send>>;
+type Requests = mpsc::Sender<Result<DeltaDiscoveryRequest, Status>>;
+
+impl World {
+    fn new() -> Self {
+        let scope = Scope::new("test");
+        let store = Store::new();
+        let ca = Ca::initialise(&store, "dc1", Clock::system(), CaConfig::default()).unwrap();
+        let manager = Manager::new(
+            store.clone(),
+            ca.leaves(&scope.spawner()),
+            scope.spawner(),
+            ManagerConfig::new("dc1", Action::Allow),
+        );
+        let (doorman, registry) = (Arc::new(Doorman::default()), Registry::new());
+        let stop = scope.token();
+        let config = XdsConfig {
+            auth_check: AUTH_CHECK,
+            node_name: "server".into(),
+            stop: stop.clone(),
+        };
+        let generator = Arc::new(Generator::new());
+        let service = XdsService::new(
+            manager.clone(),
+            generator,
+            doorman.clone(),
+            config,
+            &registry,
+        );
+        let world = Self {
+            service: service.unwrap(),
+            doorman,
+            stop,
+            store,
+            manager,
+            registry,
+            _scope: scope,
+        };
+        world.register(8_080);
+        world
+    }
+
+    /// The sidecar of `web`, on the server's own node.
+    fn register(&self, port: u16) {
+        let mut service = ServiceInstance {
+            kind: ServiceKind::ConnectProxy,
+            id: "web-sidecar-proxy".to_owned(),
+            service: "web-sidecar-proxy".to_owned(),
+            port: 20_000,
+            ..ServiceInstance::default()
+        };
+        service.proxy.destination_service_name = "web".to_owned();
+        service.proxy.local_service_port = port;
+        let registration = Registration {
+            node: legate_model::Node {
+                node: "server".to_owned(),
+                address: "127.0.0.1".to_owned(),
+                datacenter: "dc1".to_owned(),
+                ..legate_model::Node::default()
+            },
+            service: Some(service),
+            checks: Vec::new(),
+            skip_node_update: false,
+        };
+        let command = Command::Register(Box::new(registration));
+        self.store.apply(command).unwrap();
+    }
+
+    fn open(&self) -> (Requests, Responses) {
+        let (requests, inbound) = mpsc::channel(8);
+        let inbound = ReceiverStream::new(inbound);
+        let responses = self.service.serve("secret".to_owned(), inbound);
+        (requests, Box::pin(responses.unwrap()))
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        encode(&self.registry).lines().any(|one| one == line)
+    }
+
+    fn streams(&self, count: u8) -> bool {
+        self.metric(&format!(
+            "consul_xds_server_streams{{version=\"v3\"}} {count}"
+        ))
+    }
+}
+
+fn first() -> DeltaDiscoveryRequest {
+    let node = Node {
+        id: "web-sidecar-proxy".to_owned(),
+        ..Node::default()
+    };
+    DeltaDiscoveryRequest {
+        node: node.encode_to_vec().into(),
+        type_url: CLUSTER.to_owned(),
+        ..Default::default()
+    }
+}
+
+async fn next(responses: &mut Responses) -> DeltaDiscoveryResponse {
+    responses.next().await.unwrap().unwrap()
+}
+
+/// A stream with its first response.
+async fn running(world: &World) -> (Requests, Responses, DeltaDiscoveryResponse) {
+    let (requests, mut responses) = world.open();
+    requests.send(Ok(first())).await.unwrap();
+    let response = next(&mut responses).await;
+    (requests, responses, response)
+}
+
+async fn end(responses: &mut Responses) -> Code {
+    let status = responses.next().await.unwrap().unwrap_err();
+    assert!(responses.next().await.is_none(), "nothing after the end");
+    status.code()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_lives_as_long_as_its_client() {
+    let world = World::new();
+    let (requests, mut responses, clusters) = running(&world).await;
+    assert_eq!(clusters.type_url, CLUSTER);
+    assert_eq!(world.manager.proxies().len(), 1);
+    assert!(world.streams(1));
+    drop(requests);
+    assert!(responses.next().await.is_none());
+    drop(responses);
+    assert!(world.streams(0));
+    // The watch went with the stream; its source follows.
+    while !world.manager.proxies().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_says_nothing_ends_without_an_error() {
+    let world = World::new();
+    let (requests, mut responses) = world.open();
+    drop(requests);
+    assert!(responses.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_does_not_exist_opens_nothing() {
+    let world = World::new();
+    world.doorman.order(Order::RefuseToken);
+    let refused = world
+        .service
+        .serve("secret".to_owned(), tokio_stream::pending());
+    assert_eq!(refused.err().unwrap().code(), Code::Unauthenticated);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_token_is_looked_at_again_when_nothing_happens() {
+    let world = World::new();
+    let (_requests, mut responses, _) = running(&world).await;
+    world.doorman.order(Order::RefuseProxy);
+    let before = Instant::now();
+    assert_eq!(end(&mut responses).await, Code::PermissionDenied);
+    let waited = before.elapsed();
+    assert!(waited <= AUTH_CHECK + Duration::from_secs(1), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_may_not_be_seen_gets_nothing() {
+    let world = World::new();
+    world.doorman.order(Order::RefuseProxy);
+    let (requests, mut responses) = world.open();
+    requests.send(Ok(first())).await.unwrap();
+    assert_eq!(end(&mut responses).await, Code::PermissionDenied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_and_snapshots_are_authorised_too() {
+    let world = World::new();
+    let (requests, mut responses, _) = running(&world).await;
+    world.doorman.order(Order::RefuseToken);
+    let before = Instant::now();
+    let listeners = DeltaDiscoveryRequest {
+        type_url: LISTENER.to_owned(),
+        ..Default::default()
+    };
+    requests.send(Ok(listeners)).await.unwrap();
+    assert_eq!(end(&mut responses).await, Code::Unauthenticated);
+
+    let world = World::new();
+    let (_requests, mut responses, _) = running(&world).await;
+    world.doorman.order(Order::RefuseToken);
+    world.register(8_081);
+    assert_eq!(end(&mut responses).await, Code::Unauthenticated);
+    assert!(before.elapsed() < AUTH_CHECK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_streams_in_every_phase() {
+    let world = World::new();
+    let (_requests, mut silent) = world.open();
+    let (_requests, mut busy, _) = running(&world).await;
+    world.stop.cancel();
+    assert_eq!(end(&mut silent).await, Code::Unavailable);
+    assert_eq!(end(&mut busy).await, Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_ends_its_own_stream_only() {
+    let world = World::new();
+    let (requests, mut responses, _) = running(&world).await;
+    let (other_requests, mut other, clusters) = running(&world).await;
+    world.doorman.order(Order::Panic);
+    requests.send(Ok(first())).await.unwrap();
+    assert_eq!(end(&mut responses).await, Code::Internal);
+    drop(responses);
+    assert!(world.streams(1));
+    world.doorman.order(Order::RefuseProxy);
+    let ack = DeltaDiscoveryRequest {
+        type_url: CLUSTER.to_owned(),
+        response_nonce: clusters.nonce,
+        ..Default::default()
+    };
+    other_requests.send(Ok(ack)).await.unwrap();
+    assert_eq!(end(&mut other).await, Code::PermissionDenied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_counted() {
+    let world = World::new();
+    let (requests, mut responses, clusters) = running(&world).await;
+    let nack = DeltaDiscoveryRequest {
+        type_url: CLUSTER.to_owned(),
+        response_nonce: clusters.nonce,
+        error_detail: Some(rpc::Status {
+            code: 13,
+            message: "no".to_owned(),
+            details: Vec::new(),
+        }),
+        ..Default::default()
+    };
+    requests.send(Ok(nack)).await.unwrap();
+    world.register(8_081);
+    let changed = next(&mut responses).await;
+    assert_eq!(changed.type_url, CLUSTER);
+    assert!(world.metric("legate_xds_nacks_total{type=\"cluster\"} 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transport_error_is_passed_on() {
+    let world = World::new();
+    let (requests, mut responses, _) = running(&world).await;
+    requests.send(Err(Status::cancelled("gone"))).await.unwrap();
+    assert_eq!(end(&mut responses).await, Code::Cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_of_one_name_are_registered_once() {
+    let world = World::new();
+    assert!(Metrics::register(&world.registry).is_err());
+}
