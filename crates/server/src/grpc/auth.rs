@@ -35,7 +35,7 @@ pub(super) fn only_default(field: &str, value: &str) -> Result<(), Status> {
 /// Refuses a datacenter other than this server's.
 pub(super) fn only_here(context: &Context, datacenter: &str) -> Result<(), Status> {
     let here = &context.config.datacenter;
-    if datacenter.is_empty() || datacenter == here {
+    if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(here) {
         return Ok(());
     }
     Err(Status::invalid_argument(format!(

@@ -53,7 +53,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const AUTH_CHECK: Duration = Duration::from_secs(300);
 
 /// How long open calls may take to end after the stop. Streams end by themselves at once.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How long closing what is left may take.
 const CLOSE: Duration = Duration::from_secs(1);
