@@ -144,3 +144,45 @@ impl fmt::Debug for Current {
         f.write_str("Current")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use legate_ca::CaConfig;
+    use legate_runtime::Scope;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_renewed_before_it_expires_and_not_sooner() {
+        let clock = Clock::at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let store = Store::new();
+        let config = CaConfig {
+            leaf_ttl: HOUR,
+            ..CaConfig::default()
+        };
+        let ca = Ca::initialise(&store, "dc1", clock.clone(), config).unwrap();
+        let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default()).unwrap();
+        let current = renewed.current.clone();
+        let first = current.0.load_full();
+        let scope = Scope::new("test");
+        scope.spawn("renewal", renewed.keep(store, scope.token()));
+
+        tokio::time::sleep(HOUR / 2).await;
+        assert!(Arc::ptr_eq(&first, &current.0.load_full()));
+        tokio::time::sleep(HOUR / 4).await;
+        let second = current.0.load_full();
+        assert!(!Arc::ptr_eq(&first, &second));
+        tokio::time::sleep(HOUR).await;
+        assert!(!Arc::ptr_eq(&second, &current.0.load_full()));
+        scope.stop(HOUR).await.unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_missing_is_named() {
+        let missing = Path::new("/nonexistent/cert.pem");
+        let error = from_files(missing, missing).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/cert.pem"));
+    }
+}

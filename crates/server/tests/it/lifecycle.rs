@@ -1,14 +1,18 @@
 //! Starting and stopping whole servers.
 
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::time::Duration;
 
 use http::StatusCode;
 use legate_model::TrustDomain;
 use legate_server::{Parts, Server, ServerConfig, StartError};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::process::Command;
 
 use crate::http_client::{Client, start};
 
@@ -157,5 +161,50 @@ async fn one_client_gets_so_many_connections_and_no_more() {
             break;
         }
         assert_eq!(reply.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+}
+
+#[tokio::test]
+async fn the_program_serves_until_sigterm_and_says_what_is_wrong() {
+    let program = env!("CARGO_BIN_EXE_legate-server");
+    let free = [
+        "--http-port=0",
+        "--grpc-port=0",
+        "--grpc-tls-port=-1",
+        "--dns-port=-1",
+    ];
+    let mut running = Command::new(program)
+        .args(free)
+        .env_remove("LEGATE_INITIAL_MANAGEMENT_TOKEN")
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(running.stderr.take().unwrap()).lines();
+    let started = loop {
+        let line = log.next_line().await.unwrap().expect("it starts");
+        if line.contains("started") {
+            break line;
+        }
+    };
+    let (_, address) = started.split_once("http=").unwrap();
+    let client = Client {
+        address: address.split(' ').next().unwrap().parse().unwrap(),
+        token: String::new(),
+    };
+    client.get("/v1/status/leader").await.json();
+    let id = running.id().expect("it runs").try_into().unwrap();
+    kill(Pid::from_raw(id), Signal::SIGTERM).unwrap();
+    assert!(running.wait().await.unwrap().success());
+
+    for (flags, says) in [
+        (["--bind=0.0.0.0", "--acl"], "--advertise"),
+        (["--http-port=nonsense", "--acl"], "--http-port"),
+        (["--datacenter=DC/1", "--acl"], "datacenter"),
+    ] {
+        let ended = Command::new(program).args(flags).output().await.unwrap();
+        let text = String::from_utf8(ended.stderr).unwrap();
+        assert!(!ended.status.success(), "{text}");
+        assert!(text.contains(says), "{text}");
     }
 }
