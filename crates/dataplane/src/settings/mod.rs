@@ -33,7 +33,6 @@ pub use environment::EnvironmentError;
 pub use file::FileError;
 pub use flags::FlagError;
 pub use invalid::Invalid;
-pub use limits::Unserved;
 pub use types::{
     Bearer, Credentials, Environment, Envoy, Lifecycle, Logging, Login, Mode, PrometheusTls, Proxy,
     ServerTls, Servers, Settings, Telemetry, XdsBind,
@@ -84,9 +83,6 @@ pub enum SettingsError {
     /// A setting cannot be used.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// A setting asks for what this version does not do.
-    #[error(transparent)]
-    Unserved(#[from] Unserved),
 }
 
 /// Reads everything: `arguments` without the program's name, the environment, and the files that
@@ -117,7 +113,6 @@ pub fn load(
         read_ids(&mut values)?;
     }
     let resolved = resolve::resolve(&values, line.rest, environment)?;
-    limits::refuse(&resolved.settings)?;
     let mut warnings = resolved.warnings;
     warnings.extend(limits::warnings(&values));
     Ok(Invocation::Run {

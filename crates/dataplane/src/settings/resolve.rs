@@ -50,7 +50,11 @@ pub(super) fn resolve(
     if mode == Mode::Sidecar {
         sidecar_basics(values, &proxy)?;
     }
-    let xds = xds(values)?;
+    let xds = match mode {
+        Mode::Sidecar => xds(values)?,
+        // Nothing listens there, so nothing that is said about it matters.
+        Mode::DnsProxy => XdsBind::Tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)),
+    };
     let dns = dns(values, mode)?;
     if mode == Mode::DnsProxy && !matches!(proxy.namespace.as_str(), "" | "default") {
         return Err(Invalid::DnsProxyNamespace);

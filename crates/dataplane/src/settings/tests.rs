@@ -349,11 +349,6 @@ fn refusals_of_our_own_name_the_setting() {
             &["-credential-type=login", "-login-bearer-token=x"],
             "-login-auth-method",
         ),
-        (&["-mode", "dns-proxy"], "-mode=dns-proxy is not served"),
-        (
-            &["-consul-dns-bind-port", "8600"],
-            "-consul-dns-bind-port 8600",
-        ),
         (
             &["-proxy-id-path", "/nope", "-proxy-id="],
             "proxy ID not specified",
@@ -495,23 +490,40 @@ fn ids_are_read_from_files_and_trimmed() {
 
 #[test]
 fn settings_without_effect_are_named() {
-    let (_, warnings) = run(
-        &[&MINIMAL[..], &["-telemetry-prom-retention-time", "5m"]].concat(),
-        &[(
-            "DP_TELEMETRY_PROM_SERVICE_METRICS_URL",
-            "http://localhost:8080/metrics",
-        )],
-    )
-    .unwrap();
-    assert_eq!(warnings.len(), 2);
+    let more = ["-telemetry-prom-retention-time", "5m"];
+    let (_, warnings) = run(&[&MINIMAL[..], &more].concat(), &[]).unwrap();
+    assert_eq!(warnings.len(), 1);
     assert!(
         warnings[0].contains("-telemetry-prom-retention-time"),
         "{warnings:?}"
     );
-    assert!(
-        warnings[1].contains("-telemetry-prom-service-metrics-url"),
-        "{warnings:?}"
-    );
+}
+
+#[test]
+fn dns_alone_needs_no_proxy() {
+    let arguments = [
+        "-mode",
+        "dns-proxy",
+        "-addresses",
+        "x",
+        "-consul-dns-bind-addr",
+        "0.0.0.0",
+        "-consul-dns-bind-port",
+        "53",
+        "-proxy-namespace",
+        "default",
+        "-xds-bind-addr",
+        "0.0.0.0",
+    ];
+    let (settings, _) = run(&arguments, &[]).unwrap();
+    assert_eq!(settings.mode, Mode::DnsProxy);
+    assert_eq!(settings.dns, Some("0.0.0.0:53".parse().unwrap()));
+    let (settings, _) = run(
+        &[&MINIMAL[..], &["-consul-dns-bind-port", "0"]].concat(),
+        &[],
+    )
+    .unwrap();
+    assert_eq!(settings.dns, Some("127.0.0.1:0".parse().unwrap()));
 }
 
 #[test]
