@@ -1,7 +1,14 @@
 //! The sidecar: configuration, session, bootstrap, Envoy, xDS relay, lifecycle, metrics.
 
+pub mod bootstrap;
 pub mod dns;
+pub mod lifecycle;
 pub mod probe;
 pub mod relay;
+pub mod run;
 pub mod settings;
 pub mod signals;
+pub mod status;
+pub mod telemetry;
+
+pub use self::run::{RunError, run};

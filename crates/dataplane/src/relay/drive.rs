@@ -24,6 +24,10 @@ const MAX_ENVOYS: usize = 8;
 /// When Envoy has been complete for this long, it has asked for all that it wants.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
+/// How long Envoy may take to answer a response. It answers when it has read the configuration, and
+/// a large one takes its time; one that never answers gets nothing new and holds up others.
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+
 /// Longest pause after rejected responses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
@@ -37,6 +41,13 @@ pub(super) enum Input {
     Request(SessionId, Box<DeltaDiscoveryRequest>),
     Closed(SessionId),
     Status(oneshot::Sender<RelayStatus>),
+}
+
+/// One stream of an Envoy.
+struct Envoy {
+    sender: ToEnvoy,
+    /// Nonces of responses that it has not answered, and since when.
+    unanswered: HashMap<String, Instant>,
 }
 
 enum Wake {
@@ -54,7 +65,7 @@ pub(super) struct Driver {
     pub(super) readiness: ReadyHandle,
     pub(super) metrics: RelayMetrics,
     pub(super) stop: CancellationToken,
-    envoys: HashMap<SessionId, ToEnvoy>,
+    envoys: HashMap<SessionId, Envoy>,
     /// When the response that Envoy has of a type arrived.
     arrived: HashMap<String, Instant>,
     /// Nothing is read from servers before.
@@ -94,7 +105,12 @@ impl Driver {
             self.report();
             let paused = self.pause_until.is_some();
             let may_read = !paused && self.core.wants_upstream();
-            let timer = self.pause_until.into_iter().chain(self.forget_at).min();
+            let timer = self
+                .pause_until
+                .into_iter()
+                .chain(self.forget_at)
+                .chain(self.overdue_at());
+            let timer = timer.min();
             let wake = tokio::select! {
                 () = self.stop.cancelled() => Wake::Stop,
                 input = self.inputs.recv() => Wake::Input(input),
@@ -113,7 +129,12 @@ impl Driver {
     fn on_input(&mut self, input: Input) {
         match input {
             Input::Opened(id, sender) => self.on_opened(id, sender),
-            Input::Request(id, request) => self.handle(Event::EnvoyRequest(id, request)),
+            Input::Request(id, request) => {
+                if let Some(envoy) = self.envoys.get_mut(&id) {
+                    envoy.unanswered.remove(&request.response_nonce);
+                }
+                self.handle(Event::EnvoyRequest(id, request));
+            }
             Input::Closed(id) => self.close(id),
             Input::Status(reply) => {
                 // Whoever asked may have stopped waiting.
@@ -129,7 +150,8 @@ impl Driver {
             let _ = sender.try_send(Err(status));
             return;
         }
-        self.envoys.insert(id, sender);
+        let unanswered = HashMap::new();
+        self.envoys.insert(id, Envoy { sender, unanswered });
         self.envoys_changed();
         self.handle(Event::EnvoyConnected(id));
     }
@@ -186,9 +208,40 @@ impl Driver {
         Ok(())
     }
 
+    /// When the first response becomes overdue.
+    fn overdue_at(&self) -> Option<Instant> {
+        let sent = self
+            .envoys
+            .values()
+            .flat_map(|envoy| envoy.unanswered.values());
+        sent.min().map(|sent| *sent + ANSWER_WITHIN)
+    }
+
+    /// A new stream gets Envoy going again, or shows that nobody is there.
+    fn close_overdue(&mut self, now: Instant) {
+        let overdue = |envoy: &Envoy| {
+            envoy
+                .unanswered
+                .values()
+                .any(|sent| *sent + ANSWER_WITHIN <= now)
+        };
+        let silent = self
+            .envoys
+            .iter()
+            .filter(|(_, envoy)| overdue(envoy))
+            .map(|(id, _)| *id);
+        for id in silent.collect::<Vec<_>>() {
+            tracing::warn!(
+                "Envoy has not answered an xDS response for {ANSWER_WITHIN:?}, closing its stream"
+            );
+            self.close(id);
+        }
+    }
+
     fn on_timer(&mut self) {
         let now = Instant::now();
         self.pause_until = self.pause_until.filter(|at| *at > now);
+        self.close_overdue(now);
         if self.forget_at.is_some_and(|at| at <= now) {
             self.forget_at = None;
             if self.core.configuration() == Configuration::Complete {
@@ -211,12 +264,8 @@ impl Driver {
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::ToEnvoy(id, response) => {
-                let sent = self
-                    .envoys
-                    .get(&id)
-                    .is_some_and(|envoy| envoy.try_send(Ok(response)).is_ok());
                 // Envoy has at most one unanswered response a type, so its queue is never full.
-                return (!sent).then(|| self.drop_envoy(id));
+                return (!self.send(id, response)).then(|| self.drop_envoy(id));
             }
             Action::CloseEnvoy(id) => {
                 tracing::warn!(
@@ -252,6 +301,16 @@ impl Driver {
             }
         }
         None
+    }
+
+    fn send(&mut self, id: SessionId, response: DeltaDiscoveryResponse) -> bool {
+        let Some(envoy) = self.envoys.get_mut(&id) else {
+            return false;
+        };
+        envoy
+            .unanswered
+            .insert(response.nonce.clone(), Instant::now());
+        envoy.sender.try_send(Ok(response)).is_ok()
     }
 
     fn drop_envoy(&mut self, id: SessionId) -> Event {

@@ -60,7 +60,7 @@ fn change(mesh: &mut Mesh, what: usize, which: usize) {
         }
         6 => snapshot.bump_secret("leaf"),
         7 => snapshot.poison(CLUSTER, cluster),
-        8 if which % 2 == 0 => snapshot.poison(ENDPOINT, cluster),
+        8 if which > 1 => snapshot.poison(ENDPOINT, cluster),
         8 => snapshot.poison(LISTENER, listener),
         _ => {}
     });

@@ -107,12 +107,15 @@ fn resource(url: &str, name: &str, number: u64) -> Resource {
     }
 }
 
+/// Names with the version that was sent, or none for a removal.
+type Items = Vec<(String, Option<String>)>;
+
 #[derive(Debug, Default)]
 struct Tracked {
     wildcard: bool,
     names: BTreeSet<String>,
     acked: BTreeMap<String, String>,
-    pending: Option<(String, Vec<(String, Option<String>)>)>,
+    pending: Option<(String, Items)>,
     responded: bool,
 }
 

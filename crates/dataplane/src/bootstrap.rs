@@ -1,0 +1,339 @@
+//! What Envoy is started with: asks a server for the proxy's parameters, and puts them together
+//! with the settings. It starts nothing and writes no file.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
+use legate_api::dataplane::{GetEnvoyBootstrapParamsRequest, GetEnvoyBootstrapParamsResponse};
+use legate_api::json::from_struct;
+use legate_client::{Connection, ErrorClass, Session, SessionError, classify};
+use legate_envoy::bootstrap::{
+    BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls, ProxyConfig,
+    XdsAddress,
+};
+use legate_runtime::{Backoff, BackoffPolicy};
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Status};
+
+use crate::settings::{Proxy, Settings};
+
+/// How long a server may take for its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How often in a row a server may say no. A registration or a token that is a moment old may not
+/// have reached all servers yet.
+const PATIENCE: u32 = 4;
+
+/// Between refusals: 1.75 s in all.
+const REFUSED: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(250),
+    multiplier: 2.0,
+    jitter: 0.2,
+    cap: Duration::from_secs(1),
+};
+
+/// Why there are no bootstrap parameters.
+#[derive(Debug, thiserror::Error)]
+pub enum ParamsError {
+    /// There is no server to ask.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The server does not know the proxy.
+    #[error(
+        "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check -proxy-id and \
+         -proxy-node-name, and that the proxy is registered on that node"
+    )]
+    Unknown {
+        /// The server.
+        server: SocketAddr,
+        /// `-proxy-id`.
+        id: String,
+        /// `-proxy-node-id` or `-proxy-node-name`.
+        node: String,
+        /// The server's words.
+        message: String,
+    },
+    /// The token does not suffice.
+    #[error(
+        "server {server} does not let this token see the proxy {id:?}: {message}; the token (-credential-type, \
+         -static-token, -login-auth-method) needs service:read on the proxy's service"
+    )]
+    Denied {
+        /// The server.
+        server: SocketAddr,
+        /// `-proxy-id`.
+        id: String,
+        /// The server's words.
+        message: String,
+    },
+    /// The server says no for another reason.
+    #[error(
+        "server {server} refuses bootstrap parameters for the proxy {id:?} on the node {node:?} (-proxy-id, \
+         -proxy-node-name): {code:?}: {message}"
+    )]
+    Refused {
+        /// The server.
+        server: SocketAddr,
+        /// `-proxy-id`.
+        id: String,
+        /// `-proxy-node-id` or `-proxy-node-name`.
+        node: String,
+        /// The answer's code.
+        code: Code,
+        /// The server's words.
+        message: String,
+    },
+}
+
+/// Asks servers for the proxy's parameters until one answers or they keep refusing.
+///
+/// # Errors
+/// When the session has failed, or the proxy or its token is refused; the error names the
+/// settings to look at.
+pub async fn fetch(
+    session: &Session,
+    proxy: &Proxy,
+) -> Result<GetEnvoyBootstrapParamsResponse, ParamsError> {
+    let mut usual = Backoff::new(BackoffPolicy::SERVER);
+    let mut refused = Backoff::new(REFUSED);
+    let mut refusals = 0;
+    loop {
+        let connection = session.connected().await?;
+        let status = match ask(&connection, proxy).await {
+            Ok(params) => return Ok(params),
+            Err(status) => status,
+        };
+        session.report(&connection, &status);
+        let refusal = is_refusal(&status);
+        refusals = if refusal { refusals + 1 } else { 0 };
+        if refusals >= PATIENCE {
+            return Err(refusal_error(connection.server, proxy, &status));
+        }
+        let backoff = if refusal { &mut refused } else { &mut usual };
+        let delay = backoff.next(rand::random());
+        tracing::warn!(
+            server = %connection.server,
+            code = ?status.code(),
+            error = status.message(),
+            retry = ?delay,
+            "no bootstrap parameters yet"
+        );
+        sleep(delay).await;
+    }
+}
+
+async fn ask(
+    connection: &Connection,
+    proxy: &Proxy,
+) -> Result<GetEnvoyBootstrapParamsResponse, Status> {
+    let mut client = connection.dataplane();
+    match timeout(ANSWER, client.get_envoy_bootstrap_params(request(proxy))).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        // A server that does not answer is one that another can stand in for.
+        Err(_) => Err(Status::unavailable(format!("no answer within {ANSWER:?}"))),
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "older servers know the old name of the field only"
+)]
+fn request(proxy: &Proxy) -> GetEnvoyBootstrapParamsRequest {
+    let node_spec = match proxy.node_id.is_empty() {
+        true => NodeSpec::NodeName(proxy.node_name.clone()),
+        false => NodeSpec::NodeId(proxy.node_id.clone()),
+    };
+    GetEnvoyBootstrapParamsRequest {
+        service_id: proxy.id.clone(),
+        proxy_id: proxy.id.clone(),
+        namespace: proxy.namespace.clone(),
+        partition: proxy.partition.clone(),
+        node_spec: Some(node_spec),
+    }
+}
+
+fn is_refusal(status: &Status) -> bool {
+    match classify(status) {
+        ErrorClass::Permanent | ErrorClass::Credentials => true,
+        ErrorClass::Transient => status.code() == Code::NotFound,
+        ErrorClass::ThisServer => false,
+    }
+}
+
+fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> ParamsError {
+    let (id, message) = (proxy.id.clone(), status.message().to_owned());
+    let node = match proxy.node_id.is_empty() {
+        true => proxy.node_name.clone(),
+        false => proxy.node_id.clone(),
+    };
+    match status.code() {
+        Code::NotFound => ParamsError::Unknown {
+            server,
+            id,
+            node,
+            message,
+        },
+        Code::PermissionDenied | Code::Unauthenticated => ParamsError::Denied {
+            server,
+            id,
+            message,
+        },
+        code => ParamsError::Refused {
+            server,
+            id,
+            node,
+            code,
+            message,
+        },
+    }
+}
+
+/// Puts parameters and settings together.
+///
+/// # Errors
+/// When a telemetry key of the proxy or a file of the Prometheus listener cannot be used.
+pub fn inputs(
+    settings: &Settings,
+    params: &GetEnvoyBootstrapParamsResponse,
+    xds: XdsAddress,
+) -> Result<BootstrapInputs, BootstrapError> {
+    let telemetry = &settings.telemetry;
+    let proxy_config = match &params.config {
+        Some(config) if telemetry.use_central_config => ProxyConfig::decode(&from_struct(config))?,
+        _ => ProxyConfig::default(),
+    };
+    let tls = telemetry
+        .prometheus_tls
+        .as_ref()
+        .map(|tls| PrometheusTls::load(&tls.ca, tls.certificate.clone(), tls.key.clone()));
+    Ok(BootstrapInputs {
+        node: node(&settings.proxy, params),
+        admin: settings.envoy.admin,
+        access_logs: params.access_logs.clone(),
+        xds,
+        ready: settings.envoy.ready,
+        prometheus: PrometheusInputs {
+            scrape_path: telemetry.scrape_path.clone(),
+            backend: on_host(settings.envoy.admin, telemetry.merge_port),
+            tls: tls.transpose()?,
+        },
+        proxy_config,
+    })
+}
+
+#[expect(
+    deprecated,
+    reason = "older servers send the identity under the old name only"
+)]
+fn node(proxy: &Proxy, params: &GetEnvoyBootstrapParamsResponse) -> NodeInputs {
+    let identity = match params.identity.is_empty() {
+        true => &params.service,
+        false => &params.identity,
+    };
+    NodeInputs {
+        id: proxy.id.clone(),
+        cluster: identity.clone(),
+        node_name: params.node_name.clone(),
+        namespace: params.namespace.clone(),
+        partition: params.partition.clone(),
+        datacenter: params.datacenter.clone(),
+    }
+}
+
+/// A port on the host of `address`, reachable from this host: loopback when it is a wildcard.
+pub(crate) fn on_host(address: SocketAddr, port: u16) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy() -> Proxy {
+        Proxy {
+            id: "web-proxy".to_owned(),
+            node_name: "n1".to_owned(),
+            ..Proxy::default()
+        }
+    }
+
+    #[test]
+    #[expect(deprecated, reason = "both names of the proxy's id are sent")]
+    fn the_node_id_wins_over_the_name_and_both_ids_are_sent() {
+        let by_name = request(&proxy());
+        assert_eq!(by_name.node_spec, Some(NodeSpec::NodeName("n1".to_owned())));
+        assert_eq!(
+            (by_name.service_id.as_str(), by_name.proxy_id.as_str()),
+            ("web-proxy", "web-proxy")
+        );
+        let by_id = request(&Proxy {
+            node_id: "u-u".to_owned(),
+            ..proxy()
+        });
+        assert_eq!(by_id.node_spec, Some(NodeSpec::NodeId("u-u".to_owned())));
+    }
+
+    #[test]
+    fn refusals_name_the_settings_to_look_at() {
+        let server = "10.0.0.1:8502".parse().unwrap();
+        for (status, words) in [
+            (
+                Status::not_found("no such proxy"),
+                ["web-proxy", "-proxy-id", "-proxy-node-name"],
+            ),
+            (
+                Status::permission_denied("no"),
+                ["web-proxy", "-static-token", "service:read"],
+            ),
+            (
+                Status::unauthenticated("no"),
+                ["web-proxy", "-credential-type", "-login-auth-method"],
+            ),
+            (
+                Status::invalid_argument("no"),
+                ["web-proxy", "-proxy-id", "InvalidArgument"],
+            ),
+        ] {
+            assert!(is_refusal(&status));
+            let text = refusal_error(server, &proxy(), &status).to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        for status in [
+            Status::unavailable(""),
+            Status::internal(""),
+            Status::resource_exhausted(""),
+        ] {
+            assert!(!is_refusal(&status));
+        }
+    }
+
+    #[test]
+    #[expect(deprecated, reason = "the old name stands in for the new one")]
+    fn the_identity_names_the_cluster_and_the_service_stands_in() {
+        let mut params = GetEnvoyBootstrapParamsResponse {
+            service: "old".to_owned(),
+            identity: "web".to_owned(),
+            ..GetEnvoyBootstrapParamsResponse::default()
+        };
+        assert_eq!(node(&proxy(), &params).cluster, "web");
+        params.identity.clear();
+        assert_eq!(node(&proxy(), &params).cluster, "old");
+    }
+
+    #[test]
+    fn wildcards_are_reached_over_loopback() {
+        for (bound, reached) in [
+            ("0.0.0.0:1", "127.0.0.1:7"),
+            ("[::]:1", "[::1]:7"),
+            ("127.0.0.9:1", "127.0.0.9:7"),
+        ] {
+            assert_eq!(on_host(bound.parse().unwrap(), 7), reached.parse().unwrap());
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The HTTP server for orchestrators and people: graceful start and stop as Consul's dataplane has
+//! them, and health, readiness with its reasons, status and metrics. It starts before anything
+//! else, so that it can say what the rest waits for. No path changes anything but the graceful
+//! stop, and none shows a secret.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use legate_runtime::metrics::CONTENT_TYPE;
+use legate_runtime::{Readiness, Spawner};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::settings;
+use crate::signals::{StopSender, Urgency};
+use crate::status::{StatusSource, reasons};
+use crate::telemetry::Telemetry;
+
+/// The server cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen for lifecycle requests on {address} (-graceful-addr, -graceful-port): {source}"
+)]
+pub struct LifecycleError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+/// A bound server that does not answer yet.
+#[derive(Debug)]
+pub struct LifecycleListener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// What the server answers from.
+#[derive(Debug, Clone)]
+pub struct LifecycleParts {
+    /// Paths and times.
+    pub settings: settings::Lifecycle,
+    /// Whether everything is ready.
+    pub readiness: Readiness,
+    /// The status document.
+    pub status: StatusSource,
+    /// The dataplane's own metrics.
+    pub telemetry: Telemetry,
+    /// Takes the wish to stop.
+    pub stop: StopSender,
+}
+
+impl LifecycleListener {
+    /// Binds the configured address.
+    ///
+    /// # Errors
+    /// When it is taken or not allowed; the error names the settings.
+    pub async fn bind(address: SocketAddr) -> Result<LifecycleListener, LifecycleError> {
+        let failed = |source| LifecycleError { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(LifecycleListener { listener, address })
+    }
+
+    /// Where it listens: the real port, when an ephemeral one was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until the scope of `spawner` stops.
+    pub fn serve(self, parts: LifecycleParts, spawner: &Spawner) {
+        tracing::info!(
+            target: "lifecycle",
+            address = %self.address,
+            shutdown = parts.settings.shutdown_path,
+            startup = parts.settings.startup_path,
+            "starting proxy lifecycle management server"
+        );
+        let router = Router::new().fallback(answer).with_state(Arc::new(parts));
+        let stop = spawner.token();
+        let listener = self.listener;
+        spawner.spawn("lifecycle server", async move {
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stop.cancelled_owned())
+                .await
+        });
+    }
+}
+
+/// The graceful paths are the user's choice and come first, whatever they are.
+async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> Response {
+    let path = request.uri().path();
+    if matches(&parts.settings.shutdown_path, path) {
+        return shut_down(&parts);
+    }
+    if matches(&parts.settings.startup_path, path) {
+        return wait_until_ready(&parts).await;
+    }
+    match path {
+        "/healthz" => "alive\n".into_response(),
+        "/readyz" => ready(&parts.readiness),
+        "/status" => axum::Json(parts.status.document().await).into_response(),
+        "/metrics" => (
+            [(header::CONTENT_TYPE, CONTENT_TYPE)],
+            parts.telemetry.render(),
+        )
+            .into_response(),
+        _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// A path that ends with a slash stands for everything below it.
+fn matches(pattern: &str, path: &str) -> bool {
+    path == pattern || (pattern.ends_with('/') && path.starts_with(pattern))
+}
+
+fn ready(readiness: &Readiness) -> Response {
+    match readiness.is_ready() {
+        true => "ready\n".into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, reasons(readiness)).into_response(),
+    }
+}
+
+/// Answers at once: the stop takes its time.
+fn shut_down(parts: &LifecycleParts) -> Response {
+    tracing::info!(target: "lifecycle", "asked for a graceful shutdown");
+    parts.stop.request(Urgency::Graceful);
+    StatusCode::OK.into_response()
+}
+
+/// Success in any case: whoever waits starts the application now, with or without the proxy.
+async fn wait_until_ready(parts: &LifecycleParts) -> Response {
+    let grace = parts.settings.startup_grace;
+    if grace.is_zero() {
+        tracing::info!(target: "lifecycle", "no startup grace period, not waiting for the proxy");
+    } else if timeout(grace, parts.readiness.wait_ready()).await.is_err() {
+        let missing = reasons(&parts.readiness);
+        tracing::warn!(
+            target: "lifecycle",
+            grace = ?grace,
+            missing = missing.trim_end(),
+            "grace period elapsed before proxy ready"
+        );
+    }
+    StatusCode::OK.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_final_slash_stands_for_everything_below() {
+        assert!(matches("/stop", "/stop"));
+        assert!(!matches("/stop", "/stop/now") && !matches("/stop", "/"));
+        assert!(matches("/stop/", "/stop/now") && matches("/stop/", "/stop/"));
+        assert!(!matches("/stop/", "/stop"));
+    }
+}

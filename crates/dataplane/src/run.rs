@@ -1,0 +1,307 @@
+//! The life of the process, in order: listeners, session, bootstrap, Envoy, and the way back.
+//!
+//! Whatever was started is ended, whichever way the process ends: Envoy first, then everything
+//! that served it, then the session with a logout. It reads no environment and never exits.
+
+mod sidecar;
+
+use std::future::Future;
+use std::time::Duration;
+
+use legate_client::{
+    Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, Session, SessionError, TlsConfig,
+};
+use legate_envoy::bootstrap::BootstrapError;
+use legate_envoy::process::{ExitReason, SpawnError};
+use legate_envoy::{FindError, find_executable};
+use legate_identity::tls::ClientTls;
+use legate_runtime::{Clock, Readiness, Scope, TaskError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::bootstrap::ParamsError;
+use crate::dns::{DnsError, DnsOptions, DnsProxy, Limits};
+use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
+use crate::relay::{BindError, Listener, RelayMetrics};
+use crate::settings::{self, Mode, Settings};
+use crate::signals::{Signals, StopSender, Urgency};
+use crate::status::{EnvoyStatus, StatusSource};
+use crate::telemetry::{Stage, Telemetry};
+
+use self::sidecar::Sidecar;
+
+/// How long everything but the session may take to end.
+const STOP: Duration = Duration::from_secs(3);
+
+/// How long the session may take to end; a logout has 5 s of its own.
+const LOGOUT: Duration = Duration::from_secs(6);
+
+/// Why the process ends otherwise than it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The xDS listener cannot be bound.
+    #[error(transparent)]
+    Xds(#[from] BindError),
+    /// The lifecycle server cannot be bound.
+    #[error(transparent)]
+    Lifecycle(#[from] LifecycleError),
+    /// There is no Envoy.
+    #[error(transparent)]
+    FindEnvoy(#[from] FindError),
+    /// The settings of the session cannot work.
+    #[error(transparent)]
+    Session(#[from] ConfigError),
+    /// There is no session, and there will be none.
+    #[error(transparent)]
+    Connect(#[from] SessionError),
+    /// The proxy's parameters are refused.
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    /// The bootstrap document cannot be made.
+    #[error("failed to get bootstrap config: {0}")]
+    Bootstrap(BootstrapError),
+    /// The DNS proxy cannot be started.
+    #[error(transparent)]
+    Dns(#[from] DnsError),
+    /// Envoy cannot be started.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// Envoy ended although nobody asked for it.
+    #[error("envoy ended by itself: {0}")]
+    EnvoyEnded(ExitReason),
+    /// A part of the dataplane failed.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// Two metrics have one name.
+    #[error("the dataplane's metrics cannot be registered: {0}")]
+    Metrics(#[from] legate_runtime::metrics::Error),
+}
+
+/// Everything that the stages of the process share.
+struct Process {
+    settings: Settings,
+    stop: StopSender,
+    signals: Signals,
+    telemetry: Telemetry,
+    readiness: Readiness,
+    session: Session,
+    /// What works for Envoy and for clients; it ends before the session does.
+    work: Scope,
+    /// The session's own tasks.
+    connection: Scope,
+}
+
+/// Runs the dataplane until it is asked to stop or cannot go on. `started` is when the program
+/// started; `stop` and `signals` are the two ends of one channel.
+///
+/// Call it on the thread that lives as long as the process: Envoy ends with the thread that
+/// started it.
+///
+/// # Errors
+/// When a part cannot work or ends by itself; the text says which setting to look at.
+pub async fn run(
+    settings: Settings,
+    started: Instant,
+    stop: StopSender,
+    signals: Signals,
+) -> Result<(), RunError> {
+    let telemetry = Telemetry::new(started)?;
+    tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
+    // Whatever can fail without a server fails before a login that would have to be undone.
+    let lifecycle = LifecycleListener::bind(settings.lifecycle.bind).await?;
+    let sidecar = match settings.mode {
+        Mode::Sidecar => Some(prepare(&settings, &telemetry).await?),
+        Mode::DnsProxy => None,
+    };
+    let connection = Scope::new("session");
+    let config = client_config(&settings.servers)?;
+    let session = legate_client::connect(config, &connection.spawner(), telemetry.registry())?;
+    telemetry.stages().reached(Stage::Listen);
+    let mut process = Process {
+        settings,
+        stop,
+        signals,
+        telemetry,
+        readiness: Readiness::new(),
+        session,
+        work: Scope::new("dataplane"),
+        connection,
+    };
+    let outcome = match sidecar {
+        Some(sidecar) => sidecar.run(&mut process, lifecycle).await,
+        None => process.answer_dns(lifecycle).await,
+    };
+    process.end().await;
+    outcome
+}
+
+/// What a sidecar needs before there is a session.
+async fn prepare(settings: &Settings, telemetry: &Telemetry) -> Result<Sidecar, RunError> {
+    let path = settings.environment.get_os("PATH");
+    let executable = find_executable(settings.envoy.executable.as_deref(), path)?;
+    let listener = Listener::bind(&settings.xds).await?;
+    let metrics = RelayMetrics::register(telemetry.registry(), Clock::system())?;
+    tracing::info!(address = ?listener.address(), "starting envoy xDS server");
+    Ok(Sidecar {
+        executable,
+        listener,
+        metrics,
+    })
+}
+
+impl Process {
+    /// Waits for `work`, unless a stop is asked for (`None`) or a task fails.
+    async fn unless_stopped<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, RunError> {
+        tokio::select! {
+            biased;
+            _ = self.signals.at_least(Urgency::Graceful) => Ok(None),
+            error = failed(&self.work, &self.connection) => Err(error.into()),
+            value = work => Ok(Some(value)),
+        }
+    }
+
+    /// Answers lifecycle requests from now on.
+    fn serve_lifecycle(&self, listener: LifecycleListener, status: StatusSource) {
+        let parts = LifecycleParts {
+            settings: self.settings.lifecycle.clone(),
+            readiness: self.readiness.clone(),
+            status,
+            telemetry: self.telemetry.clone(),
+            stop: self.stop.clone(),
+        };
+        listener.serve(parts, &self.work.spawner());
+    }
+
+    fn status(&self, envoy: watch::Receiver<EnvoyStatus>) -> StatusSource {
+        StatusSource {
+            proxy: self.settings.proxy.clone(),
+            session: self.session.clone(),
+            relay: None,
+            envoy,
+            readiness: self.readiness.clone(),
+            stages: self.telemetry.stages().clone(),
+        }
+    }
+
+    /// Waits for the first connection; `None` when a stop is asked for before.
+    async fn connect(&mut self) -> Result<Option<()>, RunError> {
+        let session = self.session.clone();
+        let Some(connected) = self.unless_stopped(session.connected()).await? else {
+            return Ok(None);
+        };
+        let server = connected?.server;
+        self.telemetry.stages().reached(Stage::Connect);
+        tracing::info!(initial_server_address = %server, "connected to Consul server over gRPC");
+        Ok(Some(()))
+    }
+
+    /// Answers DNS in the namespace and partition given, when that is configured.
+    async fn start_dns(&self, namespace: &str, partition: &str) -> Result<(), RunError> {
+        let Some(address) = self.settings.dns else {
+            tracing::info!("dns server disabled: configure the Consul DNS port to enable");
+            return Ok(());
+        };
+        let options = DnsOptions {
+            address,
+            namespace: namespace.to_owned(),
+            partition: partition.to_owned(),
+            limits: Limits::default(),
+        };
+        let registry = self.telemetry.registry();
+        DnsProxy::start(
+            options,
+            self.session.clone(),
+            &self.work.spawner(),
+            registry,
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// The whole life of a process that only answers DNS.
+    async fn answer_dns(&mut self, lifecycle: LifecycleListener) -> Result<(), RunError> {
+        let ready = self.readiness.register("dns");
+        ready.pending("no server is connected yet");
+        let (_none, envoy) = watch::channel(EnvoyStatus::default());
+        self.serve_lifecycle(lifecycle, self.status(envoy));
+        if self.connect().await?.is_none() {
+            return Ok(());
+        }
+        let proxy = self.settings.proxy.clone();
+        self.start_dns(&proxy.namespace, &proxy.partition).await?;
+        ready.ready();
+        self.telemetry.stages().reached(Stage::Ready);
+        tracing::info!("ready: {}", self.telemetry.stages());
+        self.unless_stopped(std::future::pending::<()>()).await?;
+        ready.pending("stopping");
+        Ok(())
+    }
+
+    /// Ends what is left, the session last. What goes wrong here has no one left to matter to.
+    async fn end(self) {
+        tracing::info!("stopping");
+        if let Err(error) = self.work.stop(STOP).await {
+            tracing::debug!(%error, "not everything ended by itself");
+        }
+        self.session.close(LOGOUT).await;
+        if let Err(error) = self.connection.stop(STOP).await {
+            tracing::debug!(%error, "the session did not end by itself");
+        }
+    }
+}
+
+/// The first failure of a task in either scope.
+async fn failed(work: &Scope, connection: &Scope) -> TaskError {
+    tokio::select! {
+        error = work.failed() => error,
+        error = connection.failed() => error,
+    }
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Sidecar => "sidecar",
+        Mode::DnsProxy => "dns-proxy",
+    }
+}
+
+/// What the session is told of the settings.
+fn client_config(servers: &settings::Servers) -> Result<ClientConfig, ConfigError> {
+    let tls = servers.tls.as_ref().map(|tls| TlsConfig {
+        options: ClientTls {
+            ca: tls.ca.clone(),
+            client_cert: tls.client_certificate.clone(),
+            insecure_skip_verify: tls.insecure_skip_verify,
+            alpn_h2: true,
+        },
+        server_name: tls.server_name.clone(),
+    });
+    Ok(ClientConfig {
+        addresses: servers.addresses.parse()?,
+        grpc_port: servers.grpc_port,
+        server_watch_disabled: servers.watch_disabled,
+        tls,
+        credentials: credentials(&servers.credentials),
+    })
+}
+
+fn credentials(credentials: &settings::Credentials) -> Credentials {
+    match credentials {
+        settings::Credentials::None => Credentials::None,
+        settings::Credentials::Static(token) => Credentials::Static(token.clone()),
+        settings::Credentials::Login(login) => Credentials::Login(LoginConfig {
+            auth_method: login.auth_method.clone(),
+            namespace: login.namespace.clone(),
+            partition: login.partition.clone(),
+            datacenter: login.datacenter.clone(),
+            bearer: match &login.bearer {
+                settings::Bearer::Token(token) => Bearer::Token(token.clone()),
+                settings::Bearer::File(path) => Bearer::File(path.clone()),
+            },
+            meta: login.meta.clone(),
+        }),
+    }
+}

@@ -1,0 +1,173 @@
+//! The one document that answers "why is this proxy not configured?". It is put together when
+//! somebody asks, and holds no secret.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use legate_client::{Session, SessionState};
+use legate_runtime::{Component, Readiness, ReadyState};
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::relay::{Relay, RelayStatus};
+use crate::settings::Proxy;
+use crate::telemetry::Stages;
+
+/// How long the relay may take to tell its state; it only has to get to it.
+const RELAY_ANSWER: Duration = Duration::from_secs(2);
+
+/// Everything the document is made of. Copies see the same process.
+#[derive(Debug, Clone)]
+pub struct StatusSource {
+    /// Which proxy this is.
+    pub proxy: Proxy,
+    /// The session with the servers.
+    pub session: Session,
+    /// The relay; absent when this process only answers DNS.
+    pub relay: Option<Relay>,
+    /// The state of Envoy.
+    pub envoy: watch::Receiver<EnvoyStatus>,
+    /// What has to be ready.
+    pub readiness: Readiness,
+    /// How the start went.
+    pub stages: Stages,
+}
+
+/// The state of the Envoy process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct EnvoyStatus {
+    /// Its process id, once it was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Where it is in its life.
+    pub state: String,
+    /// Its admin interface.
+    pub admin: String,
+}
+
+/// The document.
+#[derive(Debug, Serialize)]
+pub struct StatusDocument {
+    version: &'static str,
+    ready: bool,
+    components: Vec<ComponentStatus>,
+    proxy: ProxyStatus,
+    session: SessionStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relay: Option<RelayStatus>,
+    envoy: EnvoyStatus,
+    startup_seconds: BTreeMap<&'static str, f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ComponentStatus {
+    name: &'static str,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProxyStatus {
+    id: String,
+    node_name: String,
+    node_id: String,
+    namespace: String,
+    partition: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct SessionStatus {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    /// Public name of the token, when it came from a login.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accessor_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+}
+
+/// State and reason of a component.
+fn component(component: Component) -> ComponentStatus {
+    let (state, reason) = match component.state {
+        ReadyState::Ready => ("ready", None),
+        ReadyState::Pending(why) => ("pending", Some(why)),
+        ReadyState::Failed(why) => ("failed", Some(why)),
+    };
+    ComponentStatus {
+        name: component.name,
+        state,
+        reason,
+    }
+}
+
+fn session(state: SessionState) -> SessionStatus {
+    match state {
+        SessionState::Connecting { last_error } => SessionStatus {
+            state: "connecting",
+            last_error: last_error.map(|error| error.to_string()),
+            ..SessionStatus::default()
+        },
+        SessionState::Connected(connection) => SessionStatus {
+            state: "connected",
+            server: Some(connection.server.to_string()),
+            accessor_id: connection.accessor_id().map(str::to_owned),
+            ..SessionStatus::default()
+        },
+        SessionState::Failed(error) => SessionStatus {
+            state: "failed",
+            last_error: Some(error.to_string()),
+            ..SessionStatus::default()
+        },
+        SessionState::Closed => SessionStatus {
+            state: "closed",
+            ..SessionStatus::default()
+        },
+    }
+}
+
+/// One line for each component that is not ready, and why; empty when all are.
+pub fn reasons(readiness: &Readiness) -> String {
+    let lines = readiness
+        .report()
+        .into_iter()
+        .filter_map(|part| match part.state {
+            ReadyState::Ready => None,
+            ReadyState::Pending(why) => Some(format!("{}: {why}\n", part.name)),
+            ReadyState::Failed(why) => Some(format!("{}: failed: {why}\n", part.name)),
+        });
+    lines.collect()
+}
+
+impl StatusSource {
+    /// The document of now.
+    pub async fn document(&self) -> StatusDocument {
+        let relay = match &self.relay {
+            Some(relay) => timeout(RELAY_ANSWER, relay.status()).await.ok().flatten(),
+            None => None,
+        };
+        StatusDocument {
+            version: env!("CARGO_PKG_VERSION"),
+            ready: self.readiness.is_ready(),
+            components: self.readiness.report().into_iter().map(component).collect(),
+            proxy: ProxyStatus {
+                id: self.proxy.id.clone(),
+                node_name: self.proxy.node_name.clone(),
+                node_id: self.proxy.node_id.clone(),
+                namespace: self.proxy.namespace.clone(),
+                partition: self.proxy.partition.clone(),
+            },
+            session: session(self.session.state()),
+            relay,
+            envoy: self.envoy.borrow().clone(),
+            startup_seconds: self
+                .stages
+                .all()
+                .into_iter()
+                .map(|(stage, elapsed)| (stage, elapsed.as_secs_f64()))
+                .collect(),
+        }
+    }
+}

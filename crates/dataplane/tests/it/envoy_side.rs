@@ -1,0 +1,110 @@
+//! What Envoy does towards the dataplane, by hand: a delta stream whose messages the test writes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_api::rpc;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+/// Far above what anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One stream towards the relay.
+pub(crate) struct EnvoyStream {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+}
+
+impl EnvoyStream {
+    pub(crate) async fn open(relay: SocketAddr) -> EnvoyStream {
+        let endpoint = Endpoint::from_shared(format!("http://{relay}")).unwrap();
+        EnvoyStream::over(endpoint.connect().await.unwrap()).await
+    }
+
+    pub(crate) async fn over(channel: Channel) -> EnvoyStream {
+        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let (requests, receiver) = mpsc::channel(16);
+        let call = client.delta_aggregated_resources(ReceiverStream::new(receiver));
+        let responses = timeout(PATIENCE, call).await.unwrap().unwrap().into_inner();
+        EnvoyStream {
+            requests,
+            responses,
+        }
+    }
+
+    pub(crate) async fn send(&self, request: DeltaDiscoveryRequest) {
+        self.requests.send(request).await.unwrap();
+    }
+
+    /// Subscribes to everything of a type, as the first request of a stream.
+    pub(crate) async fn subscribe(&self, type_url: &str) {
+        self.send(DeltaDiscoveryRequest {
+            node: Bytes::from_static(b"node"),
+            type_url: type_url.to_owned(),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    }
+
+    pub(crate) async fn next(&mut self) -> DeltaDiscoveryResponse {
+        let response = timeout(PATIENCE, self.responses.message()).await;
+        response
+            .expect("a response in time")
+            .expect("an open stream")
+            .expect("a response")
+    }
+
+    /// Whether the relay ends the stream.
+    pub(crate) async fn ended(&mut self) -> bool {
+        let end = timeout(PATIENCE, self.responses.message()).await;
+        !matches!(end.expect("an end in time"), Ok(Some(_)))
+    }
+
+    pub(crate) async fn accept(&self, response: &DeltaDiscoveryResponse) {
+        self.answer(response, None).await;
+    }
+
+    pub(crate) async fn reject(&self, response: &DeltaDiscoveryResponse, message: &str) {
+        let error = rpc::Status {
+            code: 13,
+            message: message.to_owned(),
+            details: Vec::new(),
+        };
+        self.answer(response, Some(error)).await;
+    }
+
+    async fn answer(&self, response: &DeltaDiscoveryResponse, error: Option<rpc::Status>) {
+        self.send(DeltaDiscoveryRequest {
+            type_url: response.type_url.clone(),
+            response_nonce: response.nonce.clone(),
+            error_detail: error,
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    }
+}
+
+/// A resource whose body the relay must not look into.
+pub(crate) fn resource(name: &str, version: &str) -> Resource {
+    Resource {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        resource: Bytes::from(format!("body of {name} {version}")),
+        aliases: Vec::new(),
+    }
+}
+
+pub(crate) fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
+    response
+        .resources
+        .iter()
+        .map(|resource| resource.name.as_str())
+        .collect()
+}

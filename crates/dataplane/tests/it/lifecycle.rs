@@ -1,0 +1,200 @@
+//! The lifecycle server over real connections.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use legate_client::{Addresses, ClientConfig, Credentials};
+use legate_dataplane::lifecycle::{LifecycleListener, LifecycleParts};
+use legate_dataplane::settings::{Lifecycle, Proxy};
+use legate_dataplane::signals::{self, Signals, Urgency};
+use legate_dataplane::status::{EnvoyStatus, StatusSource};
+use legate_dataplane::telemetry::Telemetry;
+use legate_model::Secret;
+use legate_runtime::{Readiness, ReadyHandle, Scope};
+use legate_testkit::fake_server::FakeServer;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::envoy_side::PATIENCE;
+
+const TOKEN: &str = "a-token-that-nobody-may-see";
+
+struct Setup {
+    address: SocketAddr,
+    envoy: ReadyHandle,
+    signals: Signals,
+    scope: Scope,
+    _server: FakeServer,
+    _envoy_status: watch::Sender<EnvoyStatus>,
+}
+
+async fn start(startup_grace: Duration) -> Setup {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_token(TOKEN);
+    let config = ClientConfig {
+        addresses: Addresses::Host(server.address().ip().to_string()),
+        grpc_port: server.address().port(),
+        server_watch_disabled: true,
+        tls: None,
+        credentials: Credentials::Static(Secret::new(TOKEN)),
+    };
+    let scope = Scope::new("test");
+    let telemetry = Telemetry::new(Instant::now()).unwrap();
+    let session = legate_client::connect(config, &scope.spawner(), telemetry.registry()).unwrap();
+    timeout(PATIENCE, session.connected())
+        .await
+        .unwrap()
+        .unwrap();
+    let readiness = Readiness::new();
+    let envoy = readiness.register("envoy");
+    envoy.pending("Envoy was not started yet");
+    let (stop, signals) = signals::channel();
+    let (envoy_status, seen) = watch::channel(EnvoyStatus::default());
+    let listener = LifecycleListener::bind("127.0.0.1:0".parse().unwrap())
+        .await
+        .unwrap();
+    let address = listener.address();
+    let parts = LifecycleParts {
+        settings: Lifecycle {
+            bind: address,
+            shutdown_path: "/graceful_shutdown".to_owned(),
+            // A user's path wins over the ones that are always there.
+            startup_path: "/status/".to_owned(),
+            startup_grace,
+            shutdown_grace: Duration::ZERO,
+            drain_listeners: false,
+            dump_envoy_config: false,
+        },
+        readiness: readiness.clone(),
+        status: StatusSource {
+            proxy: Proxy {
+                id: "web-proxy".to_owned(),
+                ..Proxy::default()
+            },
+            session,
+            relay: None,
+            envoy: seen,
+            readiness,
+            stages: telemetry.stages().clone(),
+        },
+        telemetry,
+        stop,
+    };
+    listener.serve(parts, &scope.spawner());
+    Setup {
+        address,
+        envoy,
+        signals,
+        scope,
+        _server: server,
+        _envoy_status: envoy_status,
+    }
+}
+
+impl Setup {
+    async fn ask(&self, method: &str, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut answer))
+            .await
+            .unwrap()
+            .unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, body.to_owned())
+    }
+}
+
+#[tokio::test]
+async fn health_readiness_status_and_metrics() {
+    let setup = start(Duration::ZERO).await;
+    assert_eq!(
+        setup.ask("GET", "/healthz").await,
+        (200, "alive\n".to_owned())
+    );
+    let (status, why) = setup.ask("GET", "/readyz").await;
+    assert_eq!(
+        (status, why.as_str()),
+        (503, "envoy: Envoy was not started yet\n")
+    );
+    let (status, document) = setup.ask("GET", "/status").await;
+    assert_eq!(status, 200);
+    assert!(!document.contains(TOKEN), "{document}");
+    let document: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["ready"], false);
+    assert_eq!(document["proxy"]["id"], "web-proxy");
+    assert_eq!(document["session"]["state"], "connected");
+    assert_eq!(
+        document["components"][0]["reason"],
+        "Envoy was not started yet"
+    );
+    let (_, metrics) = setup.ask("GET", "/metrics").await;
+    assert!(
+        metrics.contains("consul_dataplane_consul_connected 1"),
+        "{metrics}"
+    );
+
+    setup.envoy.ready();
+    assert_eq!(
+        setup.ask("GET", "/readyz").await,
+        (200, "ready\n".to_owned())
+    );
+    setup.envoy.failed("Envoy has exited");
+    assert_eq!(
+        setup.ask("GET", "/readyz").await.1,
+        "envoy: failed: Envoy has exited\n"
+    );
+    assert_eq!(setup.ask("GET", "/elsewhere").await.0, 404);
+    setup.scope.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_graceful_shutdown_is_asked_for_and_answered_at_once() {
+    let mut setup = start(Duration::ZERO).await;
+    assert_eq!(setup.signals.urgency(), Urgency::None);
+    for method in ["GET", "POST"] {
+        assert_eq!(
+            setup.ask(method, "/graceful_shutdown").await,
+            (200, String::new())
+        );
+    }
+    let urgency = timeout(PATIENCE, setup.signals.at_least(Urgency::Graceful))
+        .await
+        .unwrap();
+    assert_eq!(
+        urgency,
+        Urgency::Graceful,
+        "asking twice does not make it urgent"
+    );
+}
+
+#[tokio::test]
+async fn a_graceful_startup_waits_until_ready_but_never_fails() {
+    let setup = start(Duration::from_millis(50)).await;
+    assert_eq!(
+        setup.ask("GET", "/status/").await.0,
+        200,
+        "the grace period is over"
+    );
+    let setup = start(Duration::from_secs(3600)).await;
+    let (answer, ()) = tokio::join!(setup.ask("GET", "/status/anything"), async {
+        tokio::task::yield_now().await;
+        setup.envoy.ready();
+    });
+    assert_eq!(answer.0, 200);
+}
+
+#[tokio::test]
+async fn a_taken_port_names_the_setting() {
+    let setup = start(Duration::ZERO).await;
+    let error = LifecycleListener::bind(setup.address)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("-graceful-port"), "{error}");
+}

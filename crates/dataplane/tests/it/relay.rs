@@ -1,0 +1,413 @@
+//! The relay between a real client and real servers on loopback.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use legate_api::type_url::{CLUSTER, LISTENER};
+use legate_client::{Addresses, ClientConfig, Credentials, Session};
+use legate_dataplane::relay::{Listener, Relay, RelayMetrics, RelayParts};
+use legate_dataplane::settings::XdsBind;
+use legate_envoy::bootstrap::XdsAddress;
+use legate_runtime::metrics::{Registry, encode};
+use legate_runtime::{Clock, Readiness, ReadyState, Scope};
+use legate_testkit::fake_server::{Call, FakeServer, FakeServerOptions, server_entry};
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::envoy_side::{EnvoyStream, PATIENCE, names, resource};
+
+struct Setup {
+    address: XdsAddress,
+    relay: Relay,
+    readiness: Readiness,
+    registry: Registry,
+    scope: Scope,
+    session: Session,
+    _session_scope: Scope,
+}
+
+async fn start(server: SocketAddr, watch: bool) -> Setup {
+    start_on(
+        server,
+        watch,
+        &XdsBind::Tcp((Ipv4Addr::LOCALHOST, 0).into()),
+    )
+    .await
+}
+
+async fn start_on(server: SocketAddr, watch: bool, bind: &XdsBind) -> Setup {
+    let config = ClientConfig {
+        addresses: Addresses::Host(server.ip().to_string()),
+        grpc_port: server.port(),
+        server_watch_disabled: !watch,
+        tls: None,
+        credentials: Credentials::None,
+    };
+    let (session_scope, scope) = (Scope::new("session"), Scope::new("relay"));
+    let registry = Registry::new();
+    let session = legate_client::connect(config, &session_scope.spawner(), &registry).unwrap();
+    let readiness = Readiness::new();
+    let listener = Listener::bind(bind).await.unwrap();
+    let address = listener.address().clone();
+    let parts = RelayParts {
+        listener,
+        session: session.clone(),
+        readiness: readiness.register("configuration"),
+        metrics: RelayMetrics::register(&registry, Clock::system()).unwrap(),
+    };
+    let relay = Relay::start(parts, &scope.spawner());
+    Setup {
+        address,
+        relay,
+        readiness,
+        registry,
+        scope,
+        session,
+        _session_scope: session_scope,
+    }
+}
+
+impl Setup {
+    async fn envoy(&self) -> EnvoyStream {
+        match &self.address {
+            XdsAddress::Tcp(address) => EnvoyStream::open(*address).await,
+            XdsAddress::Unix(path) => panic!("{}", path.display()),
+        }
+    }
+
+    /// Waits until the one component says something that holds `words`.
+    async fn says(&self, words: &[&str]) {
+        let mut readiness = self.readiness.clone();
+        let found = async {
+            loop {
+                let text = match &readiness.report()[0].state {
+                    ReadyState::Pending(why) | ReadyState::Failed(why) => why.clone(),
+                    ReadyState::Ready => "ready".to_owned(),
+                };
+                if words.iter().all(|word| text.contains(word)) {
+                    return;
+                }
+                readiness.changed().await;
+            }
+        };
+        if timeout(PATIENCE, found).await.is_err() {
+            panic!("{words:?} are not in {:?}", self.readiness.report());
+        }
+    }
+}
+
+#[tokio::test]
+async fn envoy_keeps_its_stream_over_a_restart_of_the_server() {
+    let mut server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    let first = ads.next_of(CLUSTER).await;
+    assert_eq!(&first.node[..], b"node");
+    assert!(first.initial_resource_versions.is_empty());
+    ads.send_resources(
+        CLUSTER,
+        "n1",
+        vec![resource("c1", "v1"), resource("c2", "v1")],
+    )
+    .await;
+    let response = envoy.next().await;
+    assert_eq!(names(&response), ["c1", "c2"]);
+    assert_eq!(&response.resources[0].resource[..], b"body of c1 v1");
+    envoy.accept(&response).await;
+    assert_eq!(ads.next_of(CLUSTER).await.response_nonce, "n1");
+
+    server.restart().await;
+    let mut ads = server.accept_ads().await;
+    let resumed = ads.next_of(CLUSTER).await;
+    assert_eq!(&resumed.node[..], b"node");
+    assert_eq!(resumed.response_nonce, "");
+    assert_eq!(resumed.initial_resource_versions.len(), 2);
+    assert_eq!(resumed.initial_resource_versions["c1"], "v1");
+    ads.send_resources(CLUSTER, "n1", vec![resource("c2", "v2")])
+        .await;
+    // The same stream, and only what is new.
+    assert_eq!(names(&envoy.next().await), ["c2"]);
+    let text = encode(&setup.registry);
+    assert!(
+        text.contains("consul_dataplane_envoy_connected 1"),
+        "{text}"
+    );
+    assert!(
+        text.contains("consul_dataplane_xds_upstream_streams_total 2"),
+        "{text}"
+    );
+    setup.scope.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rejection_goes_to_the_server_and_the_next_envoy_gets_the_last_good() {
+    let mut server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "good")])
+        .await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    ads.next_of(CLUSTER).await;
+    setup.says(&["ready"]).await;
+
+    ads.send_resources(CLUSTER, "n2", vec![resource("c1", "bad")])
+        .await;
+    let response = envoy.next().await;
+    envoy.reject(&response, "unknown field in c1").await;
+    let rejection = ads.next_of(CLUSTER).await;
+    assert_eq!(rejection.response_nonce, "n2");
+    assert_eq!(
+        rejection.error_detail.expect("a reason").message,
+        "unknown field in c1"
+    );
+    let status = setup.relay.status().await.expect("a running relay");
+    let types = &status.types[0];
+    assert_eq!((types.accepted, types.rejected, types.resources), (1, 1, 1));
+    let rejection = types.last_rejection.as_ref().expect("the rejection");
+    assert_eq!(
+        (rejection.message.as_str(), &rejection.names[..]),
+        ("unknown field in c1", &["c1".to_owned()][..])
+    );
+
+    server.stop().await;
+    let mut second = setup.envoy().await;
+    second.subscribe(CLUSTER).await;
+    let response = second.next().await;
+    assert_eq!(response.resources[0].version, "good");
+    second.accept(&response).await;
+    setup.says(&["ready"]).await;
+    setup.scope.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn says_what_it_waits_for() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    setup.says(&["Envoy has not asked"]).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(LISTENER).await;
+    setup.says(&["no server has sent Envoy's listeners"]).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(LISTENER).await;
+    // An empty answer is one, too.
+    ads.send_resources(LISTENER, "n1", Vec::new()).await;
+    let response = envoy.next().await;
+    setup
+        .says(&["Envoy has not acknowledged its listeners"])
+        .await;
+    envoy.accept(&response).await;
+    setup.says(&["ready"]).await;
+}
+
+#[tokio::test]
+async fn a_refused_proxy_ends_with_one_error_and_few_attempts() {
+    let server = FakeServer::plaintext().await;
+    server.script().fail_always(
+        Call::Discovery,
+        Status::permission_denied("service:write missing"),
+    );
+    let setup = start(server.address(), false).await;
+    let envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let error = timeout(PATIENCE, setup.scope.failed())
+        .await
+        .expect("it gives up")
+        .to_string();
+    for word in [
+        "PermissionDenied",
+        "service:write missing",
+        "-static-token",
+        "-proxy-id",
+    ] {
+        assert!(error.contains(word), "{error}");
+    }
+    let text = encode(&setup.registry);
+    assert!(
+        text.contains("consul_dataplane_xds_upstream_streams_total 3"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_later_keeps_envoy_and_says_why() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    ads.next_of(CLUSTER).await;
+    setup.says(&["ready"]).await;
+
+    server
+        .script()
+        .fail_always(Call::Discovery, Status::not_found("proxy is gone"));
+    ads.end(Status::not_found("proxy is gone")).await;
+    setup
+        .says(&["proxy is gone", "-proxy-id", "-proxy-node-name"])
+        .await;
+    assert!(matches!(
+        setup.readiness.report()[0].state,
+        ReadyState::Failed(_)
+    ));
+    let mut second = setup.envoy().await;
+    second.subscribe(CLUSTER).await;
+    let response = second.next().await;
+    assert_eq!(names(&response), ["c1"]);
+    second.accept(&response).await;
+
+    server.script().heal(Call::Discovery);
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v2")])
+        .await;
+    // The newest Envoy decides, then the other hears of it.
+    let response = second.next().await;
+    assert_eq!(response.resources[0].version, "v2");
+    second.accept(&response).await;
+    assert_eq!(envoy.next().await.resources[0].version, "v2");
+}
+
+#[tokio::test]
+async fn an_envoy_that_never_answers_loses_its_stream_and_holds_up_nobody_else() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    let mut silent = setup.envoy().await;
+    silent.subscribe(CLUSTER).await;
+    // The silent one is the newest once its requests have arrived; they arrive in order.
+    silent.subscribe(LISTENER).await;
+    let asked = async {
+        while setup
+            .relay
+            .status()
+            .await
+            .is_none_or(|status| status.types.len() < 2)
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, asked).await.expect("both requests");
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    assert_eq!(names(&silent.next().await), ["c1"]);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(121)).await;
+    tokio::time::resume();
+    assert!(silent.ended().await);
+    assert_eq!(names(&envoy.next().await), ["c1"]);
+}
+
+/// Two servers with one port, the session on the first.
+async fn two_servers() -> (FakeServer, FakeServer) {
+    let first = FakeServer::plaintext().await;
+    let second = FakeServer::start(FakeServerOptions {
+        ip: Ipv4Addr::new(127, 0, 0, 2).into(),
+        port: first.address().port(),
+        tls: None,
+    })
+    .await;
+    for server in [&first, &second] {
+        server
+            .script()
+            .servers(vec![server_entry("127.0.0.1"), server_entry("127.0.0.2")]);
+    }
+    (first, second)
+}
+
+#[tokio::test]
+async fn a_busy_server_sends_the_stream_to_another_and_envoy_does_not_notice() {
+    let (first, second) = two_servers().await;
+    let setup = start(first.address(), true).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = first.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    ads.next_of(CLUSTER).await;
+    ads.end(Status::resource_exhausted("too many xDS streams"))
+        .await;
+    let mut ads = second.accept_ads().await;
+    let resumed = ads.next_of(CLUSTER).await;
+    assert_eq!(resumed.initial_resource_versions["c1"], "v1");
+    ads.send_resources(CLUSTER, "n1", vec![resource("c2", "v1")])
+        .await;
+    assert_eq!(names(&envoy.next().await), ["c2"]);
+}
+
+#[tokio::test]
+async fn the_old_stream_stays_until_a_new_server_accepts() {
+    let (first, second) = two_servers().await;
+    let setup = start(first.address(), true).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut old = first.accept_ads().await;
+    old.next_of(CLUSTER).await;
+    old.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    old.next_of(CLUSTER).await;
+
+    // The session moves on; the first server still serves the stream, and the second refuses it.
+    second
+        .script()
+        .fail_next(Call::Discovery, Status::internal("not yet"));
+    first.script().end_watches(Status::unavailable("leaving"));
+    second.script().wait_for_calls(Call::Features, 1).await;
+    setup.says(&["ready"]).await;
+    let mut new = second.accept_ads().await;
+    let resumed = new.next_of(CLUSTER).await;
+    assert_eq!(resumed.initial_resource_versions["c1"], "v1");
+    assert!(old.next().await.is_none(), "the old stream has ended");
+    new.send_resources(CLUSTER, "n1", vec![resource("c2", "v1")])
+        .await;
+    assert_eq!(names(&envoy.next().await), ["c2"]);
+    setup.session.close(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn envoy_can_use_a_unix_socket() {
+    let server = FakeServer::plaintext().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("xds.sock");
+    let setup = start_on(server.address(), false, &XdsBind::Unix(path.clone())).await;
+    let connect = {
+        let path = path.clone();
+        tower::service_fn(move |_: http::Uri| {
+            let path = path.clone();
+            async move {
+                let stream = tokio::net::UnixStream::connect(path).await?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+            }
+        })
+    };
+    let endpoint = tonic::transport::Endpoint::from_static("http://relay");
+    let mut envoy =
+        EnvoyStream::over(endpoint.connect_with_connector(connect).await.unwrap()).await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    assert_eq!(names(&envoy.next().await), ["c1"]);
+    drop(envoy);
+    setup.scope.stop(PATIENCE).await.unwrap();
+    assert!(!path.exists(), "the socket's file is left behind");
+}

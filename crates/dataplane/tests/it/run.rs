@@ -1,0 +1,249 @@
+//! The whole life of the process, with a program in Envoy's place that does as it is told.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use legate_api::type_url::CLUSTER;
+use legate_dataplane::run::{RunError, run};
+use legate_dataplane::settings::{self, Environment, Invocation, Settings};
+use legate_dataplane::signals::{self, StopSender, Urgency};
+use legate_testkit::fake_server::{Call, FakeServer};
+use legate_testkit::network::free_port;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tonic::Status;
+
+use crate::envoy_side::{EnvoyStream, PATIENCE};
+
+struct Setup {
+    server: FakeServer,
+    settings: Settings,
+    xds: SocketAddr,
+    folder: TempDir,
+}
+
+/// A dataplane that logs in, with a shell script for an Envoy.
+async fn setup(script: &str) -> Setup {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_login("method", "bearer");
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = folder.path().join("envoy");
+    fs::write(
+        &envoy,
+        format!(
+            "#!/bin/sh\necho $$ > {}/pid\n{script}\n",
+            folder.path().display()
+        ),
+    )
+    .unwrap();
+    fs::set_permissions(&envoy, fs::Permissions::from_mode(0o755)).unwrap();
+    let xds = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let settings = load(&server, &envoy, xds);
+    Setup {
+        server,
+        settings,
+        xds,
+        folder,
+    }
+}
+
+fn load(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Settings {
+    let address = server.address();
+    let flags = [
+        format!("-addresses={}", address.ip()),
+        format!("-grpc-port={}", address.port()),
+        "-tls-disabled".to_owned(),
+        "-server-watch-disabled".to_owned(),
+        "-credential-type=login".to_owned(),
+        "-login-auth-method=method".to_owned(),
+        "-login-bearer-token=bearer".to_owned(),
+        "-proxy-id=web-proxy".to_owned(),
+        "-proxy-node-name=n1".to_owned(),
+        format!("-envoy-executable-path={}", envoy.display()),
+        format!("-envoy-admin-bind-port={}", free_port()),
+        format!("-graceful-port={}", free_port()),
+        format!("-xds-bind-port={}", xds.port()),
+    ];
+    let environment = Environment::new([]);
+    match settings::load(flags.map(OsString::from), environment).unwrap() {
+        Invocation::Run { settings, .. } => *settings,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Setup {
+    /// Runs it to its end, while the test does its part.
+    async fn run<T>(&self, part: impl AsyncFnOnce(StopSender) -> T) -> (Result<(), RunError>, T) {
+        let (stop, signals) = signals::channel();
+        let running = run(self.settings.clone(), Instant::now(), stop.clone(), signals);
+        timeout(PATIENCE, async { tokio::join!(running, part(stop)) })
+            .await
+            .expect("it ends")
+    }
+
+    /// Waits for Envoy's process.
+    async fn envoy(&self) -> i32 {
+        let file = self.folder.path().join("pid");
+        loop {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            if let Some(pid) = text.strip_suffix('\n') {
+                return pid.parse().unwrap();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    fn logouts(&self) -> usize {
+        self.server.script().logouts().len()
+    }
+}
+
+fn exists(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+const WAIT_FOR_EVER: &str = "exec sleep 1000";
+
+#[tokio::test]
+async fn a_stop_ends_envoy_and_logs_out() {
+    let setup = setup(WAIT_FOR_EVER).await;
+    let (outcome, pid) = setup
+        .run(async |stop| {
+            let pid = setup.envoy().await;
+            assert!(exists(pid));
+            stop.request(Urgency::Graceful);
+            pid
+        })
+        .await;
+    outcome.unwrap();
+    assert!(!exists(pid), "Envoy is still there");
+    assert_eq!(
+        (setup.server.script().logins().len(), setup.logouts()),
+        (1, 1)
+    );
+    assert!(
+        TcpStream::connect(setup.xds).await.is_err(),
+        "the xDS port is still bound"
+    );
+}
+
+#[tokio::test]
+async fn an_envoy_that_does_not_listen_is_killed_by_a_second_wish() {
+    let setup = setup("trap '' TERM\nwhile :; do sleep 1; done").await;
+    let (outcome, pid) = setup
+        .run(async |stop| {
+            let pid = setup.envoy().await;
+            stop.request(Urgency::Graceful);
+            stop.request(Urgency::Now);
+            pid
+        })
+        .await;
+    outcome.unwrap();
+    assert!(!exists(pid), "Envoy is still there");
+    assert_eq!(setup.logouts(), 1);
+}
+
+#[tokio::test]
+async fn an_envoy_that_ends_by_itself_ends_the_process() {
+    let failing = setup("exit 3").await;
+    let (outcome, ()) = failing.run(async |_| ()).await;
+    let error = outcome.unwrap_err().to_string();
+    assert!(
+        error.contains("envoy") && error.contains("code 3"),
+        "{error}"
+    );
+    assert_eq!(failing.logouts(), 1);
+
+    let done = setup("exit 0").await;
+    let (outcome, ()) = done.run(async |_| ()).await;
+    outcome.unwrap();
+}
+
+#[tokio::test]
+async fn an_unknown_proxy_is_one_error_and_no_envoy() {
+    let setup = setup(WAIT_FOR_EVER).await;
+    setup
+        .server
+        .script()
+        .fail_always(Call::BootstrapParams, Status::not_found("no such proxy"));
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    let error = outcome.unwrap_err().to_string();
+    for word in [
+        "web-proxy",
+        "n1",
+        "no such proxy",
+        "-proxy-id",
+        "-proxy-node-name",
+    ] {
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(setup.server.script().calls(Call::BootstrapParams).len(), 4);
+    assert_eq!(setup.logouts(), 1);
+    assert!(
+        !setup.folder.path().join("pid").exists(),
+        "Envoy was started"
+    );
+}
+
+#[tokio::test]
+async fn bootstrap_parameters_are_asked_for_again_when_a_server_fails() {
+    let setup = setup("exit 0").await;
+    let script = setup.server.script();
+    script.fail_next(Call::BootstrapParams, Status::internal("starting"));
+    script.fail_next(
+        Call::BootstrapParams,
+        Status::not_found("not replicated yet"),
+    );
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    outcome.unwrap();
+    assert_eq!(script.calls(Call::BootstrapParams).len(), 3);
+}
+
+#[tokio::test]
+async fn a_stop_before_any_server_answers_is_no_error() {
+    let mut setup = setup(WAIT_FOR_EVER).await;
+    setup.server.stop().await;
+    let (outcome, ()) = setup
+        .run(async |stop| assert_eq!(stop.request(Urgency::Graceful), Urgency::Graceful))
+        .await;
+    outcome.unwrap();
+}
+
+#[tokio::test]
+async fn a_relay_that_is_refused_ends_envoy_and_the_process() {
+    let setup = setup(WAIT_FOR_EVER).await;
+    setup.server.script().fail_always(
+        Call::Discovery,
+        Status::permission_denied("no service:write"),
+    );
+    let (outcome, pid) = setup
+        .run(async |_| {
+            let pid = setup.envoy().await;
+            let envoy = EnvoyStream::open(setup.xds).await;
+            envoy.subscribe(CLUSTER).await;
+            // Held until the relay gives up.
+            (pid, envoy)
+        })
+        .await;
+    let error = outcome.unwrap_err().to_string();
+    assert!(
+        error.contains("no service:write") && error.contains("-proxy-id"),
+        "{error}"
+    );
+    assert!(!exists(pid.0), "Envoy is still there");
+    assert_eq!(setup.logouts(), 1);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_found_before_the_login() {
+    let setup = setup(WAIT_FOR_EVER).await;
+    let _taken = tokio::net::TcpListener::bind(setup.xds).await.unwrap();
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("-xds-bind-port"), "{error}");
+    assert_eq!(setup.server.script().logins().len(), 0);
+}
