@@ -1,2 +1,112 @@
-//! Entry point.
-fn main() {}
+//! Entry point: settings, log, signals, exit code. Everything else is in the library.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
+use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
+use legate_dataplane::signals;
+use legate_runtime::Scope;
+use legate_runtime::logging::{self, LogOptions};
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tokio::time::Instant;
+
+/// How long the task that reads signals may take to end.
+const SIGNALS_STOP: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    match settings::load(std::env::args_os().skip(1), Environment::of_process()) {
+        Ok(Invocation::Version) => {
+            out(&format!(
+                "Legate Dataplane v{}\nRevision {}",
+                env!("CARGO_PKG_VERSION"),
+                option_env!("LEGATE_REVISION").unwrap_or("unknown")
+            ));
+            ExitCode::SUCCESS
+        }
+        Ok(Invocation::CheckHealth(addresses)) => {
+            out("Checking envoy proxy health");
+            match probe(&addresses, PROBE_TIMEOUT) {
+                Ok(Health::Ready) => {
+                    out("Envoy proxy is ready.");
+                    return ExitCode::SUCCESS;
+                }
+                Ok(Health::NotReady(status)) => {
+                    err(&format!(
+                        "Envoy proxy is not ready. Received status code: {status}"
+                    ));
+                }
+                Err(error) => err(&error.to_string()),
+            }
+            ExitCode::FAILURE
+        }
+        Ok(Invocation::Run { settings, warnings }) => match run(*settings, &warnings, started) {
+            Ok(()) => ExitCode::SUCCESS,
+            // Every error of the workspace already tells its cause.
+            Err(error) => fatal(&error.to_string()),
+        },
+        Err(error) => {
+            if let SettingsError::Flag(flag) = &error {
+                if *flag != settings::FlagError::Help {
+                    err(&flag.to_string());
+                }
+                err(settings::usage().trim_end());
+            }
+            fatal(&error.to_string())
+        }
+    }
+}
+
+/// Runs on this thread only: Envoy is killed by the kernel when the thread that started it ends,
+/// and one thread is all that the traffic of one sidecar's configuration needs.
+fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Result<()> {
+    let (level, json) = (settings.logging.level, settings.logging.json);
+    logging::init(LogOptions {
+        name: "legate-dataplane",
+        level,
+        json,
+    })?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        "started legate-dataplane process"
+    );
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let scope = Scope::new("signals");
+        let (stop, signals) = signals::channel();
+        scope.spawn(
+            "signals",
+            signals::from_process(stop.clone(), scope.token())?,
+        );
+        let outcome = legate_dataplane::run(settings, started, stop, signals).await;
+        scope.stop(SIGNALS_STOP).await?;
+        outcome.map_err(anyhow::Error::new)
+    })
+}
+
+/// The line that says why the process ends, in the form that it has always had: never JSON.
+fn fatal(message: &str) -> ExitCode {
+    let format = format_description!("[year]/[month]/[day] [hour]:[minute]:[second]");
+    let now = OffsetDateTime::from(SystemTime::now())
+        .format(format)
+        .unwrap_or_default();
+    err(&format!("{now} {message}"));
+    ExitCode::FAILURE
+}
+
+/// A closed pipe on the other side is no reason to fail.
+fn out(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn err(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

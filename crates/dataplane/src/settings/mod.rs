@@ -6,10 +6,15 @@
 //! `-check-proxy-health`, files with ids, log level and name of the file, the file, checks.
 //! Deliberate differences from the original:
 //!
-//! - An unknown `-mode`, an unknown key in the file, half a client certificate, a port outside of
-//!   0 to 65535, a negative count and a lifecycle path without a slash are errors here.
+//! - An unknown `-mode`, an unknown key or log level in the file, half a client certificate, a
+//!   login without auth method, an address that is none, a port outside of 0 to 65535, a negative
+//!   count and a lifecycle path without a slash are errors here.
 //! - Ids read from files are trimmed; a path in the file is honoured like one from a flag.
-//! - Deprecated settings that are out of force, and credentials without a type, are warned about.
+//! - Deprecated settings that are out of force, and credentials without effect, are warned about.
+//! - IP addresses may stand in brackets. `-telemetry-prom-ca-certs-file` exists, because the
+//!   Kubernetes injector passes it.
+//! - The health probe asks the address that flags or environment configure, and loopback of both
+//!   families by default.
 
 mod environment;
 mod file;

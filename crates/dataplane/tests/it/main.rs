@@ -1,0 +1,14 @@
+//! The built binary, as its users start it, and parts of it on real sockets.
+
+#[cfg(test)]
+mod dns;
+#[cfg(test)]
+mod envoy_side;
+#[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
+mod relay;
+#[cfg(test)]
+mod run;
+#[cfg(test)]
+mod settings;
