@@ -12,3 +12,5 @@ mod relay;
 mod run;
 #[cfg(test)]
 mod settings;
+#[cfg(test)]
+mod signals;

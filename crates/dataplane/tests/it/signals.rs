@@ -1,0 +1,116 @@
+//! Signals to the binary: what each does, and the exit code that follows.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{ExitStatus, Stdio};
+
+use legate_testkit::fake_server::FakeServer;
+use legate_testkit::network::free_port;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::time::timeout;
+
+use crate::envoy_side::PATIENCE;
+
+/// A running binary with a shell script for an Envoy.
+struct Dataplane {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    seen: String,
+    _folder: TempDir,
+}
+
+impl Dataplane {
+    fn start(server: SocketAddr, envoy: &str) -> Dataplane {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("envoy");
+        fs::write(&program, format!("#!/bin/sh\n{envoy}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_legate-dataplane"))
+            .arg(format!("-addresses={}", server.ip()))
+            .arg(format!("-grpc-port={}", server.port()))
+            .args(["-tls-disabled", "-server-watch-disabled", "-proxy-id=web"])
+            .args(["-shutdown-grace-period-seconds=3600"])
+            .arg(format!("-envoy-executable-path={}", program.display()))
+            .arg(format!("-envoy-admin-bind-port={}", free_port()))
+            .arg(format!("-graceful-port={}", free_port()))
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap()).lines();
+        Dataplane {
+            child,
+            log,
+            seen: String::new(),
+            _folder: folder,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.id().expect("it runs");
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+    }
+
+    /// Reads the log, and what Envoy writes there, up to a line that contains `text`.
+    async fn until(&mut self, text: &str) {
+        loop {
+            let line = timeout(PATIENCE, self.log.next_line()).await;
+            let line = line.unwrap_or_else(|_| panic!("no {text:?} in time:\n{}", self.seen));
+            let line = line.unwrap();
+            let line = line.unwrap_or_else(|| panic!("no {text:?} before the end:\n{}", self.seen));
+            self.seen.push_str(&line);
+            self.seen.push('\n');
+            if line.contains(text) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the end; both writers of the log are gone then.
+    async fn end(mut self) -> (ExitStatus, String) {
+        let rest = async {
+            while let Some(line) = self.log.next_line().await.unwrap() {
+                self.seen.push_str(&line);
+                self.seen.push('\n');
+            }
+            self.child.wait().await.unwrap()
+        };
+        let status = timeout(PATIENCE, rest).await.expect("it ends in time");
+        (status, self.seen)
+    }
+}
+
+#[tokio::test]
+async fn a_signal_before_there_is_a_server_ends_it_in_order() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let nobody = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let mut dataplane = Dataplane::start(nobody, "exit 9");
+        dataplane.until("trying to connect").await;
+        dataplane.signal(signal);
+        let (status, log) = dataplane.end().await;
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(log.contains(signal.as_str()), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn the_second_signal_kills_an_envoy_that_takes_its_time() {
+    let server = FakeServer::plaintext().await;
+    // Says on the log that it runs, and hears no SIGTERM.
+    let envoy = "trap '' TERM\necho envoy-runs >&2\nexec sleep 1000";
+    let mut dataplane = Dataplane::start(server.address(), envoy);
+    dataplane.until("envoy-runs").await;
+    dataplane.signal(Signal::SIGTERM);
+    dataplane.until("immediate=false").await;
+    dataplane.signal(Signal::SIGINT);
+    dataplane.until("immediate=true").await;
+    // The pipe ends only when Envoy is gone as well.
+    let (status, log) = dataplane.end().await;
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("killing envoy"), "{log}");
+}
