@@ -1,6 +1,6 @@
 //! A sidecar logs in with a JWT, may do what its service may, and logs out at the end.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use http::Method;
 use legate_testkit::jwt::TestSigner;
@@ -36,12 +36,13 @@ async fn login_and_logout() {
     mesh.api(Method::PUT, "/v1/acl/binding-rule", Some(rule))
         .await;
 
-    let expiry = SystemTime::now() + Duration::from_secs(600);
-    let expiry = expiry
+    let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .expect("after 1970")
         .as_secs();
-    let token = key.sign(&json!({"iss": "test", "aud": "legate", "sub": "api", "exp": expiry}));
+    let claims =
+        json!({"iss": "test", "aud": "legate", "sub": "api", "iat": now, "exp": now + 600});
+    let token = key.sign(&claims);
     let file = mesh.file("bearer");
     std::fs::write(&file, token).expect("the bearer token can be written");
     let flags = mesh
