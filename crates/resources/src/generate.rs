@@ -12,6 +12,7 @@ use crate::error::GenerateError;
 use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names;
+use crate::route;
 use crate::secret;
 use crate::set::ResourceSet;
 use crate::settings::{ProxySettings, UpstreamSettings};
@@ -63,6 +64,9 @@ impl Generator {
             &mut set.listeners,
             listener::public::listener(memo, snapshot, &settings)?,
         );
+        if snapshot.protocol.is_http() {
+            put(&mut set.routes, route::public(memo, snapshot, &settings)?);
+        }
         let mut taken = HashSet::new();
         for upstream in &snapshot.upstreams {
             let sni = names::upstream_sni(snapshot, &upstream.upstream);

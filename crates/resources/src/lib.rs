@@ -8,6 +8,10 @@
 //! Certificates are resources of their own (`leaf` and `roots`): a renewed certificate changes one
 //! small secret, and neither the listeners nor the clusters that refer to it by name.
 //!
+//! So are the routes of an HTTP service with its intentions in them: a changed intention changes the
+//! routes, which hold for the next request, and not the listener, whose connections would have to
+//! be drained. The listener on its own allows nothing.
+//!
 //! A listener or cluster that cannot be given its TLS or its access rules is an error, never a
 //! resource without them.
 
@@ -20,6 +24,7 @@ mod listener;
 mod memo;
 mod names;
 mod rbac;
+mod route;
 mod secret;
 mod set;
 mod settings;

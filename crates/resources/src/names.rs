@@ -12,7 +12,7 @@ pub const ROOTS: &str = "roots";
 /// The cluster of the application beside the proxy.
 pub(crate) const LOCAL_APP: &str = "local_app";
 
-/// The listener for the mesh; its address follows in its full name.
+/// The listener for the mesh, whose address follows in its full name, and its routes.
 pub(crate) const PUBLIC_LISTENER: &str = "public_listener";
 
 pub(crate) const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";

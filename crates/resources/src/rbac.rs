@@ -1,5 +1,7 @@
-//! Intentions as Envoy's access filter: for connections where the service speaks bytes, for
-//! requests where it speaks HTTP.
+//! Intentions as the rules of Envoy's access filters: for connections where the service speaks
+//! bytes, for requests where it speaks HTTP.
+//!
+//! Rules without policies are never left out: Envoy takes absent rules for permission.
 //!
 //! The messages with the map of policies are declared here and not taken from Envoy's, because
 //! their map has no order and two encodings of it could differ.
@@ -10,7 +12,9 @@ use envoy_types::pb::envoy::config::rbac::v3::{
     Permission, Policy, Principal, permission, principal, rbac,
 };
 use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, header_matcher};
-use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::Rbac as EnvoyHttpRbac;
+use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{
+    Rbac as EnvoyHttpRbac, RbacPerRoute as EnvoyHttpRbacPerRoute,
+};
 use envoy_types::pb::envoy::extensions::filters::network::rbac::v3::Rbac as EnvoyNetworkRbac;
 use envoy_types::pb::envoy::r#type::matcher::v3::{
     PathMatcher, RegexMatcher, StringMatcher, path_matcher, string_matcher,
@@ -46,6 +50,13 @@ pub(crate) struct HttpRbac {
     pub(crate) rules: Option<Rules>,
 }
 
+/// `envoy.extensions.filters.http.rbac.v3.RBACPerRoute`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HttpRbacPerRoute {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) rbac: Option<HttpRbac>,
+}
+
 /// `envoy.extensions.filters.network.rbac.v3.RBAC`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct NetworkRbac {
@@ -55,28 +66,44 @@ pub(crate) struct NetworkRbac {
     pub(crate) stat_prefix: String,
 }
 
-/// The filter's configuration for the protocol that the service speaks.
-pub(crate) fn filter(snapshot: &Snapshot) -> Result<Any, GenerateError> {
-    let layer = if snapshot.protocol.is_http() {
-        Layer::L7
-    } else {
-        Layer::L4
+/// The filter for connections, with the intentions in it. Rules about requests refuse the connection.
+pub(crate) fn connections(snapshot: &Snapshot) -> Result<Any, GenerateError> {
+    let filter = NetworkRbac {
+        rules: Some(intentions(snapshot, Layer::L4)?),
+        stat_prefix: STAT_PREFIX.to_owned(),
     };
+    Ok(message::<EnvoyNetworkRbac>(&filter))
+}
+
+/// The intentions for requests, to replace what the filter says where it stands.
+pub(crate) fn requests(snapshot: &Snapshot) -> Result<Any, GenerateError> {
+    let rules = Some(intentions(snapshot, Layer::L7)?);
+    let route = HttpRbacPerRoute {
+        rbac: Some(HttpRbac { rules }),
+    };
+    Ok(message::<EnvoyHttpRbacPerRoute>(&route))
+}
+
+/// The filter for requests, which refuses them all.
+pub(crate) fn no_requests() -> Any {
+    let rules = Some(Rules {
+        action: rbac::Action::Allow.into(),
+        policies: BTreeMap::new(),
+    });
+    message::<EnvoyHttpRbac>(&HttpRbac { rules })
+}
+
+/// One of the messages above, under the type that Envoy knows it by.
+fn message<Known: Name>(message: &impl Message) -> Any {
+    Any {
+        type_url: Known::type_url(),
+        value: message.encode_to_vec(),
+    }
+}
+
+fn intentions(snapshot: &Snapshot, layer: Layer) -> Result<Rules, GenerateError> {
     let policy = policy(&snapshot.intentions, snapshot.default_intention, layer);
-    let rules = Some(rules(&policy, &snapshot.trust_domain)?);
-    Ok(match layer {
-        Layer::L7 => Any {
-            type_url: EnvoyHttpRbac::type_url(),
-            value: HttpRbac { rules }.encode_to_vec(),
-        },
-        Layer::L4 => {
-            let stat_prefix = STAT_PREFIX.to_owned();
-            Any {
-                type_url: EnvoyNetworkRbac::type_url(),
-                value: NetworkRbac { rules, stat_prefix }.encode_to_vec(),
-            }
-        }
-    })
+    rules(&policy, &snapshot.trust_domain)
 }
 
 fn rules(

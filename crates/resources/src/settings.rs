@@ -29,7 +29,7 @@ pub(crate) struct ProxySettings {
     pub(crate) max_inbound_connections: u32,
     /// Spread connections exactly evenly over Envoy's threads.
     pub(crate) balance_inbound: bool,
-    /// How long Envoy waits for endpoints at first; `None` is Envoy's 15 s.
+    /// How long Envoy waits for endpoints and routes at first; `None` is Envoy's 15 s.
     pub(crate) fetch_timeout: Option<Duration>,
 }
 

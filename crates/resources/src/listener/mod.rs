@@ -3,6 +3,8 @@
 pub(crate) mod public;
 pub(crate) mod upstream;
 
+pub(crate) use http_connection_manager::RouteSpecifier;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use envoy_types::pb::envoy::config::core::v3::{
@@ -12,10 +14,6 @@ use envoy_types::pb::envoy::config::listener::v3::listener::{
     ConnectionBalanceConfig, connection_balance_config,
 };
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
-use envoy_types::pb::envoy::config::route::v3::{
-    Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost, route, route_action,
-    route_match,
-};
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as BridgeConfig;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
     FilterConfig as GrpcStatsConfig, filter_config,
@@ -31,9 +29,7 @@ use legate_model::Protocol;
 
 use crate::encode;
 use crate::error::GenerateError;
-use crate::names::{
-    GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY, stat_prefix,
-};
+use crate::names::{GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY};
 
 /// An address that Envoy listens on or connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -140,26 +136,15 @@ pub(crate) fn tcp_proxy(stats: &str, cluster: &str) -> Filter {
     network_filter(TCP_PROXY, encode::any(&config))
 }
 
-/// The names that a connection manager needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HttpNames<'a> {
-    /// Prefix of its statistics.
-    pub(crate) prefix: &'a str,
-    /// Its virtual host, and the rest of its statistics' name.
-    pub(crate) filter: &'a str,
-    /// Its route configuration.
-    pub(crate) route: &'a str,
-}
-
-/// A connection manager that hands every request to one route. `between` are the filters that see
-/// requests before the router, after those that the protocol needs.
+/// A connection manager. `stats` is the prefix of its statistics; `between` are the filters that
+/// see requests before the router, after those that the protocol needs.
 pub(crate) fn connection_manager(
-    names: HttpNames<'_>,
+    stats: &str,
     protocol: Protocol,
-    action: RouteAction,
+    routes: RouteSpecifier,
     between: Vec<HttpFilter>,
 ) -> HttpConnectionManager {
-    use http_connection_manager::{CodecType, RouteSpecifier, Tracing, UpgradeConfig};
+    use http_connection_manager::{CodecType, Tracing, UpgradeConfig};
     let mut filters = Vec::new();
     if protocol == Protocol::Grpc {
         filters.extend(grpc_filters());
@@ -168,7 +153,7 @@ pub(crate) fn connection_manager(
     filters.push(http_filter(ROUTER, encode::any(&Router::default())));
     HttpConnectionManager {
         codec_type: CodecType::Auto.into(),
-        stat_prefix: stat_prefix(names.prefix, names.filter),
+        stat_prefix: stats.to_owned(),
         http_filters: filters,
         tracing: Some(Tracing {
             // Whoever calls decides what is traced.
@@ -180,7 +165,7 @@ pub(crate) fn connection_manager(
             ..UpgradeConfig::default()
         }],
         http2_protocol_options: protocol.is_http2().then(Http2ProtocolOptions::default),
-        route_specifier: Some(RouteSpecifier::RouteConfig(routes(names, action))),
+        route_specifier: Some(routes),
         ..HttpConnectionManager::default()
     }
 }
@@ -188,35 +173,6 @@ pub(crate) fn connection_manager(
 /// The filter for a connection manager.
 pub(crate) fn http_connection(manager: &HttpConnectionManager) -> Filter {
     network_filter(HTTP_CONNECTION_MANAGER, encode::any(manager))
-}
-
-/// An action that hands a request to a cluster.
-pub(crate) fn to_cluster(cluster: &str) -> RouteAction {
-    RouteAction {
-        cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(cluster.to_owned())),
-        ..RouteAction::default()
-    }
-}
-
-fn routes(names: HttpNames<'_>, action: RouteAction) -> RouteConfiguration {
-    let everything = Route {
-        r#match: Some(RouteMatch {
-            path_specifier: Some(route_match::PathSpecifier::Prefix("/".to_owned())),
-            ..RouteMatch::default()
-        }),
-        action: Some(route::Action::Route(action)),
-        ..Route::default()
-    };
-    RouteConfiguration {
-        name: names.route.to_owned(),
-        virtual_hosts: vec![VirtualHost {
-            name: names.filter.to_owned(),
-            domains: vec!["*".to_owned()],
-            routes: vec![everything],
-            ..VirtualHost::default()
-        }],
-        ..RouteConfiguration::default()
-    }
 }
 
 fn grpc_filters() -> [HttpFilter; 2] {

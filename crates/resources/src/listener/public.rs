@@ -1,8 +1,11 @@
 //! The listener for the mesh: who may connect, who may ask for what, and on to the application.
 //!
 //! Callers without a certificate of the mesh never get past the handshake. Access rules stand before
-//! everything that speaks to the application; Envoy applies those for connections when the first
-//! bytes of the caller arrive, so what a server says before it was spoken to is not held back.
+//! everything that speaks to the application. Those about requests are part of the routes, which
+//! Envoy gets apart from the listener: until it has them, and for requests that no route is for,
+//! everything is refused. Those about connections are part of the listener; Envoy applies them when
+//! the first bytes of the caller arrive, so what a server says before it was spoken to is not held
+//! back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::{
 };
 use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, http_connection_manager,
+    HttpConnectionManager, Rds, http_connection_manager,
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt64Value};
@@ -26,7 +29,7 @@ use legate_proxycfg::Snapshot;
 use crate::cluster::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
-use crate::listener::{self, Bind, HttpNames};
+use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names::{
     CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, LOCAL_APP, NETWORK_RBAC, PUBLIC_LISTENER,
@@ -51,16 +54,24 @@ const CALLER_PARTS: [(&str, &str); 5] = [
     ("service", r"\5"),
 ];
 
+/// What the rules about callers look at.
+#[derive(Hash)]
+enum Access {
+    /// Connections, by these rules.
+    Connections(Any),
+    /// Requests, by the rules in the routes. Envoy waits for those this long at first; `None` is its
+    /// 15 s.
+    Requests(Option<Duration>),
+}
+
 #[derive(Hash)]
 struct Input<'a> {
     bind: Bind,
     protocol: Protocol,
-    access: Any,
+    access: Access,
     tls: TlsSettings,
     max_connections: u32,
     exact_balance: bool,
-    request_timeout: Option<Duration>,
-    idle_timeout: Option<Duration>,
     forward_caller: bool,
     normalization: Normalization,
     name: &'a str,
@@ -77,21 +88,28 @@ pub(crate) fn listener(
     let sanitize = mesh
         .and_then(|mesh| mesh.http.as_ref())
         .is_some_and(|http| http.sanitize_x_forwarded_client_cert);
+    let access = if snapshot.protocol.is_http() {
+        Access::Requests(settings.fetch_timeout)
+    } else {
+        Access::Connections(rbac::connections(snapshot)?)
+    };
     let input = Input {
         name: &format!("{PUBLIC_LISTENER}:{}", bind.suffix()),
         bind,
         protocol: snapshot.protocol,
-        access: rbac::filter(snapshot)?,
+        access,
         tls: TlsSettings::incoming(mesh)?,
         max_connections: settings.max_inbound_connections,
         exact_balance: settings.balance_inbound,
-        request_timeout: settings.local_request_timeout,
-        idle_timeout: settings.local_idle_timeout,
         forward_caller: !sanitize && snapshot.protocol != Protocol::Grpc,
         normalization: Normalization::read(mesh)?,
     };
     memo.get(&input, |input| {
-        Ok(encode::resource(input.name, &build(input), &[]))
+        let routes: &[&str] = match input.access {
+            Access::Requests(_) => &[PUBLIC_LISTENER],
+            Access::Connections(_) => &[],
+        };
+        Ok(encode::resource(input.name, &build(input), routes))
     })
 }
 
@@ -118,15 +136,17 @@ fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateE
 
 fn build(input: &Input<'_>) -> Listener {
     let limit = (input.max_connections > 0).then(|| connection_limit(input.max_connections));
-    let access = input.access.clone();
-    let filters = if input.protocol.is_http() {
-        let manager = manager(input, access);
-        let http = listener::http_connection(&manager);
-        limit.into_iter().chain([http]).collect()
-    } else {
-        let access = listener::network_filter(NETWORK_RBAC, access);
-        let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP);
-        [access].into_iter().chain(limit).chain([proxy]).collect()
+    let filters = match &input.access {
+        Access::Requests(fetch_timeout) => {
+            let manager = manager(input, *fetch_timeout);
+            let http = listener::http_connection(&manager);
+            limit.into_iter().chain([http]).collect()
+        }
+        Access::Connections(rules) => {
+            let access = listener::network_filter(NETWORK_RBAC, rules.clone());
+            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP);
+            [access].into_iter().chain(limit).chain([proxy]).collect()
+        }
     };
     let chain = FilterChain {
         filters,
@@ -159,24 +179,21 @@ fn connection_limit(most: u32) -> Filter {
     listener::network_filter(CONNECTION_LIMIT, encode::any(&config))
 }
 
-fn manager(input: &Input<'_>, access: Any) -> HttpConnectionManager {
+fn manager(input: &Input<'_>, fetch_timeout: Option<Duration>) -> HttpConnectionManager {
     use http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
-    let mut filters = vec![listener::http_filter(HTTP_RBAC, access)];
+    let mut filters = vec![listener::http_filter(HTTP_RBAC, rbac::no_requests())];
     if input.forward_caller {
         filters.push(listener::http_filter(
             HEADER_TO_METADATA,
             encode::any(&caller_metadata()),
         ));
     }
-    let names = HttpNames {
-        prefix: "",
-        filter: PUBLIC_LISTENER,
-        route: PUBLIC_LISTENER,
-    };
-    let mut action = listener::to_cluster(LOCAL_APP);
-    action.timeout = input.request_timeout.map(proto_duration);
-    action.idle_timeout = input.idle_timeout.map(proto_duration);
-    let mut manager = listener::connection_manager(names, input.protocol, action, filters);
+    let routes = RouteSpecifier::Rds(Rds {
+        config_source: Some(tls::ads(fetch_timeout.map(proto_duration))),
+        route_config_name: PUBLIC_LISTENER.to_owned(),
+    });
+    let mut manager =
+        listener::connection_manager(PUBLIC_LISTENER, input.protocol, routes, filters);
     if input.forward_caller {
         manager.forward_client_cert_details = ForwardClientCertDetails::AppendForward.into();
         manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {

@@ -9,9 +9,10 @@ use legate_model::{Protocol, Upstream};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::generate::UpstreamPlan;
-use crate::listener::{self, Bind, HttpNames};
+use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names;
+use crate::route;
 
 /// Statistics of upstreams stand under this.
 const STATS: &str = "upstream.";
@@ -79,17 +80,13 @@ fn socket_mode(upstream: &Upstream) -> Result<u32, GenerateError> {
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
+    let stats = names::stat_prefix(STATS, &input.filter);
     let filter = if input.protocol.is_http() {
-        let names = HttpNames {
-            prefix: STATS,
-            filter: &input.filter,
-            route: &input.id,
-        };
-        let action = listener::to_cluster(input.cluster);
-        let manager = listener::connection_manager(names, input.protocol, action, Vec::new());
+        let routes = route::everything_to(input.cluster, &input.id, &input.filter);
+        let routes = RouteSpecifier::RouteConfig(routes);
+        let manager = listener::connection_manager(&stats, input.protocol, routes, Vec::new());
         listener::http_connection(&manager)
     } else {
-        let stats = names::stat_prefix(STATS, &input.filter);
         listener::tcp_proxy(&stats, input.cluster)
     };
     let chain = FilterChain {

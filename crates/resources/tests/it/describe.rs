@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as Bridge;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::FilterConfig;
 use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::Config as Metadata;
-use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::Rbac as HttpRbac;
+use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{Rbac as HttpRbac, RbacPerRoute};
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
@@ -72,6 +72,9 @@ fn message(out: &mut String, any: Any) {
     if any.type_url == HttpRbac::type_url() {
         return rules(out, HttpRbac::decode(&*any.value).unwrap().rules.unwrap());
     }
+    if let Some(route) = decode::<RbacPerRoute>(&any) {
+        return rules(out, route.rbac.unwrap().rules.unwrap());
+    }
     if any.type_url == NetworkRbac::type_url() {
         let filter = NetworkRbac::decode(&*any.value).unwrap();
         writeln!(out, "stat_prefix: {}", filter.stat_prefix).unwrap();
@@ -99,6 +102,11 @@ fn message(out: &mut String, any: Any) {
             }
         }
         brief(&manager)
+    } else if let Some(mut routes) = decode::<RouteConfiguration>(&any) {
+        for host in &mut routes.virtual_hosts {
+            nested.extend(host.typed_per_filter_config.drain());
+        }
+        brief(&routes)
     } else {
         plain(&any)
     };

@@ -8,29 +8,34 @@ use legate_proxycfg::Snapshot;
 use legate_resources::Generator;
 use serde_json::json;
 
-use crate::describe::{describe, one};
+use crate::describe::{describe, one, type_urls};
 use crate::support::{api, instance, intentions, mesh, sidecar, upstream, web, weighted};
 
 fn all(snapshot: &Snapshot) -> String {
     describe(&Generator::new().generate(snapshot).unwrap())
 }
 
-/// The public listener alone.
+/// The public listener and its routes alone.
 fn public_listener(snapshot: &Snapshot) -> String {
     let set = Generator::new().generate(snapshot).unwrap();
-    let listeners = set.get("type.googleapis.com/envoy.config.listener.v3.Listener");
-    let (_, listener) = listeners
+    let [_, _, listeners, routes, _] = type_urls();
+    let (_, listener) = set
+        .get(&listeners)
         .iter()
         .find(|(name, _)| name.starts_with("public_listener"))
         .unwrap();
-    one(listener)
+    let mut out = one(listener);
+    for child in &listener.children {
+        out.push_str(&one(&set.get(&routes)[child]));
+    }
+    out
 }
 
 /// Everything about upstreams.
 fn upstreams(snapshot: &Snapshot) -> String {
     let set = Generator::new().generate(snapshot).unwrap();
     let mut out = String::new();
-    for type_url in crate::describe::type_urls() {
+    for type_url in type_urls() {
         for (name, resource) in set.get(&type_url) {
             let own = ["local_app", "leaf", "roots"].contains(&&**name)
                 || name.starts_with("public_listener");
@@ -190,8 +195,8 @@ fn no_instances_is_said_and_unknown_instances_are_not() {
         ..web()
     };
     let set = Generator::new().generate(&snapshot).unwrap();
-    let endpoints = set.get(&crate::describe::type_urls()[1]);
-    let clusters = set.get(&crate::describe::type_urls()[0]);
+    let endpoints = set.get(&type_urls()[1]);
+    let clusters = set.get(&type_urls()[0]);
     assert_eq!(clusters.len(), 3);
     let [assignment] = endpoints.values().collect::<Vec<_>>()[..] else {
         panic!("{endpoints:?}");
@@ -219,7 +224,7 @@ fn health_and_weights() {
         ..web()
     };
     let set = Generator::new().generate(&snapshot).unwrap();
-    let endpoints = set.get(&crate::describe::type_urls()[1]);
+    let endpoints = set.get(&type_urls()[1]);
     let text: String = endpoints.values().map(|resource| one(resource)).collect();
     insta::assert_snapshot!(text + &set.warnings().join("\n"));
 }

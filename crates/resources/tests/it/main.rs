@@ -8,6 +8,7 @@
 
 mod describe;
 mod golden;
+mod intentions;
 mod refused;
 mod shared;
 mod support;

@@ -138,7 +138,7 @@ fn each_change_touches_only_what_depends_on_it() {
     assert_eq!(after(&|s| s.roots = roots("two")), [ROOTS]);
     assert_eq!(
         after(&|s| s.intentions = intentions(&[("shop", json!("allow"))])),
-        ["public_listener:0.0.0.0:20000"]
+        ["public_listener"]
     );
     assert_eq!(
         after(&|s| s.upstreams[0].instances = Some(Arc::default())),
@@ -172,7 +172,6 @@ fn clusters_name_their_endpoints_as_children() {
                 .all(|child| endpoints.contains_key(child))
         );
     }
-    assert!(set.get(&type_urls()[3]).is_empty());
     assert!(set.get("type.googleapis.com/unknown").is_empty());
 }
 

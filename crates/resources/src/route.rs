@@ -1,0 +1,99 @@
+//! Routes: where a request goes and, for requests from the mesh, whether it may.
+//!
+//! The public listener of an HTTP service has its routes as a resource of their own, and the
+//! intentions are part of them. Envoy looks routes up for every request, so that new ones hold for
+//! the next request on each open connection, and no connection is closed for their sake. Rules in
+//! the listener would do neither: a connection keeps the listener that accepted it until it is
+//! drained. What a request has started (a stream, a WebSocket) is not looked at again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::route::v3::{
+    Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost, route, route_action,
+    route_match,
+};
+use envoy_types::pb::google::protobuf::Any;
+use legate_proxycfg::Snapshot;
+
+use crate::cluster::proto_duration;
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::memo::Memo;
+use crate::names::{HTTP_RBAC, LOCAL_APP, PUBLIC_LISTENER};
+use crate::rbac;
+use crate::settings::ProxySettings;
+
+#[derive(Hash)]
+struct Input {
+    access: Any,
+    request_timeout: Option<Duration>,
+    idle_timeout: Option<Duration>,
+}
+
+/// The routes of the public listener of an HTTP service: what intentions allow goes to the
+/// application.
+pub(crate) fn public(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    settings: &ProxySettings,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = Input {
+        access: rbac::requests(snapshot)?,
+        request_timeout: settings.local_request_timeout,
+        idle_timeout: settings.local_idle_timeout,
+    };
+    memo.get(&input, |input| {
+        Ok(encode::resource(PUBLIC_LISTENER, &build(input), &[]))
+    })
+}
+
+fn build(input: &Input) -> RouteConfiguration {
+    let action = RouteAction {
+        timeout: input.request_timeout.map(proto_duration),
+        idle_timeout: input.idle_timeout.map(proto_duration),
+        ..to_cluster(LOCAL_APP)
+    };
+    let mut host = virtual_host(PUBLIC_LISTENER, action);
+    // Replaces what the filter of this name says in the listener.
+    host.typed_per_filter_config = HashMap::from([(HTTP_RBAC.to_owned(), input.access.clone())]);
+    configuration(PUBLIC_LISTENER, host)
+}
+
+/// Routes that take every request to a cluster. `host` is the name of their virtual host.
+pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfiguration {
+    configuration(name, virtual_host(host, to_cluster(cluster)))
+}
+
+fn configuration(name: &str, host: VirtualHost) -> RouteConfiguration {
+    RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![host],
+        ..RouteConfiguration::default()
+    }
+}
+
+fn virtual_host(name: &str, action: RouteAction) -> VirtualHost {
+    let everything = Route {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(route_match::PathSpecifier::Prefix("/".to_owned())),
+            ..RouteMatch::default()
+        }),
+        action: Some(route::Action::Route(action)),
+        ..Route::default()
+    };
+    VirtualHost {
+        name: name.to_owned(),
+        domains: vec!["*".to_owned()],
+        routes: vec![everything],
+        ..VirtualHost::default()
+    }
+}
+
+fn to_cluster(cluster: &str) -> RouteAction {
+    RouteAction {
+        cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(cluster.to_owned())),
+        ..RouteAction::default()
+    }
+}
