@@ -11,7 +11,7 @@ use std::time::Duration;
 use legate_client::{
     Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, Session, SessionError, TlsConfig,
 };
-use legate_envoy::bootstrap::BootstrapError;
+use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
 use legate_envoy::process::{ExitReason, SpawnError};
 use legate_envoy::{FindError, find_executable};
 use legate_identity::tls::ClientTls;
@@ -141,7 +141,12 @@ async fn prepare(settings: &Settings, telemetry: &Telemetry) -> Result<Sidecar, 
     let executable = find_executable(settings.envoy.executable.as_deref(), path)?;
     let listener = Listener::bind(&settings.xds).await?;
     let metrics = RelayMetrics::register(telemetry.registry(), Clock::system())?;
-    tracing::info!(address = ?listener.address(), "starting envoy xDS server");
+    match listener.address() {
+        XdsAddress::Tcp(address) => tracing::info!(%address, "starting envoy xDS server"),
+        XdsAddress::Unix(path) => {
+            tracing::info!(address = %path.display(), "starting envoy xDS server");
+        }
+    }
     Ok(Sidecar {
         executable,
         listener,

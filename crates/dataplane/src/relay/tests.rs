@@ -3,5 +3,6 @@
 mod chaos;
 mod envoy;
 mod mesh;
+mod named;
 mod scenarios;
 mod server;

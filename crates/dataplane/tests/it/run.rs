@@ -5,19 +5,26 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
+use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
+use legate_api::json::to_struct;
 use legate_api::type_url::CLUSTER;
 use legate_dataplane::run::{RunError, run};
-use legate_dataplane::settings::{self, Environment, Invocation, Settings};
+use legate_dataplane::settings::{self, Environment, Invocation, Mode, Settings};
 use legate_dataplane::signals::{self, StopSender, Urgency};
 use legate_testkit::fake_server::{Call, FakeServer};
 use legate_testkit::network::free_port;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use crate::envoy_side::{EnvoyStream, PATIENCE};
+
+/// How often to look for what has no event to wait for.
+const POLL: Duration = Duration::from_millis(10);
 
 struct Setup {
     server: FakeServer,
@@ -42,7 +49,7 @@ async fn setup(script: &str) -> Setup {
     .unwrap();
     fs::set_permissions(&envoy, fs::Permissions::from_mode(0o755)).unwrap();
     let xds = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    let settings = load(&server, &envoy, xds);
+    let settings = load(&flags(&server, &envoy, xds));
     Setup {
         server,
         settings,
@@ -51,9 +58,9 @@ async fn setup(script: &str) -> Setup {
     }
 }
 
-fn load(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Settings {
+fn flags(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Vec<String> {
     let address = server.address();
-    let flags = [
+    vec![
         format!("-addresses={}", address.ip()),
         format!("-grpc-port={}", address.port()),
         "-tls-disabled".to_owned(),
@@ -67,11 +74,33 @@ fn load(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Settings {
         format!("-envoy-admin-bind-port={}", free_port()),
         format!("-graceful-port={}", free_port()),
         format!("-xds-bind-port={}", xds.port()),
-    ];
+    ]
+}
+
+fn load(flags: &[String]) -> Settings {
     let environment = Environment::new([]);
-    match settings::load(flags.map(OsString::from), environment).unwrap() {
+    match settings::load(flags.iter().map(OsString::from), environment).unwrap() {
         Invocation::Run { settings, .. } => *settings,
         other => panic!("{other:?}"),
+    }
+}
+
+/// The answer's body, once somebody answers with one that holds `words`.
+async fn page(address: SocketAddr, path: &str, words: &str) -> String {
+    loop {
+        let answer = async {
+            let mut stream = TcpStream::connect(address).await?;
+            let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            Ok::<_, std::io::Error>(answer)
+        };
+        match answer.await {
+            Ok(answer) if answer.contains(words) => return answer,
+            // It is still starting.
+            _ => tokio::time::sleep(POLL).await,
+        }
     }
 }
 
@@ -93,7 +122,7 @@ impl Setup {
             if let Some(pid) = text.strip_suffix('\n') {
                 return pid.parse().unwrap();
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -246,4 +275,57 @@ async fn a_taken_port_is_found_before_the_login() {
     let error = outcome.unwrap_err().to_string();
     assert!(error.contains("-xds-bind-port"), "{error}");
     assert_eq!(setup.server.script().logins().len(), 0);
+}
+
+#[tokio::test]
+async fn metrics_are_merged_when_the_proxy_asks_for_prometheus() {
+    let mut setup = setup(WAIT_FOR_EVER).await;
+    let config = serde_json::json!({"envoy_prometheus_bind_addr": "127.0.0.1:9102"});
+    setup
+        .server
+        .script()
+        .bootstrap_params(GetEnvoyBootstrapParamsResponse {
+            config: Some(to_struct(config.as_object().unwrap())),
+            ..GetEnvoyBootstrapParamsResponse::default()
+        });
+    setup.settings.telemetry.merge_port = free_port();
+    let merged = (Ipv4Addr::LOCALHOST, setup.settings.telemetry.merge_port).into();
+    let (outcome, text) = setup
+        .run(async |stop| {
+            let text = page(merged, "/stats/prometheus", "source_up{").await;
+            stop.request(Urgency::Graceful);
+            text
+        })
+        .await;
+    outcome.unwrap();
+    assert!(
+        text.contains("consul_dataplane_consul_connected 1"),
+        "{text}"
+    );
+    // Nobody answers in Envoy's place, and the rest is there all the same.
+    assert!(
+        text.contains("consul_dataplane_metrics_source_up{source=\"envoy\"} 0"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_process_that_only_answers_dns_needs_no_envoy() {
+    let mut setup = setup("exit 1").await;
+    let lifecycle = setup.settings.lifecycle.bind;
+    setup.settings.mode = Mode::DnsProxy;
+    setup.settings.dns = Some((Ipv4Addr::LOCALHOST, 0).into());
+    setup.settings.envoy.executable = Some("/nowhere".into());
+    let (outcome, status) = setup
+        .run(async |stop| {
+            page(lifecycle, "/readyz", "200 OK").await;
+            let status = page(lifecycle, "/status", "200 OK").await;
+            page(lifecycle, "/graceful_shutdown", "200 OK").await;
+            drop(stop);
+            status
+        })
+        .await;
+    outcome.unwrap();
+    assert!(status.contains("\"state\":\"connected\""), "{status}");
+    assert_eq!(setup.logouts(), 1);
 }

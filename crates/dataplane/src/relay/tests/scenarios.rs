@@ -190,6 +190,30 @@ fn names_are_unsubscribed_when_no_envoy_wants_them() {
 }
 
 #[test]
+fn every_envoy_hears_of_listeners_before_their_clusters_go() {
+    let mut mesh = running();
+    mesh.start_envoy();
+    mesh.run();
+    let before: Vec<usize> = mesh.envoys.iter().map(|envoy| envoy.heard.len()).collect();
+    mesh.change(|snapshot| {
+        snapshot.remove_cluster("c1");
+        snapshot.add_listener("l0");
+    });
+    mesh.run();
+    for (envoy, before) in mesh.envoys.iter().zip(before) {
+        let heard = &envoy.heard[before..];
+        let place = |url| {
+            heard
+                .iter()
+                .position(|other| other == url)
+                .expect("type was sent")
+        };
+        assert!(place(LISTENER) < place(CLUSTER), "{heard:?}");
+    }
+    mesh.assert_converged("after the removal");
+}
+
+#[test]
 fn an_envoy_that_is_new_sees_again_what_an_earlier_one_rejected() {
     let mut mesh = running();
     mesh.change(|snapshot| snapshot.poison(CLUSTER, "c0"));

@@ -1,0 +1,168 @@
+//! Subscriptions by name, message by message.
+
+use bytes::Bytes;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_api::type_url::{ENDPOINT, LISTENER};
+
+use super::super::core::{Action, Core, Epoch, Event, SessionId};
+
+const SERVER: Epoch = Epoch(1);
+const FIRST: SessionId = SessionId(1);
+const SECOND: SessionId = SessionId(2);
+
+fn subscribe(url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        node: Bytes::from_static(b"node"),
+        type_url: url.to_owned(),
+        resource_names_subscribe: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+fn send(core: &mut Core, envoy: SessionId, request: DeltaDiscoveryRequest) -> Vec<Action> {
+    core.handle(Event::EnvoyRequest(envoy, Box::new(request)))
+}
+
+fn accept(core: &mut Core, envoy: SessionId, response: &DeltaDiscoveryResponse) -> Vec<Action> {
+    let answer = DeltaDiscoveryRequest {
+        type_url: response.type_url.clone(),
+        response_nonce: response.nonce.clone(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    send(core, envoy, answer)
+}
+
+fn serve(core: &mut Core, names: &[&str], removed: &[&str]) -> Vec<Action> {
+    let resources = names.iter().map(|name| Resource {
+        name: (*name).to_owned(),
+        version: "v1".to_owned(),
+        resource: Bytes::from_static(b"body"),
+        aliases: Vec::new(),
+    });
+    let response = DeltaDiscoveryResponse {
+        type_url: ENDPOINT.to_owned(),
+        nonce: "n1".to_owned(),
+        resources: resources.collect(),
+        removed_resources: removed.iter().map(|name| (*name).to_owned()).collect(),
+        ..DeltaDiscoveryResponse::default()
+    };
+    core.handle(Event::ServerResponse(SERVER, Box::new(response)))
+}
+
+#[track_caller]
+fn told(actions: &[Action], envoy: SessionId) -> DeltaDiscoveryResponse {
+    let told = actions.iter().find_map(|action| match action {
+        Action::ToEnvoy(id, response) if *id == envoy => Some(response.clone()),
+        _ => None,
+    });
+    told.unwrap_or_else(|| panic!("nothing for {envoy:?} in {actions:?}"))
+}
+
+fn asked(actions: &[Action]) -> Vec<&DeltaDiscoveryRequest> {
+    let asked = actions.iter().filter_map(|action| match action {
+        Action::ToServer(_, request) => Some(request),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// A server and an Envoy that is subscribed to endpoints by these names.
+fn subscribed(names: &[&str]) -> Core {
+    let mut core = Core::new();
+    core.handle(Event::ServerConnected(SERVER));
+    core.handle(Event::EnvoyConnected(FIRST));
+    let actions = send(&mut core, FIRST, subscribe(ENDPOINT, names));
+    assert_eq!(asked(&actions)[0].resource_names_subscribe, names);
+    core
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_said_to_every_envoy() {
+    let mut core = subscribed(&["a", "b"]);
+    let actions = serve(&mut core, &["a"], &["b"]);
+    let response = told(&actions, FIRST);
+    assert_eq!(
+        (response.resources.len(), &response.removed_resources[..]),
+        (1, &["b".to_owned()][..])
+    );
+    accept(&mut core, FIRST, &response);
+    core.handle(Event::EnvoyConnected(SECOND));
+    let actions = send(&mut core, SECOND, subscribe(ENDPOINT, &["a", "b"]));
+    assert!(
+        asked(&actions).is_empty(),
+        "the server has answered that before"
+    );
+    let response = told(&actions, SECOND);
+    assert_eq!(response.resources.len(), 1);
+    // What goes follows what comes.
+    let response = told(&accept(&mut core, SECOND, &response), SECOND);
+    assert_eq!(response.removed_resources, ["b"]);
+}
+
+#[test]
+fn subscribing_again_gets_it_again_from_the_cache() {
+    let mut core = subscribed(&["a"]);
+    let actions = serve(&mut core, &["a"], &[]);
+    let response = told(&actions, FIRST);
+    accept(&mut core, FIRST, &response);
+    let actions = send(&mut core, FIRST, subscribe(ENDPOINT, &["a"]));
+    assert_eq!(told(&actions, FIRST).resources[0].name, "a");
+    assert!(asked(&actions).is_empty());
+}
+
+#[test]
+fn each_envoy_gets_what_it_asked_for_and_the_rest_needs_no_answer() {
+    let mut core = subscribed(&["a"]);
+    core.handle(Event::EnvoyConnected(SECOND));
+    let actions = send(&mut core, SECOND, subscribe(ENDPOINT, &["b"]));
+    assert_eq!(asked(&actions)[0].resource_names_subscribe, ["b"]);
+    // The newest Envoy that is concerned decides.
+    let actions = serve(&mut core, &["a", "b"], &[]);
+    let response = told(&actions, SECOND);
+    assert_eq!(response.resources.len(), 1);
+    let actions = accept(&mut core, SECOND, &response);
+    assert_eq!(asked(&actions)[0].response_nonce, "n1");
+    assert_eq!(told(&actions, FIRST).resources[0].name, "a");
+    // What nobody is subscribed to is acknowledged and forgotten.
+    let actions = serve(&mut core, &["c"], &[]);
+    assert_eq!(asked(&actions)[0].response_nonce, "n1");
+    assert_eq!(core.held(ENDPOINT), (2, 8));
+}
+
+#[test]
+fn names_of_an_envoy_that_left_are_kept_until_the_next_has_asked() {
+    let mut core = subscribed(&["a", "b"]);
+    let actions = serve(&mut core, &["a", "b"], &[]);
+    let response = told(&actions, FIRST);
+    accept(&mut core, FIRST, &response);
+    core.handle(Event::EnvoyGone(FIRST));
+    assert!(
+        asked(&core.handle(Event::Forget)).is_empty(),
+        "Envoy is coming back"
+    );
+    core.handle(Event::EnvoyConnected(SECOND));
+    let actions = send(&mut core, SECOND, subscribe(ENDPOINT, &["a"]));
+    assert_eq!(told(&actions, SECOND).resources.len(), 1);
+    let actions = core.handle(Event::Forget);
+    assert_eq!(asked(&actions)[0].resource_names_unsubscribe, ["b"]);
+    assert_eq!(core.held(ENDPOINT).0, 1);
+}
+
+#[test]
+fn a_first_request_that_only_takes_back_the_wildcard_asks_for_nothing() {
+    let mut core = Core::new();
+    core.handle(Event::ServerConnected(SERVER));
+    core.handle(Event::EnvoyConnected(FIRST));
+    let request = DeltaDiscoveryRequest {
+        resource_names_unsubscribe: vec!["*".to_owned()],
+        ..subscribe(LISTENER, &[])
+    };
+    assert!(asked(&send(&mut core, FIRST, request)).is_empty());
+    let actions = send(&mut core, FIRST, subscribe(LISTENER, &["*"]));
+    let requests = asked(&actions);
+    assert!(
+        requests[0].resource_names_subscribe.is_empty(),
+        "all, in the form every server knows"
+    );
+    assert_eq!(&requests[0].node[..], b"node");
+}
