@@ -11,11 +11,20 @@ use std::path::{Path, PathBuf};
 ///
 /// When there is none, with the command that fetches one.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "tests are told by the environment which Envoy to run")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests are told by the environment which Envoy to run"
+)]
 pub fn binary() -> PathBuf {
-    let named = std::env::var_os("LEGATE_ENVOY").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let named = std::env::var_os("LEGATE_ENVOY")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = || std::env::split_paths(&path).map(|folder| folder.join("envoy")).find(|file| file.is_file());
+    let on_path = || {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join("envoy"))
+            .find(|file| file.is_file())
+    };
     let fetched = || Some(target().join("envoy/envoy")).filter(|file| file.is_file());
     let found = named.or_else(on_path).or_else(fetched);
     match found {
@@ -31,20 +40,33 @@ pub fn binary() -> PathBuf {
 ///
 /// When it has not been built, with the command that builds it.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "benchmarks are told by the environment which profile to run")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "benchmarks are told by the environment which profile to run"
+)]
 pub fn workspace_binary(name: &str) -> PathBuf {
     let folder = std::env::var_os("LEGATE_BINARIES").map_or_else(profile_folder, PathBuf::from);
     let file = folder.join(name);
-    assert!(file.is_file(), "{} is missing: run `cargo build -p {name}` or `cargo xtask test`", file.display());
+    assert!(
+        file.is_file(),
+        "{} is missing: run `cargo build -p {name}` or `cargo xtask test`",
+        file.display()
+    );
     file
 }
 
 /// `target/<profile>`: test executables live in its `deps`.
 fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
-    test.parent().and_then(Path::parent).map(Path::to_path_buf).unwrap_or_default()
+    test.parent()
+        .and_then(Path::parent)
+        .map(Path::to_path_buf)
+        .unwrap_or_default()
 }
 
 fn target() -> PathBuf {
-    profile_folder().parent().map(Path::to_path_buf).unwrap_or_default()
+    profile_folder()
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default()
 }
