@@ -1,7 +1,7 @@
 //! Who may call whom: intentions, their precedence, and the rules that a proxy enforces.
 //!
 //! Pure functions over values: nothing here reads the store, renders Envoy configuration, or knows
-//! of namespaces and peers, which are not served. [`check`] answers one question; [`policy`] turns
+//! of namespaces and peers, which are not served. [`check()`] answers one question; [`policy()`] turns
 //! all intentions of a destination into rules that do not overlap, so that a filter may apply them
 //! in any order. Both give the same answers.
 
