@@ -11,12 +11,12 @@ const STABLE: Duration = Duration::from_secs(60);
 /// How many refusals in a row are taken for a server that is a little behind the others.
 pub(super) const PATIENCE: u32 = 3;
 
-/// For refusals that someone has to do something about: from 10 s to 5 minutes.
+/// For refusals that someone has to do something about: from 5 s to 2 minutes.
 const REFUSED: BackoffPolicy = BackoffPolicy {
-    initial: Duration::from_secs(10),
+    initial: Duration::from_secs(5),
     multiplier: 2.0,
     jitter: 0.5,
-    cap: Duration::from_secs(300),
+    cap: Duration::from_secs(120),
 };
 
 /// A series of failures.
@@ -81,7 +81,7 @@ mod tests {
         let delays: Vec<u64> = (0..5)
             .map(|_| pace.lost(true, SHORT, 0.5).as_secs())
             .collect();
-        assert_eq!(delays, [0, 0, 10, 20, 40]);
+        assert_eq!(delays, [0, 0, 5, 10, 20]);
         pace.answered();
         assert!(pace.lost(true, SHORT, 0.5) < Duration::from_secs(5));
     }
