@@ -48,7 +48,7 @@ async fn an_instance_added_and_removed_moves_traffic() {
     eventually(
         "requests go on",
         || async { load.seen() },
-        |seen| seen.answers[SECOND.instance] > before.answers[SECOND.instance] + 20,
+        |seen| seen.of(SECOND.instance) > before.of(SECOND.instance) + 20,
     )
     .await;
 

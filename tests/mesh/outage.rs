@@ -16,11 +16,11 @@ async fn traffic_survives_a_control_plane_outage() {
     let streams = web.stat("cluster.consul-dataplane.upstream_rq_total").await;
 
     mesh.stop_server().await;
-    let before = load.seen().answers[API.instance];
+    let before = load.seen().of(API.instance);
     eventually(
         "requests go on",
         || async { load.seen() },
-        |seen| seen.answers[API.instance] > before + 100,
+        |seen| seen.of(API.instance) > before + 100,
     )
     .await;
     assert_eq!(

@@ -73,6 +73,12 @@ impl Load {
 }
 
 impl Seen {
+    /// How often an instance has answered.
+    #[must_use]
+    pub fn of(&self, instance: &str) -> usize {
+        self.answers.get(instance).copied().unwrap_or_default()
+    }
+
     fn record(&mut self, answer: Result<client::Answer, legate_runtime::BoxError>) {
         match answer {
             Ok((status, body)) if status.is_success() => {
