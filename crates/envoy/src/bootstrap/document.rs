@@ -1,16 +1,36 @@
 //! Envoy's bootstrap document as types, limited to what the dataplane writes. Field names are
-//! Envoy's own (snake case, v3); values from users enter as parsed JSON, never as text.
+//! Envoy's own (snake case, v3); values from users enter as parsed JSON, never as text. Only a
+//! user's template replaces the types, by whatever object it makes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// A complete bootstrap document. Serialises to the JSON that Envoy reads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct Bootstrap {
+    pub(super) content: Content,
+    #[serde(skip)]
+    pub(super) warnings: Vec<String>,
+}
+
+/// Where the document comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    /// The dataplane wrote it.
+    Written(Box<Document>),
+    /// The user's template made it.
+    Rendered(Map<String, Value>),
+}
+
+/// The document that the dataplane writes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Document {
     pub(super) admin: Admin,
     pub(super) node: Node,
     pub(super) layered_runtime: LayeredRuntime,
@@ -23,8 +43,6 @@ pub struct Bootstrap {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tracing: Option<Value>,
     pub(super) dynamic_resources: DynamicResources,
-    #[serde(skip)]
-    pub(super) warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::TemplateError;
+
 /// Why there is no bootstrap document. Each names the key of the proxy's configuration, or the
 /// setting, that has to change.
 #[derive(Debug, thiserror::Error)]
@@ -48,21 +50,32 @@ pub enum BootstrapError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The flush interval is not a duration in seconds.
+    /// The flush interval is no duration that Envoy takes.
     #[error(
-        "proxy config key envoy_stats_flush_interval: {value:?} is not a number of seconds with the unit s (like 5s or 0.5s)"
+        "proxy config key envoy_stats_flush_interval: {value:?} is not a number of seconds with the unit s, from 0.001s \
+         to less than 300s (like 5s or 0.5s)"
     )]
     FlushInterval {
         /// The value.
         value: String,
     },
-    /// A key that this dataplane refuses, with what to use instead.
-    #[error("proxy config key {key} cannot be used: {advice}")]
-    Unsupported {
-        /// The key.
-        key: &'static str,
-        /// What to do.
-        advice: &'static str,
+    /// The template of the document is wrong, or uses what is not supported.
+    #[error("proxy config key envoy_bootstrap_json_tpl: {0}")]
+    Template(#[from] TemplateError),
+    /// The template makes something else than a JSON object.
+    #[error(
+        "proxy config key envoy_bootstrap_json_tpl: template: bootstrap:{line}:{column}: what the template makes here is \
+         no valid JSON: {source} of its output, near {near:?}"
+    )]
+    TemplateOutput {
+        /// The template's line, counted from 1, that made the wrong part.
+        line: usize,
+        /// The byte within the line, counted from 0.
+        column: usize,
+        /// What the parser said, with the position in the output.
+        source: serde_json::Error,
+        /// The output around that position.
+        near: String,
     },
     /// An access log that the server sent is not a JSON object.
     #[error(

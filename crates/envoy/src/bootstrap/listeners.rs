@@ -172,7 +172,7 @@ fn secrets(tls: &PrometheusTls) -> [Secret; 2] {
     let file = |path: &std::path::Path| DataSource::Filename(path.to_string_lossy().into_owned());
     let trusted_ca = match &tls.ca {
         TrustedCa::File(path) => file(path),
-        TrustedCa::Bundle(pem) => DataSource::InlineString(pem.clone()),
+        TrustedCa::Folder { pem, .. } => DataSource::InlineString(pem.clone()),
     };
     [
         Secret {

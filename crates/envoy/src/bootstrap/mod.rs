@@ -1,12 +1,15 @@
 //! Builds Envoy's bootstrap document: who the proxy is, where its admin interface and the xDS
-//! relay are, and what the proxy's telemetry keys ask for. Pure but for [`PrometheusTls::load`];
-//! no token and no private key ever enters the document.
+//! relay are, and what the proxy's telemetry keys ask for. A user's template can replace the
+//! document. Pure but for [`PrometheusTls::load`]; no token and no private key ever enters it.
 
 mod document;
 mod error;
 mod listeners;
 mod proxy_config;
+mod rendered;
+mod sink_address;
 mod stats;
+mod template;
 mod trusted_ca;
 
 use std::collections::BTreeMap;
@@ -19,11 +22,13 @@ pub use document::Bootstrap;
 pub use error::BootstrapError;
 pub(crate) use listeners::reachable;
 pub use proxy_config::ProxyConfig;
+pub use template::TemplateError;
 pub use trusted_ca::{PrometheusTls, TrustedCa};
 
 use document::{
-    Address, Admin, AdsConfig, AdsSource, Cluster, DynamicResources, Empty, EnvoyGrpc, Given,
-    GrpcService, LayeredRuntime, Node, NodeMetadata, RuntimeLayer, StaticResources, Wire,
+    Address, Admin, AdsConfig, AdsSource, Cluster, Content, Document, DynamicResources, Empty,
+    EnvoyGrpc, Given, GrpcService, LayeredRuntime, Node, NodeMetadata, RuntimeLayer,
+    StaticResources, Wire,
 };
 
 /// The cluster through which Envoy reaches the dataplane's xDS relay. Servers expect this name in
@@ -111,11 +116,25 @@ pub struct PrometheusInputs {
 /// Builds the document. `variable` looks up environment variables that a sink's address refers to.
 ///
 /// # Errors
-/// When a telemetry key or an access log cannot be used; the error names it.
+/// When a telemetry key, an access log or the user's template cannot be used; the error names it.
 pub fn build(
     inputs: &BootstrapInputs,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Bootstrap, BootstrapError> {
+    let mut warnings = Vec::new();
+    let document = document(inputs, variable, &mut warnings)?;
+    let content = match &inputs.proxy_config.bootstrap_json_tpl {
+        Some(text) => Content::Rendered(rendered::render(text, inputs, &document)?),
+        None => Content::Written(Box::new(document)),
+    };
+    Ok(Bootstrap { content, warnings })
+}
+
+fn document(
+    inputs: &BootstrapInputs,
+    variable: &dyn Fn(&str) -> Option<String>,
+    warnings: &mut Vec<String>,
+) -> Result<Document, BootstrapError> {
     let keys = &inputs.proxy_config;
     let users = |key, text: &Option<String>| {
         text.as_deref()
@@ -146,6 +165,7 @@ pub fn build(
                 socket.as_path().into(),
             )
         });
+    warnings.extend(added.warnings);
     let stats_config = stats::config(&inputs.node, keys)?;
     let static_resources = StaticResources {
         clusters: std::iter::once(Given::Own(relay_cluster(&inputs.xds)))
@@ -157,7 +177,7 @@ pub fn build(
             .collect(),
         secrets: added.secrets,
     };
-    Ok(Bootstrap {
+    Ok(Document {
         admin: Admin {
             access_log: access_logs(&inputs.access_logs)?,
             address: inputs.admin.into(),
@@ -173,7 +193,7 @@ pub fn build(
             }],
         },
         static_resources,
-        stats_sinks: stats::sinks(keys, variable)?,
+        stats_sinks: stats::sinks(keys, variable, warnings)?,
         stats_config,
         stats_flush_interval: keys
             .stats_flush_interval
@@ -184,7 +204,6 @@ pub fn build(
             .map(|text| object("envoy_tracing_json", text))
             .transpose()?,
         dynamic_resources: dynamic_resources(),
-        warnings: added.warnings,
     })
 }
 
@@ -266,15 +285,17 @@ fn parse_object(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str::<serde_json::Map<String, Value>>(text).map(Value::Object)
 }
 
+/// A duration as Envoy's JSON has it, within the limits that Envoy sets.
 fn flush_interval(value: &str) -> Result<String, BootstrapError> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let valid = value
-        .strip_suffix('s')
-        .is_some_and(|seconds| match seconds.split_once('.') {
-            // Envoy reads nanoseconds at most.
-            Some((whole, fraction)) => digits(whole) && digits(fraction) && fraction.len() <= 9,
-            None => digits(seconds),
-        });
+    let valid = value.strip_suffix('s').is_some_and(|seconds| {
+        let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
+        // Envoy reads nanoseconds at most.
+        digits(whole)
+            && digits(fraction)
+            && fraction.len() <= 9
+            && (seconds.parse()).is_ok_and(|seconds: f64| (0.001..300.0).contains(&seconds))
+    });
     if valid {
         Ok(value.to_owned())
     } else {

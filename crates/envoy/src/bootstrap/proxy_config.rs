@@ -32,6 +32,8 @@ pub struct ProxyConfig {
     pub extra_static_clusters_json: Option<String>,
     /// `envoy_extra_static_listeners_json`: JSON objects, separated by commas.
     pub extra_static_listeners_json: Option<String>,
+    /// `envoy_bootstrap_json_tpl`: a Go template that makes the whole document.
+    pub bootstrap_json_tpl: Option<String>,
     /// `envoy_telemetry_collector_bind_socket_dir`.
     pub telemetry_collector_bind_socket_dir: Option<String>,
 }
@@ -40,17 +42,8 @@ impl ProxyConfig {
     /// Reads the keys from a proxy's configuration.
     ///
     /// # Errors
-    /// When a key holds an object or a list where text belongs, or when
-    /// `envoy_bootstrap_json_tpl` is used.
+    /// When a key holds an object or a list where text belongs.
     pub fn decode(config: &Map<String, Value>) -> Result<Self, BootstrapError> {
-        if text(config, "envoy_bootstrap_json_tpl")?.is_some() {
-            return Err(BootstrapError::Unsupported {
-                key: "envoy_bootstrap_json_tpl",
-                advice: "the dataplane writes the bootstrap document itself; remove the key, and add what you need with \
-                         envoy_extra_static_clusters_json, envoy_extra_static_listeners_json, envoy_extra_stats_sinks_json, \
-                         envoy_stats_config_json or envoy_tracing_json",
-            });
-        }
         Ok(Self {
             prometheus_bind_addr: text(config, "envoy_prometheus_bind_addr")?,
             stats_bind_addr: text(config, "envoy_stats_bind_addr")?,
@@ -63,6 +56,7 @@ impl ProxyConfig {
             tracing_json: text(config, "envoy_tracing_json")?,
             extra_static_clusters_json: text(config, "envoy_extra_static_clusters_json")?,
             extra_static_listeners_json: text(config, "envoy_extra_static_listeners_json")?,
+            bootstrap_json_tpl: text(config, "envoy_bootstrap_json_tpl")?,
             telemetry_collector_bind_socket_dir: text(
                 config,
                 "envoy_telemetry_collector_bind_socket_dir",
@@ -89,11 +83,18 @@ fn text(config: &Map<String, Value>, key: &str) -> Result<Option<String>, Bootst
 }
 
 fn list(config: &Map<String, Value>, key: &str) -> Result<Vec<String>, BootstrapError> {
-    match find(config, key) {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(items)) => items.iter().map(|item| weak_text(key, item)).collect(),
-        Some(scalar) => Ok(vec![weak_text(key, scalar)?]),
+    let items = match find(config, key) {
+        None => &[],
+        Some(Value::Object(none)) if none.is_empty() => &[],
+        Some(Value::Array(items)) => items.as_slice(),
+        Some(scalar) => std::slice::from_ref(scalar),
+    };
+    let mut texts = Vec::new();
+    for item in items {
+        texts.push(weak_text(key, item)?);
     }
+    texts.retain(|text| !text.is_empty());
+    Ok(texts)
 }
 
 fn weak_text(key: &str, value: &Value) -> Result<String, BootstrapError> {
@@ -176,19 +177,25 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_template_says_what_to_use_instead() {
-        let error = decode(json!({"envoy_bootstrap_json_tpl": "{}"})).unwrap_err();
-        assert!(matches!(
-            error,
-            BootstrapError::Unsupported {
-                key: "envoy_bootstrap_json_tpl",
-                ..
-            }
-        ));
-        assert!(
-            error
-                .to_string()
-                .contains("envoy_extra_static_clusters_json")
-        );
+    fn lists_take_one_value_and_drop_empty_ones() {
+        for (value, expected) in [
+            (json!("a"), vec!["a"]),
+            (json!(7), vec!["7"]),
+            (json!(["a", null, true, "", 1.5]), vec!["a", "1", "1.5"]),
+            (json!(null), vec![]),
+            (json!(""), vec![]),
+            (json!({}), vec![]),
+        ] {
+            let config = decode(json!({ "envoy_stats_tags": value })).unwrap();
+            assert_eq!(config.stats_tags, expected, "{value}");
+        }
+        assert!(decode(json!({ "envoy_stats_tags": { "a": "b" } })).is_err());
+    }
+
+    #[test]
+    fn a_template_is_text_too() {
+        let config = decode(json!({ "Envoy_Bootstrap_JSON_tpl": "{}" })).unwrap();
+        assert_eq!(config.bootstrap_json_tpl.as_deref(), Some("{}"));
+        assert!(decode(json!({ "envoy_bootstrap_json_tpl": {} })).is_err());
     }
 }

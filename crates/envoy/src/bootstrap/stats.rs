@@ -1,14 +1,13 @@
 //! Statistics in the bootstrap document: tags cut out of metric names, and push sinks.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-use super::document::Address;
+use super::sink_address::sink_address;
 use super::{BootstrapError, NodeInputs, ProxyConfig, fragments, object};
 
 /// Tags that Consul's dashboards rely on, in the order in which Envoy tries them. Cluster names
@@ -121,6 +120,7 @@ pub(super) fn config(node: &NodeInputs, keys: &ProxyConfig) -> Result<Value, Boo
 pub(super) fn sinks(
     keys: &ProxyConfig,
     variable: &dyn Fn(&str) -> Option<String>,
+    warnings: &mut Vec<String>,
 ) -> Result<Vec<Value>, BootstrapError> {
     let mut sinks = Vec::new();
     let known = [
@@ -134,7 +134,7 @@ pub(super) fn sinks(
     ];
     for (key, url, name, message) in known {
         if let Some(url) = url {
-            let address = sink_address(key, url, variable)?;
+            let address = sink_address(key, url, variable, warnings)?;
             sinks.push(json!({
                 "name": format!("envoy.stat_sinks.{name}"),
                 "typed_config": {
@@ -166,144 +166,28 @@ pub(super) fn sinks(
 pub(super) fn collector_socket(folder: &str, node: &NodeInputs) -> PathBuf {
     let name = format!("{}_{}", node.namespace(), node.id);
     let hash = URL_SAFE_NO_PAD.encode(Sha1::digest(name.as_bytes()));
-    // Collecting components drops doubled and trailing separators and single dots.
-    Path::new(folder)
-        .join(format!("{hash}.sock"))
-        .components()
-        .collect()
+    clean(Path::new(folder)).join(format!("{hash}.sock"))
 }
 
-fn sink_address(
-    key: &'static str,
-    url: &str,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<Address, BootstrapError> {
-    let value = expand(url, variable);
-    let wrong = |reason: String| BootstrapError::Sink {
-        key,
-        value: value.clone(),
-        reason,
-    };
-    if let Some(path) = value.strip_prefix("unix://") {
-        if path.is_empty() {
-            return Err(wrong(
-                "names no socket: write unix:///path/to/socket".to_owned(),
-            ));
+/// The path without doubled separators, single dots, and folders that are left again.
+fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match (component, clean.components().next_back()) {
+            (Component::CurDir, _) => {}
+            (Component::ParentDir, Some(Component::Normal(_))) => {
+                clean.pop();
+            }
+            (Component::ParentDir, Some(Component::RootDir)) => {}
+            (component, _) => clean.push(component),
         }
-        return Ok(Address::Pipe {
-            path: path.to_owned(),
-        });
     }
-    let Some(authority) = value.strip_prefix("udp://") else {
-        let reason = match value.split_once("://") {
-            Some((scheme, _)) => format!("has the unsupported protocol {scheme:?}"),
-            None => "has no protocol".to_owned(),
-        };
-        return Err(wrong(format!(
-            "{reason}: write udp://IP:PORT or unix:///PATH"
-        )));
-    };
-    let authority = authority.split('/').next().unwrap_or_default();
-    let Some((host, port)) = authority.rsplit_once(':') else {
-        return Err(wrong("has no port: write udp://IP:PORT".to_owned()));
-    };
-    let host = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-        .unwrap_or(host);
-    let port = port
-        .parse()
-        .map_err(|_| wrong(format!("has the invalid port {port:?}")))?;
-    let ip: IpAddr = host.parse().map_err(|_| {
-        wrong(format!(
-            "needs an IP address where it says {host:?}, because Envoy looks up no names here"
-        ))
-    })?;
-    Ok(Address::SocketAddress {
-        address: ip.to_string(),
-        port_value: port,
-    })
-}
-
-/// A leading `$NAME` stands for a whole variable; within the text only `HOST_IP` is replaced.
-fn expand(url: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
-    if url.len() > 2
-        && let Some(name) = url.strip_prefix('$')
-        && !name.starts_with('{')
-    {
-        return variable(name).unwrap_or_default();
-    }
-    let host = || variable("HOST_IP").unwrap_or_default();
-    if url.contains("${HOST_IP}") {
-        return url.replace("${HOST_IP}", &host());
-    }
-    match url.split_once("$HOST_IP") {
-        // `$HOST_IPS` would be another variable.
-        Some((before, after))
-            if !after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') =>
-        {
-            format!("{before}{}{after}", host())
-        }
-        _ => url.to_owned(),
-    }
+    clean
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn variable(name: &str) -> Option<String> {
-        match name {
-            "STATSD_URL" => Some("udp://10.0.0.9:9125".to_owned()),
-            "HOST_IP" => Some("10.0.0.7".to_owned()),
-            _ => None,
-        }
-    }
-
-    fn address(url: &str) -> Result<String, String> {
-        sink_address("envoy_statsd_url", url, &variable)
-            .map(|address| serde_json::to_string(&address).unwrap())
-            .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn sink_addresses_take_udp_unix_and_variables() {
-        let socket = |ip: &str, port: u16| {
-            Ok(format!(
-                r#"{{"socket_address":{{"address":"{ip}","port_value":{port}}}}}"#
-            ))
-        };
-        assert_eq!(address("udp://127.0.0.1:8125"), socket("127.0.0.1", 8125));
-        assert_eq!(address("udp://[::1]:8125"), socket("::1", 8125));
-        assert_eq!(address("$STATSD_URL"), socket("10.0.0.9", 9125));
-        assert_eq!(address("udp://$HOST_IP:8125"), socket("10.0.0.7", 8125));
-        assert_eq!(address("udp://${HOST_IP}:8125"), socket("10.0.0.7", 8125));
-        assert_eq!(
-            address("unix:///run/statsd"),
-            Ok(r#"{"pipe":{"path":"/run/statsd"}}"#.to_owned())
-        );
-    }
-
-    #[test]
-    fn unusable_sink_addresses_name_the_key_and_the_reason() {
-        for (url, reason) in [
-            ("tcp://127.0.0.1:1", "unsupported protocol \"tcp\""),
-            ("127.0.0.1:1", "has no protocol"),
-            ("udp://127.0.0.1", "has no port"),
-            ("udp://127.0.0.1:x", "invalid port"),
-            ("udp://statsd.local:8125", "looks up no names"),
-            ("udp://${OTHER}:8125", "looks up no names"),
-            ("udp://$HOST_IPS:8125", "looks up no names"),
-            ("$NOT_SET", "has no protocol"),
-            ("unix://", "names no socket"),
-        ] {
-            let error = address(url).unwrap_err();
-            assert!(
-                error.contains("envoy_statsd_url") && error.contains(reason),
-                "{url}: {error}"
-            );
-        }
-    }
 
     #[test]
     fn the_collector_socket_has_the_name_that_servers_compute() {
@@ -320,5 +204,15 @@ mod tests {
             collector_socket("/tmp", &node("ns1")),
             Path::new("/tmp/PLTNCL19vLKa1wnpQ16yeG9R5Xk.sock")
         );
+        for (folder, cleaned) in [
+            ("/a/../b/./c//", "/b/c"),
+            ("/../x", "/x"),
+            ("a/b/..", "a"),
+            ("../a", "../a"),
+            ("../../a", "../../a"),
+        ] {
+            let socket = collector_socket(folder, &node(""));
+            assert_eq!(socket.parent(), Some(Path::new(cleaned)), "{folder}");
+        }
     }
 }

@@ -23,7 +23,12 @@ pub enum TrustedCa {
     /// A PEM file that Envoy reads itself.
     File(PathBuf),
     /// PEM text, gathered from a folder.
-    Bundle(String),
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What its files hold.
+        pem: String,
+    },
 }
 
 impl PrometheusTls {
@@ -39,7 +44,10 @@ impl PrometheusTls {
         };
         let metadata = std::fs::metadata(ca).map_err(|error| wrong(error.to_string()))?;
         let ca = if metadata.is_dir() {
-            TrustedCa::Bundle(bundle(ca).map_err(wrong)?)
+            TrustedCa::Folder {
+                path: ca.to_path_buf(),
+                pem: bundle(ca).map_err(wrong)?,
+            }
         } else {
             TrustedCa::File(ca.to_path_buf())
         };
@@ -99,10 +107,11 @@ mod tests {
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
         std::fs::write(folder.path().join("b.pem"), PEM.replace("AAAA", "BBBB")).unwrap();
         std::fs::write(folder.path().join("a.pem"), format!("{PEM}\n\n")).unwrap();
-        let TrustedCa::Bundle(bundle) = load(folder.path()).unwrap() else {
+        let TrustedCa::Folder { path, pem } = load(folder.path()).unwrap() else {
             panic!("no bundle")
         };
-        assert_eq!(bundle, format!("{PEM}\n{}\n", PEM.replace("AAAA", "BBBB")));
+        assert_eq!(path, folder.path());
+        assert_eq!(pem, format!("{PEM}\n{}\n", PEM.replace("AAAA", "BBBB")));
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! The document that a user's template makes: the fields the template can use, which carry the
+//! names and the meaning that Consul documents, and the check that the result is a JSON object.
+//! Values enter the template's text as they are; quoting them is the template's business.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+
+use super::document::Document;
+use super::template::{self, Output, Structure, Value};
+use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress};
+
+/// How many characters of a wrong result a message shows.
+const EXCERPT: usize = 40;
+
+/// Executes the template. `document` is what would be used without it, of which the template can
+/// take parts.
+pub(super) fn render(
+    text: &str,
+    inputs: &BootstrapInputs,
+    document: &Document,
+) -> Result<Map<String, Json>, BootstrapError> {
+    let output = template::render(text, fields(inputs, document))?;
+    serde_json::from_str(output.text()).map_err(|source| no_object(text, &output, source))
+}
+
+fn no_object(text: &str, output: &Output, source: serde_json::Error) -> BootstrapError {
+    let made = output.text();
+    let line_start = match source.line() {
+        0 | 1 => 0,
+        line => (made.match_indices('\n').nth(line - 2)).map_or(0, |(newline, _)| newline + 1),
+    };
+    // The parser counts columns from 1, and names the end by the last byte.
+    let mut offset = (line_start + source.column().saturating_sub(1)).min(made.len());
+    while !made.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    let before = made[..offset].chars().rev().take(EXCERPT / 2).count();
+    let (line, column) = output.origin(text, offset);
+    BootstrapError::TemplateOutput {
+        line,
+        column,
+        near: made
+            .chars()
+            .skip(made[..offset].chars().count() - before)
+            .take(before + EXCERPT / 2)
+            .collect(),
+        source,
+    }
+}
+
+/// Everything that a template can use. All fields are text, apart from a switch and a list.
+fn fields(inputs: &BootstrapInputs, document: &Document) -> Value {
+    let agent = agent(&inputs.xds);
+    let node = &inputs.node;
+    let resources = &document.static_resources;
+    let path =
+        |path: Option<&Path>| Value::from(path.unwrap_or(Path::new("")).to_string_lossy().as_ref());
+    let tls = inputs.prometheus.tls.as_ref();
+    let (ca_file, ca_folder) = match tls.map(|tls| &tls.ca) {
+        Some(TrustedCa::File(file)) => (Some(file.as_path()), None),
+        Some(TrustedCa::Folder { path, .. }) => (None, Some(path.as_path())),
+        None => (None, None),
+    };
+    let logs: Vec<Value> = (inputs.access_logs.iter())
+        .map(|log| Value::from(log.as_str()))
+        .collect();
+    let text = |text: &str| Value::from(text);
+    let mut fields = vec![
+        ("GRPC", structure("bootstrap.GRPC", agent.clone())),
+        ("ProxyCluster", text(&node.cluster)),
+        ("ProxyID", text(&node.id)),
+        ("NodeName", text(&node.node_name)),
+        ("ProxySourceService", text(&node.cluster)),
+        // The relay is on this host, without TLS and without a token.
+        ("AgentCAPEM", text("")),
+        ("AdminAccessLogConfig", Value::List(logs.into())),
+        ("AdminAccessLogPath", text("/dev/null")),
+        ("AdminBindAddress", text(&inputs.admin.ip().to_string())),
+        ("AdminBindPort", text(&inputs.admin.port().to_string())),
+        ("LocalAgentClusterName", text(LOCAL_AGENT_CLUSTER)),
+        ("Token", text("")),
+        (
+            "StaticClustersJSON",
+            // The first one is the relay's, which every template writes itself.
+            items(resources.clusters.get(1..).unwrap_or_default()),
+        ),
+        ("StaticListenersJSON", items(&resources.listeners)),
+        ("StatsSinksJSON", items(&document.stats_sinks)),
+        ("StatsConfigJSON", text(&json(&document.stats_config))),
+        ("StaticSecretsJSON", items(&resources.secrets)),
+        (
+            "StatsFlushInterval",
+            text(document.stats_flush_interval.as_deref().unwrap_or("")),
+        ),
+        (
+            "TracingConfigJSON",
+            text(&document.tracing.as_ref().map(json).unwrap_or_default()),
+        ),
+        ("Namespace", text(&node.namespace)),
+        ("Partition", text(&node.partition)),
+        ("Datacenter", text(&node.datacenter)),
+        (
+            "PrometheusBackendPort",
+            text(&inputs.prometheus.backend.port().to_string()),
+        ),
+        ("PrometheusScrapePath", text(&inputs.prometheus.scrape_path)),
+        ("PrometheusCAFile", path(ca_file)),
+        ("PrometheusCAPath", path(ca_folder)),
+        (
+            "PrometheusCertFile",
+            path(tls.map(|tls| tls.certificate.as_path())),
+        ),
+        ("PrometheusKeyFile", path(tls.map(|tls| tls.key.as_path()))),
+    ];
+    fields.extend(agent);
+    structure("*bootstrap.BootstrapTplArgs", fields)
+}
+
+/// Where the relay listens; these fields stand in `.GRPC` and beside it.
+fn agent(xds: &XdsAddress) -> Vec<(&'static str, Value)> {
+    let (address, port, socket) = match xds {
+        XdsAddress::Tcp(address) => (address.ip().to_string(), address.port(), String::new()),
+        XdsAddress::Unix(path) => (String::new(), 0, path.to_string_lossy().into_owned()),
+    };
+    vec![
+        ("AgentAddress", Value::from(address)),
+        ("AgentPort", Value::from(port.to_string())),
+        ("AgentTLS", Value::Bool(false)),
+        ("AgentSocket", Value::from(socket)),
+    ]
+}
+
+fn structure(type_name: &'static str, fields: Vec<(&'static str, Value)>) -> Value {
+    Value::Structure(std::rc::Rc::new(Structure { type_name, fields }))
+}
+
+/// JSON values with commas between them, as the body of a list.
+fn items<T: Serialize>(values: &[T]) -> Value {
+    let texts: Vec<String> = values.iter().map(json).collect();
+    Value::from(texts.join(",\n"))
+}
+
+fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("text keys and plain values always serialise")
+}

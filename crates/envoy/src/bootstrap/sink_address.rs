@@ -1,0 +1,198 @@
+//! The address of a statsd sink, from the text that users write: `udp://IP:PORT`, `unix:///PATH`,
+//! or a reference to an environment variable. Values of variables come from the caller.
+
+use std::net::IpAddr;
+
+use super::BootstrapError;
+use super::document::Address;
+
+/// The only variable that is replaced within the text.
+const HOST_IP: &str = "HOST_IP";
+
+/// Reads the value of `key`.
+pub(super) fn sink_address(
+    key: &'static str,
+    url: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+    warnings: &mut Vec<String>,
+) -> Result<Address, BootstrapError> {
+    let wrong = |value: &str, reason: String| BootstrapError::Sink {
+        key,
+        value: value.to_owned(),
+        reason,
+    };
+    let value = match url.strip_prefix('$').filter(|name| name.len() > 1) {
+        Some(name) => variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
+            let reason = format!(
+                "stands for the environment variable {name:?} as a whole, which is not set; within an address only \
+                 ${{{HOST_IP}}} is replaced"
+            );
+            wrong(url, reason)
+        })?,
+        None => expand(url, variable),
+    };
+    if let Some(path) = value.strip_prefix("unix://") {
+        if !path.starts_with('/') {
+            let reason = "names no absolute path: write unix:///path/to/socket".to_owned();
+            return Err(wrong(&value, reason));
+        }
+        if path.contains("${") {
+            warnings.push(format!(
+                "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
+            ));
+        }
+        return Ok(Address::Pipe {
+            path: path.to_owned(),
+        });
+    }
+    let Some(authority) = value.strip_prefix("udp://") else {
+        let reason = match value.split_once("://") {
+            Some((scheme, _)) => format!("has the unsupported protocol {scheme:?}"),
+            None => "has no protocol".to_owned(),
+        };
+        let reason = format!("{reason}: write udp://IP:PORT or unix:///PATH");
+        return Err(wrong(&value, reason));
+    };
+    socket_address(authority).map_err(|reason| wrong(&value, reason))
+}
+
+fn socket_address(authority: &str) -> Result<Address, String> {
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+    let (host, port) = authority
+        .rsplit_once(':')
+        .ok_or("has no port: write udp://IP:PORT")?;
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    let port = port
+        .parse()
+        .map_err(|_| format!("has the invalid port {port:?}"))?;
+    let ip: IpAddr = host.parse().map_err(|_| {
+        format!("needs an IP address where it says {host:?}, because Envoy looks up no names here")
+    })?;
+    Ok(Address::SocketAddress {
+        address: ip.to_string(),
+        port_value: port,
+    })
+}
+
+/// Replaces `$HOST_IP` and `${HOST_IP}`. Other references stay, in braces.
+fn expand(url: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut expanded = String::with_capacity(url.len());
+    let mut rest = url;
+    while let Some((before, after)) = rest.split_once('$') {
+        expanded.push_str(before);
+        let braced = after
+            .strip_prefix('{')
+            .and_then(|after| after.split_once('}'));
+        let (name, next) = braced.unwrap_or_else(|| {
+            let length = after
+                .find(|character: char| !(character.is_ascii_alphanumeric() || character == '_'))
+                .unwrap_or(after.len());
+            after.split_at(length)
+        });
+        match name {
+            "" => expanded.push('$'),
+            HOST_IP => expanded.push_str(&variable(HOST_IP).unwrap_or_default()),
+            other => {
+                expanded.push_str("${");
+                expanded.push_str(other);
+                expanded.push('}');
+            }
+        }
+        rest = next;
+    }
+    expanded.push_str(rest);
+    expanded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str) -> Option<String> {
+        match name {
+            "STATSD_URL" => Some("udp://10.0.0.9:9125".to_owned()),
+            "DSD" => Some("unix:///run/dsd.socket".to_owned()),
+            "INDIRECT" => Some("udp://${HOST_IP}:1".to_owned()),
+            "EMPTY" => Some(String::new()),
+            "HOST_IP" => Some("10.0.0.7".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn address(url: &str) -> Result<String, String> {
+        sink_address("envoy_statsd_url", url, &variable, &mut Vec::new())
+            .map(|address| serde_json::to_string(&address).unwrap())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sink_addresses_take_udp_unix_and_variables() {
+        let socket = |ip: &str, port: u16| {
+            Ok(format!(
+                r#"{{"socket_address":{{"address":"{ip}","port_value":{port}}}}}"#
+            ))
+        };
+        let pipe = |path: &str| Ok(format!(r#"{{"pipe":{{"path":"{path}"}}}}"#));
+        for (url, expected) in [
+            ("udp://127.0.0.1:8125", socket("127.0.0.1", 8125)),
+            ("udp://127.0.0.1:8125/ignored", socket("127.0.0.1", 8125)),
+            ("udp://[::1]:8125", socket("::1", 8125)),
+            ("$STATSD_URL", socket("10.0.0.9", 9125)),
+            ("$DSD", pipe("/run/dsd.socket")),
+            ("udp://$HOST_IP:8125", socket("10.0.0.7", 8125)),
+            ("udp://${HOST_IP}:8125", socket("10.0.0.7", 8125)),
+            ("unix:///run/statsd", pipe("/run/statsd")),
+            (
+                "unix:///run/$HOST_IP/${HOST_IP}",
+                pipe("/run/10.0.0.7/10.0.0.7"),
+            ),
+            ("unix:///run/$POD-$/x", pipe("/run/${POD}-$/x")),
+        ] {
+            assert_eq!(address(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_reference_that_stays_in_a_path_is_warned_of() {
+        let mut warnings = Vec::new();
+        let url = "unix:///run/$POD/dsd";
+        sink_address("envoy_dogstatsd_url", url, &variable, &mut warnings).unwrap();
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].contains("envoy_dogstatsd_url") && warnings[0].contains("${POD}"),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn unusable_sink_addresses_name_the_key_and_the_reason() {
+        for (url, reason) in [
+            ("tcp://127.0.0.1:1", "unsupported protocol \"tcp\""),
+            ("127.0.0.1:1", "has no protocol"),
+            ("udp://127.0.0.1", "has no port"),
+            ("udp://127.0.0.1:x", "invalid port"),
+            ("udp://127.0.0.1:65536", "invalid port"),
+            ("udp://:8125", "needs an IP address"),
+            ("udp://statsd.local:8125", "looks up no names"),
+            ("udp://${OTHER}:8125", "looks up no names"),
+            ("udp://$HOST_IPS:8125", "looks up no names"),
+            // A variable stands for the whole address, and its own text is not looked into.
+            ("$NOT_SET", "environment variable \"NOT_SET\""),
+            ("$EMPTY", "environment variable \"EMPTY\""),
+            ("${HOST_IP}:8125", "environment variable \"{HOST_IP}:8125\""),
+            ("$INDIRECT", "looks up no names"),
+            ("$X", "has no protocol"),
+            ("unix://", "no absolute path"),
+            ("unix://run/statsd", "no absolute path"),
+        ] {
+            let error = address(url).unwrap_err();
+            assert!(
+                error.contains("envoy_statsd_url") && error.contains(reason),
+                "{url}: {error}"
+            );
+        }
+    }
+}

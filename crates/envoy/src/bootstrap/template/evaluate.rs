@@ -1,0 +1,302 @@
+//! Executes the nodes of a template. Steps and text are counted, so that no template runs or grows
+//! without end.
+
+use super::functions::Function;
+use super::output::Output;
+use super::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
+use super::value::Value;
+use super::{MAX_STEPS, MAX_TEXT, TemplateError, format};
+
+/// How many bytes a function looks at for the price of one step.
+const BYTES_A_STEP: usize = 128;
+
+/// Executes `nodes`, which were parsed from `source`, with `data` as dot and as `$`.
+///
+/// # Errors
+/// When an action fails, or a limit is met.
+pub(super) fn run(source: &str, nodes: &[Node<'_>], data: Value) -> Result<Output, TemplateError> {
+    let mut evaluator = Evaluator {
+        source,
+        variables: vec![("$", data.clone())],
+        output: Output::default(),
+        steps: 0,
+        made: 0,
+    };
+    evaluator.nodes(&data, nodes)?;
+    Ok(evaluator.output)
+}
+
+struct Evaluator<'a> {
+    source: &'a str,
+    /// Innermost last.
+    variables: Vec<(&'a str, Value)>,
+    output: Output,
+    steps: u32,
+    /// Bytes of text written or made by functions.
+    made: usize,
+}
+
+/// A place in the template that errors name.
+#[derive(Clone, Copy)]
+struct Place {
+    at: usize,
+    span: (usize, usize),
+}
+
+impl From<(usize, usize)> for Place {
+    fn from(span: (usize, usize)) -> Self {
+        Place { at: span.0, span }
+    }
+}
+
+type Evaluated<T> = Result<T, TemplateError>;
+
+impl<'a> Evaluator<'a> {
+    fn error(&self, place: Place, message: &str) -> TemplateError {
+        TemplateError::executing(self.source, place.at, place.span, message)
+    }
+
+    fn spend(&mut self, place: Place, steps: usize) -> Evaluated<()> {
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.steps = self.steps.saturating_add(steps);
+        match self.steps <= MAX_STEPS {
+            true => Ok(()),
+            false => Err(self.error(place, &format!("the template takes over {MAX_STEPS} steps"))),
+        }
+    }
+
+    fn charge(&mut self, place: Place, bytes: usize) -> Evaluated<()> {
+        self.made = self.made.saturating_add(bytes);
+        match self.made <= MAX_TEXT {
+            true => Ok(()),
+            false => {
+                let message = format!("the template makes over {MAX_TEXT} bytes of text");
+                Err(self.error(place, &message))
+            }
+        }
+    }
+
+    fn nodes(&mut self, dot: &Value, nodes: &[Node<'a>]) -> Evaluated<()> {
+        for node in nodes {
+            match node {
+                Node::Text { start, text } => {
+                    let place = Place::from((*start, start + text.len()));
+                    self.spend(place, 1)?;
+                    self.charge(place, text.len())?;
+                    self.output.push(text, *start, true);
+                }
+                Node::Action(pipeline) => self.action(dot, pipeline)?,
+                Node::Branch(branch) => self.branch(dot, branch)?,
+                Node::Range(range) => self.range(dot, range)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn action(&mut self, dot: &Value, pipeline: &Pipeline<'a>) -> Evaluated<()> {
+        let value = self.pipeline(dot, pipeline)?;
+        if !pipeline.variables.is_empty() {
+            return Ok(());
+        }
+        let place = Place::from(pipeline.span);
+        self.charge(place, size(&value))?;
+        let mut text = String::new();
+        match value {
+            // Functions write `nil` in another way than actions do.
+            Value::Nil => text.push_str("<no value>"),
+            value => {
+                format::write(&mut text, &value).map_err(|message| self.error(place, &message))?;
+            }
+        }
+        self.output.push(&text, place.at, false);
+        Ok(())
+    }
+
+    fn branch(&mut self, dot: &Value, branch: &Branch<'a>) -> Evaluated<()> {
+        let scope = self.variables.len();
+        let mut chosen = (dot.clone(), &branch.otherwise);
+        for (condition, body) in &branch.arms {
+            let value = self.pipeline(dot, condition)?;
+            if value.truth() {
+                chosen = (if branch.sets_dot { value } else { dot.clone() }, body);
+                break;
+            }
+        }
+        self.nodes(&chosen.0, chosen.1)?;
+        self.variables.truncate(scope);
+        Ok(())
+    }
+
+    fn range(&mut self, dot: &Value, range: &Range<'a>) -> Evaluated<()> {
+        let scope = self.variables.len();
+        let place = Place::from(range.pipeline.span);
+        let value = self.pipeline(dot, &range.pipeline)?;
+        let count = match &value {
+            Value::List(items) => i64::try_from(items.len()).unwrap_or(i64::MAX),
+            Value::Int(_) if range.pipeline.variables.len() > 1 => {
+                let message = "can't iterate over a number with more than one variable";
+                return Err(self.error(place, message));
+            }
+            Value::Int(count) => *count,
+            Value::Nil => 0,
+            other => {
+                let message = format!("range can't iterate over type {}", other.type_name());
+                return Err(self.error(place, &message));
+            }
+        };
+        if count <= 0 {
+            self.nodes(dot, &range.otherwise)?;
+        }
+        for index in 0..count {
+            self.spend(place, 1)?;
+            let item = match &value {
+                Value::List(items) => items[usize::try_from(index).unwrap_or_default()].clone(),
+                _ => Value::Int(index),
+            };
+            self.bind(place, range, index, &item)?;
+            let inner = self.variables.len();
+            self.nodes(&item, &range.body)?;
+            self.variables.truncate(inner);
+        }
+        self.variables.truncate(scope);
+        Ok(())
+    }
+
+    /// Gives the variables of a `range` their values for one iteration.
+    fn bind(&mut self, place: Place, range: &Range<'a>, index: i64, item: &Value) -> Evaluated<()> {
+        match range.pipeline.variables.as_slice() {
+            [] => Ok(()),
+            [only] => self.assign(place, only, item.clone()),
+            [first, second, ..] => {
+                self.assign(place, first, Value::Int(index))?;
+                self.assign(place, second, item.clone())
+            }
+        }
+    }
+
+    fn assign(&mut self, place: Place, name: &str, value: Value) -> Evaluated<()> {
+        let mut known = self.variables.iter_mut().rev();
+        match known.find(|(known, _)| *known == name) {
+            Some((_, slot)) => {
+                *slot = value;
+                Ok(())
+            }
+            None => Err(self.error(place, &format!("undefined variable: {name}"))),
+        }
+    }
+
+    fn pipeline(&mut self, dot: &Value, pipeline: &Pipeline<'a>) -> Evaluated<Value> {
+        let mut last = None;
+        for command in &pipeline.commands {
+            last = Some(self.command(dot, command, last)?);
+        }
+        let value = last.unwrap_or(Value::Nil);
+        for name in &pipeline.variables {
+            if pipeline.assigns {
+                self.assign(pipeline.span.into(), name, value.clone())?;
+            } else {
+                self.variables.push((name, value.clone()));
+            }
+        }
+        Ok(value)
+    }
+
+    fn command(
+        &mut self,
+        dot: &Value,
+        command: &Command<'a>,
+        last: Option<Value>,
+    ) -> Evaluated<Value> {
+        let place = Place::from(command.span);
+        if let OperandKind::Function(function) = command.first.kind {
+            return self.call(dot, function, &command.arguments, last, place);
+        }
+        if !command.arguments.is_empty() || last.is_some() {
+            let (start, end) = command.first.span;
+            let operand = super::error::excerpt(&self.source[start..end]);
+            let message = format!("can't give argument to non-function {operand}");
+            return Err(self.error(place, &message));
+        }
+        if matches!(command.first.kind, OperandKind::Nil) {
+            return Err(self.error(place, "nil is not a command"));
+        }
+        self.operand(dot, &command.first)
+    }
+
+    fn operand(&mut self, dot: &Value, operand: &Operand<'a>) -> Evaluated<Value> {
+        let place = Place {
+            at: operand.at,
+            span: operand.span,
+        };
+        self.spend(place, 1)?;
+        let (value, path) = match &operand.kind {
+            OperandKind::Dot => return Ok(dot.clone()),
+            OperandKind::Nil => return Ok(Value::Nil),
+            OperandKind::Literal(value) => return Ok(value.clone()),
+            OperandKind::Function(function) => {
+                return self.call(dot, *function, &[], None, place);
+            }
+            OperandKind::Field(path) => (dot.clone(), path),
+            OperandKind::Variable(name, path) => {
+                let mut known = self.variables.iter().rev();
+                match known.find(|(known, _)| known == name) {
+                    Some((_, value)) => (value.clone(), path),
+                    None => return Err(self.error(place, &format!("undefined variable: {name}"))),
+                }
+            }
+            OperandKind::Group(inner, path) => (self.pipeline(dot, inner)?, path),
+        };
+        path.iter()
+            .try_fold(value, |value, name| value.field(name))
+            .map_err(|message| self.error(place, &message))
+    }
+
+    fn call(
+        &mut self,
+        dot: &Value,
+        function: Function,
+        arguments: &[Operand<'a>],
+        last: Option<Value>,
+        place: Place,
+    ) -> Evaluated<Value> {
+        function
+            .check_count(arguments.len() + usize::from(last.is_some()))
+            .map_err(|message| self.error(place, &message))?;
+        let mut values = Vec::with_capacity(arguments.len() + 1);
+        for argument in arguments {
+            let value = self.operand(dot, argument)?;
+            let decides = match function {
+                Function::And => !value.truth(),
+                Function::Or => value.truth(),
+                _ => false,
+            };
+            if decides {
+                return Ok(value);
+            }
+            values.push(value);
+        }
+        values.extend(last);
+        let looked_at: usize = values.iter().map(size).sum();
+        self.spend(place, 1 + looked_at / BYTES_A_STEP)?;
+        let value = function.call(&values).map_err(|message| {
+            let message = format!("error calling {}: {message}", function.name());
+            self.error(place, &message)
+        })?;
+        if matches!(
+            function,
+            Function::Print | Function::Printf | Function::Println
+        ) {
+            self.charge(place, size(&value))?;
+        }
+        Ok(value)
+    }
+}
+
+/// How many bytes of text a value holds.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::List(items) => items.iter().map(size).sum(),
+        _ => 0,
+    }
+}
