@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
 
 use crate::apply::Changes;
 use crate::catalog::Key;
@@ -18,6 +18,8 @@ pub(crate) struct Access {
     secrets: OrdMap<Key, Key>,
     methods: OrdMap<Key, Arc<AuthMethod>>,
     rules: OrdMap<Key, Arc<BindingRule>>,
+    /// The index of the first token that could do everything. It stays when the token goes.
+    managed_since: Option<u64>,
 }
 
 // Reading.
@@ -32,6 +34,10 @@ impl Access {
 
     pub(crate) fn tokens(&self) -> impl Iterator<Item = &Arc<Token>> {
         self.tokens.values()
+    }
+
+    pub(crate) fn managed_since(&self) -> Option<u64> {
+        self.managed_since
     }
 
     pub(crate) fn method(&self, name: &str) -> Option<&Arc<AuthMethod>> {
@@ -90,6 +96,9 @@ impl Access {
             self.secrets.remove(old.secret_id.expose());
         }
         self.secrets.insert(secret, key.clone());
+        if token.policies.iter().any(PolicyLink::is_global_management) {
+            self.managed_since.get_or_insert(changes.index);
+        }
         self.tokens.insert(key, Arc::new(token));
         changes.touch(Topic::Tokens);
         Ok(())

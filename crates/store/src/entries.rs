@@ -49,9 +49,8 @@ impl Entries {
     }
 
     pub(crate) fn intention(&self, source: &str, destination: &str) -> Option<Arc<Intention>> {
-        let source = fold(source);
         let all = self.intentions.get(&fold(destination))?;
-        all.iter().find(|i| fold(&i.source_name) == source).cloned()
+        all.iter().find(|i| i.source_name == source).cloned()
     }
 
     pub(crate) fn has_intentions(&self, destination: &str) -> bool {
@@ -131,8 +130,9 @@ impl Entries {
                 name: intention.destination_name.clone(),
                 ..ServiceIntentions::default()
             });
-        let source = fold(&intention.source_name);
-        let place = entry.sources.iter().position(|s| fold(&s.name) == source);
+        // Exactly: proxies compare callers' certificates with the name as it is written here.
+        let source = &intention.source_name;
+        let place = entry.sources.iter().position(|s| s.name == *source);
         let edited = SourceIntention::from(intention);
         match place {
             Some(place) => entry.sources[place] = edited,
@@ -150,8 +150,7 @@ impl Entries {
         let Some(mut entry) = self.of_destination(destination) else {
             return Ok(());
         };
-        let source = fold(source);
-        entry.sources.retain(|s| fold(&s.name) != source);
+        entry.sources.retain(|s| s.name != source);
         if entry.sources.is_empty() {
             return self.delete(ConfigKind::ServiceIntentions, destination, None, changes);
         }

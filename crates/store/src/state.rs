@@ -142,7 +142,8 @@ impl State {
         self.entries.intentions_for(destination)
     }
 
-    /// The intention for exactly this pair.
+    /// The intention for exactly this pair. The source is compared with regard to case, as it is
+    /// where the intention is enforced.
     pub fn intention(&self, source: &str, destination: &str) -> Option<Arc<Intention>> {
         self.entries.intention(source, destination)
     }
@@ -180,6 +181,12 @@ impl State {
     /// All tokens in the order of their accessor ids.
     pub fn tokens(&self) -> Vec<Arc<Token>> {
         self.access.tokens().cloned().collect()
+    }
+
+    /// The index of the write of the first token that could do everything. It stays when the token
+    /// goes: whoever takes the control plane over first, nobody does so a second time.
+    pub fn managed_since(&self) -> Option<u64> {
+        self.access.managed_since()
     }
 
     /// A way to log in.

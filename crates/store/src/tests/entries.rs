@@ -133,3 +133,16 @@ fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
     );
     assert!(!apply(&store, remove()).changed);
 }
+
+#[test]
+fn sources_that_differ_in_case_are_two_as_they_are_for_the_proxies() {
+    let store = Store::new();
+    apply(&store, intention("web", "api", IntentionAction::Deny));
+    apply(&store, intention("Web", "API", IntentionAction::Allow));
+    let state = store.state();
+    let action = |source| state.intention(source, "api").and_then(|i| i.action);
+    assert_eq!(action("web"), Some(IntentionAction::Deny));
+    assert_eq!(action("Web"), Some(IntentionAction::Allow));
+    assert_eq!(action("WEB"), None);
+    assert_eq!(state.intentions_for("api").len(), 2);
+}
