@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use legate_identity::{
-    Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_uris,
+    Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names_hosts, csr_uris,
 };
 use legate_model::{CaRoot, CaRoots, Secret, SpiffeId, TrustDomain};
 use legate_runtime::{Clock, Spawner};
@@ -186,6 +186,14 @@ impl Ca {
         let own = &self.inner.trust_domain;
         if identity.trust_domain() != own {
             return refuse(format!("this mesh is {own}"));
+        }
+        // Dataplanes know a server by its host name or address under the same roots.
+        if matches!(identity, SpiffeId::Service { .. }) && csr_names_hosts(csr_pem)? {
+            return refuse(
+                "a service is known by its URI alone, and a host name or address could pass for \
+                 a server's: leave DNS names and IP addresses out"
+                    .to_owned(),
+            );
         }
         match identity.datacenter() {
             None => refuse("it is the CA itself".to_owned()),

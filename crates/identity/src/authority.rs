@@ -274,6 +274,18 @@ pub fn csr_uris(csr_pem: &str) -> Result<Vec<String>, IdentityError> {
     Ok(uris.collect())
 }
 
+/// Whether a request asks for DNS names or IP addresses besides its URIs, after its signature has
+/// been checked.
+///
+/// # Errors
+///
+/// As [`csr_uris`].
+pub fn csr_names_hosts(csr_pem: &str) -> Result<bool, IdentityError> {
+    let der = request_der(csr_pem)?;
+    let names = requested_names(&parse_request(&der)?)?;
+    Ok(names.iter().any(|name| !matches!(name, SanType::URI(_))))
+}
+
 /// Parameters with an empty subject and what all certificates here have in common.
 fn validity(
     serial: u64,

@@ -9,7 +9,9 @@ mod error;
 mod key;
 pub mod tls;
 
-pub use authority::{Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_uris};
+pub use authority::{
+    Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names_hosts, csr_uris,
+};
 pub use certificate::CertificateInfo;
 pub use error::IdentityError;
 pub use key::PrivateKey;
