@@ -9,6 +9,10 @@ use tonic::{Code, Status};
 use crate::acl::{self, AclError};
 use crate::context::Context;
 
+/// What stands for a value that is no text: nothing goes by this name. It must not pass for a value
+/// that is absent.
+const NOT_TEXT: &str = "(not text)";
+
 /// The token of a call; empty when there is none.
 pub(super) fn token(metadata: &MetadataMap) -> &str {
     text(metadata, metadata::TOKEN)
@@ -45,9 +49,7 @@ pub(super) fn only_here(context: &Context, datacenter: &str) -> Result<(), Statu
 
 fn text<'a>(metadata: &'a MetadataMap, key: &str) -> &'a str {
     let value = metadata.get(key);
-    value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
+    value.map_or("", |value| value.to_str().unwrap_or(NOT_TEXT))
 }
 
 /// What the token allows.

@@ -69,14 +69,13 @@ pub(super) async fn bootstrap(call: Call) -> Result<Response, ApiError> {
     token.validate()?;
     let _exclusive = call.exclusive();
     let state = call.ctx.store.state();
-    let manages = |token: &Token| token.policies.iter().any(PolicyLink::is_global_management);
-    if let Some(first) = state.tokens().iter().find(|token| manages(token)) {
+    if let Some(index) = state.managed_since() {
         return Err(ApiError::new(
             StatusCode::FORBIDDEN,
             format!(
-                "ACL bootstrap no longer allowed: token {} may do everything already (reset index: \
-                 {}); use it to make others",
-                first.accessor_id, first.create_index
+                "ACL bootstrap no longer allowed (reset index: {index}): there was a management \
+                 token already; use it to make others, or restart the server with another one in \
+                 LEGATE_INITIAL_MANAGEMENT_TOKEN when it is lost"
             ),
         ));
     }

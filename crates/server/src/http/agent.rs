@@ -36,6 +36,7 @@ pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
     let mut commands = Vec::new();
     for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
         may_register(&authorizer, &state, node, &instance)?;
+        may_take_checks(&authorizer, &state, node, &checks)?;
         if replace_checks {
             commands.extend(stale_checks(&state, node, &instance.id, &checks));
         }
@@ -92,6 +93,27 @@ fn may_register(
         Some(existing) => may_write_service(authorizer, &existing.service.service),
         None => Ok(()),
     }
+}
+
+/// A check has one owner: who registers one of the same id takes it, and with it the other
+/// service's health.
+fn may_take_checks(
+    authorizer: &Authorizer,
+    state: &State,
+    node: &str,
+    checks: &[HealthCheck],
+) -> Result<(), ApiError> {
+    let known = checks
+        .iter()
+        .filter_map(|check| state.check(node, &check.check_id));
+    for check in known {
+        if !check.service_id.is_empty() {
+            may_write_service(authorizer, &check.service_name)?;
+        } else if !authorizer.node_write(node) {
+            return Err(ApiError::denied("node:write", node));
+        }
+    }
+    Ok(())
 }
 
 /// Removes the checks of an instance that its new definition does not have.
@@ -153,6 +175,7 @@ fn keep_status(state: &State, node: &str, check: &mut HealthCheck) {
 pub(super) async fn deregister(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let node = call.ctx.config.node_name.clone();
+    let _exclusive = call.exclusive();
     let state = call.ctx.store.state();
     let Some(instance) = state.instance(&node, &id) else {
         return Err(ApiError::not_found(format!(

@@ -73,15 +73,20 @@ fn token_of(params: &Params, headers: &HeaderMap) -> String {
         );
         return token.to_owned();
     }
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    // A token that is no text is still one, and not the absence of one.
+    let text = |name: &str| {
+        let value = headers.get(name)?;
+        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
     let own = text("x-consul-token").filter(|token| !token.is_empty());
     let bearer = || {
-        let (scheme, token) = text(AUTHORIZATION.as_str())?.split_once(' ')?;
+        let value = text(AUTHORIZATION.as_str())?;
+        let (scheme, token) = value.split_once(' ')?;
         scheme
             .eq_ignore_ascii_case("bearer")
-            .then_some(token.trim())
+            .then(|| token.trim().to_owned())
     };
-    own.or_else(bearer).unwrap_or_default().to_owned()
+    own.or_else(bearer).unwrap_or_default()
 }
 
 async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
@@ -149,7 +154,9 @@ impl Call {
         !self.body.iter().all(u8::is_ascii_whitespace)
     }
 
-    /// Reads, after waiting for news if the client asked for that. Ends when the server stops.
+    /// Reads, after waiting for news if the client asked for that. Ends when the server stops, and
+    /// with an error when the token means something else by then: the caller has judged by what it
+    /// allowed before the wait, and a query may wait for minutes.
     pub(crate) async fn read<T: PartialEq + Send>(
         &self,
         topics: Vec<Topic>,
@@ -158,12 +165,22 @@ impl Call {
         self.params.consistency()?;
         let query = self.params.blocking(rand::random())?;
         let stop = self.ctx.spawner.token();
-        tokio::select! {
-            answer = self.ctx.store.blocking(topics, query, read) => Ok(answer),
-            () = stop.cancelled() => Err(ApiError::unavailable(
+        let before = acl::resolve(&self.ctx, &self.token);
+        let answer = tokio::select! {
+            answer = self.ctx.store.blocking(topics, query, read) => answer,
+            () = stop.cancelled() => return Err(ApiError::unavailable(
                 "The server is shutting down: ask again later, or ask another server",
             )),
+        };
+        // What needs no token is answered to holders of bad ones too.
+        if let Ok(before) = before
+            && acl::resolve(&self.ctx, &self.token)? != before
+        {
+            return Err(ApiError::unavailable(
+                "The token was changed while the query waited: ask again",
+            ));
         }
+        Ok(answer)
     }
 
     /// Answers with JSON.

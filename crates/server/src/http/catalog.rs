@@ -6,7 +6,9 @@ use axum::extract::Path;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::json::UnknownFields;
-use legate_model::{CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceNode};
+use legate_model::{
+    CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceKind, ServiceNode,
+};
 use legate_store::{Command, Deregistration, Registration, State, Topic};
 
 use super::call::{Call, visible};
@@ -19,6 +21,8 @@ pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
     let registration = registration(&call, request);
+    // What was allowed must still be what is replaced.
+    let _exclusive = call.exclusive();
     let state = call.ctx.store.state();
     may_register(&authorizer, &state, &registration)?;
     call.ctx
@@ -63,6 +67,11 @@ fn may_register(
         services.push(service.service.clone());
         // What stands under this id is replaced, so it counts too.
         services.extend(existing(&service.id));
+        // Callers of the destination are sent to its proxies.
+        let destination = &service.proxy.destination_service_name;
+        if service.kind == ServiceKind::ConnectProxy {
+            services.push(destination.clone());
+        }
     }
     for check in &registration.checks {
         services.extend(existing(&check.service_id));
@@ -87,6 +96,7 @@ pub(super) async fn deregister(call: Call) -> Result<Response, ApiError> {
     let request: DeregisterRequest = call.decode(UnknownFields::Ignore)?;
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
+    let _exclusive = call.exclusive();
     let state = call.ctx.store.state();
     let some = |id: String| Some(id).filter(|id| !id.is_empty());
     let what = Deregistration {

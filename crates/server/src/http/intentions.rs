@@ -155,7 +155,7 @@ pub(super) async fn matching(call: Call) -> Result<Response, ApiError> {
 
 fn from_source(state: &State, source: &str) -> Vec<Arc<Intention>> {
     let mut all = state.intentions();
-    all.retain(|i| i.source_name == WILDCARD || i.source_name.eq_ignore_ascii_case(source));
+    all.retain(|i| i.source_name == WILDCARD || i.source_name == source);
     all
 }
 

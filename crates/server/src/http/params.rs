@@ -44,9 +44,17 @@ impl Consistency {
 
 impl Params {
     pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
-        Query::<Vec<(String, String)>>::try_from_uri(uri)
-            .map(|Query(all)| Self(all))
-            .map_err(|e| ApiError::bad_request(format!("Invalid query string: {e}")))
+        let Query(all) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|e| ApiError::bad_request(format!("Invalid query string: {e}")))?;
+        // The decoder puts this character where there is no UTF-8; it is in no name that is meant.
+        let broken = |text: &String| text.contains(char::REPLACEMENT_CHARACTER);
+        if let Some((name, _)) = all.iter().find(|(n, v)| broken(n) || broken(v)) {
+            return Err(ApiError::bad_request(format!(
+                "Invalid query string: parameter {name:?} is not UTF-8; encode names as UTF-8 \
+                 before percent-encoding them"
+            )));
+        }
+        Ok(Self(all))
     }
 
     /// The first value of a parameter; empty when it has none.

@@ -278,6 +278,14 @@ async fn roots_are_told_and_leaves_are_signed() {
         csr(&[&elsewhere]),
         csr(&[foreign]),
         csr(&["https://example.com"]),
+        csr_for(vec![
+            SanType::URI(web.as_str().try_into().unwrap()),
+            SanType::DnsName("server.dc1.consul".try_into().unwrap()),
+        ]),
+        csr_for(vec![
+            SanType::URI(web.as_str().try_into().unwrap()),
+            SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()),
+        ]),
         csr(&[&format!("spiffe://{domain}")]),
     ] {
         let status = client.sign(SignRequest { csr: bad }).await.unwrap_err();
@@ -288,12 +296,15 @@ async fn roots_are_told_and_leaves_are_signed() {
 
 /// A signing request for these URIs.
 pub(crate) fn csr(uris: &[&str]) -> String {
+    let uri = |uri: &&str| SanType::URI((*uri).try_into().unwrap());
+    csr_for(uris.iter().map(uri).collect())
+}
+
+/// A signing request for these names.
+fn csr_for(names: Vec<SanType>) -> String {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let mut params = CertificateParams::default();
-    let names = uris
-        .iter()
-        .map(|uri| SanType::URI((*uri).try_into().unwrap()));
-    params.subject_alt_names = names.collect();
+    params.subject_alt_names = names;
     params.serialize_request(&key).unwrap().pem().unwrap()
 }
 

@@ -132,6 +132,12 @@ async fn a_token_is_taken_from_three_places_and_an_unknown_one_is_refused() {
         "the query comes first"
     );
     assert_eq!(get(path, wrong).await, StatusCode::FORBIDDEN);
+    let no_text = Some(("x-consul-token", "wröng".to_owned()));
+    assert_eq!(
+        get("/v1/health/service/web", no_text).await,
+        StatusCode::FORBIDDEN,
+        "it is not the absence of a token"
+    );
 
     let unknown = client
         .with_token("b0b0")
@@ -319,6 +325,20 @@ async fn the_first_management_token_is_made_once() {
     );
     assert_eq!(server.store().state().index(), before);
 
+    let accessor = made["AccessorID"].as_str().unwrap();
+    let removed = management
+        .delete(&format!("/v1/acl/token/{accessor}"))
+        .await;
+    assert_eq!(removed.status, StatusCode::OK);
+    let taken_over = client
+        .send(http::Method::PUT, "/v1/acl/bootstrap", "")
+        .await;
+    assert_eq!(
+        taken_over.status,
+        StatusCode::FORBIDDEN,
+        "a token that is gone does not open the door again"
+    );
+
     let (_server, client) = start(deny_by_default).await;
     let second = client
         .send(http::Method::PUT, "/v1/acl/bootstrap", "")
@@ -328,4 +348,74 @@ async fn the_first_management_token_is_made_once() {
         StatusCode::FORBIDDEN,
         "the settings gave one"
     );
+}
+
+#[tokio::test]
+async fn nobody_becomes_the_proxy_of_a_service_they_may_not_write() {
+    let (server, anonymous) = start(deny_by_default).await;
+    let management = anonymous.with_token(MANAGEMENT);
+    let token = json!({
+        "ServiceIdentities": [{ "ServiceName": "web" }],
+        "NodeIdentities": [{ "NodeName": "vm-1", "Datacenter": "dc1" }],
+    });
+    let made = management.write("/v1/acl/token", &token).await;
+    let web = anonymous.with_token(made["SecretID"].as_str().unwrap());
+    let proxy_of = |destination: &str| {
+        json!({ "Node": "vm-1", "Address": "10.0.0.1", "Service": {
+            "Kind": "connect-proxy", "Service": "web-sidecar-proxy", "Port": 21000,
+            "Proxy": { "DestinationServiceName": destination },
+        }})
+    };
+
+    let reply = web.put("/v1/catalog/register", &proxy_of("db")).await;
+    assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
+    assert!(reply.text().contains("\"db\""), "{}", reply.text());
+    assert!(server.store().state().connect("db").is_empty());
+    web.write("/v1/catalog/register", &proxy_of("web")).await;
+    assert_eq!(server.store().state().connect("web").len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_takes_the_check_of_a_service_they_may_not_write() {
+    let (server, anonymous) = start(deny_by_default).await;
+    let management = anonymous.with_token(MANAGEMENT);
+    let with_check = |name: &str, check: &str| json!({ "Name": name, "Check": { "CheckID": check, "TTL": "10s" } });
+    let path = "/v1/agent/service/register";
+    management.write(path, &with_check("db", "alive")).await;
+    let (_, secret) = identity(&management, "web").await;
+    let web = anonymous.with_token(&secret);
+
+    let reply = web.put(path, &with_check("web", "alive")).await;
+    assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
+    assert_eq!(server.store().state().service("db")[0].checks.len(), 1);
+    web.write(path, &with_check("web", "web-alive")).await;
+}
+
+#[tokio::test]
+async fn a_query_that_waits_ends_with_its_token() {
+    let (_server, anonymous) = start(deny_by_default).await;
+    let management = anonymous.with_token(MANAGEMENT);
+    let second = json!({ "Policies": [{ "Name": "global-management" }] });
+    let made = management.write("/v1/acl/token", &second).await;
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    let other = anonymous.with_token(&text("SecretID"));
+    let index = other.get("/v1/acl/tokens").await.index();
+
+    let path = format!("/v1/acl/tokens?index={index}&wait=60s");
+    let mut waiting = std::pin::pin!(other.get(&path));
+    let remove = async {
+        // One request on the way there and back: the query waits by now.
+        other.get("/v1/acl/tokens").await;
+        let accessor = text("AccessorID");
+        management
+            .delete(&format!("/v1/acl/token/{accessor}"))
+            .await
+    };
+    let removed = tokio::select! {
+        reply = &mut waiting => panic!("nothing has happened: {}", reply.text()),
+        removed = remove => removed,
+    };
+    assert_eq!(removed.status, StatusCode::OK);
+    let reply = waiting.await;
+    assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
 }

@@ -198,6 +198,11 @@ fn settings() -> Vec<Bad> {
             "namespaces",
         ),
         put(
+            "/v1/connect/intentions/exact?source=%ff&destination=api",
+            json!({ "Action": "allow" }),
+            "not UTF-8",
+        ),
+        put(
             "/v1/connect/intentions/exact?source=w*b&destination=api",
             json!({ "Action": "allow" }),
             "SourceName",
@@ -217,6 +222,8 @@ fn reads() -> Vec<Bad> {
         get("/v1/health/service/web?filter=x", "filter"),
         get("/v1/health/service/web?peer=east", "peer"),
         get("/v1/health/service/web?ns=other", "ns"),
+        get("/v1/health/service/web?tag=%ff", "not UTF-8"),
+        get("/v1/health/service/web?%ff=1", "not UTF-8"),
         failing(internal, get("/v1/health/service/web?dc=dc9", "dc9")),
         failing(internal, get("/v1/config/nonsense", "nonsense")),
         failing(
