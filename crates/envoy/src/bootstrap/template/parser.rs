@@ -364,13 +364,9 @@ impl<'a> Parser<'a> {
                         arguments.push(self.operand("operand")?);
                     }
                 }
+                // Go does not mind when nothing follows.
                 Kind::Pipe => {
                     self.at += 1;
-                    self.skip_space();
-                    if self.peek().kind == *close {
-                        let message = format!("missing value for {place}");
-                        return Err(self.error(token.start, &message));
-                    }
                     break;
                 }
                 ref kind if kind == close => break,

@@ -163,8 +163,8 @@ const OUTPUTS: &[(&str, &str)] = &[
         "y-x7",
     ),
     (
-        "{{1 | and 2}}{{.Yes | not}}{{\"web-1\" | eq .ProxyID}}",
-        "1falsetrue",
+        "{{.ProxyID | }}{{1 | and 2}}{{.Yes | not}}{{\"web-1\" | eq .ProxyID}}",
+        "web-11falsetrue",
     ),
     ("{{print (print 1 (print 2 (print 3)))}}", "123"),
     // Literals.
@@ -218,7 +218,6 @@ const ERRORS: &[(&str, &str)] = &[
     ),
     ("{{}}", "1:2: missing value for command"),
     ("{{if}}{{end}}", "1:4: missing value for if"),
-    ("{{.ProxyID | }}", "1:11: missing value for command"),
     (
         "{{.ProxyID | 1}}",
         "1:13: non executable command in pipeline stage 2",
