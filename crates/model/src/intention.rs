@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
-use crate::{DEFAULT_TENANCY, WILDCARD, name};
+use crate::{DEFAULT_TENANCY, WILDCARD, name, regex};
 
 /// The only type of intention source.
 pub const SOURCE_TYPE_CONSUL: &str = "consul";
@@ -335,6 +335,7 @@ impl HttpPermission {
                 return Err(Invalid::new(field, format!("{path:?} must start with /")));
             }
         }
+        regex::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
         for (i, header) in self.header.iter().enumerate() {
             header
                 .validate()
@@ -367,6 +368,17 @@ impl HttpHeaderPermission {
         if self.name.is_empty() {
             return Err(Invalid::new("Name", "it must name a header"));
         }
+        if self
+            .name
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace())
+        {
+            return Err(Invalid::new(
+                "Name",
+                format!("{:?} has characters that no header has", self.name),
+            ));
+        }
+        regex::validate(&self.regex).map_err(|reason| Invalid::new("Regex", reason))?;
         let texts = [
             &self.exact,
             &self.prefix,

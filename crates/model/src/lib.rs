@@ -21,6 +21,7 @@ pub mod name;
 mod node;
 mod protocol;
 mod proxy;
+mod regex;
 mod register;
 mod secret;
 mod service;

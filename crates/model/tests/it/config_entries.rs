@@ -405,6 +405,21 @@ fn refusals_of_permissions_name_the_field() {
             "only one",
         ),
         (
+            http(json!({"PathRegex": "/(v1"})),
+            "Sources[0].Permissions[0].HTTP.PathRegex",
+            "not a regular expression",
+        ),
+        (
+            http(json!({"Header": [{"Name": "x-a", "Regex": "(?!b)"}]})),
+            "Sources[0].Permissions[0].HTTP.Header[0].Regex",
+            "not a regular expression",
+        ),
+        (
+            http(json!({"Header": [{"Name": "x a", "Present": true}]})),
+            "Sources[0].Permissions[0].HTTP.Header[0].Name",
+            "no header has",
+        ),
+        (
             http(json!({"PathPrefix": "v1"})),
             "Sources[0].Permissions[0].HTTP.PathPrefix",
             "start with /",
