@@ -22,8 +22,7 @@ async fn an_instance_added_and_removed_moves_traffic() {
     let load = Load::start(mesh.upstream("web", 0));
 
     // A new instance fails its check until its sidecar is ready, and gets no request before.
-    mesh.register(&SECOND).await;
-    mesh.check(SECOND.instance, "critical").await;
+    mesh.register_critical(&SECOND).await;
     let flags = mesh.flags(SECOND.instance);
     let mut second = mesh.sidecar(SECOND.instance, &flags);
     second.ready().await;

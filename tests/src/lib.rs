@@ -1,11 +1,16 @@
-//! A whole mesh for scenarios and measurements: a control plane in the process, applications, and
-//! real `legate-dataplane` processes that run real Envoys.
+//! A whole mesh for scenarios and measurements: a control plane, applications, and real
+//! `legate-dataplane` processes that run real Envoys. The control plane is Legate's, in the process,
+//! and Consul's programs can take the place of either half.
 //!
 //! Each mesh has loopback addresses of its own, so that meshes run side by side on fixed ports.
 //! Nothing here checks product behaviour; scenarios do.
 
 pub mod app;
 pub mod client;
+mod consul;
+mod control_plane;
+pub mod dns;
+pub mod interop;
 pub mod load;
 pub mod mesh;
 pub mod sidecar;

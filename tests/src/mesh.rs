@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use http::Method;
 use legate_ca::CaConfig;
-use legate_intentions::Action;
-use legate_model::Secret;
 use legate_runtime::Scope;
-use legate_server::{AclConfig, DefaultPolicy, Parts, Server, ServerConfig};
-use legate_store::Store;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client;
+use crate::consul::SERVER_NAME;
+use crate::control_plane::{ControlPlane, GRPC_TLS, HTTP};
 use crate::sidecar::{Sidecar, SidecarFlags};
 use crate::{app, wait};
 
@@ -25,9 +23,6 @@ pub const NODE: &str = "node-1";
 /// The token that may do everything where ACLs are on.
 pub const MANAGEMENT: &str = "4ed1b1c2-0c3d-4f6c-9a9b-1c0f2f7a5e11";
 
-const HTTP: u16 = 8500;
-const GRPC: u16 = 8502;
-const GRPC_TLS: u16 = 8503;
 const APP: u16 = 8080;
 const PUBLIC: u16 = 20000;
 const FIRST_UPSTREAM: u16 = 9001;
@@ -38,8 +33,15 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub struct MeshOptions {
     /// ACLs with default deny; [`MANAGEMENT`] may do everything.
     pub acl: bool,
-    /// Lifetimes of certificates.
+    /// Lifetimes of certificates, where the control plane is Legate's.
     pub ca: CaConfig,
+    /// A Consul program to be the control plane; Legate's own server when `None`.
+    pub consul: Option<PathBuf>,
+    /// Whether a Consul keeps its state when it is stopped, which makes its start slower. Legate's
+    /// server always does.
+    pub durable: bool,
+    /// How many servers Consul has; 0 stands for 1.
+    pub servers: u8,
 }
 
 /// One service instance with its sidecar.
@@ -57,10 +59,12 @@ pub struct ServiceSpec {
 
 /// A control plane and what was started around it.
 pub struct Mesh {
-    /// State of the control plane; outlives a stopped server.
-    pub store: Store,
-    config: ServerConfig,
-    server: Option<Server>,
+    control: ControlPlane,
+    /// The server that sidecars are told.
+    address: IpAddr,
+    /// The server that the HTTP API is asked at.
+    api: IpAddr,
+    acl: bool,
     apps: Scope,
     folder: TempDir,
     network: [u8; 2],
@@ -75,43 +79,18 @@ impl Mesh {
     /// When the server does not start.
     pub async fn start(options: MeshOptions) -> Self {
         let network = next_network();
-        let control = IpAddr::from(Ipv4Addr::new(127, network[0], network[1], 1));
-        let acl = AclConfig {
-            enabled: options.acl,
-            default_policy: if options.acl {
-                DefaultPolicy::Deny
-            } else {
-                DefaultPolicy::Allow
-            },
-            initial_management: options.acl.then(|| Secret::new(MANAGEMENT)),
-        };
-        let config = ServerConfig {
-            node_name: "server".into(),
-            advertise: control,
-            http: Some((control, HTTP).into()),
-            grpc: Some((control, GRPC).into()),
-            grpc_tls: Some((control, GRPC_TLS).into()),
-            dns: None,
-            acl,
-            default_intention_policy: Some(Action::Deny),
-            ca: options.ca,
-            ..ServerConfig::default()
-        };
-        let mut mesh = Self {
-            store: Store::new(),
-            config,
-            server: None,
+        let address = Ipv4Addr::new(127, network[0], network[1], 1);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self {
+            control: ControlPlane::start(address, &options, folder.path()).await,
+            address: address.into(),
+            api: address.into(),
+            acl: options.acl,
             apps: Scope::new("applications"),
-            folder: tempfile::tempdir().expect("a temporary folder"),
+            folder,
             network,
             places: BTreeMap::new(),
-        };
-        mesh.start_server().await;
-        let roots = mesh
-            .api(Method::GET, "/v1/connect/ca/roots?pem=true", None)
-            .await;
-        std::fs::write(mesh.roots(), roots).expect("the roots can be written");
-        mesh
+        }
     }
 
     /// Starts the server again, with the state it had.
@@ -120,33 +99,25 @@ impl Mesh {
     ///
     /// When the server does not start.
     pub async fn start_server(&mut self) {
-        let parts = Parts {
-            store: self.store.clone(),
-            ..Parts::default()
-        };
-        let server = Server::start(self.config.clone(), parts)
-            .await
-            .expect("the control plane starts");
-        self.server = Some(server);
+        self.control.start_server(self.acl).await;
     }
 
-    /// Stops the server; its state stays.
+    /// Ends the server; its state stays.
     ///
     /// # Panics
     ///
     /// When it does not stop.
     pub async fn stop_server(&mut self) {
-        let server = self.server.take().expect("the control plane runs");
-        server
-            .stop(STOP_LIMIT)
-            .await
-            .expect("the control plane stops");
+        self.control.stop_server().await;
     }
 
-    /// Root certificates as a file.
-    #[must_use]
-    pub fn roots(&self) -> PathBuf {
-        self.folder.path().join("roots.pem")
+    /// Kills the server that sidecars were told, for good; another one takes its part.
+    ///
+    /// # Panics
+    ///
+    /// When there was only one.
+    pub async fn lose_server(&mut self) {
+        self.api = self.control.lose_first(self.acl).await;
     }
 
     /// A file in the folder of this mesh.
@@ -161,8 +132,8 @@ impl Mesh {
     ///
     /// On every status but success, with what the server said.
     pub async fn api(&self, method: Method, path: &str, body: Option<Value>) -> String {
-        let http = self.config.http.expect("the HTTP API is on");
-        let token = self.config.acl.enabled.then_some(MANAGEMENT);
+        let http = SocketAddr::new(self.api, HTTP);
+        let token = self.acl.then_some(MANAGEMENT);
         let answer = client::send(method.clone(), http, path, token, body.as_ref()).await;
         let (status, text) = answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
         assert!(status.is_success(), "{method} {path}: {status}: {text}");
@@ -177,8 +148,17 @@ impl Mesh {
             .await;
     }
 
-    /// Starts the application of an instance and registers it with its proxy.
+    /// Starts the application of an instance and registers it with its proxy, without checks.
     pub async fn register(&mut self, spec: &ServiceSpec) {
+        self.register_with(spec, None).await;
+    }
+
+    /// The same, with a check of the proxy that is critical from the first moment.
+    pub async fn register_critical(&mut self, spec: &ServiceSpec) {
+        self.register_with(spec, Some("critical")).await;
+    }
+
+    async fn register_with(&mut self, spec: &ServiceSpec, status: Option<&str>) {
         let address = self.place(spec.instance);
         match spec.protocol {
             "tcp" => app::tcp(spec.instance, (address, APP).into(), &self.apps).await,
@@ -187,11 +167,20 @@ impl Mesh {
         let defaults =
             json!({"Kind": "service-defaults", "Name": spec.service, "Protocol": spec.protocol});
         self.api(Method::PUT, "/v1/config", Some(defaults)).await;
-        for service in [self.instance(spec), self.proxy(spec)] {
-            let registration = json!({"Node": NODE, "Address": "127.0.0.1", "Service": service});
-            self.api(Method::PUT, "/v1/catalog/register", Some(registration))
-                .await;
+        let mut proxy = json!({"Service": self.proxy(spec)});
+        if let Some(status) = status {
+            proxy["Check"] = ready_check(spec.instance, status);
         }
+        self.catalog(json!({"Service": self.instance(spec)})).await;
+        self.catalog(proxy).await;
+    }
+
+    /// Registers something on the one node.
+    async fn catalog(&self, mut registration: Value) {
+        registration["Node"] = json!(NODE);
+        registration["Address"] = json!("127.0.0.1");
+        self.api(Method::PUT, "/v1/catalog/register", Some(registration))
+            .await;
     }
 
     fn instance(&self, spec: &ServiceSpec) -> Value {
@@ -223,10 +212,7 @@ impl Mesh {
 
     /// Sets the health of an instance's proxy.
     pub async fn check(&self, instance: &str, status: &str) {
-        let id = proxy_id(instance);
-        let check = json!({"CheckID": format!("{id}-ready"), "Name": "ready", "Status": status, "ServiceID": id});
-        let registration = json!({"Node": NODE, "Address": "127.0.0.1", "Check": check});
-        self.api(Method::PUT, "/v1/catalog/register", Some(registration))
+        self.catalog(json!({"Check": ready_check(instance, status)}))
             .await;
     }
 
@@ -242,16 +228,16 @@ impl Mesh {
     /// The flags of the sidecar of an instance: TLS to the server, no token.
     #[must_use]
     pub fn flags(&mut self, instance: &'static str) -> SidecarFlags {
-        let control = self.config.advertise.to_string();
         let flags = vec![
-            ("addresses", control),
+            ("addresses", self.address.to_string()),
             ("grpc-port", GRPC_TLS.to_string()),
-            ("ca-certs", self.roots().display().to_string()),
-            ("tls-server-name", "server.dc1.consul".to_owned()),
+            ("ca-certs", self.control.ca_file().display().to_string()),
+            ("tls-server-name", SERVER_NAME.to_owned()),
             ("proxy-node-name", NODE.to_owned()),
             ("proxy-id", proxy_id(instance)),
         ];
         SidecarFlags {
+            program: None,
             address: self.place(instance),
             flags,
         }
@@ -311,7 +297,7 @@ impl Mesh {
             .stop(STOP_LIMIT)
             .await
             .expect("the applications stop");
-        if self.server.is_some() {
+        if self.control.runs() {
             self.stop_server().await;
         }
     }
@@ -331,6 +317,12 @@ impl Mesh {
 #[must_use]
 pub fn proxy_id(of: &str) -> String {
     format!("{of}-sidecar-proxy")
+}
+
+/// The check of an instance's proxy.
+fn ready_check(instance: &str, status: &str) -> Value {
+    let id = proxy_id(instance);
+    json!({"CheckID": format!("{id}-ready"), "Name": "ready", "Status": status, "ServiceID": id})
 }
 
 /// A loopback network that no other mesh of this process, and hardly one of another, uses.

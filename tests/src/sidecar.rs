@@ -1,4 +1,4 @@
-//! A `legate-dataplane` process with its Envoy.
+//! A dataplane process with its Envoy: `legate-dataplane`, or a program that takes its place.
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::client;
+use crate::control_plane::GRPC;
 use crate::wait::{LIMIT, eventually};
 
 /// Envoy's admin port on the sidecar's own address.
@@ -23,6 +24,8 @@ const LIFECYCLE: u16 = 20300;
 /// What a sidecar is told on its command line.
 #[derive(Debug, Clone)]
 pub struct SidecarFlags {
+    /// Another program that takes the same flags; `legate-dataplane` when `None`.
+    pub program: Option<PathBuf>,
     /// The address its own listeners use.
     pub address: IpAddr,
     /// Every other flag with its value.
@@ -44,12 +47,23 @@ impl SidecarFlags {
         self.flags.retain(|(name, _)| *name != flag);
         self
     }
+
+    /// Talks to the server without TLS.
+    #[must_use]
+    pub fn plaintext(self) -> Self {
+        self.without("ca-certs")
+            .without("tls-server-name")
+            .with("tls-disabled", "true")
+            .with("grpc-port", GRPC.to_string())
+    }
 }
 
-/// A running sidecar. Dropping it kills the process.
+/// A running sidecar. Dropping it kills the process and its Envoy.
 pub struct Sidecar {
     /// Its own address: listeners of its Envoy, admin and lifecycle.
     pub address: IpAddr,
+    /// Where it says that it is ready.
+    readiness: (SocketAddr, &'static str),
     child: Child,
     log: PathBuf,
 }
@@ -64,7 +78,10 @@ impl Sidecar {
     pub fn spawn(flags: &SidecarFlags, log: PathBuf) -> Self {
         let output = File::create(&log).expect("the log can be written");
         let address = flags.address.to_string();
-        let mut command = Command::new(envoy::workspace_binary("legate-dataplane"));
+        let mut command = Command::new(match &flags.program {
+            Some(program) => program.clone(),
+            None => envoy::workspace_binary("legate-dataplane"),
+        });
         command
             .env_clear()
             .arg("-envoy-executable-path")
@@ -86,8 +103,14 @@ impl Sidecar {
             .stderr(output)
             .kill_on_drop(true);
         let child = command.spawn().expect("the dataplane can be started");
+        // Others know no readiness of their own, only Envoy's.
+        let readiness = match &flags.program {
+            Some(_) => ((flags.address, ADMIN).into(), "/ready"),
+            None => ((flags.address, LIFECYCLE).into(), "/readyz"),
+        };
         Self {
             address: flags.address,
+            readiness,
             child,
             log,
         }
@@ -110,16 +133,26 @@ impl Sidecar {
     /// When there is not exactly one.
     #[must_use]
     pub fn envoy(&self) -> Pid {
-        let children = format!("/proc/{0}/task/{0}/children", self.pid());
-        let children = std::fs::read_to_string(children).expect("the process runs");
-        let pids: Vec<i32> = children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .collect();
-        let [envoy] = pids.as_slice() else {
-            panic!("children of the dataplane: {pids:?}")
+        let children = self.children();
+        let [envoy] = children.as_slice() else {
+            panic!("children of the dataplane: {children:?}")
         };
-        Pid::from_raw(*envoy)
+        *envoy
+    }
+
+    /// Processes that any thread of the dataplane started.
+    fn children(&self) -> Vec<Pid> {
+        let Some(pid) = self.child.id() else {
+            return Vec::new();
+        };
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+        let children = threads.flatten().flatten().map(|thread| {
+            std::fs::read_to_string(thread.path().join("children")).unwrap_or_default()
+        });
+        let children: String = children.collect();
+        let pids = children.split_whitespace();
+        pids.filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
+            .collect()
     }
 
     /// Envoy's admin API.
@@ -134,13 +167,13 @@ impl Sidecar {
         (self.address, LIFECYCLE).into()
     }
 
-    /// Waits until `/readyz` answers 200.
+    /// Waits until it says that it is ready.
     ///
     /// # Panics
     ///
     /// When the process ends or the wait is too long, with the log.
     pub async fn ready(&mut self) {
-        let lifecycle = self.lifecycle();
+        let (server, path) = self.readiness;
         let mut ended = None;
         let wait = eventually(
             "a sidecar gets ready",
@@ -150,7 +183,7 @@ impl Sidecar {
                 async move {
                     (
                         dead,
-                        client::get(lifecycle, "/readyz")
+                        client::get(server, path)
                             .await
                             .map_err(|error| error.to_string()),
                     )
@@ -242,5 +275,16 @@ impl Sidecar {
         let mesh = hosts.filter(|line| line.contains(".internal."));
         mesh.filter_map(|line| line.split("::").nth(1).map(str::to_owned))
             .collect()
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        // Not every dataplane takes its Envoy along when it is killed.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            for child in self.children() {
+                let _ = kill(child, Signal::SIGKILL);
+            }
+        }
     }
 }

@@ -17,6 +17,24 @@ const POLL: Duration = Duration::from_millis(20);
 /// After [`LIMIT`], with the last answer.
 pub async fn eventually<T, P>(
     what: &str,
+    probe: impl FnMut() -> P,
+    accept: impl Fn(&T) -> bool,
+) -> T
+where
+    T: Debug,
+    P: Future<Output = T>,
+{
+    eventually_within(LIMIT, what, probe, accept).await
+}
+
+/// The same with another limit.
+///
+/// # Panics
+///
+/// After `limit`, with the last answer.
+pub async fn eventually_within<T, P>(
+    limit: Duration,
+    what: &str,
     mut probe: impl FnMut() -> P,
     accept: impl Fn(&T) -> bool,
 ) -> T
@@ -34,8 +52,8 @@ where
             return answer;
         }
         assert!(
-            start.elapsed() < LIMIT,
-            "{what}: still {answer:?} after {LIMIT:?}"
+            start.elapsed() < limit,
+            "{what}: still {answer:?} after {limit:?}"
         );
     }
 }

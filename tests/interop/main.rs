@@ -1,0 +1,45 @@
+//! Scenarios with programs that are not ours: `legate-dataplane` with a real Consul server, and a
+//! real `consul-dataplane` with Legate's server.
+//!
+//! They run where `consul` and `consul-dataplane` are on `PATH`, or where `LEGATE_CONSUL` and
+//! `LEGATE_CONSUL_DATAPLANE` name them. Where they are not, standard error says what did not run.
+
+mod consul_dataplane;
+mod consul_server;
+mod credentials;
+mod replacement;
+mod scenario;
+
+use legate_tests::ServiceSpec;
+
+const API: ServiceSpec = ServiceSpec {
+    service: "api",
+    instance: "api",
+    protocol: "http",
+    upstreams: &[],
+};
+const WEB: ServiceSpec = ServiceSpec {
+    service: "web",
+    instance: "web",
+    protocol: "http",
+    upstreams: &["api"],
+};
+/// A second instance of the service `api`.
+const SECOND: ServiceSpec = ServiceSpec {
+    service: "api",
+    instance: "api-2",
+    protocol: "http",
+    upstreams: &[],
+};
+const DB: ServiceSpec = ServiceSpec {
+    service: "db",
+    instance: "db",
+    protocol: "tcp",
+    upstreams: &[],
+};
+const SHOP: ServiceSpec = ServiceSpec {
+    service: "shop",
+    instance: "shop",
+    protocol: "tcp",
+    upstreams: &["db"],
+};

@@ -1,0 +1,219 @@
+//! The control plane of a mesh: Legate's own in this process, or Consul servers beside it. Both
+//! have the same APIs on the same ports of loopback addresses.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::Method;
+use legate_intentions::Action;
+use legate_model::Secret;
+use legate_server::{AclConfig, DefaultPolicy, Parts, Server, ServerConfig};
+use legate_store::Store;
+use serde_json::Value;
+
+use crate::client;
+use crate::consul::{Cluster, Consul};
+use crate::mesh::{MANAGEMENT, MeshOptions};
+use crate::wait::{self, LIMIT};
+
+/// The HTTP API.
+pub(crate) const HTTP: u16 = 8500;
+/// gRPC in plain text.
+pub(crate) const GRPC: u16 = 8502;
+/// gRPC over TLS.
+pub(crate) const GRPC_TLS: u16 = 8503;
+/// DNS, where the control plane answers it itself.
+const DNS: u16 = 8600;
+
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Whoever configures the mesh.
+pub(crate) enum ControlPlane {
+    /// A server of this workspace, in this process.
+    Legate(Box<Legate>),
+    /// Real Consul servers.
+    Consul(Box<Cluster>),
+}
+
+/// A server of this workspace. Its state outlives it.
+pub(crate) struct Legate {
+    store: Store,
+    config: ServerConfig,
+    roots: PathBuf,
+    server: Option<Server>,
+}
+
+impl ControlPlane {
+    /// Starts it at `address`. Intentions deny by default.
+    pub(crate) async fn start(address: Ipv4Addr, options: &MeshOptions, folder: &Path) -> Self {
+        let mut control = match &options.consul {
+            Some(binary) => Self::Consul(Box::new(Cluster::new(binary, address, folder, options))),
+            None => Self::Legate(Box::new(Legate::new(address.into(), options, folder))),
+        };
+        control.start_server(options.acl).await;
+        if let Self::Legate(legate) = &control {
+            let http = SocketAddr::from((address, HTTP));
+            let path = "/v1/connect/ca/roots?pem=true";
+            let (_, pem) = client::get(http, path).await.expect("the server answers");
+            std::fs::write(&legate.roots, pem).expect("the roots can be written");
+        }
+        control
+    }
+
+    /// Starts every server, again with the state it had.
+    pub(crate) async fn start_server(&mut self, acl: bool) {
+        match self {
+            Self::Legate(legate) => legate.start().await,
+            Self::Consul(cluster) => {
+                cluster.servers.iter_mut().for_each(Consul::start);
+                cluster.ready(acl).await;
+            }
+        }
+    }
+
+    /// Ends every server: one of this workspace in order, Consul by SIGKILL.
+    pub(crate) async fn stop_server(&mut self) {
+        match self {
+            Self::Legate(legate) => legate.stop().await,
+            Self::Consul(cluster) => {
+                for server in &mut cluster.servers {
+                    server.kill().await;
+                }
+            }
+        }
+    }
+
+    /// Kills the first of several servers for good, and returns the address of another one when
+    /// there is a leader again.
+    pub(crate) async fn lose_first(&mut self, acl: bool) -> IpAddr {
+        let Self::Consul(cluster) = self else {
+            panic!("Legate's server is alone")
+        };
+        cluster.servers.remove(0).kill().await;
+        cluster.servers[0].elected(acl).await;
+        cluster.servers[0].address()
+    }
+
+    /// Whether the server runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        match self {
+            Self::Legate(legate) => legate.server.is_some(),
+            Self::Consul(cluster) => cluster.servers.iter_mut().any(Consul::runs),
+        }
+    }
+
+    /// What the certificate of gRPC over TLS is verified against.
+    pub(crate) fn ca_file(&self) -> PathBuf {
+        match self {
+            Self::Legate(legate) => legate.roots.clone(),
+            Self::Consul(cluster) => cluster.ca_file(),
+        }
+    }
+}
+
+impl Legate {
+    fn new(address: IpAddr, options: &MeshOptions, folder: &Path) -> Self {
+        let acl = AclConfig {
+            enabled: options.acl,
+            default_policy: if options.acl {
+                DefaultPolicy::Deny
+            } else {
+                DefaultPolicy::Allow
+            },
+            initial_management: options.acl.then(|| Secret::new(MANAGEMENT)),
+        };
+        let at = |port| Some(SocketAddr::new(address, port));
+        let config = ServerConfig {
+            node_name: "server".into(),
+            advertise: address,
+            http: at(HTTP),
+            grpc: at(GRPC),
+            grpc_tls: at(GRPC_TLS),
+            dns: at(DNS),
+            acl,
+            default_intention_policy: Some(Action::Deny),
+            ca: options.ca,
+            ..ServerConfig::default()
+        };
+        Self {
+            store: Store::new(),
+            config,
+            roots: folder.join("roots.pem"),
+            server: None,
+        }
+    }
+
+    async fn start(&mut self) {
+        let parts = Parts {
+            store: self.store.clone(),
+            ..Parts::default()
+        };
+        let server = Server::start(self.config.clone(), parts).await;
+        self.server = Some(server.expect("the control plane starts"));
+    }
+
+    async fn stop(&mut self) {
+        let server = self.server.take().expect("the control plane runs");
+        let stopped = server.stop(STOP_LIMIT).await;
+        stopped.expect("the control plane stops");
+    }
+}
+
+impl Cluster {
+    /// Waits until the servers know each other and serve.
+    async fn ready(&mut self, acl: bool) {
+        let servers = self.servers.len();
+        self.servers[0].elected(acl).await;
+        if servers < 2 {
+            return;
+        }
+        let http = SocketAddr::new(self.servers[0].address(), HTTP);
+        let token = acl.then_some(MANAGEMENT);
+        let healthy = || async move {
+            let path = "/v1/operator/autopilot/health";
+            let answer = client::send(Method::GET, http, path, token, None).await;
+            let health = answer.map(|(_, body)| body).unwrap_or_default();
+            let health: Value = serde_json::from_str(&health).unwrap_or_default();
+            let members = health["Servers"].as_array().map(Vec::len);
+            (health["Healthy"].as_bool(), members)
+        };
+        let expected = (Some(true), Some(servers));
+        let reached = |health: &_| *health == expected;
+        wait::eventually_within(LIMIT * 4, "all servers are healthy", healthy, reached).await;
+    }
+}
+
+impl Consul {
+    /// Waits until there is a leader with a CA and, where ACLs are on, the first token.
+    async fn elected(&mut self, acl: bool) {
+        let http = SocketAddr::new(self.address(), HTTP);
+        let token = acl.then_some(MANAGEMENT);
+        let path = if acl {
+            "/v1/acl/token/self"
+        } else {
+            "/v1/connect/ca/roots"
+        };
+        let asked = || async move {
+            let roots = client::get(http, "/v1/connect/ca/roots").await;
+            let roots = roots.map(|(_, body)| body).unwrap_or_default();
+            let roots: Value = serde_json::from_str(&roots).unwrap_or_default();
+            let has_ca = !roots["ActiveRootID"]
+                .as_str()
+                .unwrap_or_default()
+                .is_empty();
+            let answer = client::send(Method::GET, http, path, token, None).await;
+            has_ca && answer.is_ok_and(|(status, _)| status.is_success())
+        };
+        // A program of this size that is not in memory yet takes its time.
+        let elected = || {
+            let runs = self.runs();
+            let asked = asked();
+            async move { (runs, asked.await) }
+        };
+        let settled = |(runs, ready): &(bool, bool)| !runs || *ready;
+        let what = "Consul has a leader";
+        let (runs, _) = wait::eventually_within(LIMIT * 4, what, elected, settled).await;
+        assert!(runs, "Consul has ended:\n{}", self.log());
+    }
+}
