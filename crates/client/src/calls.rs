@@ -1,18 +1,17 @@
 //! The calls that a session itself makes, each with a deadline, and what their errors are about.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{self, Stream, TryStreamExt};
 use legate_api::acl::acl_service_client::AclServiceClient;
 use legate_api::acl::{LoginRequest, LogoutRequest};
 use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
-use legate_api::dataplane::{DataplaneFeatures, GetSupportedDataplaneFeaturesRequest};
+use legate_api::dataplane::{
+    DataplaneFeatures, GetSupportedDataplaneFeaturesRequest, GetSupportedDataplaneFeaturesResponse,
+};
 use legate_api::serverdiscovery::server_discovery_service_client::ServerDiscoveryServiceClient;
 use legate_api::serverdiscovery::{WatchServersRequest, WatchServersResponse};
 use legate_model::Secret;
@@ -20,17 +19,14 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::config::{Bearer, LoginConfig};
+use crate::bearer;
+use crate::config::LoginConfig;
 use crate::connection::{AuthenticatedChannel, Token};
 use crate::error::{SessionError, describe, is_not_found};
 use crate::machine::{Credential, Failure, FailureKind, Features};
 
-/// How long a feature check may take.
-const FEATURES: Duration = Duration::from_secs(10);
 /// How long a login may take: the server may have to ask its platform.
 const LOGIN: Duration = Duration::from_secs(30);
-/// Largest file that is read as a bearer token.
-const BEARER: u64 = 64 * 1024;
 
 /// Lists of servers as they come.
 pub(crate) type Watch = Pin<Box<dyn Stream<Item = Result<WatchServersResponse, Status>> + Send>>;
@@ -55,69 +51,84 @@ fn server_failure(error: SessionError) -> Failure {
     }
 }
 
+/// A feature check: of which server, with which token, and how long it may take.
+pub(crate) struct FeatureCheck {
+    pub(crate) server: SocketAddr,
+    pub(crate) channel: AuthenticatedChannel,
+    pub(crate) credential: Credential,
+    /// Auth method of the login that made the token.
+    pub(crate) auth_method: String,
+    pub(crate) deadline: Duration,
+}
+
 /// Asks what the server can do, which also tells whether it accepts the token.
-pub(crate) async fn features(
-    server: SocketAddr,
-    channel: AuthenticatedChannel,
-    credential: Credential,
-    auth_method: String,
-) -> Result<Features, Failure> {
+pub(crate) async fn features(check: FeatureCheck) -> Result<Features, Failure> {
     const CALL: &str = "the feature check";
-    let mut client = DataplaneServiceClient::new(channel);
+    let server = check.server;
+    let mut client = DataplaneServiceClient::new(check.channel);
     let call = client.get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {});
-    let response = match timeout(FEATURES, call).await {
+    let status = match timeout(check.deadline, call).await {
         Err(_) => {
             return Err(server_failure(SessionError::Timeout {
                 server,
                 call: CALL,
-                after: FEATURES,
+                after: check.deadline,
             }));
         }
-        Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => {
-            let kind = kind(&status);
-            let message = describe(&status);
-            let error = match (kind, credential) {
-                (FailureKind::Rejected, Credential::None) => {
-                    SessionError::TokenWanted { server, message }
-                }
-                (FailureKind::Rejected, Credential::Static) => {
-                    SessionError::TokenRejected { server, message }
-                }
-                (FailureKind::Rejected, Credential::Login) => SessionError::LoginTokenRejected {
-                    server,
-                    auth_method,
-                    message,
-                },
-                _ => SessionError::call(server, CALL, &status),
-            };
-            return Err(Failure {
-                kind,
-                error: Arc::new(error),
-            });
-        }
+        Ok(Ok(response)) => return Ok(supported(&response.into_inner())),
+        Ok(Err(status)) => status,
     };
+    let kind = kind(&status);
+    let message = describe(&status);
+    let error = match (kind, check.credential) {
+        (FailureKind::Rejected, Credential::None) => SessionError::TokenWanted { server, message },
+        (FailureKind::Rejected, Credential::Static) => {
+            SessionError::TokenRejected { server, message }
+        }
+        (FailureKind::Rejected, Credential::Login) => SessionError::LoginTokenRejected {
+            server,
+            auth_method: check.auth_method,
+            message,
+        },
+        _ => SessionError::call(server, CALL, &status),
+    };
+    Err(Failure {
+        kind,
+        error: Arc::new(error),
+    })
+}
+
+fn supported(response: &GetSupportedDataplaneFeaturesResponse) -> Features {
     let supports = |feature: DataplaneFeatures| {
         let mut list = response.supported_dataplane_features.iter();
         list.any(|entry| entry.feature_name() == feature && entry.supported)
     };
-    Ok(Features {
+    Features {
         bootstrap: supports(DataplaneFeatures::EnvoyBootstrapConfiguration),
         watch: supports(DataplaneFeatures::WatchServers),
-    })
+    }
 }
 
-/// Logs in. The bearer file is read now, so that a rotated token is picked up.
+/// What a login gave.
+pub(crate) struct LoggedIn {
+    pub(crate) token: Token,
+    /// When the bearer token expires by its own claim.
+    pub(crate) bearer_expires: Option<SystemTime>,
+}
+
+/// Logs in. `now` tells whether the bearer token had expired.
 pub(crate) async fn login(
     server: SocketAddr,
     channel: Channel,
     config: Arc<LoginConfig>,
-) -> Result<Token, Failure> {
+    now: SystemTime,
+) -> Result<LoggedIn, Failure> {
     const CALL: &str = "the login";
-    let bearer = bearer(&config.bearer).map_err(|error| Failure {
+    let bearer = bearer::read(&config.bearer).map_err(|error| Failure {
         kind: FailureKind::Rejected,
         error: Arc::new(error),
     })?;
+    let bearer_expires = bearer::expires(&bearer);
     let request = LoginRequest {
         auth_method: config.auth_method.clone(),
         bearer_token: bearer.expose().to_owned(),
@@ -136,26 +147,33 @@ pub(crate) async fn login(
             }));
         }
         Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => return Err(login_failure(server, &config, &status)),
+        Ok(Err(status)) => {
+            let note = bearer::note(bearer_expires, now);
+            return Err(login_failure(server, &config, &note, &status));
+        }
     };
     let token = response.token.filter(|token| !token.secret_id.is_empty());
     let token =
         token.and_then(|token| Token::new(Secret::new(token.secret_id), Some(&token.accessor_id)));
-    token.ok_or_else(|| {
-        server_failure(SessionError::NoSecret {
+    match token {
+        Some(token) => Ok(LoggedIn {
+            token,
+            bearer_expires,
+        }),
+        None => Err(server_failure(SessionError::NoSecret {
             server,
             auth_method: config.auth_method.clone(),
-        })
-    })
+        })),
+    }
 }
 
-fn login_failure(server: SocketAddr, config: &LoginConfig, status: &Status) -> Failure {
+fn login_failure(server: SocketAddr, config: &LoginConfig, note: &str, status: &Status) -> Failure {
     let kind = kind(status);
     let error = match kind {
         FailureKind::Rejected | FailureKind::Invalid => SessionError::LoginRefused {
             server,
             auth_method: config.auth_method.clone(),
-            bearer: config.bearer.to_string(),
+            bearer: format!("{}{note}", config.bearer),
             code: status.code(),
             message: describe(status),
         },
@@ -164,32 +182,6 @@ fn login_failure(server: SocketAddr, config: &LoginConfig, status: &Status) -> F
     Failure {
         kind,
         error: Arc::new(error),
-    }
-}
-
-fn bearer(bearer: &Bearer) -> Result<Secret, SessionError> {
-    match bearer {
-        Bearer::Token(token) => Ok(token.clone()),
-        Bearer::File(path) => read_bearer(path).map_err(|reason| SessionError::BearerFile {
-            path: path.clone(),
-            reason,
-        }),
-    }
-}
-
-fn read_bearer(path: &Path) -> Result<Secret, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let mut text = String::new();
-    let length = file
-        .take(BEARER + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| error.to_string())?;
-    if length as u64 > BEARER {
-        return Err(format!("it holds more than {BEARER} bytes"));
-    }
-    match text.trim() {
-        "" => Err("it is empty".to_owned()),
-        token => Ok(Secret::new(token)),
     }
 }
 
@@ -223,29 +215,26 @@ pub(crate) fn watch(channel: AuthenticatedChannel) -> Watch {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
-    use tempfile::NamedTempFile;
-
     use super::*;
 
     #[test]
-    fn a_bearer_file_is_trimmed_and_bounded() {
-        let mut file = NamedTempFile::new().unwrap();
-        let read = |file: &NamedTempFile| {
-            bearer(&Bearer::File(file.path().to_owned())).map_err(|error| error.to_string())
-        };
-        assert!(read(&file).unwrap_err().contains("it is empty"));
-        writeln!(file, " jwt").unwrap();
-        assert_eq!(read(&file).unwrap().expose(), "jwt");
-        write!(file, "{}", "x".repeat(70_000)).unwrap();
-        assert!(read(&file).unwrap_err().contains("more than 65536"));
-        let missing = bearer(&Bearer::File("/no/such/token".into()))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            missing.contains("/no/such/token (-login-bearer-token-path)"),
-            "{missing}"
-        );
+    fn every_code_of_a_sessions_own_call_is_about_something() {
+        for number in 1..=16 {
+            let code = Code::from_i32(number);
+            let wanted = match code {
+                Code::Unauthenticated | Code::PermissionDenied => FailureKind::Rejected,
+                Code::InvalidArgument | Code::FailedPrecondition => FailureKind::Invalid,
+                Code::Unimplemented => FailureKind::Unsupported,
+                _ => FailureKind::Server,
+            };
+            assert_eq!(kind(&Status::new(code, "text")), wanted, "{code:?}");
+            let not_found = Status::new(code, "rpc error: ACL not found");
+            assert_eq!(kind(&not_found), FailureKind::Rejected, "{code:?}");
+            let mut local = Status::new(code, "transport error");
+            local.set_source(Arc::new(std::io::Error::from(
+                std::io::ErrorKind::BrokenPipe,
+            )));
+            assert_eq!(kind(&local), FailureKind::Server, "{code:?}");
+        }
     }
 }

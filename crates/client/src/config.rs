@@ -4,63 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::time::Duration;
 
 use legate_identity::tls::{ClientTls, TlsError};
 use legate_model::Secret;
+use legate_runtime::Clock;
 
-/// Marks an address that is a command.
-const EXEC: &str = "exec=";
-
-/// Where the addresses of servers come from (`-addresses`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Addresses {
-    /// A DNS name, all of whose A and AAAA records are servers, or an IP address.
-    Host(String),
-    /// A command and its arguments. It prints IP addresses, separated by white space, on standard
-    /// output. It runs without a shell, in the working directory and environment of this process.
-    Exec(Vec<String>),
-}
-
-impl FromStr for Addresses {
-    type Err = ConfigError;
-
-    /// Reads a flag's text: `exec=COMMAND ARGUMENTS…` split at white space without quoting, or a
-    /// host without a port.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        if let Some(command) = text.strip_prefix(EXEC) {
-            let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-            return if words.is_empty() {
-                Err(ConfigError::EmptyCommand)
-            } else {
-                Ok(Self::Exec(words))
-            };
-        }
-        let host = text.trim();
-        if host.is_empty() {
-            return Err(ConfigError::NoAddress);
-        }
-        // What has a colon and is no IPv6 address is meant to be host:port.
-        let unzoned = host.split('%').next().unwrap_or(host);
-        if host.contains(':') && unzoned.parse::<Ipv6Addr>().is_err() {
-            return Err(ConfigError::AddressWithPort {
-                address: host.to_owned(),
-            });
-        }
-        Ok(Self::Host(host.to_owned()))
-    }
-}
-
-impl fmt::Display for Addresses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host(host) => f.write_str(host),
-            Self::Exec(words) => write!(f, "{EXEC}{}", words.join(" ")),
-        }
-    }
-}
+use crate::addresses::Addresses;
+use crate::http_proxy::HttpProxy;
+use crate::tls::Name;
 
 /// Everything a session needs.
 #[derive(Clone, Debug)]
@@ -81,12 +35,54 @@ pub struct ClientConfig {
 /// TLS to servers.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
-    /// Trust and client certificate. Files are read again for every connection, so that rotated
-    /// ones are picked up; when they have become unreadable, the last good ones are used.
+    /// Trust and client certificate. Files are read again for every connection, and looked at from
+    /// time to time ([`Timing::files`]): when they have changed, a new connection takes the place
+    /// of the present one. When they have become unreadable, the last good ones are used.
     pub options: ClientTls,
-    /// Name that the certificate must have (`-tls-server-name`). Without one it is the host of the
-    /// addresses, which do not have one when they come from a command.
+    /// Name that all certificates must have (`-tls-server-name`). Without one it is the host that
+    /// led to the server; addresses from a command have none.
     pub server_name: Option<String>,
+}
+
+/// What most sessions leave as it is.
+#[derive(Clone, Debug, Default)]
+pub struct SessionOptions {
+    /// HTTP proxy on the way to servers (`HTTPS_PROXY`, `NO_PROXY`); `None` (the default): none.
+    pub proxy: Option<HttpProxy>,
+    /// How long tokens of logins live, where that is known (`MaxTokenTTL` of the auth method).
+    /// They are replaced after 60 % to 90 % of it. `None` (the default): a lifetime is assumed once
+    /// two tokens in a row have ended at the same age.
+    pub token_lifetime: Option<Duration>,
+    /// Bounds and intervals.
+    pub timing: Timing,
+    /// Tells whether a bearer token has expired. Default: the machine's clock.
+    pub clock: Clock,
+}
+
+/// Bounds and intervals of a session.
+///
+/// A server that has stopped answering, with its connection open, is left after one and a quarter
+/// times `silence` and `answer` together, 85 s by default. HTTP/2 pings and the system's TCP
+/// probes find a connection that is gone within 60 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// A connected server that has said nothing for this long, give or take a quarter, is asked
+    /// for its features. Default: 60 s.
+    pub silence: Duration,
+    /// How long the answer to that question may take. Default: 10 s.
+    pub answer: Duration,
+    /// Between two looks at the files of certificates, keys and bearer tokens. Default: 30 s.
+    pub files: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            silence: Duration::from_secs(60),
+            answer: Duration::from_secs(10),
+            files: Duration::from_secs(30),
+        }
+    }
 }
 
 /// How a session gets its ACL token.
@@ -96,7 +92,7 @@ pub enum Credentials {
     None,
     /// This token. An empty one is as good as none.
     Static(Secret),
-    /// A login at the first server, with a logout at the end.
+    /// A login at the first server, another one when its token ends, and a logout at the end.
     Login(LoginConfig),
 }
 
@@ -148,6 +144,21 @@ pub enum ConfigError {
         "no server address is given: set -addresses to a DNS name, an IP address or exec=COMMAND"
     )]
     NoAddress,
+    /// A command among hosts.
+    #[error(
+        "-addresses holds a command among hosts, {address:?}: write exec=COMMAND ARGUMENTS and \
+         nothing before it"
+    )]
+    CommandInList {
+        /// What was given.
+        address: String,
+    },
+    /// Neither a name nor an address.
+    #[error("-addresses holds {address:?}, which is neither a DNS name nor an IP address")]
+    BadAddress {
+        /// What was given.
+        address: String,
+    },
     /// `exec=` and nothing else.
     #[error("-addresses is exec= without a command: write exec=COMMAND ARGUMENTS")]
     EmptyCommand,
@@ -194,6 +205,7 @@ impl ClientConfig {
         }
         match &self.addresses {
             Addresses::Host(host) if host.is_empty() => return Err(ConfigError::NoAddress),
+            Addresses::Hosts(hosts) if hosts.is_empty() => return Err(ConfigError::NoAddress),
             Addresses::Exec(words) if words.is_empty() => return Err(ConfigError::EmptyCommand),
             _ => {}
         }
@@ -205,23 +217,28 @@ impl ClientConfig {
         }
     }
 
-    /// Name that certificates must have; `None` when nothing is verified and none is given.
-    pub(crate) fn server_name(&self, tls: &TlsConfig) -> Result<Option<String>, ConfigError> {
+    /// Which name certificates must have.
+    pub(crate) fn server_name(&self, tls: &TlsConfig) -> Result<Name, ConfigError> {
         if let Some(name) = tls.server_name.as_ref().filter(|name| !name.is_empty()) {
-            return Ok(Some(name.clone()));
+            return Ok(Name::Given(name.clone()));
         }
         if tls.options.insecure_skip_verify {
-            return Ok(None);
+            return Ok(Name::Unverified);
         }
-        match &self.addresses {
-            Addresses::Host(host) => Ok(Some(without_zone(host).to_owned())),
-            Addresses::Exec(_) => Err(ConfigError::NoServerName),
+        match self.addresses.hosts() {
+            [] => Err(ConfigError::NoServerName),
+            hosts => Ok(Name::OfHost(
+                hosts
+                    .iter()
+                    .map(|host| without_zone(host).to_owned())
+                    .collect(),
+            )),
         }
     }
 }
 
 /// An IPv6 address's zone says which interface to use; certificates know nothing of it.
-fn without_zone(host: &str) -> &str {
+pub(crate) fn without_zone(host: &str) -> &str {
     match host.split_once('%') {
         Some((address, _)) if address.parse::<IpAddr>().is_ok() => address,
         _ => host,
@@ -231,37 +248,6 @@ fn without_zone(host: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn refused(text: &str) -> String {
-        text.parse::<Addresses>().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn hosts_and_commands_are_told_apart() {
-        let host = |text: &str| Addresses::Host(text.to_owned());
-        for text in ["consul.service", "10.0.0.1", "::1", "fe80::1%eth0"] {
-            let parsed: Addresses = text.parse().unwrap();
-            assert_eq!(parsed, host(text));
-            assert_eq!(parsed.to_string(), text);
-        }
-        let command: Addresses = "exec=discover -q  addrs exec=twice".parse().unwrap();
-        assert_eq!(
-            command,
-            Addresses::Exec(
-                ["discover", "-q", "addrs", "exec=twice"]
-                    .map(String::from)
-                    .to_vec()
-            )
-        );
-    }
-
-    #[test]
-    fn what_cannot_work_is_refused_with_the_setting_to_change() {
-        assert!(refused("").contains("-addresses"));
-        assert!(refused("exec=  ").contains("exec=COMMAND"));
-        assert!(refused("localhost:8502").contains("-grpc-port"));
-    }
 
     #[test]
     fn a_name_to_verify_is_given_inferred_or_missed() {
@@ -282,17 +268,19 @@ mod tests {
             };
             config.server_name(tls)
         };
+        let of_hosts =
+            |hosts: &[&str]| Name::OfHost(hosts.iter().map(ToString::to_string).collect());
         assert_eq!(
-            name("a", &tls(Some("b"), false)).unwrap().as_deref(),
-            Some("b")
+            name("a", &tls(Some("b"), false)).unwrap(),
+            Name::Given("b".into())
         );
-        assert_eq!(name("a", &tls(None, false)).unwrap().as_deref(), Some("a"));
+        assert_eq!(name("a", &tls(None, false)).unwrap(), of_hosts(&["a"]));
         assert_eq!(
-            name("fe80::1%1", &tls(None, false)).unwrap().as_deref(),
-            Some("fe80::1")
+            name("a fe80::1%1", &tls(None, false)).unwrap(),
+            of_hosts(&["a", "fe80::1"])
         );
-        assert_eq!(name("a", &tls(None, true)).unwrap(), None);
-        assert_eq!(name("exec=x", &tls(None, true)).unwrap(), None);
+        assert_eq!(name("a", &tls(None, true)).unwrap(), Name::Unverified);
+        assert_eq!(name("exec=x", &tls(None, true)).unwrap(), Name::Unverified);
         assert!(matches!(
             name("exec=x", &tls(None, false)),
             Err(ConfigError::NoServerName)

@@ -47,6 +47,10 @@ impl Token {
     pub(crate) fn accessor(&self) -> Option<&str> {
         self.accessor.as_deref()
     }
+
+    pub(crate) fn accessor_id(&self) -> Option<Arc<str>> {
+        self.accessor.clone()
+    }
 }
 
 /// A server that has accepted the session's token.

@@ -1,4 +1,4 @@
-//! One connection to one server: TCP, TLS, HTTP/2.
+//! One connection to one server: TCP, perhaps a tunnel through a proxy, TLS, HTTP/2.
 //!
 //! A channel made here never dials again by itself. When its connection is gone, its calls fail,
 //! and the machine decides where to go.
@@ -7,32 +7,40 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use legate_identity::tls::{ClientTls, TlsError, client_config, server_name};
 use legate_runtime::{CancellationToken, Spawner};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_util::sync::DropGuard;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::SessionError;
+use crate::http_proxy::{Routes, Via};
 use crate::machine::{Failure, FailureKind};
+use crate::tls::Tls;
 
-/// How long a connection may take, with its TLS handshake.
+/// How long a connection may take, with its tunnel and TLS handshake.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long TCP may take: two packets may get lost on the way.
+const CONNECT: Duration = Duration::from_secs(5);
 /// A ping after so long without traffic while a call is open. Servers refuse more often than 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long a ping's answer may take.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The system probes an idle connection too, for the time when no call is open.
+const TCP_IDLE: Duration = Duration::from_secs(30);
+const TCP_INTERVAL: Duration = Duration::from_secs(10);
+const TCP_PROBES: u32 = 3;
+/// How long sent bytes may stay without an answer.
+#[cfg(target_os = "linux")]
+const TCP_UNANSWERED: Duration = Duration::from_secs(60);
 /// Configurations of large meshes come in large messages: do not stop for every 64 KiB.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
@@ -48,95 +56,44 @@ pub(crate) struct Link {
 /// Opens connections.
 pub(crate) struct Dialer {
     tls: Option<Tls>,
+    routes: Option<Routes>,
     spawner: Spawner,
-}
-
-/// TLS settings as they were last read.
-pub(crate) struct Tls {
-    options: ClientTls,
-    config: Mutex<Arc<ClientConfig>>,
-    name: Option<String>,
-}
-
-impl Tls {
-    /// Reads the files for the first time. `name` is verified, or sent, or neither.
-    pub(crate) fn new(options: ClientTls, name: Option<String>) -> Result<Self, TlsError> {
-        if let Some(name) = &name {
-            server_name(name)?;
-        }
-        let config = Mutex::new(client_config(&options)?);
-        Ok(Self {
-            options,
-            config,
-            name,
-        })
-    }
-
-    /// The current settings. Files are few and small, and connections are rare, so they are read
-    /// in place.
-    fn config(&self) -> Arc<ClientConfig> {
-        let mut current = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.options.ca.is_some() || self.options.client_cert.is_some() {
-            match client_config(&self.options) {
-                Ok(config) => *current = config,
-                Err(error) => tracing::warn!(
-                    target: "server-connection-manager",
-                    %error,
-                    "TLS files cannot be read again; going on with what they held before"
-                ),
-            }
-        }
-        Arc::clone(&current)
-    }
-
-    async fn connect(&self, server: SocketAddr, stream: TcpStream) -> io::Result<Box<dyn Stream>> {
-        let name = match &self.name {
-            Some(name) => server_name(name).map_err(io::Error::other)?,
-            // Nothing is verified, and for an IP address no name is sent.
-            None => ServerName::IpAddress(server.ip().into()),
-        };
-        Ok(Box::new(
-            TlsConnector::from(self.config())
-                .connect(name, stream)
-                .await?,
-        ))
-    }
 }
 
 impl Dialer {
     /// Tasks of connections run in the spawner's scope and end with its token.
-    pub(crate) fn new(tls: Option<Tls>, spawner: Spawner) -> Self {
-        Self { tls, spawner }
+    pub(crate) fn new(tls: Option<Tls>, routes: Option<Routes>, spawner: Spawner) -> Self {
+        Self {
+            tls,
+            routes,
+            spawner,
+        }
     }
 
-    pub(crate) async fn dial(&self, server: SocketAddr) -> Result<Link, Failure> {
-        let stream = match timeout(DEADLINE, self.open(server)).await {
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// Connects to a server; `host` is what led to it, where that is known.
+    pub(crate) async fn dial(
+        &self,
+        server: SocketAddr,
+        host: Option<&str>,
+    ) -> Result<Link, Failure> {
+        let stream = match timeout(DEADLINE, self.open(server, host)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(failure(server, &error)),
-            Err(_) => {
-                let error = SessionError::Timeout {
-                    server,
-                    call: "the connection attempt",
-                    after: DEADLINE,
-                };
-                return Err(Failure {
-                    kind: FailureKind::Server,
-                    error: Arc::new(error),
-                });
-            }
+            Err(_) => return Err(too_slow(server, DEADLINE)),
         };
         let lost = CancellationToken::new();
         let stream = Watched {
             stream,
             _lost: lost.clone().drop_guard(),
         };
-        let channel = self.channel(server, stream).await.map_err(|reason| {
-            let error = SessionError::Dial { server, reason };
-            Failure {
-                kind: FailureKind::Server,
-                error: Arc::new(error),
-            }
-        })?;
+        let channel = self
+            .channel(server, host, stream)
+            .await
+            .map_err(|reason| unreachable(SessionError::Dial { server, reason }))?;
         Ok(Link {
             server,
             channel,
@@ -144,17 +101,41 @@ impl Dialer {
         })
     }
 
-    async fn open(&self, server: SocketAddr) -> io::Result<Box<dyn Stream>> {
-        let stream = TcpStream::connect(server).await?;
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            None => Ok(Box::new(stream)),
-            Some(tls) => tls.connect(server, stream).await,
+    async fn open(&self, server: SocketAddr, host: Option<&str>) -> io::Result<Box<dyn Stream>> {
+        let via = match &self.routes {
+            Some(routes) => routes.to(server, host).map_err(io::Error::other)?,
+            None => None,
+        };
+        match via {
+            None => self.secure(server, host, connect(server).await?).await,
+            Some(via) => {
+                let tunnel = tunnel(via, server).await.map_err(|error| {
+                    io::Error::other(format!("there is no way through {via}: {error}"))
+                })?;
+                self.secure(server, host, tunnel).await
+            }
         }
     }
 
-    async fn channel(&self, server: SocketAddr, stream: Watched) -> Result<Channel, String> {
-        let uri = self.origin(server)?;
+    async fn secure(
+        &self,
+        server: SocketAddr,
+        host: Option<&str>,
+        stream: impl Stream + 'static,
+    ) -> io::Result<Box<dyn Stream>> {
+        match &self.tls {
+            None => Ok(Box::new(stream)),
+            Some(tls) => Ok(Box::new(tls.connect(server, host, stream).await?)),
+        }
+    }
+
+    async fn channel(
+        &self,
+        server: SocketAddr,
+        host: Option<&str>,
+        stream: Watched,
+    ) -> Result<Channel, String> {
+        let uri = self.origin(server, host)?;
         let endpoint = Endpoint::from(uri)
             .user_agent(concat!("legate-dataplane/", env!("CARGO_PKG_VERSION")))
             .map_err(|error| error.to_string())?
@@ -177,12 +158,12 @@ impl Dialer {
     }
 
     /// Where `:authority` comes from: the TLS server name, or the server's address.
-    fn origin(&self, server: SocketAddr) -> Result<Uri, String> {
-        let name = self.tls.as_ref().and_then(|tls| tls.name.as_deref());
+    fn origin(&self, server: SocketAddr, host: Option<&str>) -> Result<Uri, String> {
+        let name = self.tls.as_ref().and_then(|tls| tls.name(host));
         let authority = match name {
             Some(name) => match name.parse::<IpAddr>() {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
-                _ => name.to_owned(),
+                _ => name,
             },
             // An authority has no place for a zone.
             None => SocketAddr::new(server.ip(), server.port()).to_string(),
@@ -197,35 +178,69 @@ impl Dialer {
     }
 }
 
+async fn tunnel(via: &Via, server: SocketAddr) -> io::Result<impl Stream + use<>> {
+    via.tunnel(connect(via.authority()).await?, server).await
+}
+
+/// A TCP connection that notices when its other end is gone.
+async fn connect(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let stream = match timeout(CONNECT, TcpStream::connect(to)).await {
+        Ok(stream) => stream?,
+        Err(_) => {
+            let reason = format!("no answer within {CONNECT:?}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+        }
+    };
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(&stream);
+    let probes = TcpKeepalive::new()
+        .with_time(TCP_IDLE)
+        .with_interval(TCP_INTERVAL)
+        .with_retries(TCP_PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(TCP_UNANSWERED))?;
+    Ok(stream)
+}
+
+fn unreachable(error: SessionError) -> Failure {
+    Failure {
+        kind: FailureKind::Server,
+        error: Arc::new(error),
+    }
+}
+
+fn too_slow(server: SocketAddr, after: Duration) -> Failure {
+    unreachable(SessionError::Timeout {
+        server,
+        call: "the connection attempt",
+        after,
+    })
+}
+
 fn failure(server: SocketAddr, error: &io::Error) -> Failure {
     let tls = error
         .get_ref()
         .and_then(|error| error.downcast_ref::<rustls::Error>());
-    let (kind, error) = match tls {
-        Some(rustls::Error::InvalidCertificate(reason)) => {
-            let error = SessionError::Untrusted {
+    match tls {
+        _ if error.kind() == io::ErrorKind::TimedOut => too_slow(server, CONNECT),
+        Some(rustls::Error::InvalidCertificate(reason)) => Failure {
+            kind: FailureKind::Untrusted,
+            error: Arc::new(SessionError::Untrusted {
                 server,
                 reason: reason.to_string(),
-            };
-            (FailureKind::Untrusted, error)
-        }
+            }),
+        },
         Some(rustls::Error::InvalidMessage(_)) => {
             let reason =
                 "it does not speak TLS on this port: check -grpc-port, or set -tls-disabled"
                     .to_owned();
-            (FailureKind::Server, SessionError::Dial { server, reason })
+            unreachable(SessionError::Dial { server, reason })
         }
-        _ => (
-            FailureKind::Server,
-            SessionError::Dial {
-                server,
-                reason: error.to_string(),
-            },
-        ),
-    };
-    Failure {
-        kind,
-        error: Arc::new(error),
+        _ => unreachable(SessionError::Dial {
+            server,
+            reason: error.to_string(),
+        }),
     }
 }
 
@@ -291,5 +306,40 @@ impl hyper::rt::Executor<Pin<Box<dyn Future<Output = ()> + Send>>> for ScopeExec
             }
             Ok::<_, std::convert::Infallible>(())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_runtime::Scope;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_watches_over_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), TCP_IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), TCP_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), TCP_PROBES);
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(TCP_UNANSWERED));
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_cannot_be_used_is_named() {
+        let scope = Scope::new("test");
+        let proxy = crate::HttpProxy::new("socks5://proxy:1080", "").unwrap();
+        let dialer = Dialer::new(None, Some(Routes::new(&proxy, 8502)), scope.spawner());
+        let server = SocketAddr::from(([192, 0, 2, 1], 8502));
+        let failure = dialer.dial(server, None).await.err().unwrap();
+        assert!(
+            failure.error.to_string().contains("HTTPS_PROXY"),
+            "{}",
+            failure.error
+        );
     }
 }

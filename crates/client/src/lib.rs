@@ -22,16 +22,21 @@
 //! # }
 //! ```
 
+mod addresses;
+mod bearer;
 mod calls;
 mod config;
 mod connection;
 mod dial;
 mod driver;
 mod error;
+mod facts;
+mod http_proxy;
 mod machine;
 mod metrics;
 mod resolve;
 mod session;
+mod tls;
 
 use std::sync::Arc;
 
@@ -39,18 +44,37 @@ use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Scope, Spawner};
 use tokio::sync::{mpsc, watch};
 
+pub use self::addresses::Addresses;
 pub use self::config::{
-    Addresses, Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, TlsConfig,
+    Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, SessionOptions, Timing, TlsConfig,
 };
 pub use self::connection::{AuthenticatedChannel, Connection};
 pub use self::error::{ErrorClass, SessionError, classify};
+pub use self::facts::{KnownServer, LastError, SessionSnapshot, Stage};
+pub use self::http_proxy::HttpProxy;
 pub use self::session::{Session, SessionState};
 
 use self::connection::Token;
-use self::dial::{Dialer, Tls};
+use self::dial::Dialer;
 use self::driver::Driver;
+use self::facts::Facts;
+use self::http_proxy::Routes;
 use self::machine::{Credential, Machine, Settings};
 use self::metrics::Metrics;
+use self::tls::Tls;
+
+/// Starts a session with the usual options. See [`connect_with`].
+///
+/// # Errors
+///
+/// When the settings cannot work, or the registry holds metrics of another session already.
+pub fn connect(
+    config: ClientConfig,
+    spawner: &Spawner,
+    registry: &Registry,
+) -> Result<Session, ConfigError> {
+    connect_with(config, SessionOptions::default(), spawner, registry)
+}
 
 /// Starts a session. It runs in the spawner's scope until it is closed, or until the scope stops,
 /// which closes it too; close it first where its connections are needed until the end.
@@ -58,8 +82,9 @@ use self::metrics::Metrics;
 /// # Errors
 ///
 /// When the settings cannot work, or the registry holds metrics of another session already.
-pub fn connect(
+pub fn connect_with(
     config: ClientConfig,
+    options: SessionOptions,
     spawner: &Spawner,
     registry: &Registry,
 ) -> Result<Session, ConfigError> {
@@ -78,6 +103,9 @@ pub fn connect(
         Credentials::Login(login) => (Credential::Login, None, Some(Arc::new(login))),
     };
     let metrics = Arc::new(Metrics::new(registry)?);
+    let facts = Arc::new(Facts::new());
+    let proxy = options.proxy.as_ref();
+    let routes = proxy.map(|proxy| Routes::new(proxy, config.grpc_port));
     // Not a child of the caller's scope: connections must outlast its token for the logout.
     let scope = Scope::new("server connections");
     let (state, states) = watch::channel(SessionState::Connecting { last_error: None });
@@ -89,8 +117,11 @@ pub fn connect(
         credential,
         login,
         token,
-        dialer: Arc::new(Dialer::new(tls, scope.spawner())),
+        dialer: Arc::new(Dialer::new(tls, routes, scope.spawner())),
+        timing: options.timing,
+        clock: options.clock,
         metrics: Arc::clone(&metrics),
+        facts: Arc::clone(&facts),
         state,
         reports: reported,
         close: close.clone(),
@@ -100,6 +131,9 @@ pub fn connect(
     let settings = Settings {
         watch: !config.server_watch_disabled,
         credential,
+        silence: options.timing.silence,
+        spread: options.timing.files / 3,
+        token_lifetime: options.token_lifetime,
     };
     let machine = Machine::new(settings, Box::new(rand::random::<f64>));
     spawner.spawn("server session", driver.run(machine, spawner.token()));
@@ -109,5 +143,6 @@ pub fn connect(
         close,
         ended,
         metrics,
+        facts,
     })
 }

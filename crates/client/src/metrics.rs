@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use legate_runtime::metrics::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry};
+use legate_runtime::metrics::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+};
 use tonic::Code;
 
 const PREFIX: &str = "consul_dataplane";
@@ -20,6 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) connect: Histogram,
     pub(crate) discover: Histogram,
     pub(crate) login: Histogram,
+    pub(crate) logins: IntCounter,
 }
 
 impl Metrics {
@@ -44,9 +47,13 @@ impl Metrics {
         // An empty label is no label: the series of all errors, there from the start.
         errors.with_label_values(&[""]);
         registry.register(Box::new(errors.clone()))?;
+        let logins = Opts::new("logins_total", "Logins that succeeded.").namespace(PREFIX);
+        let logins = IntCounter::with_opts(logins)?;
+        registry.register(Box::new(logins.clone()))?;
         Ok(Self {
             connected,
             errors,
+            logins,
             connect: duration(
                 "connect_duration",
                 "Milliseconds from dialling a server to being connected.",
@@ -116,6 +123,7 @@ mod tests {
             "consul_dataplane_connect_duration_count 0",
             "consul_dataplane_discover_servers_duration_count 0",
             "consul_dataplane_login_duration_count 0",
+            "consul_dataplane_logins_total 0",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

@@ -2,42 +2,37 @@
 //!
 //! One attempt; whether and when there is another one is the machine's decision.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::lookup_host;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::config::Addresses;
+use crate::addresses::Addresses;
 use crate::error::SessionError;
 
 /// How long a name or a command may take.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How many names are looked up at a time.
+const LOOKUPS: usize = 8;
 /// How much of a command's output is kept.
 const OUTPUT: usize = 64 * 1024;
+/// How much of what a command complains about is repeated.
+const COMPLAINT: usize = 1024;
 
-/// Addresses of servers, each once.
-pub(crate) async fn resolve(
-    addresses: &Addresses,
-    port: u16,
-) -> Result<Vec<SocketAddr>, SessionError> {
+/// Servers, each once, with the host that led to them. A command's have none.
+pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
+
+/// Addresses of servers.
+pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
     match addresses {
-        Addresses::Host(host) => {
-            let fail = |reason| SessionError::Resolve {
-                host: host.clone(),
-                reason,
-            };
-            let found = look_up(host, port).await.map_err(fail)?;
-            if found.is_empty() {
-                Err(fail("it has no addresses".to_owned()))
-            } else {
-                Ok(found)
-            }
-        }
+        Addresses::Host(_) | Addresses::Hosts(_) => look_up_all(addresses.hosts(), port).await,
         Addresses::Exec(words) => {
             let fail = |reason| SessionError::Command {
                 command: words.join(" "),
@@ -51,9 +46,59 @@ pub(crate) async fn resolve(
                     )));
                 }
             };
-            parse(&output, port).await.map_err(fail)
+            let found = parse(&output, port).await.map_err(fail)?;
+            Ok(found.into_iter().map(|server| (server, None)).collect())
         }
     }
+}
+
+/// All hosts, those left out that do not resolve, unless it is none that does. An address that
+/// several hosts have belongs to the first of them.
+async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, SessionError> {
+    let lookups = stream::iter(hosts.to_vec()).map(|host| async move {
+        let found = look_up(&host, port).await;
+        (Arc::<str>::from(host), found)
+    });
+    let mut lookups = lookups.buffered(LOOKUPS);
+    let mut found = Found::new();
+    let mut failed = Vec::new();
+    while let Some((host, result)) = lookups.next().await {
+        match result {
+            Ok(servers) if servers.is_empty() => {
+                failed.push((host, "it has no addresses".to_owned()))
+            }
+            Ok(servers) => {
+                for server in servers {
+                    found
+                        .entry(server)
+                        .or_insert_with(|| Some(Arc::clone(&host)));
+                }
+            }
+            Err(reason) => failed.push((host, reason)),
+        }
+    }
+    if !found.is_empty() {
+        for (host, reason) in failed {
+            tracing::warn!(
+                target: "server-connection-manager",
+                %host,
+                reason,
+                "failed to resolve one of several server addresses; going on with the others"
+            );
+        }
+        return Ok(found);
+    }
+    let reasons: Vec<String> = match failed.as_slice() {
+        [(_, reason)] => vec![reason.clone()],
+        several => several
+            .iter()
+            .map(|(host, reason)| format!("{host}: {reason}"))
+            .collect(),
+    };
+    Err(SessionError::Resolve {
+        host: hosts.join(","),
+        reason: reasons.join("; "),
+    })
 }
 
 async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
@@ -86,13 +131,20 @@ async fn run(words: &[String]) -> Result<String, String> {
         return Err(format!(
             "it ended with {}: {}",
             describe(status),
-            String::from_utf8_lossy(&stderr).trim()
+            complaint(&stderr)
         ));
     }
     match stdout {
         (_, true) => Err(format!("it printed more than {OUTPUT} bytes")),
         (stdout, false) => Ok(String::from_utf8_lossy(&stdout).into_owned()),
     }
+}
+
+/// The beginning of what a command wrote to standard error.
+fn complaint(stderr: &[u8]) -> String {
+    let more = if stderr.len() > COMPLAINT { " …" } else { "" };
+    let text = String::from_utf8_lossy(&stderr[..stderr.len().min(COMPLAINT)]);
+    format!("{}{more}", text.trim())
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -152,7 +204,7 @@ mod tests {
         let addresses: Addresses = addresses.parse().unwrap();
         let found = resolve(&addresses, 8502).await;
         found
-            .map(|list| list.iter().map(ToString::to_string).collect())
+            .map(|found| found.keys().map(ToString::to_string).collect())
             .map_err(|error| error.to_string())
     }
 
@@ -161,6 +213,34 @@ mod tests {
         assert_eq!(of("10.1.2.3").await.unwrap(), ["10.1.2.3:8502"]);
         assert_eq!(of("::1").await.unwrap(), ["[::1]:8502"]);
         assert_eq!(of("fe80::1%1").await.unwrap(), ["[fe80::1%1]:8502"]);
+    }
+
+    #[tokio::test]
+    async fn several_hosts_are_all_servers_each_under_its_own_name() {
+        let addresses: Addresses = "10.0.0.2,[::1],localhost 10.0.0.1".parse().unwrap();
+        let found = resolve(&addresses, 8502).await.unwrap();
+        let host = |server: &str| found[&server.parse().unwrap()].as_deref();
+        assert_eq!(host("10.0.0.1:8502"), Some("10.0.0.1"));
+        assert_eq!(host("10.0.0.2:8502"), Some("10.0.0.2"));
+        assert_eq!(host("127.0.0.1:8502"), Some("localhost"));
+        assert_eq!(
+            host("[::1]:8502"),
+            Some("::1"),
+            "the first host that has it"
+        );
+    }
+
+    #[tokio::test]
+    async fn one_host_that_resolves_is_enough() {
+        assert_eq!(
+            of("no-such-host.invalid,10.0.0.1").await.unwrap(),
+            ["10.0.0.1:8502"]
+        );
+        let error = of("no-such-a.invalid no-such-b.invalid").await.unwrap_err();
+        assert!(
+            error.contains("no-such-a.invalid: ") && error.contains("no-such-b.invalid: "),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -206,6 +286,11 @@ mod tests {
         );
         let failed = of("exec=ls --no-such-option").await.unwrap_err();
         assert!(failed.contains("exit code 2: ls: "), "{failed}");
+        let long = of("exec=find /no/such/a /no/such/b -name x")
+            .await
+            .unwrap_err();
+        assert!(long.contains("exit code 1: find"), "{long}");
+        assert_eq!(complaint(&[b'x'; 2000]).len(), COMPLAINT + " …".len());
         assert!(
             of("exec=head -c 70000 /dev/zero")
                 .await

@@ -10,6 +10,7 @@ use tonic::Status;
 
 use crate::connection::Connection;
 use crate::error::{ErrorClass, SessionError, classify};
+use crate::facts::{Facts, SessionSnapshot};
 use crate::machine::{Failure, FailureKind};
 use crate::metrics::Metrics;
 
@@ -51,6 +52,7 @@ pub struct Session {
     /// Cancelled at the end.
     pub(crate) ended: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) facts: Arc<Facts>,
 }
 
 impl Session {
@@ -83,6 +85,12 @@ impl Session {
         self.state.borrow().clone()
     }
 
+    /// Everything that the session tells of itself, at this moment; see [`SessionSnapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> SessionSnapshot {
+        self.facts.snapshot()
+    }
+
     /// How the session stands, now and later. Its sender is gone when the session has ended.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<SessionState> {
@@ -94,12 +102,13 @@ impl Session {
     /// connections are counted and change nothing.
     pub fn report(&self, connection: &Connection, status: &Status) {
         self.metrics.error(status.code());
+        let error = Arc::new(SessionError::call(connection.server, "a call", status));
+        self.facts.failed(&error);
         let kind = match classify(status) {
             ErrorClass::Credentials => FailureKind::Rejected,
             ErrorClass::ThisServer => FailureKind::Server,
             ErrorClass::Permanent | ErrorClass::Transient => return,
         };
-        let error = Arc::new(SessionError::call(connection.server, "a call", status));
         let report = Report {
             generation: connection.generation,
             failure: Failure { kind, error },

@@ -18,6 +18,7 @@
 
 mod ads;
 mod io;
+mod record;
 mod script;
 mod services;
 #[cfg(test)]
@@ -39,7 +40,8 @@ use tonic::transport::Server;
 use tower::util::MapRequestLayer;
 
 pub use self::ads::{AdsStream, resource};
-pub use self::script::{Body, Call, DnsAnswer, Recorded, Script, WAIT, server_entry};
+pub use self::record::{Body, Call, Recorded};
+pub use self::script::{DnsAnswer, Script, WAIT, server_entry};
 
 use self::io::Io;
 use self::services::{Authority, Services};

@@ -20,6 +20,12 @@ pub(crate) struct Settings {
     /// Whether servers are asked for the server list.
     pub(crate) watch: bool,
     pub(crate) credential: Credential,
+    /// After so much silence, give or take a quarter, a server is asked for a sign of life.
+    pub(crate) silence: Duration,
+    /// Changed files are acted upon within this time, not by everybody at once.
+    pub(crate) spread: Duration,
+    /// How long tokens of logins live, where that is known.
+    pub(crate) token_lifetime: Option<Duration>,
 }
 
 /// What a server can do.
@@ -65,6 +71,11 @@ pub(crate) enum Event {
         generation: u64,
         failure: Failure,
     },
+    /// Files that connections or logins are made with have changed, and can be used.
+    FilesChanged {
+        tls: bool,
+        bearer: bool,
+    },
     Timer,
     LoggedOut,
     Shutdown,
@@ -73,9 +84,20 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Resolve,
+    /// In place of the connection that was used before.
     Dial(SocketAddr),
+    /// Beside the connection in use, to take its place.
+    DialBeside(SocketAddr),
+    /// In place of the token that was used before.
     Login,
+    /// For a token beside the one in use, to take its place.
+    LoginBeside,
+    /// With what stands beside, where there is something.
     CheckFeatures,
+    /// What stands beside takes its place.
+    Adopt,
+    /// What stands beside is given up.
+    Abandon,
     /// Forget the operation that is under way.
     CancelOperation,
     OpenWatch,
@@ -88,24 +110,46 @@ pub(crate) enum Action {
     PublishConnecting(Arc<SessionError>),
     PublishFailed(Arc<SessionError>),
     PublishClosed,
-    /// A round has failed; says where its servers came from.
+    /// A round has failed; says which servers came first.
     RoundFailed {
         origin: Origin,
     },
+    /// The connection in use stays; the attempt to replace it or its token has failed.
+    RenewalFailed(Arc<SessionError>),
     /// Log out at the current connection, or at the first of these that can be reached.
     Logout(Vec<SocketAddr>),
     /// Nothing follows.
     Finish,
 }
 
+/// What keeps a connection under observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// The server list is watched.
+    /// The server list is watched; the timer runs.
     Watching,
-    /// The timer runs until the next feature check.
+    /// The watch has been silent: a feature check is under way beside it.
+    Probing,
+    /// There is no watch; the timer runs until the next feature check.
     Waiting,
     /// A feature check is under way.
     Polling,
+    /// Something is being prepared to replace the connection or its token. The watch is closed.
+    Renewing(Step),
+}
+
+/// How far a replacement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A connection to the same server.
+    Dialing,
+    /// Its feature check.
+    Checking,
+    /// A login on the connection in use.
+    LoggingIn,
+    /// Servers get to know the token.
+    Settling,
+    /// The feature check with the token.
+    Proving,
 }
 
 /// What follows a delay.
@@ -117,6 +161,13 @@ pub(crate) enum Then {
     CheckFeatures(SocketAddr),
 }
 
+/// A connection that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) server: SocketAddr,
+    pub(crate) since: Duration,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Idle,
@@ -125,8 +176,7 @@ pub(crate) enum State {
     LoggingIn(SocketAddr),
     CheckingFeatures(SocketAddr),
     Connected {
-        server: SocketAddr,
-        since: Duration,
+        held: Held,
         link: Link,
     },
     BackingOff(Then),
@@ -136,4 +186,17 @@ pub(crate) enum State {
         awaiting_login: bool,
     },
     Closed,
+}
+
+/// What the machine shows of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) state: State,
+    pub(crate) generation: u64,
+    /// Dials for the connection in use, or since it was lost.
+    pub(crate) attempts: u64,
+    /// Known servers, and whether only their own list names them.
+    pub(crate) servers: Vec<(SocketAddr, bool)>,
+    /// When the token will be replaced.
+    pub(crate) token_renewal: Option<Duration>,
 }

@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::scenarios::{failure, server};
+use super::scenarios::{SETTINGS, failure, server};
 use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Resolve,
-    Dial,
-    Login,
+    Dial { beside: bool },
+    Login { beside: bool },
     Features,
     Logout,
 }
@@ -21,35 +21,46 @@ struct World {
     operation: Option<Operation>,
     timer: Option<Duration>,
     watching: bool,
-    /// The servers gave a token and did not take it back.
+    link: bool,
+    beside_link: bool,
+    /// Tokens that the servers gave and did not take back: in use, and beside.
     token: bool,
+    beside_token: bool,
     shut_down: bool,
     logouts: u32,
     failed: bool,
     finished: bool,
     generation: u64,
     connected: bool,
+    /// How often a connection was given up, and how often replaced.
+    left: u32,
+    adopted: u32,
 }
 
 impl World {
-    fn new(watch: bool, credential: Credential, mut seed: u64) -> Self {
+    fn new(settings: Settings, mut seed: u64) -> Self {
         let random = move || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) as f64 / f64::from(1_u32 << 31)
         };
         Self {
-            machine: Machine::new(Settings { watch, credential }, Box::new(random)),
+            machine: Machine::new(settings, Box::new(random)),
             now: Duration::ZERO,
             operation: None,
             timer: None,
             watching: false,
+            link: false,
+            beside_link: false,
             token: false,
+            beside_token: false,
             shut_down: false,
             logouts: 0,
             failed: false,
             finished: false,
             generation: 0,
             connected: false,
+            left: 0,
+            adopted: 0,
         }
     }
 
@@ -66,10 +77,10 @@ impl World {
                     events.push(Event::Resolved(Ok(list.clone())));
                 }
             }
-            Some(Operation::Dial) => {
+            Some(Operation::Dial { .. }) => {
                 events.extend([Event::Dialed(Ok(())), Event::Dialed(Err(failed.clone()))])
             }
-            Some(Operation::Login) => {
+            Some(Operation::Login { .. }) => {
                 events.extend([
                     Event::LoggedIn(Ok(())),
                     Event::LoggedIn(Err(failed.clone())),
@@ -99,7 +110,25 @@ impl World {
                 failure: failed.clone(),
             });
         }
+        for (tls, bearer) in [(true, false), (false, true)] {
+            events.push(Event::FilesChanged { tls, bearer });
+        }
         events
+    }
+
+    /// What happens when nothing goes wrong.
+    fn good(&self) -> Event {
+        match self.operation {
+            Some(Operation::Resolve) => Event::Resolved(Ok(vec![server(1)])),
+            Some(Operation::Dial { .. }) => Event::Dialed(Ok(())),
+            Some(Operation::Login { .. }) => Event::LoggedIn(Ok(())),
+            Some(Operation::Features) => Event::Features(Ok(Features {
+                bootstrap: true,
+                watch: true,
+            })),
+            Some(Operation::Logout) => Event::LoggedOut,
+            None => Event::Timer,
+        }
     }
 
     fn happen(&mut self, event: Event) -> Result<(), TestCaseError> {
@@ -107,13 +136,15 @@ impl World {
             Event::Timer => {
                 self.now += self.timer.take().unwrap_or_default();
             }
-            Event::Resolved(_) | Event::Dialed(_) | Event::Features(_) | Event::LoggedOut => {
-                self.operation = None
-            }
-            Event::LoggedIn(result) => {
-                self.operation = None;
-                self.token |= result.is_ok();
-            }
+            Event::Resolved(_) | Event::Features(_) | Event::LoggedOut => self.operation = None,
+            Event::Dialed(result) => match self.operation.take() {
+                Some(Operation::Dial { beside: true }) => self.beside_link = result.is_ok(),
+                _ => self.link = result.is_ok(),
+            },
+            Event::LoggedIn(result) => match self.operation.take() {
+                Some(Operation::Login { beside: true }) => self.beside_token = result.is_ok(),
+                _ => self.token |= result.is_ok(),
+            },
             Event::WatchEnded(_) => {}
             Event::Shutdown => self.shut_down = true,
             _ => {}
@@ -127,11 +158,16 @@ impl World {
         for action in actions {
             self.perform(action)?;
         }
-        let waits = self.operation.is_some() || self.timer.is_some() || self.watching;
+        let waits = self.operation.is_some() || self.timer.is_some();
         prop_assert!(
-            waits || self.failed || self.finished || self.machine.state() == State::Idle,
-            "nothing can happen any more in {:?}",
-            self.machine.state()
+            waits || self.failed || self.finished || self.machine.state == State::Idle,
+            "nothing happens by itself any more in {:?}",
+            self.machine.state
+        );
+        let beside = self.beside_link || self.beside_token;
+        prop_assert!(
+            !beside || self.connected || self.shut_down,
+            "something is left over"
         );
         Ok(())
     }
@@ -155,13 +191,38 @@ impl World {
             Action::Resolve => self.start(Operation::Resolve)?,
             Action::Dial(_) => {
                 prop_assert!(!self.connected);
-                self.start(Operation::Dial)?;
+                self.link = false;
+                self.start(Operation::Dial { beside: false })?;
             }
-            Action::Login => self.start(Operation::Login)?,
-            Action::CheckFeatures => self.start(Operation::Features)?,
-            Action::CancelOperation => self.operation = None,
+            Action::DialBeside(_) => {
+                prop_assert!(self.connected && self.link && !self.beside_link);
+                self.start(Operation::Dial { beside: true })?;
+            }
+            Action::Login => {
+                prop_assert!(!self.connected && self.link);
+                self.start(Operation::Login { beside: false })?;
+            }
+            Action::LoginBeside => {
+                prop_assert!(self.connected && self.link && self.token && !self.beside_token);
+                self.start(Operation::Login { beside: true })?;
+            }
+            Action::CheckFeatures => {
+                prop_assert!(self.link);
+                self.start(Operation::Features)?;
+            }
+            Action::Adopt => {
+                prop_assert!(self.beside_link || self.beside_token);
+                (self.beside_link, self.beside_token) = (false, false);
+                self.adopted += 1;
+            }
+            Action::Abandon => (self.beside_link, self.beside_token) = (false, false),
+            Action::CancelOperation => {
+                let login = matches!(self.operation, Some(Operation::Login { .. }));
+                prop_assert!(!login || self.shut_down, "a token would be lost");
+                self.operation = None;
+            }
             Action::OpenWatch => {
-                prop_assert!(!self.watching && self.connected);
+                prop_assert!(!self.watching && self.connected && self.link);
                 self.watching = true;
             }
             Action::CloseWatch => {
@@ -172,15 +233,39 @@ impl World {
                 prop_assert!(delay <= Duration::from_secs(90), "{delay:?}");
                 self.timer = Some(delay);
             }
+            Action::PublishConnected { .. }
+            | Action::PublishConnecting(_)
+            | Action::PublishFailed(_)
+            | Action::PublishClosed
+            | Action::RenewalFailed(_) => self.publish(action)?,
+            Action::RoundFailed { .. } => {}
+            Action::Logout(_) => {
+                prop_assert!(self.shut_down && self.token);
+                self.logouts += 1;
+                self.start(Operation::Logout)?;
+            }
+            Action::Finish => {
+                self.finished = true;
+                prop_assert!(!self.watching);
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, action: Action) -> Result<(), TestCaseError> {
+        match action {
             Action::PublishConnected { generation } => {
                 prop_assert!(generation > self.generation && !self.failed && !self.shut_down);
+                prop_assert!(self.link && !self.beside_link && !self.beside_token);
                 self.generation = generation;
                 self.connected = true;
             }
             Action::PublishConnecting(_) => {
-                prop_assert!(!self.failed && !self.shut_down);
+                prop_assert!(!self.failed && !self.shut_down && !self.watching);
+                self.left += u32::from(self.connected);
                 self.connected = false;
             }
+            Action::RenewalFailed(_) => prop_assert!(self.connected),
             Action::PublishFailed(_) => {
                 prop_assert_eq!(
                     self.generation,
@@ -195,16 +280,7 @@ impl World {
                 prop_assert!(self.shut_down);
                 self.connected = false;
             }
-            Action::RoundFailed { .. } => {}
-            Action::Logout(_) => {
-                prop_assert!(self.shut_down && self.token);
-                self.logouts += 1;
-                self.start(Operation::Logout)?;
-            }
-            Action::Finish => {
-                self.finished = true;
-                prop_assert!(!self.watching);
-            }
+            action => panic!("{action:?}"),
         }
         Ok(())
     }
@@ -220,26 +296,32 @@ fn kinds() -> impl Strategy<Value = FailureKind> {
     ]
 }
 
-fn credentials() -> impl Strategy<Value = Credential> {
-    prop_oneof![
+fn settings() -> impl Strategy<Value = Settings> {
+    let credential = prop_oneof![
         Just(Credential::None),
         Just(Credential::Static),
         Just(Credential::Login)
-    ]
+    ];
+    let lifetime = prop::option::of((1_u64..300).prop_map(Duration::from_secs));
+    (any::<bool>(), credential, lifetime).prop_map(|(watch, credential, token_lifetime)| Settings {
+        watch,
+        credential,
+        token_lifetime,
+        ..SETTINGS
+    })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn any_history_keeps_the_rules(
-        watch: bool,
-        credential in credentials(),
+        settings in settings(),
         seed: u64,
-        history in prop::collection::vec((kinds(), 0_u8..5, any::<prop::sample::Index>()), 0..120),
+        history in prop::collection::vec((kinds(), 0_u8..5, any::<prop::sample::Index>()), 0..160),
         endings in prop::collection::vec((kinds(), any::<prop::sample::Index>()), 0..6),
     ) {
-        let mut world = World::new(watch, credential, seed);
+        let mut world = World::new(settings, seed);
         world.happen(Event::Start)?;
         for (kind, servers, choice) in history {
             let possible = world.possible(kind, servers);
@@ -247,7 +329,7 @@ proptest! {
             world.happen(event)?;
         }
         world.happen(Event::Shutdown)?;
-        let login_under_way = world.operation == Some(Operation::Login);
+        let login_under_way = matches!(world.operation, Some(Operation::Login { .. }));
         let held = world.token;
         for (kind, choice) in endings {
             let possible = world.possible(kind, 1);
@@ -267,28 +349,77 @@ proptest! {
 
     #[test]
     fn a_world_that_heals_is_connected_to(
-        credential in credentials(),
+        settings in settings(),
         seed: u64,
         history in prop::collection::vec((1_u8..5, any::<prop::sample::Index>()), 0..60),
     ) {
-        let mut world = World::new(true, credential, seed);
+        let mut world = World::new(Settings { watch: true, ..settings }, seed);
         world.happen(Event::Start)?;
         for (servers, choice) in history {
             let possible = world.possible(FailureKind::Server, servers);
             world.happen(possible[choice.index(possible.len())].clone())?;
         }
         for _ in 0..30 {
-            let event = match world.operation {
-                _ if world.connected => break,
-                Some(Operation::Resolve) => Event::Resolved(Ok(vec![server(1)])),
-                Some(Operation::Dial) => Event::Dialed(Ok(())),
-                Some(Operation::Login) => Event::LoggedIn(Ok(())),
-                Some(Operation::Features) => Event::Features(Ok(Features { bootstrap: true, watch: true })),
-                Some(Operation::Logout) => panic!("nobody shut down"),
-                None => Event::Timer,
-            };
-            world.happen(event)?;
+            if world.connected {
+                break;
+            }
+            world.happen(world.good())?;
         }
         prop_assert!(world.connected);
+    }
+
+    #[test]
+    fn replacing_connections_and_tokens_disturbs_nobody(
+        settings in settings(),
+        seed: u64,
+        changes in prop::collection::vec(0_u8..8, 40..200),
+        trouble in kinds(),
+    ) {
+        let mut world = World::new(settings, seed);
+        world.happen(Event::Start)?;
+        while !world.connected {
+            world.happen(world.good())?;
+        }
+        let mut changed = false;
+        for change in changes {
+            match (change, world.machine.state) {
+                (0, _) => {
+                    changed = true;
+                    world.happen(Event::FilesChanged { tls: true, bearer: true })?;
+                }
+                (1, _) if world.watching => world.happen(Event::Servers(vec![server(1), server(2)]))?,
+                // The replacement does not succeed. The token in use is not touched by that.
+                (2, State::Connected { link: Link::Renewing(step), .. })
+                    if trouble != FailureKind::Rejected || step != event::Step::Checking =>
+                {
+                    match world.operation {
+                        Some(Operation::Dial { .. }) => world.happen(Event::Dialed(Err(failure(trouble))))?,
+                        Some(Operation::Login { .. }) => world.happen(Event::LoggedIn(Err(failure(trouble))))?,
+                        Some(Operation::Features) => world.happen(Event::Features(Err(failure(trouble))))?,
+                        _ => {}
+                    }
+                }
+                _ => world.happen(world.good())?,
+            }
+            prop_assert!(world.connected, "in {:?}", world.machine.state);
+        }
+        prop_assert_eq!(world.left, 0);
+        let replaced = changed || (settings.credential == Credential::Login && settings.token_lifetime.is_some());
+        prop_assert!(replaced || world.adopted == 0);
+    }
+
+    #[test]
+    fn a_server_that_falls_silent_is_left_in_time(settings in settings(), seed: u64) {
+        let mut world = World::new(Settings { token_lifetime: None, ..settings }, seed);
+        world.happen(Event::Start)?;
+        while !world.connected {
+            world.happen(world.good())?;
+        }
+        let connected = world.now;
+        world.happen(Event::Timer)?;
+        prop_assert_eq!(world.operation, Some(Operation::Features), "a sign of life is asked for");
+        prop_assert!(world.now - connected <= settings.silence.mul_f64(1.25));
+        world.happen(Event::Features(Err(failure(FailureKind::Server))))?;
+        prop_assert!(!world.connected);
     }
 }

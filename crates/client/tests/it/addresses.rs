@@ -1,14 +1,19 @@
 //! Where servers are found: names, addresses, commands, and the servers' own list.
 
 use legate_testkit::fake_server::{Call, FakeServer, server_entry};
-use legate_testkit::network::free_port;
+use legate_testkit::network::{Cuttable, free_port};
 
 use super::*;
 
 #[tokio::test]
 async fn servers_are_found_by_name_address_and_command() {
     let server = FakeServer::plaintext().await;
-    for addresses in ["localhost", "127.0.0.1", "exec=echo 127.0.0.1"] {
+    for addresses in [
+        "localhost",
+        "127.0.0.1",
+        "exec=echo 127.0.0.1",
+        "no-such-host.invalid, 127.0.0.1",
+    ] {
         let client = Client::start(config(addresses, server.address().port()));
         let connection = client.connected().await;
         assert_eq!(connection.server, server.address(), "{addresses}");
@@ -93,6 +98,7 @@ async fn the_servers_list_is_followed() {
         .await;
     servers[0].script().servers(vec![
         server_entry("server.example"),
+        server_entry("127.0.0.1"),
         server_entry("127.0.0.2"),
     ]);
     // The list has arrived by the time that the server goes away, or else the second server is
@@ -135,5 +141,91 @@ async fn a_server_without_a_list_is_used_all_the_same() {
     server.script().wait_for_calls(Call::WatchServers, 1).await;
     call(&connection).await.unwrap();
     assert_eq!(client.connected().await.generation, 1);
+    client.close().await;
+}
+
+#[tokio::test]
+async fn several_addresses_of_both_families_are_all_servers() {
+    let ips = ["127.0.0.1", "127.0.0.2", "::1"].map(|ip| ip.parse().unwrap());
+    let port = free_port_on(&ips);
+    for used in ips {
+        let server = FakeServer::start(FakeServerOptions {
+            ip: used,
+            port,
+            tls: None,
+        })
+        .await;
+        for addresses in ["127.0.0.1,127.0.0.2,[::1]", " 127.0.0.1 127.0.0.2 ::1 "] {
+            let client = Client::start(config(addresses, port));
+            assert_eq!(
+                client.connected().await.server,
+                server.address(),
+                "{addresses:?}"
+            );
+            client.close().await;
+        }
+    }
+}
+
+/// The balancer's address, and a server behind it whose list holds an address of its own, where
+/// nobody listens.
+async fn balanced() -> (Cuttable, FakeServer) {
+    let server = FakeServer::plaintext().await;
+    let balancer = Cuttable::start(server.address()).await;
+    server.script().servers(vec![server_entry("127.0.0.3")]);
+    (balancer, server)
+}
+
+#[tokio::test]
+async fn a_load_balancer_is_returned_to_although_servers_name_other_addresses() {
+    for disabled in [false, true] {
+        let (balancer, server) = balanced().await;
+        let client = Client::start(ClientConfig {
+            server_watch_disabled: disabled,
+            ..config("localhost", balancer.address().port())
+        });
+        let mut connection = client.connected().await;
+        assert_eq!(connection.server, balancer.address());
+        for _ in 0..3 {
+            if !disabled {
+                client
+                    .shows("told of the list", |now| now.servers.len() == 2)
+                    .await;
+            }
+            server.cut_connections();
+            connection = client.after(&connection).await;
+            assert_eq!(connection.server, balancer.address());
+            call(&connection).await.unwrap();
+        }
+        let shed = Status::resource_exhausted("please try another");
+        client.session.report(&connection, &shed);
+        let next = client.after(&connection).await;
+        assert_eq!(
+            next.server,
+            balancer.address(),
+            "another server may answer there"
+        );
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_balancer_that_goes_away_and_comes_back_is_found_again() {
+    let (balancer, _server) = balanced().await;
+    let client = Client::start(config("127.0.0.1", balancer.address().port()));
+    let connection = client.connected().await;
+    client
+        .shows("told of the list", |now| now.servers.len() == 2)
+        .await;
+    balancer.cut().await;
+    client
+        .shows("without a server", |now| {
+            let error = now.last_error.as_ref();
+            error.is_some_and(|last| last.error.to_string().contains("127.0.0.3"))
+        })
+        .await;
+    balancer.restore().await;
+    let next = client.after(&connection).await;
+    call(&next).await.unwrap();
     client.close().await;
 }

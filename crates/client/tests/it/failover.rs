@@ -1,6 +1,8 @@
 //! From a server that fails to the next one.
 
 use legate_api::dataplane::DataplaneFeatures;
+use legate_client::{Bearer, LoginConfig};
+use legate_model::Secret;
 use legate_testkit::fake_server::Call;
 
 use super::*;
@@ -108,6 +110,34 @@ async fn an_only_server_is_returned_to() {
     let next = client.after(&connection).await;
     call(&next).await.unwrap();
     client.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_replaced_by_one_that_knows_nothing_gets_a_login() {
+    let login = LoginConfig {
+        auth_method: "k8s".into(),
+        namespace: String::new(),
+        partition: String::new(),
+        datacenter: String::new(),
+        bearer: Bearer::Token(Secret::new("jwt")),
+        meta: [].into(),
+    };
+    let mut server = FakeServer::plaintext().await;
+    server.script().accept_login("k8s", "jwt");
+    let client = Client::start(with(Credentials::Login(login), &server));
+    let connection = client.connected().await;
+    server.stop().await;
+    // The next one has the same address, and none of the tokens.
+    server.script().revoke_tokens();
+    let before = server.script().calls(Call::Features).len();
+    server.restart().await;
+    let next = client.after(&connection).await;
+    call(&next).await.unwrap();
+    assert_eq!(next.accessor_id(), Some("login-accessor-2"));
+    let checks = server.script().calls(Call::Features).len() - before;
+    assert_eq!(checks, 4, "the token it had, three times, and the new one");
+    client.close().await;
+    assert!(server.script().tokens().is_empty());
 }
 
 #[tokio::test]

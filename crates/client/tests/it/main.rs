@@ -3,8 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 mod addresses;
+mod codes;
 mod credentials;
 mod failover;
+mod proxy;
+mod renewals;
+mod silence;
+mod snapshot;
 mod tls;
 
 use std::net::SocketAddr;
@@ -12,7 +17,8 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsRequest;
 use legate_client::{
-    ClientConfig, Connection, Credentials, Session, SessionError, SessionState, connect,
+    ClientConfig, Connection, Credentials, Session, SessionError, SessionOptions, SessionSnapshot,
+    SessionState, Timing, connect, connect_with,
 };
 use legate_runtime::Scope;
 use legate_runtime::metrics::{Registry, encode};
@@ -49,9 +55,13 @@ fn with(credentials: Credentials, server: &FakeServer) -> ClientConfig {
 
 impl Client {
     fn start(config: ClientConfig) -> Self {
+        Self::with(config, SessionOptions::default())
+    }
+
+    fn with(config: ClientConfig, options: SessionOptions) -> Self {
         let scope = Scope::new("test");
         let registry = Registry::new();
-        let session = connect(config, &scope.spawner(), &registry).unwrap();
+        let session = connect_with(config, options, &scope.spawner(), &registry).unwrap();
         Self {
             session,
             registry,
@@ -64,6 +74,23 @@ impl Client {
             .await
             .unwrap_or_else(|_| panic!("no connection: {:?}", self.session.state()))
             .unwrap()
+    }
+
+    /// Waits until the session shows this of itself.
+    async fn shows(&self, what: &str, shown: impl Fn(&SessionSnapshot) -> bool) -> SessionSnapshot {
+        let found = async {
+            loop {
+                let snapshot = self.session.snapshot();
+                if shown(&snapshot) {
+                    return snapshot;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        match tokio::time::timeout(WAIT, found).await {
+            Ok(snapshot) => snapshot,
+            Err(_) => panic!("not {what}: {:?}", self.session.snapshot()),
+        }
     }
 
     async fn refused(&self) -> SessionError {
@@ -99,6 +126,18 @@ impl Client {
     }
 }
 
+/// Bounds short enough to wait for.
+fn hasty() -> SessionOptions {
+    SessionOptions {
+        timing: Timing {
+            silence: Duration::from_millis(100),
+            answer: Duration::from_millis(500),
+            files: Duration::from_millis(50),
+        },
+        ..SessionOptions::default()
+    }
+}
+
 /// Any call with the session's token.
 async fn call(connection: &Connection) -> Result<(), Status> {
     let request = GetEnvoyBootstrapParamsRequest {
@@ -126,7 +165,7 @@ async fn two_servers() -> [FakeServer; 2] {
     [start(ips[0]).await, start(ips[1]).await]
 }
 
-const BOTH: &str = "exec=echo 127.0.0.1 127.0.0.2";
+const BOTH: &str = "127.0.0.1,127.0.0.2";
 
 /// Of two servers the one with this address, and the other one.
 fn sorted(

@@ -55,6 +55,31 @@ async fn the_name_to_verify_is_the_authority() {
 }
 
 #[tokio::test]
+async fn each_of_several_servers_is_verified_by_its_own_name() {
+    let ca = TestCa::new();
+    let ips = ["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap());
+    let port = free_port_on(&ips);
+    let start = |ip: std::net::IpAddr| {
+        let tls = ca.server_config(&[&ip.to_string()], ServerTls::default());
+        FakeServer::start(FakeServerOptions {
+            ip,
+            port,
+            tls: Some(tls),
+        })
+    };
+    let mut servers = [start(ips[0]).await, start(ips[1]).await];
+    let client = Client::start(tls(BOTH, &servers[0], trusting(&ca), None));
+    let connection = client.connected().await;
+    let (used, other) = sorted(&mut servers, connection.server);
+    used.stop().await;
+    let next = client.after(&connection).await;
+    call(&next).await.unwrap();
+    let calls = other.script().calls(Call::BootstrapParams);
+    assert_eq!(calls[0].authority, Some(next.server.ip().to_string()));
+    client.close().await;
+}
+
+#[tokio::test]
 async fn a_server_need_not_select_http2() {
     let ca = TestCa::new();
     let without = ServerTls {
@@ -182,7 +207,7 @@ async fn settings_that_cannot_work_are_refused_at_once() {
     };
     let nameless = ClientConfig {
         tls: Some(tls(None)),
-        ..config(BOTH, 8502)
+        ..config("exec=echo 127.0.0.1", 8502)
     };
     assert!(matches!(refused(nameless), ConfigError::NoServerName));
     let unreadable = ClientConfig {

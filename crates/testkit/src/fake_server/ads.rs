@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
-use super::script::{Caller, Script, WAIT};
-use super::{Body, Call};
+use super::record::{Body, Call, Caller};
+use super::script::{Script, WAIT};
 
 /// Streams that wait for [`accept_ads`](super::FakeServer::accept_ads); more are refused.
 pub(super) const UNACCEPTED: usize = 64;

@@ -1,88 +1,22 @@
 //! What the fake server answers, and what it was asked.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use legate_api::acl::{LoginRequest, LogoutRequest};
-use legate_api::dataplane::{
-    DataplaneFeatures, GetEnvoyBootstrapParamsRequest, GetEnvoyBootstrapParamsResponse,
-};
-use legate_api::discovery::DeltaDiscoveryRequest;
+use legate_api::dataplane::{DataplaneFeatures, GetEnvoyBootstrapParamsResponse};
 use legate_api::dns::QueryRequest;
-use legate_api::serverdiscovery::{Server, WatchServersRequest};
+use legate_api::serverdiscovery::Server;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
+
+use super::record::{Body, Call, Caller, Recorded};
 
 /// How long the waiting helpers wait before they give the test up.
 pub const WAIT: Duration = Duration::from_secs(20);
-
-/// A method of the fake server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Call {
-    /// `DataplaneService.GetSupportedDataplaneFeatures`
-    Features,
-    /// `DataplaneService.GetEnvoyBootstrapParams`
-    BootstrapParams,
-    /// `ServerDiscoveryService.WatchServers`
-    WatchServers,
-    /// `ACLService.Login`
-    Login,
-    /// `ACLService.Logout`
-    Logout,
-    /// `DNSService.Query`
-    Dns,
-    /// `AggregatedDiscoveryService.DeltaAggregatedResources`
-    Discovery,
-}
-
-/// Message of a call.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Body {
-    /// Features are asked for without any.
-    Features,
-    /// Whose parameters are wanted.
-    BootstrapParams(GetEnvoyBootstrapParamsRequest),
-    /// Which addresses are wanted.
-    WatchServers(WatchServersRequest),
-    /// Credentials.
-    Login(LoginRequest),
-    /// Token to delete.
-    Logout(LogoutRequest),
-    /// Question.
-    Dns(QueryRequest),
-    /// One message of a stream, recorded when the test has read it.
-    Discovery(DeltaDiscoveryRequest),
-}
-
-/// A call that arrived, refused ones too.
-#[derive(Clone, Debug)]
-pub struct Recorded {
-    /// Method.
-    pub call: Call,
-    /// ACL token: `None` without the key, empty when it was sent empty.
-    pub token: Option<String>,
-    /// All metadata.
-    pub metadata: MetadataMap,
-    /// `:authority` of the request.
-    pub authority: Option<String>,
-    /// Address of the client: one a connection.
-    pub peer: Option<SocketAddr>,
-    /// Message.
-    pub body: Body,
-}
-
-/// Who calls: what [`Recorded`] says of it.
-#[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) token: Option<String>,
-    pub(super) metadata: MetadataMap,
-    pub(super) authority: Option<String>,
-    pub(super) peer: Option<SocketAddr>,
-}
 
 /// Answers a DNS question.
 pub type DnsAnswer = dyn Fn(&QueryRequest) -> Result<Bytes, Status> + Send + Sync;
@@ -115,8 +49,10 @@ pub(super) struct Watched {
 }
 
 struct State {
-    /// `None`: ACLs are off.
-    tokens: Option<BTreeSet<String>>,
+    /// Tokens and when they end. `None`: ACLs are off.
+    tokens: Option<BTreeMap<String, Option<Instant>>>,
+    /// How long tokens of logins live.
+    token_lifetime: Option<Duration>,
     features: Vec<DataplaneFeatures>,
     params: GetEnvoyBootstrapParamsResponse,
     /// Bearer tokens by auth method.
@@ -143,6 +79,7 @@ impl Default for Script {
     fn default() -> Self {
         let state = State {
             tokens: None,
+            token_lifetime: None,
             features: vec![
                 DataplaneFeatures::WatchServers,
                 DataplaneFeatures::EdgeCertificateManagement,
@@ -170,7 +107,7 @@ impl Script {
         self.state()
             .tokens
             .get_or_insert_default()
-            .insert(secret.to_owned());
+            .insert(secret.to_owned(), None);
     }
 
     /// Turns ACLs on and lets this bearer token log in with this auth method.
@@ -198,10 +135,25 @@ impl Script {
         self.state().tokens.get_or_insert_default().clear();
     }
 
+    /// Tokens of logins from now on end after this time.
+    pub fn token_lifetime(&self, lifetime: Duration) {
+        self.state().token_lifetime = Some(lifetime);
+    }
+
+    /// Forgets one token, as if somebody had deleted it.
+    pub fn delete_token(&self, secret: &str) {
+        if let Some(tokens) = &mut self.state().tokens {
+            tokens.remove(secret);
+        }
+    }
+
     /// Tokens that are valid now.
     #[must_use]
     pub fn tokens(&self) -> Vec<String> {
-        self.state().tokens.iter().flatten().cloned().collect()
+        let state = self.state();
+        let tokens = state.tokens.iter().flatten();
+        let valid = tokens.filter(|(_, end)| is_ahead(**end));
+        valid.map(|(token, _)| token.clone()).collect()
     }
 
     /// Features that the server has; others are listed as unsupported or not at all.
@@ -406,7 +358,9 @@ impl Script {
             (Some(_), None | Some("")) => Err(Status::unauthenticated(
                 "a token must be provided through x-consul-token",
             )),
-            (Some(tokens), Some(token)) if tokens.contains(token) => Ok(()),
+            (Some(tokens), Some(token)) if tokens.get(token).copied().is_some_and(is_ahead) => {
+                Ok(())
+            }
             (Some(_), Some(_)) => Err(Status::unauthenticated("ACL not found")),
         }
     }
@@ -429,7 +383,11 @@ impl Script {
         state.logins += 1;
         let number = state.logins;
         let secret = format!("login-secret-{number}");
-        state.tokens.get_or_insert_default().insert(secret.clone());
+        let end = state
+            .token_lifetime
+            .map(|lifetime| Instant::now() + lifetime);
+        let tokens = state.tokens.get_or_insert_default();
+        tokens.insert(secret.clone(), end);
         Ok((format!("login-accessor-{number}"), secret))
     }
 
@@ -472,6 +430,11 @@ impl std::fmt::Debug for Script {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Script").finish_non_exhaustive()
     }
+}
+
+/// Whether a token that ends then is still valid.
+fn is_ahead(end: Option<Instant>) -> bool {
+    end.is_none_or(|end| Instant::now() < end)
 }
 
 /// The question with its response bit set: an empty answer with the same id.

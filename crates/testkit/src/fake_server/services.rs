@@ -29,8 +29,8 @@ use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::ads::{self, AdsStream};
-use super::script::{Caller, Script, Watched};
-use super::{Body, Call};
+use super::record::{Body, Call, Caller};
+use super::script::{Script, Watched};
 
 /// `:authority` of a request, put into its extensions before tonic forgets it.
 #[derive(Clone)]

@@ -104,6 +104,37 @@ async fn a_login_makes_a_token_and_a_logout_deletes_it() {
 }
 
 #[tokio::test]
+async fn tokens_end_by_themselves_or_are_deleted() {
+    let server = FakeServer::plaintext().await;
+    let script = server.script();
+    script.accept_login("k8s", "jwt");
+    let mut client = AclServiceClient::new(connect(&server).await);
+    let login = legate_api::acl::LoginRequest {
+        auth_method: "k8s".into(),
+        bearer_token: "jwt".into(),
+        ..Default::default()
+    };
+    client.login(login.clone()).await.unwrap();
+    script.token_lifetime(Duration::ZERO);
+    client.login(login.clone()).await.unwrap();
+    assert_eq!(
+        script.tokens(),
+        ["login-secret-1"],
+        "the second has ended already"
+    );
+    script.delete_token("login-secret-1");
+    assert!(script.tokens().is_empty());
+    let mut client = DataplaneServiceClient::new(connect(&server).await);
+    let request = || GetSupportedDataplaneFeaturesRequest {};
+    for token in ["login-secret-1", "login-secret-2"] {
+        let refused = client
+            .get_supported_dataplane_features(with_token(request(), token))
+            .await;
+        assert_eq!(refused.unwrap_err().message(), "ACL not found");
+    }
+}
+
+#[tokio::test]
 async fn faults_come_in_their_order() {
     let server = FakeServer::plaintext().await;
     let mut client = DataplaneServiceClient::new(connect(&server).await);

@@ -1,0 +1,199 @@
+//! Where the addresses of servers come from, as the setting's text says it.
+//!
+//! Reads text only; names are looked up and commands run elsewhere, for every attempt anew.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use crate::config::ConfigError;
+
+/// Marks an address that is a command.
+const EXEC: &str = "exec=";
+
+/// Where the addresses of servers come from (`-addresses`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// A DNS name, all of whose A and AAAA records are servers, or an IP address.
+    Host(String),
+    /// Several names and IP addresses, all of which are servers. Those that do not resolve are
+    /// left out as long as one does.
+    Hosts(Vec<String>),
+    /// A command and its arguments. It prints IP addresses, separated by white space, on standard
+    /// output. It runs without a shell, in the working directory and environment of this process.
+    Exec(Vec<String>),
+}
+
+impl Addresses {
+    /// Names and IP addresses; none when a command finds them.
+    pub(crate) fn hosts(&self) -> &[String] {
+        match self {
+            Self::Host(host) => std::slice::from_ref(host),
+            Self::Hosts(hosts) => hosts,
+            Self::Exec(_) => &[],
+        }
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = ConfigError;
+
+    /// Reads a flag's text: `exec=COMMAND ARGUMENTS…` split at white space without quoting, or
+    /// hosts without ports, separated by commas or white space. IPv6 addresses may stand in
+    /// brackets.
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        if let Some(command) = text.strip_prefix(EXEC) {
+            let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+            return if words.is_empty() {
+                Err(ConfigError::EmptyCommand)
+            } else {
+                Ok(Self::Exec(words))
+            };
+        }
+        let mut hosts = Vec::new();
+        let separator = |character: char| character == ',' || character.is_whitespace();
+        for item in text.split(separator).filter(|item| !item.is_empty()) {
+            let host = host(item)?;
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        match hosts.pop() {
+            None => Err(ConfigError::NoAddress),
+            Some(only) if hosts.is_empty() => Ok(Self::Host(only)),
+            Some(last) => {
+                hosts.push(last);
+                Ok(Self::Hosts(hosts))
+            }
+        }
+    }
+}
+
+/// One name or address, without brackets.
+fn host(item: &str) -> Result<String, ConfigError> {
+    let address = || item.to_owned();
+    if item.starts_with(EXEC) {
+        return Err(ConfigError::CommandInList { address: address() });
+    }
+    let bare = item
+        .strip_prefix('[')
+        .and_then(|inner| inner.strip_suffix(']'));
+    let is_v6 = |host: &str| {
+        let unzoned = host.split('%').next().unwrap_or(host);
+        unzoned.parse::<Ipv6Addr>().is_ok()
+    };
+    match bare {
+        Some(inner) if is_v6(inner) => Ok(inner.to_owned()),
+        Some(_) => Err(ConfigError::BadAddress { address: address() }),
+        // What has a colon and is no IPv6 address is meant to be host:port.
+        None if item.contains(':') && !is_v6(item) => {
+            Err(ConfigError::AddressWithPort { address: address() })
+        }
+        None if item.contains(['[', ']']) => Err(ConfigError::BadAddress { address: address() }),
+        None => Ok(item.to_owned()),
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => f.write_str(host),
+            Self::Hosts(hosts) => f.write_str(&hosts.join(",")),
+            Self::Exec(words) => write!(f, "{EXEC}{}", words.join(" ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn refused(text: &str) -> String {
+        text.parse::<Addresses>().unwrap_err().to_string()
+    }
+
+    #[track_caller]
+    fn hosts(text: &str) -> Vec<String> {
+        text.parse::<Addresses>().unwrap().hosts().to_vec()
+    }
+
+    #[test]
+    fn a_single_host_and_a_command_are_told_apart() {
+        for text in ["consul.service", "10.0.0.1", "::1", "fe80::1%eth0"] {
+            let parsed: Addresses = text.parse().unwrap();
+            assert_eq!(parsed, Addresses::Host(text.to_owned()));
+            assert_eq!(parsed.to_string(), text);
+        }
+        let command: Addresses = "exec=discover -q  addrs exec=twice".parse().unwrap();
+        assert_eq!(
+            command,
+            Addresses::Exec(
+                ["discover", "-q", "addrs", "exec=twice"]
+                    .map(String::from)
+                    .to_vec()
+            )
+        );
+        assert!(command.hosts().is_empty());
+    }
+
+    #[test]
+    fn several_hosts_are_separated_by_commas_or_white_space() {
+        let mixed = ["consul-a", "10.0.0.1", "::1", "fe80::1%eth0"];
+        for text in [
+            "consul-a,10.0.0.1,::1,fe80::1%eth0",
+            " consul-a 10.0.0.1\t[::1]\n[fe80::1%eth0] ",
+            "consul-a, 10.0.0.1,, [::1] ,fe80::1%eth0,10.0.0.1,",
+        ] {
+            assert_eq!(hosts(text), mixed, "{text:?}");
+        }
+        assert_eq!(
+            " 10.0.0.1, ".parse::<Addresses>().unwrap(),
+            Addresses::Host("10.0.0.1".into())
+        );
+        assert_eq!("a b".parse::<Addresses>().unwrap().to_string(), "a,b");
+        assert_eq!(hosts("[::1]"), ["::1"]);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_setting_to_change() {
+        for nothing in ["", "  ", ",", " , "] {
+            assert!(refused(nothing).contains("-addresses"), "{nothing:?}");
+        }
+        assert!(refused("exec=  ").contains("exec=COMMAND"));
+        for port in ["localhost:8502", "10.0.0.1:8502", "[::1]:8502", "a,b:1"] {
+            assert!(refused(port).contains("-grpc-port"), "{port:?}");
+        }
+        for bad in ["[::1", "::1]", "[consul]", "a,[10.0.0.1]", "x[y"] {
+            let error = refused(bad);
+            assert!(error.contains("-addresses"), "{bad:?}: {error}");
+        }
+        assert!(refused("a,exec=b").contains("\"exec=b\""));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_and_reads_back_the_same(text in "\\PC{0,40}") {
+            if let Ok(parsed) = text.parse::<Addresses>() {
+                prop_assert_eq!(parsed.to_string().parse::<Addresses>().unwrap(), parsed);
+            }
+        }
+
+        #[test]
+        fn lists_in_any_form_hold_their_hosts(
+            list in prop::collection::btree_set("[a-z]{1,8}|10\\.0\\.0\\.[1-9]|fd00::[1-9]", 1..6),
+            separators in prop::collection::vec(prop_oneof![Just(","), Just(" "), Just(", "), Just("\t")], 6),
+            brackets: bool,
+        ) {
+            let mut text = String::new();
+            for (host, separator) in list.iter().zip(&separators) {
+                let bracketed = brackets && host.contains(':');
+                text += &if bracketed { format!("[{host}]") } else { host.clone() };
+                text += separator;
+            }
+            prop_assert_eq!(hosts(&text), list.into_iter().collect::<Vec<_>>());
+        }
+    }
+}

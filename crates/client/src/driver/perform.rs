@@ -1,0 +1,183 @@
+//! From the machine's actions to operations, timers and what the session publishes.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Outcome, Place, Running};
+use crate::calls::{self, FeatureCheck};
+use crate::connection::{AuthenticatedChannel, Connection, Token};
+use crate::dial::Link;
+use crate::error::SessionError;
+use crate::machine::{Action, Origin};
+use crate::metrics::observe;
+use crate::resolve::resolve;
+use crate::session::SessionState;
+
+impl Running {
+    pub(super) fn perform(&mut self, action: Action) {
+        match action {
+            Action::Resolve => self.resolve(),
+            Action::Dial(server) => {
+                // Users of the connection before keep its channel.
+                self.link = None;
+                self.dialed = Some(Instant::now());
+                self.dial(server, Place::Front);
+            }
+            Action::DialBeside(server) => self.dial(server, Place::Beside),
+            Action::Login => self.login(Place::Front),
+            Action::LoginBeside => self.login(Place::Beside),
+            Action::CheckFeatures => self.check_features(),
+            Action::Adopt => self.adopt(),
+            Action::Abandon => self.abandon(),
+            Action::CancelOperation => self.operation = None,
+            Action::OpenWatch => {
+                self.watch = self.newest().map(|(link, token)| {
+                    calls::watch(AuthenticatedChannel::new(link.channel.clone(), token))
+                });
+            }
+            Action::CloseWatch => self.watch = None,
+            Action::StartTimer(delay) => {
+                tracing::trace!(target: "server-connection-manager", ?delay, "waiting");
+                self.timer = Some(Box::pin(sleep(delay)));
+            }
+            Action::PublishConnected { generation } => self.publish_connected(generation),
+            Action::PublishConnecting(error) => {
+                tracing::error!(target: "server-connection-manager", %error, "connection error");
+                self.driver.facts.failed(&error);
+                self.publish(SessionState::Connecting {
+                    last_error: Some(error),
+                });
+            }
+            Action::PublishFailed(error) => {
+                tracing::error!(target: "server-connection-manager", %error, "giving up");
+                self.driver.facts.failed(&error);
+                self.publish(SessionState::Failed(error));
+            }
+            Action::PublishClosed => self.publish(SessionState::Closed),
+            Action::RoundFailed { origin } => round_failed(origin),
+            Action::RenewalFailed(error) => self.renewal_failed(&error),
+            Action::Logout(servers) => self.logout(servers),
+            Action::Finish => self.finished = true,
+        }
+    }
+
+    pub(super) fn begin(&mut self, operation: impl Future<Output = Outcome> + Send + 'static) {
+        self.operation_started = Instant::now();
+        self.operation = Some(Box::pin(operation));
+    }
+
+    fn resolve(&mut self) {
+        tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
+        let (addresses, port) = (Arc::clone(&self.driver.addresses), self.driver.port);
+        self.begin(async move { Outcome::Resolved(resolve(&addresses, port).await) });
+    }
+
+    fn dial(&mut self, server: SocketAddr, place: Place) {
+        let dialer = Arc::clone(&self.driver.dialer);
+        let host = self.hosts.of(server);
+        self.begin(
+            async move { Outcome::Dialed(place, dialer.dial(server, host.as_deref()).await) },
+        );
+    }
+
+    fn login(&mut self, place: Place) {
+        let (Some(link), Some(login)) = (&self.link, &self.driver.login) else {
+            return;
+        };
+        let now = self.driver.clock.now();
+        let login = calls::login(link.server, link.channel.clone(), Arc::clone(login), now);
+        self.begin(async move { Outcome::LoggedIn(place, login.await) });
+    }
+
+    fn check_features(&mut self) {
+        let Some((link, token)) = self.newest() else {
+            return;
+        };
+        let login = self.driver.login.as_ref();
+        let check = FeatureCheck {
+            server: link.server,
+            channel: AuthenticatedChannel::new(link.channel.clone(), token),
+            credential: self.driver.credential,
+            auth_method: login
+                .map(|login| login.auth_method.clone())
+                .unwrap_or_default(),
+            deadline: self.driver.timing.answer,
+        };
+        self.begin(async move { Outcome::Features(calls::features(check).await) });
+    }
+
+    /// Connection and token: those that are to replace others, where there are such.
+    fn newest(&self) -> Option<(&Link, Option<&Token>)> {
+        let link = self.beside.link.as_ref().or(self.link.as_ref())?;
+        let beside = self.beside.token.as_ref().map(|(token, _)| token);
+        Some((link, beside.or(self.driver.token.as_ref())))
+    }
+
+    fn adopt(&mut self) {
+        if let Some(link) = self.beside.link.take() {
+            self.link = Some(link);
+        }
+        if let Some((token, login)) = self.beside.token.take() {
+            self.use_token(token, login);
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.beside.link = None;
+        if let Some((token, _)) = self.beside.token.take() {
+            self.discard(&token);
+            self.discard_unwanted();
+        }
+    }
+
+    fn renewal_failed(&mut self, error: &Arc<SessionError>) {
+        tracing::warn!(
+            target: "server-connection-manager",
+            %error,
+            "the connection or its ACL token could not be replaced; going on with the present one"
+        );
+        self.driver.facts.failed(error);
+    }
+
+    fn publish_connected(&mut self, generation: u64) {
+        let Some(link) = &self.link else { return };
+        if let Some(dialed) = self.dialed.take() {
+            observe(&self.driver.metrics.connect, dialed.elapsed());
+        }
+        let address = link.server;
+        tracing::info!(target: "server-connection-manager", %address, "connected to Consul server");
+        let connection = Connection::new(
+            generation,
+            address,
+            link.channel.clone(),
+            self.driver.token.as_ref(),
+        );
+        self.publish(SessionState::Connected(connection));
+        self.generation = Some(generation);
+        self.discard_unwanted();
+    }
+
+    fn publish(&mut self, state: SessionState) {
+        self.generation = None;
+        self.driver
+            .metrics
+            .connected(matches!(state, SessionState::Connected(_)));
+        self.driver.state.send_replace(state);
+    }
+}
+
+fn round_failed(origin: Origin) {
+    match origin {
+        Origin::Configured => {
+            tracing::debug!(target: "server-connection-manager", "no server can be used; backing off");
+        }
+        Origin::Watch => tracing::warn!(
+            target: "server-connection-manager",
+            "none of the servers in the servers' own list can be used; going back to -addresses. If the list \
+             holds addresses that cannot be reached from here, set -server-watch-disabled"
+        ),
+    }
+}

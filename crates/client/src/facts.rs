@@ -1,0 +1,251 @@
+//! What a session tells of itself, for people who ask why it is not connected.
+//!
+//! Nothing is decided by it, and it holds no secret.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::error::SessionError;
+use crate::machine::{State, View};
+
+/// What a session is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Looking up the configured addresses.
+    Finding,
+    /// Connecting to a server.
+    Dialing,
+    /// Logging in.
+    LoggingIn,
+    /// Asking a server for its features, which also proves the token.
+    Checking,
+    /// Connected.
+    Connected,
+    /// Waiting before the next attempt.
+    Waiting,
+    /// Over: only a change of the settings can help.
+    Failed,
+    /// Closed by its owner, perhaps still logging out.
+    Closed,
+}
+
+impl Stage {
+    /// One word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Finding => "finding",
+            Self::Dialing => "dialing",
+            Self::LoggingIn => "logging-in",
+            Self::Checking => "checking",
+            Self::Connected => "connected",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+            Self::Closed => "closed",
+        }
+    }
+
+    fn of(state: State) -> (Self, Option<SocketAddr>) {
+        match state {
+            State::Idle | State::Resolving => (Self::Finding, None),
+            State::Dialing(server) => (Self::Dialing, Some(server)),
+            State::LoggingIn(server) => (Self::LoggingIn, Some(server)),
+            State::CheckingFeatures(server) => (Self::Checking, Some(server)),
+            State::Connected { held, .. } => (Self::Connected, Some(held.server)),
+            State::BackingOff(_) => (Self::Waiting, None),
+            State::Failed => (Self::Failed, None),
+            State::LoggingOut { .. } | State::Closed => (Self::Closed, None),
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A server that a session knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownServer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether only the servers' own list names it, and not the configured addresses.
+    pub only_listed: bool,
+}
+
+/// What went wrong last. It may have been repaired since.
+#[derive(Clone, Debug)]
+pub struct LastError {
+    /// What went wrong.
+    pub error: Arc<SessionError>,
+    /// The gRPC status code; `None` when no server was involved.
+    pub code: Option<Code>,
+    /// How long ago.
+    pub age: Duration,
+}
+
+/// How a session stands at a moment.
+#[derive(Clone, Debug)]
+pub struct SessionSnapshot {
+    /// What it is doing.
+    pub stage: Stage,
+    /// Since when.
+    pub stage_age: Duration,
+    /// The server that it is doing this with.
+    pub server: Option<SocketAddr>,
+    /// How many connections there have been; see [`Connection`](crate::Connection::generation).
+    pub generation: u64,
+    /// How many servers were dialled for the present connection, or since the last one was lost.
+    pub attempts: u64,
+    /// How long ago the connected server last said something to the session itself.
+    pub heard: Option<Duration>,
+    /// What went wrong last.
+    pub last_error: Option<LastError>,
+    /// Public name of the token, when it came from a login.
+    pub accessor_id: Option<Arc<str>>,
+    /// Age of the token, when it came from a login.
+    pub token_age: Option<Duration>,
+    /// In what time the token will be replaced, where its lifetime is known.
+    pub token_renewal: Option<Duration>,
+    /// How many logins have succeeded.
+    pub logins: u64,
+    /// When the bearer token expires by its own claim.
+    pub bearer_expires: Option<SystemTime>,
+    /// When the client certificate expires.
+    pub client_certificate_expires: Option<SystemTime>,
+    /// All servers that are known.
+    pub servers: Vec<KnownServer>,
+}
+
+/// Where the driver notes what it sees.
+pub(crate) struct Facts {
+    started: Instant,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    view: View,
+    stage_since: Instant,
+    heard: Option<Instant>,
+    last_error: Option<(Arc<SessionError>, Instant)>,
+    token: Option<(Option<Arc<str>>, Instant)>,
+    logins: u64,
+    bearer_expires: Option<SystemTime>,
+    client_certificate_expires: Option<SystemTime>,
+}
+
+impl Facts {
+    pub(crate) fn new() -> Self {
+        let started = Instant::now();
+        let known = Known {
+            view: View {
+                state: State::Idle,
+                generation: 0,
+                attempts: 0,
+                servers: Vec::new(),
+                token_renewal: None,
+            },
+            stage_since: started,
+            heard: None,
+            last_error: None,
+            token: None,
+            logins: 0,
+            bearer_expires: None,
+            client_certificate_expires: None,
+        };
+        Self {
+            started,
+            known: Mutex::new(known),
+        }
+    }
+
+    /// When the session started; the machine's time counts from here.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(crate) fn stands(&self, view: View) {
+        let mut known = self.known();
+        if Stage::of(known.view.state) != Stage::of(view.state) {
+            known.stage_since = Instant::now();
+        }
+        known.view = view;
+    }
+
+    pub(crate) fn heard(&self) {
+        self.known().heard = Some(Instant::now());
+    }
+
+    pub(crate) fn failed(&self, error: &Arc<SessionError>) {
+        self.known().last_error = Some((Arc::clone(error), Instant::now()));
+    }
+
+    pub(crate) fn logged_in(&self, bearer_expires: Option<SystemTime>) {
+        let mut known = self.known();
+        known.logins += 1;
+        known.bearer_expires = bearer_expires;
+    }
+
+    /// The token in use, since `login`; `None` when there is none (any more).
+    pub(crate) fn token(&self, token: Option<(Option<Arc<str>>, Instant)>) {
+        self.known().token = token;
+    }
+
+    pub(crate) fn bearer_expires(&self, expires: Option<SystemTime>) {
+        self.known().bearer_expires = expires;
+    }
+
+    pub(crate) fn client_certificate_expires(&self, expires: Option<SystemTime>) {
+        self.known().client_certificate_expires = expires;
+    }
+
+    pub(crate) fn snapshot(&self) -> SessionSnapshot {
+        let known = self.known();
+        let (stage, server) = Stage::of(known.view.state);
+        let last_error = known.last_error.as_ref().map(|(error, at)| LastError {
+            error: Arc::clone(error),
+            code: error.code(),
+            age: at.elapsed(),
+        });
+        let (accessor_id, token_age) = match &known.token {
+            Some((accessor, login)) => (accessor.clone(), Some(login.elapsed())),
+            None => (None, None),
+        };
+        let now = self.started.elapsed();
+        let servers = known.view.servers.iter();
+        SessionSnapshot {
+            stage,
+            stage_age: known.stage_since.elapsed(),
+            server,
+            generation: known.view.generation,
+            attempts: known.view.attempts,
+            heard: known
+                .heard
+                .filter(|_| stage == Stage::Connected)
+                .map(|at| at.elapsed()),
+            last_error,
+            accessor_id,
+            token_age,
+            token_renewal: known.view.token_renewal.map(|at| at.saturating_sub(now)),
+            logins: known.logins,
+            bearer_expires: known.bearer_expires,
+            client_certificate_expires: known.client_certificate_expires,
+            servers: servers
+                .map(|(address, only_listed)| KnownServer {
+                    address: *address,
+                    only_listed: *only_listed,
+                })
+                .collect(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

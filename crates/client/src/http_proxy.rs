@@ -1,0 +1,323 @@
+//! An HTTP proxy on the way to servers: who is reached through it, and the tunnel.
+//!
+//! The values of the environment's variables are passed in; nothing is read here. The proxy itself
+//! is spoken to without TLS.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+
+use http::header::{HOST, PROXY_AUTHORIZATION};
+use http::{HeaderValue, Method, Request, Uri};
+use hyper::client::conn::http1;
+use hyper::upgrade::Upgraded;
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// Port of a proxy whose URL names none.
+const PORT: u16 = 80;
+
+/// An HTTP proxy, and who is reached without it.
+///
+/// Servers on loopback addresses never are. `NO_PROXY` is compared with a server's IP address and
+/// with the host that led to it: an address, a network (`10.0.0.0/8`), a domain with what is below
+/// it (`example.com`, `.example.com` and `*.example.com` are the same), each with or without a
+/// port, or `*` for everybody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpProxy {
+    url: String,
+    except: String,
+}
+
+impl HttpProxy {
+    /// From the values of `HTTPS_PROXY` and `NO_PROXY`; `None` when the first is empty. A proxy
+    /// that cannot be used is an error of the connections that need it, not of those that do not.
+    #[must_use]
+    pub fn new(https_proxy: &str, no_proxy: &str) -> Option<Self> {
+        let url = https_proxy.trim();
+        (!url.is_empty()).then(|| Self {
+            url: url.to_owned(),
+            except: no_proxy.to_owned(),
+        })
+    }
+}
+
+impl fmt::Debug for HttpProxy {
+    /// Without the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpProxy")
+            .field("except", &self.except)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The way to servers of one port.
+pub(crate) struct Routes {
+    via: Result<Via, String>,
+    exceptions: Matcher,
+    /// Nobody is reached through the proxy.
+    unused: bool,
+}
+
+/// The proxy that leads to a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Via {
+    proxy: Uri,
+    authorization: Option<HeaderValue>,
+}
+
+impl Routes {
+    pub(crate) fn new(proxy: &HttpProxy, port: u16) -> Self {
+        let entries: Vec<&str> = proxy
+            .except
+            .split(',')
+            .filter_map(|entry| except(entry.trim(), port))
+            .collect();
+        Self {
+            via: via(&proxy.url),
+            unused: entries.contains(&"*"),
+            // Who is not intercepted by any proxy is an exception.
+            exceptions: Matcher::builder()
+                .https("http://proxy")
+                .no(entries.join(","))
+                .build(),
+        }
+    }
+
+    /// The proxy that leads to a server; `None` when it is reached directly.
+    ///
+    /// # Errors
+    ///
+    /// When it must be reached through the proxy, and that is none that can be used.
+    pub(crate) fn to(
+        &self,
+        server: SocketAddr,
+        host: Option<&str>,
+    ) -> Result<Option<&Via>, String> {
+        let ip = server.ip().to_canonical();
+        let address = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let excepted = |name: &str| {
+            let uri = format!("https://{name}/").parse::<Uri>();
+            uri.is_ok_and(|uri| self.exceptions.intercept(&uri).is_none())
+        };
+        if self.unused || ip.is_loopback() || excepted(&address) || host.is_some_and(excepted) {
+            return Ok(None);
+        }
+        match &self.via {
+            Ok(via) => Ok(Some(via)),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+}
+
+fn via(url: &str) -> Result<Via, String> {
+    let anybody = Uri::from_static("https://192.0.2.1/");
+    let Some(via) = Matcher::builder().https(url).build().intercept(&anybody) else {
+        return Err("HTTPS_PROXY is not the URL of a proxy: write http://HOST:PORT".to_owned());
+    };
+    match via.uri().scheme_str() {
+        Some("http") => Ok(Via {
+            proxy: via.uri().clone(),
+            authorization: via.basic_auth().cloned(),
+        }),
+        scheme => Err(format!(
+            "HTTPS_PROXY names a proxy of the kind {:?}, and only http:// is possible; write the servers into \
+             NO_PROXY to reach them directly",
+            scheme.unwrap_or_default()
+        )),
+    }
+}
+
+/// An entry of `NO_PROXY` as the library reads it; `None` for one about another port.
+fn except(entry: &str, port: u16) -> Option<&str> {
+    let (host, wanted) = match entry.rsplit_once(':') {
+        // More than one colon without brackets is an IPv6 address.
+        Some((host, wanted)) if !host.contains(':') || host.ends_with(']') => (host, Some(wanted)),
+        _ => (entry, None),
+    };
+    if wanted.is_some_and(|wanted| wanted.parse() != Ok(port)) {
+        return None;
+    }
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    let host = host
+        .strip_prefix('*')
+        .filter(|rest| rest.starts_with('.'))
+        .unwrap_or(host);
+    (!host.is_empty()).then_some(host)
+}
+
+impl Via {
+    /// Host and port of the proxy.
+    pub(crate) fn authority(&self) -> (&str, u16) {
+        let host = self.proxy.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        (host, self.proxy.port_u16().unwrap_or(PORT))
+    }
+
+    /// Asks the proxy, over a connection to it, for a tunnel to the server.
+    pub(crate) async fn tunnel(
+        &self,
+        stream: TcpStream,
+        server: SocketAddr,
+    ) -> io::Result<TokioIo<Upgraded>> {
+        let server = SocketAddr::new(server.ip(), server.port()).to_string();
+        let mut request = Request::builder()
+            .method(Method::CONNECT)
+            .uri(&server)
+            .header(HOST, &server);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(PROXY_AUTHORIZATION, authorization);
+        }
+        let request = request.body(String::new()).map_err(io::Error::other)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        let exchange = async move {
+            let response = sender
+                .send_request(request)
+                .await
+                .map_err(io::Error::other)?;
+            if !response.status().is_success() {
+                let status = response.status();
+                return Err(io::Error::other(format!(
+                    "it answers CONNECT with {status}"
+                )));
+            }
+            hyper::upgrade::on(response).await.map_err(io::Error::other)
+        };
+        let (mut exchange, connection) = (pin!(exchange), pin!(connection.with_upgrades()));
+        let upgraded = tokio::select! {
+            biased;
+            upgraded = &mut exchange => upgraded,
+            // Its outcome is the exchange's as well.
+            _ = connection => exchange.await,
+        };
+        upgraded.map(TokioIo::new)
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, port) = self.authority();
+        write!(f, "the proxy {host}:{port} (HTTPS_PROXY)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: u16 = 8502;
+
+    fn routes(proxy: &str, except: &str) -> Routes {
+        Routes::new(&HttpProxy::new(proxy, except).unwrap(), PORT)
+    }
+
+    #[track_caller]
+    fn through(routes: &Routes, ip: &str, host: Option<&str>) -> bool {
+        let server = SocketAddr::new(ip.parse().unwrap(), PORT);
+        routes.to(server, host).unwrap().is_some()
+    }
+
+    #[test]
+    fn loopback_is_never_proxied_and_others_are() {
+        assert!(HttpProxy::new("  ", "").is_none());
+        let routes = routes("http://proxy:3128", "");
+        for ip in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(!through(&routes, ip, None), "{ip}");
+        }
+        for ip in ["10.0.0.1", "fd00::1"] {
+            assert!(through(&routes, ip, Some("consul.example")), "{ip}");
+        }
+    }
+
+    #[test]
+    fn exceptions_are_addresses_networks_domains_and_ports() {
+        let cases = [
+            ("10.0.0.1", "10.0.0.1", None, false),
+            ("10.0.0.1", "10.0.0.2", None, true),
+            ("10.0.0.0/8, 192.168.0.0/16", "192.168.3.4", None, false),
+            ("10.0.0.0/8", "11.0.0.1", None, true),
+            ("fd00::/8", "fd12::1", None, false),
+            ("[fd12::1]", "fd12::1", None, false),
+            ("[fd12::1]:8502", "fd12::1", None, false),
+            ("fd12::1", "fd12::2", None, true),
+            ("10.0.0.1:8502", "10.0.0.1", None, false),
+            ("10.0.0.1:9999", "10.0.0.1", None, true),
+            ("*", "10.0.0.1", None, false),
+            (" , ,", "10.0.0.1", None, true),
+            ("consul.example", "10.0.0.1", Some("consul.example"), false),
+            ("example", "10.0.0.1", Some("consul.example"), false),
+            (".example", "10.0.0.1", Some("consul.example"), false),
+            ("*.example", "10.0.0.1", Some("consul.example"), false),
+            (
+                "consul.example:8502",
+                "10.0.0.1",
+                Some("consul.example"),
+                false,
+            ),
+            ("sul.example", "10.0.0.1", Some("consul.example"), true),
+            ("consul.example", "10.0.0.1", Some("10.0.0.1"), true),
+        ];
+        for (except, ip, host, wanted) in cases {
+            let routes = routes("http://proxy:3128", except);
+            assert_eq!(
+                through(&routes, ip, host),
+                wanted,
+                "{except} for {ip} {host:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_proxy_is_a_url_or_a_host_with_a_port() {
+        for (url, host, port) in [
+            ("http://proxy:3128", "proxy", 3128),
+            ("proxy:3128", "proxy", 3128),
+            ("http://proxy", "proxy", 80),
+            ("http://[fd00::1]:3128/", "fd00::1", 3128),
+        ] {
+            let via = via(url).unwrap();
+            assert_eq!(via.authority(), (host, port), "{url}");
+            assert!(via.authorization.is_none());
+        }
+        let with_user = via("http://user:secret@proxy:3128").unwrap();
+        assert_eq!(
+            with_user.authorization.as_ref().unwrap(),
+            "Basic dXNlcjpzZWNyZXQ="
+        );
+        assert!(
+            !format!("{with_user:?} {with_user}").contains("secret"),
+            "{with_user:?}"
+        );
+        assert!(via("https://proxy:3128").unwrap_err().contains("http://"));
+        assert!(via("socks5://proxy:3128").unwrap_err().contains("NO_PROXY"));
+        for unusable in ["ftp://proxy:21", "http://", "no url"] {
+            assert!(
+                via(unusable).unwrap_err().contains("HTTPS_PROXY"),
+                "{unusable}"
+            );
+        }
+        let proxy = HttpProxy::new("http://user:secret@proxy", "x").unwrap();
+        assert!(!format!("{proxy:?}").contains("secret"));
+    }
+
+    #[test]
+    fn an_unusable_proxy_is_no_matter_to_those_that_do_not_need_it() {
+        assert!(!through(
+            &routes("https://proxy:1", "10.0.0.0/8"),
+            "10.0.0.1",
+            None
+        ));
+        assert!(!through(&routes("no url", ""), "127.0.0.1", None));
+        assert!(!through(&routes("no url", "*"), "10.0.0.1", None));
+    }
+}

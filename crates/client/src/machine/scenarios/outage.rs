@@ -1,0 +1,175 @@
+//! All servers away for minutes, with tokio's clock paused: what a driver would do, without IO.
+
+use tokio::time::{Instant, sleep_until};
+
+use super::*;
+
+/// How servers are away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Away {
+    /// Connections break and are refused.
+    Refusing,
+    /// Nothing answers, and nothing breaks.
+    Silent,
+}
+
+const SERVERS: u8 = 3;
+const FROM: Duration = Duration::from_secs(100);
+const UNTIL: Duration = Duration::from_secs(700);
+const DIAL: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(10);
+
+struct Network {
+    machine: Machine,
+    away: Away,
+    started: Instant,
+    operation: Option<(Instant, Action)>,
+    timer: Option<Instant>,
+    dials: Vec<Duration>,
+    /// When the session said that it is connected, and that it is not.
+    connected: Vec<Duration>,
+    lost: Vec<Duration>,
+}
+
+impl Network {
+    fn new(away: Away, mut seed: u64) -> Self {
+        let random = move || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as f64 / f64::from(1_u32 << 31)
+        };
+        Self {
+            machine: Machine::new(SETTINGS, Box::new(random)),
+            away,
+            started: Instant::now(),
+            operation: None,
+            timer: None,
+            dials: Vec::new(),
+            connected: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        (FROM..UNTIL).contains(&self.started.elapsed())
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = self.started.elapsed();
+        for action in self.machine.handle(now, event) {
+            let silent = self.is_away() && self.away == Away::Silent;
+            let takes = match action {
+                Action::Resolve => Duration::ZERO,
+                Action::Dial(_) => {
+                    self.dials.push(now);
+                    if silent { DIAL } else { Duration::ZERO }
+                }
+                Action::CheckFeatures if silent => ANSWER,
+                Action::CheckFeatures => Duration::ZERO,
+                Action::CancelOperation => {
+                    self.operation = None;
+                    continue;
+                }
+                Action::StartTimer(delay) => {
+                    self.timer = Some(Instant::now() + delay);
+                    continue;
+                }
+                Action::PublishConnected { .. } => {
+                    self.connected.push(now);
+                    continue;
+                }
+                Action::PublishConnecting(_) => {
+                    if self.connected.len() > self.lost.len() {
+                        self.lost.push(now);
+                    }
+                    continue;
+                }
+                Action::PublishFailed(error) => panic!("{error}"),
+                _ => continue,
+            };
+            assert!(self.operation.is_none());
+            self.operation = Some((Instant::now() + takes, action));
+        }
+    }
+
+    /// Runs until then.
+    async fn live(&mut self, end: Duration) {
+        let end = self.started + end;
+        loop {
+            let operation = self.operation.as_ref().map(|(due, _)| *due);
+            let next = operation.into_iter().chain(self.timer).min().unwrap_or(end);
+            if next >= end {
+                sleep_until(end).await;
+                return;
+            }
+            sleep_until(next).await;
+            let down = self.is_away();
+            let refused = || failure(FailureKind::Server);
+            let event = match self.operation.take_if(|(due, _)| *due <= Instant::now()) {
+                Some((_, Action::Resolve)) => {
+                    Event::Resolved(Ok((1..=SERVERS).map(server).collect()))
+                }
+                Some((_, Action::Dial(_))) if down => Event::Dialed(Err(refused())),
+                Some((_, Action::Dial(_))) => Event::Dialed(Ok(())),
+                Some((_, _)) if down => Event::Features(Err(refused())),
+                Some((_, _)) => Event::Features(Ok(FEATURES)),
+                None => {
+                    self.timer = None;
+                    Event::Timer
+                }
+            };
+            self.happen(event);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
+    for away in [Away::Refusing, Away::Silent] {
+        for seed in 0..50 {
+            let mut network = Network::new(away, seed);
+            network.happen(Event::Start);
+            network.live(FROM).await;
+            assert_eq!(
+                (network.connected.len(), network.dials.len()),
+                (1, 1),
+                "{away:?} {seed}"
+            );
+            if away == Away::Refusing {
+                network.happen(Event::CallFailed {
+                    generation: 1,
+                    failure: failure(FailureKind::Server),
+                });
+            }
+            network.live(UNTIL + Duration::from_secs(300)).await;
+            let [lost] = network.lost.as_slice() else {
+                panic!("{:?}", network.lost)
+            };
+            let noticed = *lost - FROM;
+            assert!(
+                noticed <= SILENCE.mul_f64(1.25) + ANSWER,
+                "{away:?} {seed}: noticed after {noticed:?}"
+            );
+            let [_, back] = network.connected.as_slice() else {
+                panic!("{:?}", network.connected)
+            };
+            let over = *back - UNTIL;
+            // The longest delay, and a round that was under way.
+            let longest = Duration::from_secs(90) + u32::from(SERVERS) * (DIAL + FAILOVER);
+            assert!(over <= longest, "{away:?} {seed}: connected after {over:?}");
+            let during = network
+                .dials
+                .iter()
+                .filter(|at| (FROM..UNTIL).contains(*at))
+                .count();
+            assert!(
+                during < 40 * usize::from(SERVERS),
+                "{away:?} {seed}: {during} dials"
+            );
+            // Every known server is tried, round after round.
+            assert!(
+                during >= 8 * usize::from(SERVERS),
+                "{away:?} {seed}: {during} dials"
+            );
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Every kind of failure at every stage, and what follows.
+
+use super::super::event::{Held, Step};
+use super::*;
+
+/// Where a failure happens. The first group is before the first connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    FirstDial,
+    FirstLogin,
+    FirstCheck,
+    Watch,
+    Probe,
+    Poll,
+    ReportedCall,
+    LaterDial,
+    LaterLogin,
+    LaterCheck,
+    ReplacingDial,
+    ReplacingCheck,
+    ReplacingLogin,
+    ReplacingProof,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Follows {
+    /// The session is over.
+    Over,
+    /// The next server is dialled after a moment.
+    NextServer,
+    /// The same server is asked again whether it accepts the token.
+    AskAgain,
+    /// The same server is asked for another token.
+    LoginAgain,
+    /// The connection stays in use.
+    Stay,
+}
+
+const STAGES: [Stage; 14] = [
+    Stage::FirstDial,
+    Stage::FirstLogin,
+    Stage::FirstCheck,
+    Stage::Watch,
+    Stage::Probe,
+    Stage::Poll,
+    Stage::ReportedCall,
+    Stage::LaterDial,
+    Stage::LaterLogin,
+    Stage::LaterCheck,
+    Stage::ReplacingDial,
+    Stage::ReplacingCheck,
+    Stage::ReplacingLogin,
+    Stage::ReplacingProof,
+];
+
+const KINDS: [FailureKind; 5] = [
+    FailureKind::Untrusted,
+    FailureKind::Rejected,
+    FailureKind::Invalid,
+    FailureKind::Unsupported,
+    FailureKind::Server,
+];
+
+/// The rules, in one place.
+fn rule(stage: Stage, kind: FailureKind, credential: Credential) -> Follows {
+    use FailureKind::{Invalid, Rejected, Unsupported};
+    let login = credential == Credential::Login;
+    match (stage, kind) {
+        (Stage::FirstLogin, Invalid) => Follows::Over,
+        (Stage::FirstLogin, Rejected) => Follows::LoginAgain,
+        // A proxy carries traffic: what was wrong with the login may be repaired.
+        (Stage::LaterLogin, Invalid | Rejected) => Follows::LoginAgain,
+        (Stage::Watch, Unsupported) => Follows::Stay,
+        (Stage::ReplacingDial | Stage::ReplacingLogin | Stage::ReplacingProof, _) => Follows::Stay,
+        (Stage::ReplacingCheck, kind) if kind != Rejected => Follows::Stay,
+        // A token is given up only when it was rejected several times.
+        (
+            Stage::FirstCheck
+            | Stage::LaterCheck
+            | Stage::Watch
+            | Stage::Probe
+            | Stage::Poll
+            | Stage::ReportedCall
+            | Stage::ReplacingCheck,
+            Rejected,
+        ) if login => Follows::AskAgain,
+        _ => Follows::NextServer,
+    }
+}
+
+/// A session in the middle of this stage; `None` where there is no such stage.
+fn reach(stage: Stage, credential: Credential) -> Option<Story> {
+    let login = credential == Credential::Login;
+    let watch = stage != Stage::Poll;
+    let settings = Settings {
+        credential,
+        watch,
+        ..SETTINGS
+    };
+    let mut story = Story::with(settings, 2);
+    if matches!(
+        stage,
+        Stage::FirstLogin | Stage::LaterLogin | Stage::ReplacingLogin | Stage::ReplacingProof
+    ) && !login
+    {
+        return None;
+    }
+    match stage {
+        Stage::FirstDial => return Some(story),
+        Stage::FirstLogin => {
+            story.event(Event::Dialed(Ok(())));
+            return Some(story);
+        }
+        Stage::FirstCheck => {
+            story.event(Event::Dialed(Ok(())));
+            if login {
+                story.event(Event::LoggedIn(Ok(()))).timer();
+            }
+            return Some(story);
+        }
+        _ => story.connect(),
+    };
+    let State::Connected {
+        held: Held { server: used, .. },
+        ..
+    } = story.machine.state
+    else {
+        panic!("{:?}", story.machine.state);
+    };
+    go_on(&mut story, stage, used);
+    Some(story)
+}
+
+/// From being connected to this server.
+fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
+    let lost = |kind| Event::CallFailed {
+        generation: 1,
+        failure: failure(kind),
+    };
+    match stage {
+        Stage::Probe | Stage::Poll => {
+            story
+                .timer()
+                .did(|action| matches!(action, Action::CheckFeatures));
+        }
+        Stage::ReportedCall => story.now += CALM,
+        Stage::LaterDial | Stage::LaterCheck => {
+            story.event(lost(FailureKind::Server)).timer();
+            story.event(Event::Servers(vec![used]));
+            if stage == Stage::LaterCheck {
+                story.event(Event::Dialed(Ok(())));
+            }
+            // There is somewhere to go.
+            story.machine.round.clear();
+        }
+        Stage::LaterLogin => {
+            story.now += CALM;
+            story.event(lost(FailureKind::Rejected));
+            while story.machine.state != State::LoggingIn(used) {
+                story
+                    .event(Event::Features(Err(failure(FailureKind::Rejected))))
+                    .timer();
+            }
+        }
+        Stage::ReplacingDial | Stage::ReplacingCheck => {
+            story
+                .event(Event::FilesChanged {
+                    tls: true,
+                    bearer: false,
+                })
+                .timer();
+            if stage == Stage::ReplacingCheck {
+                story.event(Event::Dialed(Ok(())));
+            }
+        }
+        Stage::ReplacingLogin | Stage::ReplacingProof => {
+            story.machine.token.renewal = Some(story.now);
+            story.event(Event::Servers(vec![used])).timer();
+            story.did(|action| matches!(action, Action::LoginBeside));
+            if stage == Stage::ReplacingProof {
+                story.event(Event::LoggedIn(Ok(()))).timer();
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fail(story: &mut Story, stage: Stage, kind: FailureKind) -> Follows {
+    let failure = failure(kind);
+    let event = match stage {
+        Stage::FirstDial | Stage::LaterDial | Stage::ReplacingDial => Event::Dialed(Err(failure)),
+        Stage::FirstLogin | Stage::LaterLogin | Stage::ReplacingLogin => {
+            Event::LoggedIn(Err(failure))
+        }
+        Stage::Watch => Event::WatchEnded(failure),
+        Stage::ReportedCall => Event::CallFailed {
+            generation: 1,
+            failure,
+        },
+        _ => Event::Features(Err(failure)),
+    };
+    story.event(event);
+    match story.machine.state {
+        State::Failed => Follows::Over,
+        State::BackingOff(Then::Dial | Then::Resolve) => Follows::NextServer,
+        State::BackingOff(Then::CheckFeatures(_)) | State::CheckingFeatures(_) => Follows::AskAgain,
+        State::BackingOff(Then::Login(_)) => Follows::LoginAgain,
+        State::Connected { .. } => Follows::Stay,
+        state => panic!("{state:?}"),
+    }
+}
+
+#[test]
+fn every_kind_of_failure_at_every_stage_has_its_consequence() {
+    let mut rows = 0;
+    for credential in [Credential::None, Credential::Static, Credential::Login] {
+        for stage in STAGES {
+            for kind in KINDS {
+                let Some(mut story) = reach(stage, credential) else {
+                    continue;
+                };
+                let follows = fail(&mut story, stage, kind);
+                let row = format!("{kind:?} at {stage:?} with {credential:?}");
+                assert_eq!(follows, rule(stage, kind, credential), "{row}");
+                rows += 1;
+                if follows != Follows::Over && follows != Follows::Stay {
+                    story.heal(&row);
+                }
+            }
+        }
+    }
+    assert_eq!(rows, 5 * (10 + 10 + 14));
+}
+
+#[test]
+fn a_failed_replacement_is_repeated_later() {
+    for stage in [
+        Stage::ReplacingDial,
+        Stage::ReplacingCheck,
+        Stage::ReplacingLogin,
+    ] {
+        let mut story = reach(stage, Credential::Login).unwrap();
+        fail(&mut story, stage, FailureKind::Server);
+        story.did(|action| matches!(action, Action::RenewalFailed(_)));
+        story.did(|action| matches!(action, Action::OpenWatch));
+        assert_eq!(story.delay(), Duration::from_secs(15), "{stage:?}");
+        story.timer();
+        let State::Connected {
+            link: Link::Renewing(step),
+            ..
+        } = story.machine.state
+        else {
+            panic!("{:?}", story.machine.state);
+        };
+        let wanted = if stage == Stage::ReplacingLogin {
+            Step::LoggingIn
+        } else {
+            Step::Dialing
+        };
+        assert_eq!(step, wanted);
+    }
+}

@@ -1,0 +1,283 @@
+//! TLS towards servers: the files it is made from, the name that is verified, the handshake.
+//!
+//! Files are looked at when they are asked for, never by a task of its own.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use legate_identity::CertificateInfo;
+use legate_identity::tls::{ClientTls, TlsError, client_config, server_name};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Largest number of entries of a directory that tell whether it has changed.
+const ENTRIES: usize = 1024;
+
+/// Which name a server's certificate must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// This one, whatever led to the server.
+    Given(String),
+    /// The host that led to the server; the first of these for a server of unknown origin.
+    OfHost(Vec<String>),
+    /// None: nothing is verified.
+    Unverified,
+}
+
+/// TLS settings as they were last read.
+pub(crate) struct Tls {
+    options: ClientTls,
+    name: Name,
+    loaded: Mutex<Loaded>,
+}
+
+struct Loaded {
+    config: Arc<ClientConfig>,
+    /// The files when they were read.
+    mark: Mark,
+    /// Files that could not be used; told once.
+    unusable: Option<Mark>,
+    certificate_expires: Option<SystemTime>,
+}
+
+impl Tls {
+    /// Reads the files for the first time.
+    pub(crate) fn new(options: ClientTls, name: Name) -> Result<Self, TlsError> {
+        match &name {
+            Name::Given(name) => drop(server_name(name)?),
+            Name::OfHost(hosts) => {
+                for host in hosts {
+                    server_name(host)?;
+                }
+            }
+            Name::Unverified => {}
+        }
+        // The mark first: a change in between is then noticed, not missed.
+        let mark = Mark::of(files(&options));
+        let loaded = Loaded {
+            config: client_config(&options)?,
+            mark,
+            unusable: None,
+            certificate_expires: certificate_expires(&options),
+        };
+        Ok(Self {
+            options,
+            name,
+            loaded: Mutex::new(loaded),
+        })
+    }
+
+    /// Whether there are files that may change.
+    pub(crate) fn has_files(&self) -> bool {
+        self.options.ca.is_some() || self.options.client_cert.is_some()
+    }
+
+    /// Whether usable files have changed since the last connection was made with them.
+    pub(crate) fn has_changed(&self) -> bool {
+        let mark = Mark::of(files(&self.options));
+        let mut loaded = self.loaded();
+        mark != loaded.mark && self.reload(&mut loaded, mark)
+    }
+
+    /// When the client certificate expires; `None` without one.
+    pub(crate) fn certificate_expires(&self) -> Option<SystemTime> {
+        self.loaded().certificate_expires
+    }
+
+    /// The name of a server: what its certificate must have, and what it is called in requests.
+    pub(crate) fn name(&self, host: Option<&str>) -> Option<String> {
+        match (&self.name, host) {
+            (Name::Given(name), _) => Some(name.clone()),
+            (Name::OfHost(_), Some(host)) => Some(crate::config::without_zone(host).to_owned()),
+            (Name::OfHost(hosts), None) => hosts.first().cloned(),
+            (Name::Unverified, _) => None,
+        }
+    }
+
+    pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        server: SocketAddr,
+        host: Option<&str>,
+        stream: S,
+    ) -> io::Result<TlsStream<S>> {
+        let name = match self.name(host) {
+            Some(name) => server_name(&name).map_err(io::Error::other)?,
+            // Nothing is verified, and for an IP address no name is sent.
+            None => ServerName::IpAddress(server.ip().into()),
+        };
+        let config = self.current();
+        TlsConnector::from(config).connect(name, stream).await
+    }
+
+    /// The current settings. Files are few and small, and connections are rare, so they are read
+    /// in place.
+    fn current(&self) -> Arc<ClientConfig> {
+        let mut loaded = self.loaded();
+        if self.has_files() {
+            let mark = Mark::of(files(&self.options));
+            self.reload(&mut loaded, mark);
+        }
+        Arc::clone(&loaded.config)
+    }
+
+    fn reload(&self, loaded: &mut Loaded, mark: Mark) -> bool {
+        match client_config(&self.options) {
+            Ok(config) => {
+                loaded.config = config;
+                loaded.mark = mark;
+                loaded.unusable = None;
+                loaded.certificate_expires = certificate_expires(&self.options);
+                true
+            }
+            Err(error) => {
+                // Certificate and key are often replaced one after the other.
+                if loaded.unusable.as_ref() != Some(&mark) {
+                    tracing::warn!(
+                        target: "server-connection-manager",
+                        %error,
+                        "TLS files cannot be read again; going on with what they held before"
+                    );
+                    loaded.unusable = Some(mark);
+                }
+                false
+            }
+        }
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn files(options: &ClientTls) -> impl Iterator<Item = &Path> {
+    let certificate = options.client_cert.iter();
+    let pair = certificate.flat_map(|(certificate, key)| [certificate.as_path(), key.as_path()]);
+    options.ca.as_deref().into_iter().chain(pair)
+}
+
+fn certificate_expires(options: &ClientTls) -> Option<SystemTime> {
+    let (certificate, _) = options.client_cert.as_ref()?;
+    let pem = fs::read_to_string(certificate).ok()?;
+    Some(CertificateInfo::from_pem(&pem).ok()?.not_after)
+}
+
+/// What tells whether files have changed, without reading them. Links are followed, because that
+/// is where mounted secrets change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(Vec<(PathBuf, Option<FileMark>)>);
+
+/// Time of the last change in seconds and nanoseconds, inode, length.
+type FileMark = (i64, i64, u64, u64);
+
+impl Mark {
+    /// Files, and directories with what is directly in them.
+    pub(crate) fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let mut marks = Vec::new();
+        for path in paths {
+            marks.push(mark(path.to_owned()));
+            let Ok(entries) = fs::read_dir(path) else {
+                continue;
+            };
+            let mut entries: Vec<PathBuf> = entries
+                .flatten()
+                .take(ENTRIES)
+                .map(|entry| entry.path())
+                .collect();
+            entries.sort();
+            marks.extend(entries.into_iter().map(mark));
+        }
+        Self(marks)
+    }
+}
+
+fn mark(path: PathBuf) -> (PathBuf, Option<FileMark>) {
+    let mark = fs::metadata(&path).ok().map(|metadata| {
+        let (inode, length) = (metadata.ino(), metadata.len());
+        (metadata.mtime(), metadata.mtime_nsec(), inode, length)
+    });
+    (path, mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use legate_testkit::certs::TestCa;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_replaced_file_a_swapped_link_and_a_new_entry_are_changes() {
+        let folder = TempDir::new().unwrap();
+        let (first, second) = (folder.path().join("1"), folder.path().join("2"));
+        fs::create_dir(&first).unwrap();
+        fs::create_dir(&second).unwrap();
+        for version in [&first, &second] {
+            fs::write(version.join("ca.pem"), "same length").unwrap();
+        }
+        // As Kubernetes mounts a secret: a link to a version that is swapped.
+        let current = folder.path().join("..data");
+        symlink(&first, &current).unwrap();
+        let file = current.join("ca.pem");
+        let mark = || Mark::of([file.as_path()]);
+        let before = mark();
+        assert_eq!(mark(), before, "looking changes nothing");
+        fs::remove_file(&current).unwrap();
+        assert_ne!(mark(), before, "a file that is gone");
+        symlink(&second, &current).unwrap();
+        assert_ne!(mark(), before, "another file of the same name");
+        let directory = || Mark::of([first.as_path()]);
+        let before = directory();
+        fs::write(first.join("other.pem"), "x").unwrap();
+        assert_ne!(directory(), before);
+    }
+
+    #[test]
+    fn half_a_rotation_is_waited_out() {
+        let ca = TestCa::new();
+        let (old, new) = (ca.client("dataplane"), ca.client("dataplane"));
+        let options = ClientTls {
+            ca: Some(ca.ca_file()),
+            client_cert: Some((old.cert.clone(), old.key.clone())),
+            ..ClientTls::default()
+        };
+        let tls = Tls::new(options, Name::Unverified).unwrap();
+        assert!(tls.has_files() && !tls.has_changed());
+        assert!(tls.certificate_expires().is_some());
+        fs::write(&old.cert, &new.cert_pem).unwrap();
+        assert!(!tls.has_changed(), "certificate and key are no pair");
+        fs::write(&old.key, &new.key_pem).unwrap();
+        assert!(tls.has_changed());
+        assert!(!tls.has_changed(), "each change is told once");
+    }
+
+    #[test]
+    fn the_name_of_a_server_is_given_or_that_of_its_host() {
+        let tls = |name| {
+            Tls::new(
+                ClientTls {
+                    insecure_skip_verify: true,
+                    ..ClientTls::default()
+                },
+                name,
+            )
+        };
+        let given = tls(Name::Given("server.dc1.consul".into())).unwrap();
+        assert_eq!(given.name(Some("a")).as_deref(), Some("server.dc1.consul"));
+        let hosts = tls(Name::OfHost(vec!["a".into(), "b".into()])).unwrap();
+        assert_eq!(hosts.name(Some("b")).as_deref(), Some("b"));
+        assert_eq!(hosts.name(Some("fe80::1%1")).as_deref(), Some("fe80::1"));
+        assert_eq!(hosts.name(None).as_deref(), Some("a"));
+        assert_eq!(tls(Name::Unverified).unwrap().name(Some("a")), None);
+        assert!(tls(Name::OfHost(vec!["a".into(), "no name".into()])).is_err());
+    }
+}

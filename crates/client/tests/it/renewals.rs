@@ -1,0 +1,243 @@
+//! Connections and tokens that are replaced while they are in use.
+
+use std::fs;
+use std::time::SystemTime;
+
+use legate_client::{Bearer, LoginConfig, TlsConfig};
+use legate_identity::tls::ClientTls;
+use legate_model::Secret;
+use legate_testkit::certs::{ServerTls, TestCa};
+use legate_testkit::fake_server::Call;
+use legate_testkit::jwt::TestSigner;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+fn login(bearer: Bearer) -> Credentials {
+    Credentials::Login(LoginConfig {
+        auth_method: "k8s".into(),
+        namespace: String::new(),
+        partition: String::new(),
+        datacenter: String::new(),
+        bearer,
+        meta: [].into(),
+    })
+}
+
+/// A server that wants client certificates, and a session that shows one of `ca`.
+async fn mutual(ca: &TestCa) -> (FakeServer, Client, (std::path::PathBuf, std::path::PathBuf)) {
+    let tls = ServerTls {
+        require_client_cert: true,
+        ..ServerTls::default()
+    };
+    let server = FakeServer::tls(ca.server_config(&["localhost"], tls)).await;
+    let files = ca.client("dataplane");
+    let pair = (files.cert, files.key);
+    let options = ClientTls {
+        ca: Some(ca.ca_file()),
+        client_cert: Some(pair.clone()),
+        alpn_h2: true,
+        ..ClientTls::default()
+    };
+    let config = ClientConfig {
+        tls: Some(TlsConfig {
+            options,
+            server_name: None,
+        }),
+        ..config("localhost", server.address().port())
+    };
+    (server, Client::with(config, hasty()), pair)
+}
+
+#[tokio::test]
+async fn a_rotated_client_certificate_is_shown_without_losing_the_connection() {
+    let ca = TestCa::new();
+    let (server, client, (cert, key)) = mutual(&ca).await;
+    let connection = client.connected().await;
+    assert!(
+        client
+            .session
+            .snapshot()
+            .client_certificate_expires
+            .is_some()
+    );
+    let new = ca.client("dataplane");
+    // One file after the other: in between they do not fit together.
+    fs::write(&cert, &new.cert_pem).unwrap();
+    fs::write(&key, &new.key_pem).unwrap();
+    let next = client.after(&connection).await;
+    let snapshot = client.session.snapshot();
+    assert!(
+        snapshot.last_error.is_none(),
+        "the session was connected all the time: {snapshot:?}"
+    );
+    for connection in [&connection, &next] {
+        call(connection).await.unwrap();
+    }
+    let calls = server.script().calls(Call::BootstrapParams);
+    assert_ne!(calls[0].peer, calls[1].peer, "there are two connections");
+    let watches = server.script().wait_for_calls(Call::WatchServers, 2).await;
+    assert_eq!(
+        watches[1].peer, calls[1].peer,
+        "the new one is watched over"
+    );
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_rotation_that_does_not_work_yet_is_repeated_and_harms_nobody() {
+    let (ca, other) = (TestCa::new(), TestCa::new());
+    let (server, client, _) = mutual(&ca).await;
+    let connection = client.connected().await;
+    server.script().wait_for_calls(Call::WatchServers, 1).await;
+    // The servers do not have certificates of the new authority yet.
+    fs::write(ca.ca_file(), other.ca_pem()).unwrap();
+    let snapshot = client.shows("failed", |now| now.last_error.is_some()).await;
+    let error = snapshot.last_error.unwrap().error;
+    assert!(matches!(*error, SessionError::Untrusted { .. }), "{error}");
+    assert_eq!(snapshot.generation, 1);
+    call(&connection).await.unwrap();
+    server.script().wait_for_calls(Call::WatchServers, 2).await;
+    assert_eq!(client.connected().await.generation, 1);
+    // What is changed back is tried at once.
+    fs::write(ca.ca_file(), ca.ca_pem()).unwrap();
+    client.after(&connection).await;
+    client.close().await;
+}
+
+#[tokio::test]
+async fn tokens_of_known_lifetime_are_replaced_before_they_end() {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_login("k8s", "jwt");
+    server.script().token_lifetime(Duration::from_millis(2000));
+    let options = SessionOptions {
+        token_lifetime: Some(Duration::from_millis(800)),
+        ..hasty()
+    };
+    let client = Client::with(
+        with(login(Bearer::Token(Secret::new("jwt"))), &server),
+        options,
+    );
+    let first = client.connected().await;
+    let mut connection = first.clone();
+    while server.script().logins().len() < 4 {
+        // Whoever takes the connection of the moment never meets a token that has ended.
+        connection = client.connected().await;
+        call(&connection).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(connection.server, first.server);
+    call(&connection).await.unwrap();
+    let snapshot = client.session.snapshot();
+    assert!(snapshot.last_error.is_none(), "{snapshot:?}");
+    assert!(snapshot.logins >= 4 && snapshot.token_age.is_some());
+    let peers: std::collections::BTreeSet<_> = server
+        .script()
+        .calls(Call::BootstrapParams)
+        .iter()
+        .map(|call| call.peer)
+        .collect();
+    assert_eq!(peers.len(), 1, "all on one connection");
+    client.close().await;
+    let (logins, logouts) = (
+        server.script().logins().len(),
+        server.script().logouts().len(),
+    );
+    assert_eq!(logins, logouts, "every token is given back");
+    assert!(server.script().tokens().is_empty());
+}
+
+#[tokio::test]
+async fn a_login_that_fails_in_between_leaves_the_token_in_use() {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_login("k8s", "jwt");
+    let options = SessionOptions {
+        token_lifetime: Some(Duration::from_millis(300)),
+        ..hasty()
+    };
+    let client = Client::with(
+        with(login(Bearer::Token(Secret::new("jwt"))), &server),
+        options,
+    );
+    let connection = client.connected().await;
+    server
+        .script()
+        .fail_always(Call::Login, Status::unavailable("busy"));
+    server.script().wait_for_calls(Call::Login, 2).await;
+    let snapshot = client.shows("failed", |now| now.last_error.is_some()).await;
+    assert_eq!(snapshot.generation, 1);
+    assert!(
+        snapshot
+            .token_renewal
+            .is_some_and(|in_| in_ > Duration::from_secs(5)),
+        "{snapshot:?}"
+    );
+    call(&connection).await.unwrap();
+    client.close().await;
+    assert_eq!(server.script().logouts().len(), 1);
+}
+
+#[tokio::test]
+async fn a_deleted_token_is_noticed_by_the_session_itself() {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_login("k8s", "jwt");
+    let client = Client::with(
+        with(login(Bearer::Token(Secret::new("jwt"))), &server),
+        hasty(),
+    );
+    let connection = client.connected().await;
+    // A pod of the same name was deleted, and its tokens with it.
+    server.script().delete_token("login-secret-1");
+    let next = client.after(&connection).await;
+    assert_eq!(next.accessor_id(), Some("login-accessor-2"));
+    assert_eq!(next.server, connection.server);
+    call(&next).await.unwrap();
+    let peers: Vec<_> = server
+        .script()
+        .calls(Call::Login)
+        .iter()
+        .map(|call| call.peer)
+        .collect();
+    assert_eq!(peers[0], peers[1], "on the same connection");
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_new_bearer_token_ends_the_wait_for_a_login() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    let signer = TestSigner::generate();
+    let jwt = |exp: u64| signer.sign(&json!({"sub": "web", "exp": exp}));
+    let (old, new) = (jwt(1_000_000_000), jwt(4_000_000_000));
+    fs::write(&file, &old).unwrap();
+    let server = FakeServer::plaintext().await;
+    server.script().accept_login("k8s", &old);
+    let client = Client::with(with(login(Bearer::File(file.clone())), &server), hasty());
+    let connection = client.connected().await;
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    assert_eq!(
+        client.session.snapshot().bearer_expires,
+        Some(at(1_000_000_000))
+    );
+    server.script().refuse_login("k8s", &old);
+    server.script().accept_login("k8s", &new);
+    server.script().delete_token("login-secret-1");
+    // The reason is told.
+    let snapshot = client
+        .shows("refused", |now| {
+            let error = now.last_error.as_ref();
+            error.is_some_and(|last| matches!(*last.error, SessionError::LoginRefused { .. }))
+        })
+        .await;
+    let error = snapshot.last_error.unwrap().error.to_string();
+    assert!(error.contains(", which expired "), "{error}");
+    fs::write(&file, &new).unwrap();
+    let next = client.after(&connection).await;
+    call(&next).await.unwrap();
+    assert_eq!(
+        client.session.snapshot().bearer_expires,
+        Some(at(4_000_000_000))
+    );
+    client.close().await;
+}

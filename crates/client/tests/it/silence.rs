@@ -1,0 +1,91 @@
+//! Servers that do not answer while their connections stay open.
+
+use legate_testkit::fake_server::Call;
+use legate_testkit::network::Cuttable;
+use tokio::time::Instant;
+
+use super::*;
+
+/// A session that is connected through a network to one server, and knows of another one.
+async fn through_a_network(watch: bool) -> (Client, Connection, Cuttable, [FakeServer; 2]) {
+    let used = FakeServer::plaintext().await;
+    let network = Cuttable::start(used.address()).await;
+    let port = network.address().port();
+    let client = Client::with(
+        ClientConfig {
+            server_watch_disabled: !watch,
+            ..config(BOTH, port)
+        },
+        hasty(),
+    );
+    let connection = client.connected().await;
+    assert_eq!(connection.server, network.address());
+    let other = FakeServer::start(FakeServerOptions {
+        ip: "127.0.0.2".parse().unwrap(),
+        port,
+        tls: None,
+    })
+    .await;
+    (client, connection, network, [used, other])
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_left_within_the_bound() {
+    for watch in [true, false] {
+        let (client, connection, network, [_used, other]) = through_a_network(watch).await;
+        let timing = hasty().timing;
+        let frozen = Instant::now();
+        network.freeze();
+        let next = client.after(&connection).await;
+        let took = frozen.elapsed();
+        assert_eq!(next.server, other.address());
+        // Silence, the question's deadline, the short delay, and some time for the machine.
+        let bound = timing.silence.mul_f64(1.25) + timing.answer + Duration::from_millis(250);
+        assert!(
+            took >= timing.answer,
+            "{took:?}: nobody said that the connection is gone"
+        );
+        assert!(took < bound + Duration::from_secs(5), "{took:?}");
+        call(&next).await.unwrap();
+        let last = client.session.snapshot().last_error.unwrap().error;
+        assert!(
+            last.to_string()
+                .contains("did not answer the feature check"),
+            "{last}"
+        );
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_is_kept_however_silent_its_watch_is() {
+    let (client, connection, _network, [used, _other]) = through_a_network(true).await;
+    let asked = used.script().calls(Call::Features).len();
+    used.script()
+        .wait_for_calls(Call::Features, asked + 5)
+        .await;
+    assert_eq!(
+        used.script().calls(Call::WatchServers).len(),
+        1,
+        "the watch stays open"
+    );
+    assert_eq!(client.connected().await.generation, connection.generation);
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_connections_and_says_nothing_is_passed_over() {
+    let (client, connection, network, [used, mut other]) = through_a_network(true).await;
+    // The other one hangs in its feature check, then in nothing at all.
+    other.script().hang_next(Call::Features);
+    network.freeze();
+    let next = client.after(&connection).await;
+    assert_eq!(next.server, other.address());
+    other.stop().await;
+    network.restore().await;
+    let back = client.after(&next).await;
+    assert_eq!(back.server, network.address());
+    call(&back).await.unwrap();
+    drop(used);
+    client.close().await;
+}

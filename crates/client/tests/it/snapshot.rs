@@ -1,0 +1,105 @@
+//! What a session tells of itself.
+
+use legate_client::{Bearer, LoginConfig, Stage};
+use legate_model::Secret;
+use legate_testkit::fake_server::{Call, server_entry};
+use legate_testkit::network::free_port;
+use tonic::Code;
+
+use super::*;
+
+#[tokio::test]
+async fn a_connected_session_tells_server_token_and_servers() {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_login("k8s", "jwt");
+    server
+        .script()
+        .servers(vec![server_entry("127.0.0.1"), server_entry("127.0.0.9")]);
+    let client = Client::start(with(
+        Credentials::Login(LoginConfig {
+            auth_method: "k8s".into(),
+            namespace: String::new(),
+            partition: String::new(),
+            datacenter: String::new(),
+            bearer: Bearer::Token(Secret::new("jwt")),
+            meta: [].into(),
+        }),
+        &server,
+    ));
+    client.connected().await;
+    let snapshot = client
+        .shows("told of the list", |now| now.servers.len() == 2)
+        .await;
+    assert_eq!(snapshot.stage, Stage::Connected);
+    assert_eq!(snapshot.stage.to_string(), "connected");
+    assert_eq!(snapshot.server, Some(server.address()));
+    assert_eq!(
+        (snapshot.generation, snapshot.attempts, snapshot.logins),
+        (1, 1, 1)
+    );
+    assert_eq!(snapshot.accessor_id.as_deref(), Some("login-accessor-1"));
+    assert!(snapshot.token_age.is_some_and(|age| age < WAIT));
+    assert!(snapshot.heard.is_some_and(|age| age < WAIT));
+    assert!(snapshot.last_error.is_none() && snapshot.token_renewal.is_none());
+    assert!(snapshot.bearer_expires.is_none(), "it is no JWT");
+    let known: Vec<_> = snapshot
+        .servers
+        .iter()
+        .map(|known| (known.address.ip().to_string(), known.only_listed))
+        .collect();
+    assert_eq!(
+        known,
+        [
+            ("127.0.0.1".to_owned(), false),
+            ("127.0.0.9".to_owned(), true)
+        ]
+    );
+    assert!(
+        !format!("{snapshot:?}").contains("login-secret"),
+        "{snapshot:?}"
+    );
+    client.close().await;
+    let snapshot = client.session.snapshot();
+    assert_eq!((snapshot.stage, snapshot.server), (Stage::Closed, None));
+    assert!(snapshot.token_age.is_none() && snapshot.heard.is_none());
+}
+
+#[tokio::test]
+async fn a_session_without_a_server_tells_why() {
+    let port = free_port();
+    let client = Client::start(config("127.0.0.1", port));
+    let snapshot = client
+        .shows("waiting", |now| {
+            now.stage == Stage::Waiting && now.attempts >= 2
+        })
+        .await;
+    let last = snapshot.last_error.unwrap();
+    assert_eq!(last.code, Some(Code::Unavailable));
+    assert!(
+        last.error
+            .to_string()
+            .contains(&format!("127.0.0.1:{port}")),
+        "{}",
+        last.error
+    );
+    assert_eq!((snapshot.server, snapshot.generation), (None, 0));
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_session_that_has_failed_tells_which_code() {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_token("right");
+    let client = Client::start(with(Credentials::Static(Secret::new("wrong")), &server));
+    client.refused().await;
+    let snapshot = client
+        .shows("failed", |now| now.stage == Stage::Failed)
+        .await;
+    assert_eq!(
+        snapshot.last_error.unwrap().code,
+        Some(Code::Unauthenticated)
+    );
+    assert!(snapshot.accessor_id.is_none());
+    assert_eq!(server.script().calls(Call::Features).len(), 1);
+    client.close().await;
+}
