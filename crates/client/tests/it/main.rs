@@ -131,7 +131,7 @@ fn hasty() -> SessionOptions {
     SessionOptions {
         timing: Timing {
             silence: Duration::from_millis(100),
-            answer: Duration::from_millis(500),
+            answer: Duration::from_secs(1),
             files: Duration::from_millis(50),
         },
         ..SessionOptions::default()
