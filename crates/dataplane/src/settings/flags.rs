@@ -1,7 +1,7 @@
 //! The command line, in the grammar of Go's `flag` package: one dash or two, `-x=v` or `-x v`,
 //! booleans without a value, the first argument that is no flag ends it all.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use super::go::quote;
 use super::table::Kind;
@@ -51,13 +51,13 @@ pub enum FlagError {
         /// What is wrong.
         reason: String,
     },
-    /// Bytes that are no text.
-    #[error("argument {position} is not valid UTF-8: {lossy}")]
+    /// Bytes that are no text. They are not shown: they may be a secret.
+    #[error("argument {position}{} is not valid UTF-8", of(.flag.as_deref()))]
     Encoding {
         /// Counted from 1.
         position: usize,
-        /// The argument with the offending bytes replaced.
-        lossy: String,
+        /// The flag whose value it is or holds, as far as that can be told.
+        flag: Option<String>,
     },
 }
 
@@ -66,7 +66,7 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
     let mut line = CommandLine::default();
     let mut arguments = arguments.into_iter().enumerate().peekable();
     while let Some((position, argument)) = arguments.next() {
-        let text = utf8(position, &argument)?;
+        let text = utf8(position, &argument, named(&argument))?;
         if text.len() < 2 || !text.starts_with('-') {
             line.rest.push(argument);
             break;
@@ -96,7 +96,7 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
                 let (position, argument) = arguments
                     .next()
                     .ok_or_else(|| FlagError::NoValue(name.to_owned()))?;
-                next = utf8(position, &argument)?.to_owned();
+                next = utf8(position, &argument, Some(format!("-{name}")))?.to_owned();
                 &next
             }
         };
@@ -121,11 +121,22 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
     Ok(line)
 }
 
-fn utf8(position: usize, argument: &OsString) -> Result<&str, FlagError> {
+fn utf8(position: usize, argument: &OsStr, flag: Option<String>) -> Result<&str, FlagError> {
     argument.to_str().ok_or_else(|| FlagError::Encoding {
         position: position + 1,
-        lossy: argument.to_string_lossy().into_owned(),
+        flag,
     })
+}
+
+/// What stands before the value in `-name=value`.
+fn named(argument: &OsStr) -> Option<String> {
+    let text = argument.to_string_lossy();
+    let (name, _) = text.split_once('=')?;
+    name.starts_with('-').then(|| name.to_owned())
+}
+
+fn of(flag: Option<&str>) -> String {
+    flag.map(|flag| format!(" ({flag})")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -200,10 +211,19 @@ mod tests {
         assert_eq!(line(&["--"]).unwrap().rest, [""; 0]);
         let odd = || OsString::from_vec(vec![b'a', 0xff]);
         assert_eq!(parse(vec!["--".into(), odd()]).unwrap().rest, [odd()]);
-        assert!(matches!(
-            parse(vec![odd()]),
-            Err(FlagError::Encoding { position: 1, .. })
-        ));
+        for (arguments, expected) in [
+            (vec![odd()], "argument 1 is not valid UTF-8"),
+            (
+                vec!["-static-token".into(), odd()],
+                "argument 2 (-static-token) is not valid UTF-8",
+            ),
+            (
+                vec![OsString::from_vec(b"-static-token=hush\xff".to_vec())],
+                "argument 1 (-static-token) is not valid UTF-8",
+            ),
+        ] {
+            assert_eq!(parse(arguments).unwrap_err().to_string(), expected);
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod file;
 mod flags;
 mod go;
 mod invalid;
-mod limits;
+mod reference;
 mod resolve;
 mod table;
 #[cfg(test)]
@@ -38,11 +38,12 @@ pub use environment::EnvironmentError;
 pub use file::FileError;
 pub use flags::FlagError;
 pub use invalid::Invalid;
+pub use reference::reference;
 pub use types::{
     Bearer, Credentials, Environment, Envoy, Lifecycle, Logging, Login, Mode, PrometheusTls, Proxy,
     ServerTls, Servers, Settings, Telemetry, XdsBind,
 };
-pub use usage::{reference, usage};
+pub use usage::usage;
 
 use table::Item;
 use values::{Source, Value, Values};
@@ -118,11 +119,9 @@ pub fn load(
         read_ids(&mut values)?;
     }
     let resolved = resolve::resolve(&values, line.rest, environment)?;
-    let mut warnings = resolved.warnings;
-    warnings.extend(limits::warnings(&values));
     Ok(Invocation::Run {
         settings: Box::new(resolved.settings),
-        warnings,
+        warnings: resolved.warnings,
     })
 }
 

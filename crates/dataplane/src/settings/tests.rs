@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Map, json};
+use serde_json::json;
 use tempfile::TempDir;
 
-use super::table::{Kind, SETTINGS, Setting};
 use super::*;
+
+mod secrets;
+mod sources;
 
 /// What a sidecar cannot do without.
 const MINIMAL: [&str; 4] = ["-addresses", "10.0.0.1", "-proxy-id", "web"];
@@ -44,72 +46,29 @@ fn config_file(content: &serde_json::Value) -> (TempDir, String) {
 }
 
 #[test]
-fn the_reference_is_as_recorded() {
-    insta::assert_snapshot!("reference", reference());
+fn the_page_of_all_settings_is_that_of_the_declarations() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
+    assert!(
+        std::fs::read_to_string(page).unwrap_or_default() == reference(),
+        "docs/settings.md does not say what is declared; write it anew:\n  \
+         cargo run -q -p legate-dataplane --example settings_reference > docs/settings.md"
+    );
+}
+
+#[test]
+fn the_pages_example_can_be_used() {
+    let page = reference();
+    let json = page.split("```json").nth(1).unwrap();
+    let json = json.split("```").next().unwrap();
+    let (_folder, path) = config_file(&serde_json::from_str(json).unwrap());
+    let (settings, warnings) = run(&["-config-file", &path], &[]).unwrap();
+    assert_eq!(settings.proxy.id, "web-sidecar-proxy");
+    assert_eq!(warnings, [""; 0]);
 }
 
 #[test]
 fn the_usage_is_as_recorded() {
     insta::assert_snapshot!("usage", usage());
-}
-
-/// Three different values of the setting's kind.
-fn samples(setting: &Setting) -> [&'static str; 3] {
-    match setting.kind {
-        Kind::Text | Kind::Secret => ["one", "two", "three"],
-        Kind::Int => ["1", "2", "3"],
-        // A third value does not exist; what matters is that neighbours differ.
-        Kind::Bool => ["true", "false", "true"],
-        Kind::Duration => ["1s", "2s", "3s"],
-        Kind::Pairs => ["k=1", "k=2", "k=3"],
-    }
-}
-
-fn file_value(setting: &Setting, text: &str) -> serde_json::Value {
-    match setting.kind {
-        Kind::Int => json!(text.parse::<i64>().unwrap()),
-        Kind::Bool => json!(text == "true"),
-        Kind::Pairs => json!({ "k": text.strip_prefix("k=").unwrap() }),
-        Kind::Text | Kind::Secret | Kind::Duration => json!(text),
-    }
-}
-
-#[test]
-fn every_setting_is_read_from_file_environment_and_flag_in_rising_order() {
-    for setting in SETTINGS {
-        let [in_file, in_env, in_flag] = samples(setting);
-        let value = |text: &str| Value::parse(setting.kind, text).unwrap();
-        let mut values = Values::default();
-        let mut expect = |layer: Values, text: &str| {
-            values.merge(layer);
-            let mut expected = Values::default();
-            expected.put(setting.key, values.source(setting.key), value(text));
-            assert_eq!(
-                format!("{values:?}"),
-                format!("{expected:?}"),
-                "-{}",
-                setting.flag
-            );
-        };
-        if let Some(key) = setting.file {
-            let leaf = file_value(setting, in_file);
-            let document = key.rsplit('.').fold(leaf, |inner, name| {
-                serde_json::Value::Object(Map::from_iter([(name.to_owned(), inner)]))
-            });
-            let (_folder, path) = config_file(&document);
-            expect(file::load(Path::new(&path)).unwrap(), in_file);
-        }
-        if let Some(name) = setting.env {
-            let slot = if setting.kind == Kind::Pairs { "1" } else { "" };
-            let variable = (format!("{name}{slot}").into(), in_env.into());
-            expect(
-                environment::parse(&Environment::new([variable])).unwrap(),
-                in_env,
-            );
-        }
-        let flag = format!("-{}={in_flag}", setting.flag).into();
-        expect(flags::parse(vec![flag]).unwrap().values, in_flag);
-    }
 }
 
 #[test]
@@ -486,17 +445,6 @@ fn ids_are_read_from_files_and_trimmed() {
         let expected = format!("failed to read given {flag}: open /x: no such file or directory");
         assert_eq!(id(&[flag, "/x"], &[]), Err(expected));
     }
-}
-
-#[test]
-fn settings_without_effect_are_named() {
-    let more = ["-telemetry-prom-retention-time", "5m"];
-    let (_, warnings) = run(&[&MINIMAL[..], &more].concat(), &[]).unwrap();
-    assert_eq!(warnings.len(), 1);
-    assert!(
-        warnings[0].contains("-telemetry-prom-retention-time"),
-        "{warnings:?}"
-    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Usage text and reference, both derived from the table.
+//! The usage text, derived from the table.
 
 use std::fmt::Write;
 
@@ -45,35 +45,4 @@ fn variables(setting: &Setting) -> String {
         (Some(name), Kind::Pairs) => format!(" Environment variables: {name}1 to {name}9."),
         (Some(name), _) => format!(" Environment variable: {name}."),
     }
-}
-
-/// Every setting as a row of a Markdown table, in the order of the declarations.
-pub fn reference() -> String {
-    let mut text = String::from(
-        "| Flag | Environment variable | Config file key | Type | Default | Meaning |\n|---|---|---|---|---|---|\n",
-    );
-    let code = |value: Option<&str>| value.map_or("–".to_owned(), |value| format!("`{value}`"));
-    for setting in SETTINGS {
-        let kind = match setting.kind {
-            Kind::Text => "text",
-            Kind::Secret => "secret",
-            Kind::Int => "integer",
-            Kind::Bool => "boolean",
-            Kind::Duration => "duration",
-            Kind::Pairs => "`key=value`, repeatable",
-        };
-        let env = match (setting.env, setting.kind) {
-            (Some(name), Kind::Pairs) => format!("`{name}1` … `{name}9`"),
-            (name, _) => code(name),
-        };
-        let _ = writeln!(
-            text,
-            "| `-{}` | {env} | {} | {kind} | {} | {} |",
-            setting.flag,
-            code(setting.file),
-            code(setting.default),
-            setting.doc
-        );
-    }
-    text
 }

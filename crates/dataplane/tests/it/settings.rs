@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use legate_dataplane::probe::{Health, probe};
 
+mod secrets;
+
 fn dataplane(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_legate-dataplane"))
         .args(arguments)
