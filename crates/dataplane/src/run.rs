@@ -116,6 +116,7 @@ pub async fn run(
     let connection = Scope::new("session");
     let config = client_config(&settings.servers)?;
     let session = legate_client::connect(config, &connection.spawner(), telemetry.registry())?;
+    telemetry.observe_session(session.clone());
     telemetry.stages().reached(Stage::Listen);
     let mut process = Process {
         settings,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
-use legate_envoy::bootstrap::{self as envoy_bootstrap, BootstrapInputs, XdsAddress};
+use legate_envoy::bootstrap::{
+    self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
+};
 use legate_envoy::process::{EnvoyLog, EnvoyProcess, Launch, LogLevel};
 use legate_envoy::supervisor::{self, Exit, Handle, State, SupervisorConfig};
 use legate_runtime::logging::Level;
@@ -21,7 +23,9 @@ use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::signals::{Signals, Urgency};
 use crate::status::EnvoyStatus;
-use crate::telemetry::{self, Endpoints, Merger, OWN_METRICS_PORT, Source, Stage, Target};
+use crate::telemetry::{
+    self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Stage, Target,
+};
 
 /// How long Envoy may take to quit before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -104,15 +108,47 @@ async fn inputs(
     } = &params;
     process.start_dns(namespace, partition).await?;
     let inputs = bootstrap::inputs(&process.settings, &params, xds).map_err(RunError::Bootstrap)?;
+    let retention = process.settings.telemetry.retention;
+    process.telemetry.retain(retention);
     if inputs.proxy_config.prometheus_bind_addr.is_some() {
         serve_metrics(process).await;
     }
+    let sinks = sinks(process, &inputs.proxy_config).map_err(RunError::Bootstrap)?;
+    telemetry::push(process.telemetry.clone(), sinks, &process.work.spawner());
     Ok(Some(inputs))
+}
+
+/// Where the dataplane sends its own metrics: to the sinks that Envoy gets.
+fn sinks(process: &Process, config: &ProxyConfig) -> Result<Vec<Sink>, BootstrapError> {
+    let environment = &process.settings.environment;
+    let variable = |name: &str| environment.get(name).map(str::to_owned);
+    let dogstatsd = Dialect::Dogstatsd {
+        tags: config.stats_tags.clone(),
+    };
+    let wanted = [
+        (Dialect::Statsd, config.statsd_address(&variable)?),
+        (dogstatsd, config.dogstatsd_address(&variable)?),
+    ];
+    let mut sinks = Vec::new();
+    for (dialect, url) in wanted {
+        let address = url.map(|url| url.parse::<SinkAddress>()).transpose();
+        match address {
+            Ok(address) => sinks.extend(address.map(|address| Sink { dialect, address })),
+            Err(error) => tracing::warn!(%error, "own metrics are not sent there"),
+        }
+    }
+    Ok(sinks)
 }
 
 async fn serve_metrics(process: &Process) {
     let (settings, spawner) = (&process.settings.telemetry, process.work.spawner());
     let admin = process.settings.envoy.admin;
+    if let Some(tls) = &settings.prometheus_tls {
+        let certificate = tls.certificate.clone();
+        process
+            .telemetry
+            .observe_certificate("prometheus", certificate);
+    }
     let mut sources = vec![Source {
         name: "envoy",
         target: Target::new(on_host(admin, admin.port()), ENVOY_METRICS),

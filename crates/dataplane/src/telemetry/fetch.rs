@@ -1,28 +1,37 @@
-//! Reads one metrics page over plain HTTP, piece by piece, in bounded time. Follows no redirect
-//! and no proxy setting, retries nothing.
+//! Reads one metrics page over HTTP or HTTPS, piece by piece, until a deadline. Goes through no
+//! proxy and retries nothing.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use legate_identity::tls::{ClientTls, client_config, server_name};
 use legate_runtime::Spawner;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
 
-/// How long one page may take in all.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+use super::{Format, negotiate};
+
+/// How much of a page waits in the connection, in bytes.
+const BUFFER: usize = 64 * 1024;
+
+/// How often a page may say that it is elsewhere.
+const REDIRECTS: usize = 3;
 
 /// A URL that cannot be read from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH")]
+#[error(
+    "{url:?} is not a URL that metrics can be read from: use http://HOST:PORT/PATH or https://HOST:PORT/PATH"
+)]
 pub struct UrlError {
     url: String,
 }
@@ -39,7 +48,7 @@ pub enum FetchError {
         reason: String,
     },
     /// It took too long.
-    #[error("{target}: not complete within {TIMEOUT:?}")]
+    #[error("{target}: not complete in time")]
     Timeout {
         /// What was read.
         target: Target,
@@ -52,11 +61,18 @@ pub enum FetchError {
         /// The answer's status.
         status: StatusCode,
     },
+    /// The page is always somewhere else.
+    #[error("{target}: redirects without end, or to nowhere")]
+    Redirects {
+        /// What was read last.
+        target: Target,
+    },
 }
 
-/// Where a page is.
+/// Where a page is. A query is not shown: it may hold a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
+    tls: bool,
     host: String,
     port: u16,
     path: String,
@@ -66,6 +82,7 @@ impl Target {
     /// A path with its query on an address.
     pub fn new(address: SocketAddr, path: impl Into<String>) -> Target {
         Target {
+            tls: false,
             host: address.ip().to_string(),
             port: address.port(),
             path: path.into(),
@@ -88,11 +105,39 @@ impl Target {
             false => format!("{}:{}", self.host, self.port),
         }
     }
+
+    /// Where a redirect leads from here.
+    fn follow(&self, location: &str) -> Option<Target> {
+        if location.starts_with("//") {
+            let scheme = if self.tls { "https" } else { "http" };
+            return format!("{scheme}:{location}").parse().ok();
+        }
+        if location.contains("://") {
+            return location.parse().ok();
+        }
+        let path = match location.starts_with('/') {
+            true => location.to_owned(),
+            false => {
+                let path = self.path.split('?').next().unwrap_or_default();
+                let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                format!("{folder}/{location}")
+            }
+        };
+        Some(Target {
+            path,
+            ..self.clone()
+        })
+    }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.path)
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority())?;
+        match self.path.split_once('?') {
+            None => f.write_str(&self.path),
+            Some((path, _)) => write!(f, "{path}?***"),
+        }
     }
 }
 
@@ -101,22 +146,25 @@ impl FromStr for Target {
 
     fn from_str(url: &str) -> Result<Target, UrlError> {
         let error = || UrlError {
-            url: url.to_owned(),
+            url: url.split('?').next().unwrap_or_default().to_owned(),
         };
         let uri: Uri = url.parse().map_err(|_| error())?;
-        if uri.scheme_str() != Some("http") {
-            return Err(error());
-        }
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(error()),
+        };
         let host = uri
             .host()
             .filter(|host| !host.is_empty())
             .ok_or_else(error)?;
         Ok(Target {
+            tls,
             host: host
                 .trim_start_matches('[')
                 .trim_end_matches(']')
                 .to_owned(),
-            port: uri.port_u16().unwrap_or(80),
+            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             path: uri
                 .path_and_query()
                 .map_or("/", |path| path.as_str())
@@ -128,31 +176,58 @@ impl FromStr for Target {
 /// A page that is being read.
 pub(super) struct Page {
     target: Target,
+    format: Format,
     body: Incoming,
-    deadline: Instant,
 }
 
 impl Page {
-    /// Asks for a page and waits for its status.
-    pub(super) async fn open(target: &Target, spawner: &Spawner) -> Result<Page, FetchError> {
-        let deadline = Instant::now() + TIMEOUT;
-        match timeout_at(deadline, request(target, spawner)).await {
-            Ok(Ok(body)) => Ok(Page {
-                target: target.clone(),
-                body,
-                deadline,
-            }),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(FetchError::Timeout {
-                target: target.clone(),
-            }),
+    /// Asks for a page and waits for its status, until the deadline.
+    pub(super) async fn open(
+        mut target: Target,
+        wanted: Format,
+        spawner: Spawner,
+        deadline: Instant,
+    ) -> Result<Page, FetchError> {
+        for _ in 0..=REDIRECTS {
+            let answer = match timeout_at(deadline, request(&target, wanted, &spawner)).await {
+                Ok(answer) => answer?,
+                Err(_) => return Err(FetchError::Timeout { target }),
+            };
+            match answer.status() {
+                status if status.is_success() => {
+                    let format = negotiate::sent(text(answer.headers(), &header::CONTENT_TYPE));
+                    let body = answer.into_body();
+                    return Ok(Page {
+                        target,
+                        format,
+                        body,
+                    });
+                }
+                StatusCode::MOVED_PERMANENTLY
+                | StatusCode::FOUND
+                | StatusCode::SEE_OTHER
+                | StatusCode::TEMPORARY_REDIRECT
+                | StatusCode::PERMANENT_REDIRECT => {
+                    match target.follow(text(answer.headers(), &header::LOCATION)) {
+                        Some(next) => target = next,
+                        None => return Err(FetchError::Redirects { target }),
+                    }
+                }
+                status => return Err(FetchError::Status { target, status }),
+            }
         }
+        Err(FetchError::Redirects { target })
     }
 
-    /// The next piece; `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
+    /// What it says it is written in.
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The next piece, until the deadline; `None` at the end.
+    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, FetchError> {
         loop {
-            let frame = timeout_at(self.deadline, self.body.frame()).await;
+            let frame = timeout_at(deadline, self.body.frame()).await;
             let timeout = |_| FetchError::Timeout {
                 target: self.target.clone(),
             };
@@ -170,6 +245,11 @@ impl Page {
     }
 }
 
+fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> &'a str {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default()
+}
+
 fn broken(target: &Target, error: &dyn fmt::Display) -> FetchError {
     FetchError::Connection {
         target: target.clone(),
@@ -177,12 +257,43 @@ fn broken(target: &Target, error: &dyn fmt::Display) -> FetchError {
     }
 }
 
-async fn request(target: &Target, spawner: &Spawner) -> Result<Incoming, FetchError> {
-    let failed = |error: &dyn fmt::Display| broken(target, error);
+async fn request(
+    target: &Target,
+    wanted: Format,
+    spawner: &Spawner,
+) -> Result<Response<Incoming>, FetchError> {
     let stream = TcpStream::connect((target.host.as_str(), target.port))
         .await
-        .map_err(|error| failed(&error))?;
-    let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+        .map_err(|error| broken(target, &error))?;
+    if !target.tls {
+        return exchange(stream, target, wanted, spawner).await;
+    }
+    // Files and variables name no authority for the application: the system's are believed.
+    let options = ClientTls {
+        ca: None,
+        client_cert: None,
+        insecure_skip_verify: false,
+        alpn_h2: false,
+    };
+    let config = client_config(&options).map_err(|error| broken(target, &error))?;
+    let name = server_name(&target.host).map_err(|error| broken(target, &error))?;
+    let stream = TlsConnector::from(config)
+        .connect(name, stream)
+        .await
+        .map_err(|error| broken(target, &error))?;
+    exchange(stream, target, wanted, spawner).await
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    target: &Target,
+    wanted: Format,
+    spawner: &Spawner,
+) -> Result<Response<Incoming>, FetchError> {
+    let failed = |error: &dyn fmt::Display| broken(target, error);
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(BUFFER)
+        .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(|error| failed(&error))?;
     let stop = spawner.token();
@@ -194,22 +305,22 @@ async fn request(target: &Target, spawner: &Spawner) -> Result<Incoming, FetchEr
         }
         Ok::<_, Infallible>(())
     });
+    let accept = match wanted {
+        Format::Text => "text/plain;version=0.0.4;q=0.9,*/*;q=0.1",
+        Format::OpenMetrics => {
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+        }
+    };
     let request = Request::get(target.path.as_str())
         .header(header::HOST, target.authority())
+        .header(header::ACCEPT, accept)
         .header(header::CONNECTION, "close")
         .body(Empty::new())
         .map_err(|error| failed(&error))?;
-    let answer = sender
+    sender
         .send_request(request)
         .await
-        .map_err(|error| failed(&error))?;
-    match answer.status() {
-        status if status.is_success() => Ok(answer.into_body()),
-        status => Err(FetchError::Status {
-            target: target.clone(),
-            status,
-        }),
-    }
+        .map_err(|error| failed(&error))
 }
 
 #[cfg(test)]
@@ -217,19 +328,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_and_written() {
+    fn urls_are_read_and_shown_without_what_may_be_secret() {
         for (url, text) in [
             ("http://localhost:8080", "http://localhost:8080/"),
             (
                 "http://10.0.0.1/metrics?a=b",
-                "http://10.0.0.1:80/metrics?a=b",
+                "http://10.0.0.1:80/metrics?***",
             ),
             ("http://[::1]:9102/m", "http://[::1]:9102/m"),
+            ("https://app/m", "https://app:443/m"),
         ] {
             assert_eq!(url.parse::<Target>().unwrap().to_string(), text);
         }
         for url in [
-            "https://localhost/",
+            "ftp://localhost/",
             "localhost:8080",
             "/metrics",
             "http://",
@@ -238,5 +350,19 @@ mod tests {
             let error = url.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains("http://HOST"), "{error}");
         }
+    }
+
+    #[test]
+    fn redirects_lead_on() {
+        let target: Target = "http://a:1/m/x?q".parse().unwrap();
+        for (location, next) in [
+            ("/n", "http://a:1/n"),
+            ("y/", "http://a:1/m/y/"),
+            ("https://b/z", "https://b:443/z"),
+            ("//c:2/z", "http://c:2/z"),
+        ] {
+            assert_eq!(target.follow(location).unwrap().to_string(), next);
+        }
+        assert_eq!(target.follow("ftp://b/"), None);
     }
 }

@@ -1,26 +1,67 @@
 //! The dataplane's own metrics, and the merged metrics of dataplane, Envoy and application.
 //!
-//! Names are those of Consul's dataplane where they mean the same here. Nothing is pushed: Envoy
-//! has sinks of its own, and Prometheus asks.
+//! Names are those of Consul's dataplane where they mean the same here. Prometheus asks for them;
+//! statsd and dogstatsd sinks are sent them. Envoy's own metrics reach its sinks without us.
 
+mod compress;
+mod families;
 mod fetch;
-mod merge;
+mod line;
+pub mod merge;
+mod negotiate;
+mod observed;
+mod page;
 mod process;
+mod push;
+mod render;
+mod retention;
 mod serve;
+mod sinks;
 mod stages;
 
-use legate_runtime::metrics::{Error, Registry, encode};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use legate_client::Session;
+use legate_runtime::Clock;
+use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
 pub use self::fetch::{FetchError, Target, UrlError};
-pub use self::merge::{Merger, Source};
+pub use self::page::{Merged, Merger, PageRequest, Source};
+pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
+pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};
 pub use self::stages::{Stage, Stages};
 
+use self::families::Family;
+use self::observed::Observed;
 use self::process::ProcessMetrics;
+use self::retention::Retention;
 
 /// Prefix of all of the dataplane's metrics.
 const PREFIX: &str = "consul_dataplane";
+
+/// How a page is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The Prometheus text format 0.0.4.
+    #[default]
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        })
+    }
+}
 
 /// The registry of one dataplane and what fills it by itself. Copies share it.
 #[derive(Clone, Debug)]
@@ -28,6 +69,10 @@ pub struct Telemetry {
     registry: Registry,
     process: ProcessMetrics,
     stages: Stages,
+    restarts: IntCounter,
+    failures: IntCounterVec,
+    observed: Arc<Observed>,
+    retention: Arc<Retention>,
 }
 
 impl Telemetry {
@@ -39,10 +84,28 @@ impl Telemetry {
         let registry = Registry::new();
         let process = ProcessMetrics::register(&registry)?;
         let stages = Stages::register(&registry, started)?;
+        let options = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
+        let restarts = IntCounter::with_opts(options(
+            "envoy_restarts_total",
+            "How often Envoy was started again.",
+        ))?;
+        let failures = IntCounterVec::new(
+            options(
+                "metrics_source_failures_total",
+                "How often a source's metrics were missing on the merged page, all or a part.",
+            ),
+            &["source"],
+        )?;
+        registry.register(Box::new(restarts.clone()))?;
+        registry.register(Box::new(failures.clone()))?;
         Ok(Telemetry {
             registry,
             process,
             stages,
+            restarts,
+            failures,
+            observed: Arc::new(Observed::new(Clock::system())),
+            retention: Arc::new(Retention::new()),
         })
     }
 
@@ -56,10 +119,48 @@ impl Telemetry {
         &self.stages
     }
 
+    /// Shows the state of this session and of its token from now on.
+    pub fn observe_session(&self, session: Session) {
+        self.observed.session(session);
+    }
+
+    /// Shows when the certificate in a PEM file expires, under this name.
+    pub fn observe_certificate(&self, name: &'static str, path: PathBuf) {
+        self.observed.certificate(name, path);
+    }
+
+    /// How long series that come with an event stay visible after they last changed
+    /// (`-telemetry-prom-retention-time`; 60 s unless told).
+    pub fn retain(&self, time: Duration) {
+        self.retention.set(time);
+    }
+
+    /// Envoy was started again.
+    pub fn envoy_restarted(&self) {
+        self.restarts.inc();
+    }
+
     /// Everything in the Prometheus text format.
     pub fn render(&self) -> String {
+        self.render_as(Format::Text)
+    }
+
+    /// Everything, written like that.
+    pub fn render_as(&self, format: Format) -> String {
+        render::render(&self.families(), format)
+    }
+
+    /// Everything, at this moment.
+    fn families(&self) -> Vec<Family> {
         self.process.refresh();
-        encode(&self.registry)
+        let mut families = families::gather(&self.registry);
+        self.observed.complete(&mut families);
+        self.retention.apply(&mut families);
+        families
+    }
+
+    fn source_failures(&self, source: &str) -> IntCounter {
+        self.failures.with_label_values(&[source])
     }
 }
 

@@ -4,6 +4,7 @@
 //! else.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -11,14 +12,16 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use futures_util::StreamExt;
-use http::{StatusCode, header};
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http::{HeaderMap, StatusCode, header};
 use legate_runtime::Spawner;
-use legate_runtime::metrics::CONTENT_TYPE;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::mpsc;
 
-use super::{Merger, Telemetry};
+use super::compress::Gzip;
+use super::negotiate::Wish;
+use super::{Format, Merger, PageRequest, Telemetry};
 
 /// Port of the dataplane's own metrics.
 pub const OWN_METRICS_PORT: u16 = 20101;
@@ -65,24 +68,72 @@ async fn serve(name: &'static str, address: SocketAddr, router: Router, spawner:
     });
 }
 
-async fn own_page(State(telemetry): State<Telemetry>) -> Response {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], telemetry.render()).into_response()
+async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Response {
+    let wish = Wish::of(&headers);
+    let (sender, pieces) = mpsc::channel(1);
+    // There is room for one piece, and that is all of it.
+    let _ = sender.try_send(telemetry.render_as(wish.format).into());
+    answer(wish.format, wish.gzip, pieces)
 }
 
-async fn merged_page(State(merger): State<Merger>, RawQuery(query): RawQuery) -> Response {
-    match merger.page(query.as_deref()) {
-        Some(page) => {
-            let pieces = ReceiverStream::new(page).map(Ok::<_, Infallible>);
-            (
-                [(header::CONTENT_TYPE, CONTENT_TYPE)],
-                Body::from_stream(pieces),
-            )
-                .into_response()
-        }
+async fn merged_page(
+    State(merger): State<Merger>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let wish = Wish::of(&headers);
+    let request = PageRequest {
+        query,
+        format: wish.format,
+        time: wish.time,
+    };
+    match merger.page(&request).await {
+        Some(page) => answer(page.format, wish.gzip, page.pieces),
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
             "too many requests at one time\n",
         )
             .into_response(),
     }
+}
+
+fn answer(format: Format, gzip: bool, pieces: mpsc::Receiver<Bytes>) -> Response {
+    let mut response = Body::from_stream(body(pieces, gzip.then(Gzip::new))).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, format.content_type());
+    headers.insert(
+        header::VARY,
+        header::HeaderValue::from_static("accept, accept-encoding"),
+    );
+    if gzip {
+        headers.insert(
+            header::CONTENT_ENCODING,
+            header::HeaderValue::from_static("gzip"),
+        );
+    }
+    response
+}
+
+/// The pieces as they are sent.
+fn body(
+    pieces: mpsc::Receiver<Bytes>,
+    gzip: Option<Gzip>,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    stream::try_unfold((pieces, gzip), async |(mut pieces, mut gzip)| {
+        loop {
+            let Some(piece) = pieces.recv().await else {
+                let Some(gzip) = gzip.take() else {
+                    return Ok(None);
+                };
+                return Ok(Some((gzip.finish()?, (pieces, None))));
+            };
+            let ready = match &mut gzip {
+                None => piece,
+                Some(gzip) => gzip.push(&piece)?,
+            };
+            if !ready.is_empty() {
+                return Ok(Some((ready, (pieces, gzip))));
+            }
+        }
+    })
 }

@@ -1,33 +1,49 @@
 //! Merging over real connections.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use legate_runtime::Scope;
+use legate_testkit::network::free_port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::*;
 
-/// Answers every connection with these bytes and closes it; what it was asked goes to the log.
-async fn page(scope: &Scope, answer: &'static str) -> SocketAddr {
+/// Answers every connection with these bytes and closes it; `{path}` and `{accept}` stand for what
+/// it was asked. Bytes without an end are sent again and again after the answer.
+async fn page_then(scope: &Scope, answer: &'static str, endless: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let spawner = scope.spawner();
     scope.spawn("page", async move {
         loop {
             let (mut stream, _) = listener.accept().await?;
-            let mut request = vec![0; 4096];
-            let read = stream.read(&mut request).await?;
-            let asked = String::from_utf8_lossy(&request[..read]).into_owned();
-            let path = asked.split(' ').nth(1).unwrap_or_default().to_owned();
-            let text = answer.replace("{path}", &path);
-            stream.write_all(text.as_bytes()).await?;
+            spawner.spawn("answer", async move {
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await?;
+                let asked = String::from_utf8_lossy(&request[..read]).into_owned();
+                let path = asked.split(' ').nth(1).unwrap_or_default().to_owned();
+                let open = asked.contains("application/openmetrics-text");
+                let accept = if open { "open" } else { "text" };
+                let text = answer.replace("{path}", &path).replace("{accept}", accept);
+                stream.write_all(text.as_bytes()).await?;
+                while !endless.is_empty() && stream.write_all(endless.as_bytes()).await.is_ok() {
+                    tokio::task::yield_now().await;
+                }
+                Ok::<_, std::io::Error>(())
+            });
         }
         #[expect(unreachable_code, reason = "names the error type")]
         Ok::<_, std::io::Error>(())
     });
     address
+}
+
+async fn page(scope: &Scope, answer: &'static str) -> SocketAddr {
+    page_then(scope, answer, "").await
 }
 
 fn source(name: &'static str, address: SocketAddr, takes_query: bool) -> Source {
@@ -38,15 +54,35 @@ fn source(name: &'static str, address: SocketAddr, takes_query: bool) -> Source 
     }
 }
 
-async fn merged(scope: &Scope, sources: Vec<Source>, query: Option<&str>) -> String {
+fn request(format: Format) -> PageRequest {
+    PageRequest {
+        query: Some("usedonly".to_owned()),
+        format,
+        time: Duration::from_secs(10),
+    }
+}
+
+async fn merged(scope: &Scope, sources: Vec<Source>, request: &PageRequest) -> (Format, String) {
     let telemetry = Telemetry::new(Instant::now()).unwrap();
     let merger = Merger::new(telemetry, sources, scope.spawner());
-    let mut pieces = merger.page(query).unwrap();
+    let mut page = merger.page(request).await.unwrap();
     let mut text = Vec::new();
-    while let Some(piece) = pieces.recv().await {
+    while let Some(piece) = page.pieces.recv().await {
         text.extend_from_slice(&piece);
     }
-    String::from_utf8(text).unwrap()
+    (page.format, String::from_utf8(text).unwrap())
+}
+
+async fn text(scope: &Scope, sources: Vec<Source>) -> String {
+    merged(scope, sources, &request(Format::Text)).await.1
+}
+
+#[track_caller]
+fn assert_ups(text: &str, ups: &[(&str, u8)]) {
+    for (name, up) in ups {
+        let line = format!("consul_dataplane_metrics_source_up{{source=\"{name}\"}} {up}\n");
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
 }
 
 #[tokio::test]
@@ -54,22 +90,25 @@ async fn sources_stand_one_after_the_other_and_end_their_lines() {
     let scope = Scope::new("test");
     let envoy = page(
         &scope,
-        "HTTP/1.1 200 OK\r\n\r\nenvoy_metric{p=\"{path}\"} 1\nlast",
+        "HTTP/1.1 200 OK\r\n\r\n# TYPE e gauge\ne{p=\"{path}\"} 1\nlast 1",
     )
     .await;
-    let app = page(&scope, "HTTP/1.1 200 OK\r\n\r\napp_metric 2").await;
+    let app = page(
+        &scope,
+        "HTTP/1.1 200 OK\r\n\r\n# TYPE e gauge\ne{p=\"{path}\"} 2",
+    )
+    .await;
     let sources = vec![source("envoy", envoy, true), source("service", app, false)];
-    let text = merged(&scope, sources, Some("usedonly")).await;
-    let tail: Vec<&str> = text
-        .lines()
-        .skip_while(|line| !line.starts_with("envoy_metric"))
-        .collect();
+    let text = text(&scope, sources).await;
     assert!(text.contains("consul_dataplane_go_goroutines"));
-    assert!(
-        tail[0] == "envoy_metric{p=\"/stats/prometheus?usedonly\"} 1" && tail[1] == "last",
-        "{text}"
-    );
-    assert!(tail.contains(&"app_metric 2"), "{text}");
+    for line in [
+        "e{p=\"/stats/prometheus?usedonly\"} 1\n",
+        "last 1\n",
+        "e{p=\"/stats/prometheus\"} 2\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert_eq!(text.matches("# TYPE e ").count(), 1, "{text}");
     assert!(text.ends_with(
         "consul_dataplane_metrics_source_up{source=\"envoy\"} 1\n\
          consul_dataplane_metrics_source_up{source=\"service\"} 1\n"
@@ -89,55 +128,238 @@ async fn a_source_that_fails_is_cut_at_a_line_and_leaves_the_others_alone() {
         "HTTP/1.1 404 Not Found\r\ncontent-length: 3\r\n\r\nno\n",
     )
     .await;
+    let welcome = page(&scope, "HTTP/1.1 200 OK\r\n\r\n<html>\nwelcome 1\n").await;
+    let lost = page(
+        &scope,
+        "HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n",
+    )
+    .await;
     let good = page(
         &scope,
         "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\ngood 1\n",
     )
     .await;
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let sources = vec![
         source("broken", broken, false),
         source("missing", missing, false),
+        source("welcome", welcome, false),
+        source("lost", lost, false),
         source("closed", closed, false),
         source("good", good, false),
     ];
-    let text = merged(&scope, sources, None).await;
+    let text = text(&scope, sources).await;
     assert!(
         text.contains("whole 1\n") && text.contains("good 1\n"),
         "{text}"
     );
-    assert!(!text.contains("half") && !text.contains("no\n"), "{text}");
-    for (name, up) in [("broken", 0), ("missing", 0), ("closed", 0), ("good", 1)] {
-        let line = format!("consul_dataplane_metrics_source_up{{source=\"{name}\"}} {up}\n");
-        assert!(text.contains(&line), "{line} is not in\n{text}");
-    }
+    assert!(
+        !text.contains("half") && !text.contains("\nwelcome 1"),
+        "{text}"
+    );
+    assert_ups(
+        &text,
+        &[
+            ("broken", 0),
+            ("missing", 0),
+            ("welcome", 0),
+            ("lost", 0),
+            ("closed", 0),
+            ("good", 1),
+        ],
+    );
+    let remark = |name: &str| {
+        let begin = format!("# metrics of {name} are missing: http://");
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with(&begin));
+        line.unwrap_or_else(|| panic!("no remark about {name} in\n{text}"))
+    };
+    assert!(remark("missing").ends_with("status 404 Not Found"));
+    assert!(remark("welcome").ends_with("line 1 is no metric"));
+    assert!(remark("lost").contains("redirects") && remark("closed").contains("refused"));
+    // The page is one that readers take.
+    let again = merge::merge_pages(Format::Text, &[(Format::Text, text.as_bytes())], 100);
+    assert!(!String::from_utf8(again).unwrap().contains("is no metric"));
+}
+
+#[tokio::test]
+async fn sources_that_are_slow_or_have_no_end_leave_time_for_the_others() {
+    let scope = Scope::new("test");
+    let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "endless 1\n").await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let good = page(&scope, "HTTP/1.1 200 OK\r\n\r\ngood 1\n").await;
+    let sources = vec![
+        source("silent", silent.local_addr().unwrap(), false),
+        source("endless", endless, false),
+        source("good", good, false),
+    ];
+    let mut asked = request(Format::Text);
+    asked.time = Duration::from_secs(3);
+    let (_, text) = merged(&scope, sources, &asked).await;
+    assert!(text.contains("\ngood 1\n") && text.contains("\nendless 1\n"));
+    assert_ups(&text, &[("silent", 0), ("endless", 0), ("good", 1)]);
+}
+
+#[tokio::test]
+async fn redirects_are_followed() {
+    let scope = Scope::new("test");
+    let there = page(&scope, "HTTP/1.1 200 OK\r\n\r\nthere{p=\"{path}\"} 1\n").await;
+    let answer = format!(
+        "HTTP/1.1 307 Temporary Redirect\r\nlocation: http://{there}/m\r\ncontent-length: 0\r\n\r\n"
+    );
+    let here = page(&scope, answer.leak()).await;
+    let text = text(&scope, vec![source("service", here, false)]).await;
+    assert!(text.contains("there{p=\"/m\"} 1\n"), "{text}");
+    assert_ups(&text, &[("service", 1)]);
+}
+
+const OPEN: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/openmetrics-text; version=1.0.0\r\n\r\n\
+                    # TYPE a counter\na_total{asked=\"{accept}\"} 1 1.5\n# EOF\n";
+
+#[tokio::test]
+async fn openmetrics_is_served_when_all_sources_speak_it() {
+    let scope = Scope::new("test");
+    let open = page(&scope, OPEN).await;
+    let plain = page(&scope, "HTTP/1.1 200 OK\r\n\r\nplain 1\n").await;
+    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
+
+    // A source that fails does not decide.
+    let sources = vec![
+        source("service", open, false),
+        source("envoy", closed, true),
+    ];
+    let (format, text) = merged(&scope, sources.clone(), &request(Format::OpenMetrics)).await;
+    assert_eq!(format, Format::OpenMetrics);
+    assert!(
+        text.contains("# TYPE a counter\na_total{asked=\"open\"} 1 1.5\n"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1,
+        "{text}"
+    );
+    assert!(
+        !text.contains("are missing"),
+        "there are no remarks in OpenMetrics"
+    );
+    assert_ups(&text, &[("service", 1), ("envoy", 0)]);
+
+    let sources = vec![source("service", open, false), source("envoy", plain, true)];
+    let (format, text) = merged(&scope, sources, &request(Format::OpenMetrics)).await;
+    assert_eq!(format, Format::Text);
+    assert!(
+        text.contains("# TYPE a_total counter\na_total{asked=\"open\"} 1 1500\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("plain 1\n") && !text.contains("# EOF"),
+        "{text}"
+    );
+    assert_ups(&text, &[("service", 1), ("envoy", 1)]);
+
+    let sources = vec![source("service", open, false)];
+    let (format, text) = merged(&scope, sources, &request(Format::Text)).await;
+    assert_eq!(format, Format::Text);
+    assert!(text.contains("asked=\"text\""), "{text}");
 }
 
 #[tokio::test]
 async fn pages_that_nobody_reads_are_limited_and_end() {
     let scope = Scope::new("test");
     let telemetry = Telemetry::new(Instant::now()).unwrap();
-    let endless = page(&scope, "HTTP/1.1 200 OK\r\n\r\nx 1\n").await;
-    let merger = Merger::new(
-        telemetry,
-        vec![source("envoy", endless, false); 9],
-        scope.spawner(),
-    );
-    let unread: Vec<_> = std::iter::from_fn(|| merger.page(None)).take(100).collect();
+    let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "x 1\n").await;
+    let sources = vec![source("envoy", endless, false); 2];
+    let merger = Merger::new(telemetry, sources, scope.spawner());
+    let mut asked = request(Format::Text);
+    asked.time = Duration::from_secs(3600);
+    let mut unread = Vec::new();
+    while let Some(page) = merger.page(&asked).await {
+        unread.push(page);
+    }
     assert_eq!(unread.len(), 4);
     drop(unread);
     let freed = async {
-        while merger.page(None).is_none() {
+        while merger.page(&asked).await.is_none() {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), freed)
         .await
         .expect("abandoned pages end");
+}
+
+/// Head and body of an answer, which ends with the connection.
+async fn ask(address: SocketAddr, path: &str, headers: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let end = answer
+        .windows(4)
+        .position(|bytes| bytes == b"\r\n\r\n")
+        .unwrap();
+    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+    (head.to_lowercase(), answer[end + 4..].to_vec())
+}
+
+#[tokio::test]
+async fn servers_negotiate_format_and_compression() {
+    let scope = Scope::new("test");
+    let open = page(&scope, OPEN).await;
+    let telemetry = Telemetry::new(Instant::now()).unwrap();
+    let merger = Merger::new(
+        telemetry.clone(),
+        vec![source("service", open, false)],
+        scope.spawner(),
+    );
+    let address = || SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let endpoints = Endpoints {
+        own: address(),
+        merged: address(),
+    };
+    start(endpoints, telemetry, merger, &scope.spawner()).await;
+
+    for (address, path) in [
+        (endpoints.own, "/any"),
+        (endpoints.merged, "/stats/prometheus"),
+    ] {
+        let (head, body) = ask(address, path, "").await;
+        assert!(
+            head.contains("content-type: text/plain; version=0.0.4"),
+            "{head}"
+        );
+        assert!(!head.contains("content-encoding"), "{head}");
+        let plain = String::from_utf8(body).unwrap();
+        assert!(
+            plain.contains("\nconsul_dataplane_go_goroutines "),
+            "{plain}"
+        );
+
+        let wish =
+            "accept: application/openmetrics-text;version=1.0.0\r\naccept-encoding: gzip\r\n";
+        let (head, body) = ask(address, path, wish).await;
+        assert!(
+            head.contains("content-type: application/openmetrics-text; version=1.0.0"),
+            "{head}"
+        );
+        assert!(head.contains("content-encoding: gzip"), "{head}");
+        let mut page = String::new();
+        flate2::read::GzDecoder::new(body.as_slice())
+            .read_to_string(&mut page)
+            .unwrap();
+        assert!(
+            page.contains("\nconsul_dataplane_go_goroutines ") && page.ends_with("# EOF\n"),
+            "{page}"
+        );
+        assert!(body.len() < page.len() / 2);
+    }
+    assert!(
+        ask(endpoints.merged, "/metrics", "")
+            .await
+            .0
+            .contains(" 404 ")
+    );
 }
 
 #[tokio::test]
@@ -153,13 +375,13 @@ async fn stages_are_noted_once_in_their_order() {
         .map(|(name, _)| *name)
         .collect();
     assert_eq!(names, ["listen", "connect"]);
+    telemetry.envoy_restarted();
     let text = telemetry.render();
-    assert!(
-        text.contains("consul_dataplane_startup_stage_seconds{stage=\"connect\"}"),
-        "{text}"
-    );
-    assert!(
-        text.contains("consul_dataplane_process_resident_memory_bytes"),
-        "{text}"
-    );
+    for line in [
+        "consul_dataplane_startup_stage_seconds{stage=\"connect\"}",
+        "consul_dataplane_process_resident_memory_bytes",
+        "consul_dataplane_envoy_restarts_total 1\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }

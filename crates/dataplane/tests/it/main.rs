@@ -7,6 +7,8 @@ mod envoy_side;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod metrics;
+#[cfg(test)]
 mod relay;
 #[cfg(test)]
 mod run;

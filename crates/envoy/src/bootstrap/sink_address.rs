@@ -3,11 +3,61 @@
 
 use std::net::IpAddr;
 
-use super::BootstrapError;
 use super::document::Address;
+use super::{BootstrapError, ProxyConfig};
 
 /// The only variable that is replaced within the text.
 const HOST_IP: &str = "HOST_IP";
+
+impl ProxyConfig {
+    /// `envoy_statsd_url` with its variables replaced: `udp://IP:PORT` or `unix:///PATH`.
+    ///
+    /// # Errors
+    /// When it is no such address; the error names the key.
+    pub fn statsd_address(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<String>, BootstrapError> {
+        plain_address("envoy_statsd_url", self.statsd_url.as_deref(), variable)
+    }
+
+    /// `envoy_dogstatsd_url`, likewise.
+    ///
+    /// # Errors
+    /// When it is no such address; the error names the key.
+    pub fn dogstatsd_address(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<String>, BootstrapError> {
+        plain_address(
+            "envoy_dogstatsd_url",
+            self.dogstatsd_url.as_deref(),
+            variable,
+        )
+    }
+}
+
+fn plain_address(
+    key: &'static str,
+    url: Option<&str>,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<String>, BootstrapError> {
+    let Some(url) = url else {
+        return Ok(None);
+    };
+    // Whoever makes the bootstrap document tells the warnings.
+    let address = sink_address(key, url, variable, &mut Vec::new())?;
+    Ok(Some(match address {
+        Address::Pipe { path } => format!("unix://{path}"),
+        Address::SocketAddress {
+            address,
+            port_value,
+        } => match address.contains(':') {
+            true => format!("udp://[{address}]:{port_value}"),
+            false => format!("udp://{address}:{port_value}"),
+        },
+    }))
+}
 
 /// Reads the value of `key`.
 pub(super) fn sink_address(
@@ -153,6 +203,21 @@ mod tests {
         ] {
             assert_eq!(address(url), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn others_get_plain_addresses() {
+        let config = ProxyConfig {
+            statsd_url: Some("udp://[::1]:8125".to_owned()),
+            dogstatsd_url: Some("$DSD".to_owned()),
+            ..ProxyConfig::default()
+        };
+        let statsd = config.statsd_address(&variable).unwrap();
+        assert_eq!(statsd.as_deref(), Some("udp://[::1]:8125"));
+        let dogstatsd = config.dogstatsd_address(&variable).unwrap();
+        assert_eq!(dogstatsd.as_deref(), Some("unix:///run/dsd.socket"));
+        let none = ProxyConfig::default();
+        assert_eq!(none.statsd_address(&variable).unwrap(), None);
     }
 
     #[test]
