@@ -3,21 +3,25 @@
 //!
 //! It knows the transports' limits and nothing of their sockets.
 
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::future::pending;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use legate_runtime::CancellationToken;
+use legate_runtime::{CancellationToken, Spawner};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::DnsOptions;
-use super::forward::{ForwardError, Forwarder, Throttle};
-use super::message::{HEADER, LARGEST, Query, Reason};
-use super::metrics::{DnsMetrics, InFlight, Outcome, Transport};
-
-/// The longest reply that fits into a datagram over IPv4.
-const LARGEST_DATAGRAM: usize = 65_507;
+use super::Limits;
+use super::cache::Key;
+use super::calls::Call;
+use super::forward::{ForwardError, Throttle};
+use super::message::{Query, Reason, Transport};
+use super::metrics::{DnsMetrics, InFlight, Outcome};
+use super::source::Source;
+use super::wire::HEADER;
 
 /// At most one warning in this time, however many queries fail.
 const WARN_EVERY: Duration = Duration::from_secs(30);
@@ -25,11 +29,14 @@ const WARN_EVERY: Duration = Duration::from_secs(30);
 /// Turns queries into replies.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    forwarder: Forwarder,
+    source: Arc<Source>,
     metrics: DnsMetrics,
     udp: Arc<Semaphore>,
     tcp: Arc<Semaphore>,
+    /// See [`Limits::stale_after`].
+    stale_after: Duration,
     drain: Duration,
+    spawner: Spawner,
     stop: CancellationToken,
     /// When the first task noticed the stop.
     stopped: OnceLock<Instant>,
@@ -45,27 +52,30 @@ pub(super) struct Slot {
 }
 
 impl Answerer {
+    /// Calls that outlast their queries belong to the scope of `spawner`.
     pub(super) fn new(
-        forwarder: Forwarder,
-        options: &DnsOptions,
+        source: Source,
+        limits: &Limits,
         metrics: DnsMetrics,
-        stop: CancellationToken,
+        spawner: Spawner,
     ) -> Self {
         Self {
-            forwarder,
+            source: Arc::new(source),
             metrics,
-            udp: Arc::new(Semaphore::new(options.limits.udp_queries)),
-            tcp: Arc::new(Semaphore::new(options.limits.tcp_queries)),
-            drain: options.limits.drain,
-            stop,
+            udp: Arc::new(Semaphore::new(limits.udp_queries)),
+            tcp: Arc::new(Semaphore::new(limits.tcp_queries)),
+            stale_after: limits.stale_after,
+            drain: limits.drain,
+            stop: spawner.token(),
+            spawner,
             stopped: OnceLock::new(),
             warnings: Throttle::default(),
         }
     }
 
-    /// What to forward to.
-    pub(super) fn forwarder(&self) -> &Forwarder {
-        &self.forwarder
+    /// Where answers come from.
+    pub(super) fn source(&self) -> &Source {
+        &self.source
     }
 
     /// Reads a message. What is no query is counted and gets no reply.
@@ -91,36 +101,101 @@ impl Answerer {
         })
     }
 
-    /// The reply to a query for which there is no slot.
+    /// The reply to a query for which there is no slot: one that takes no waiting.
     pub(super) fn overloaded(&self, query: &Query, transport: Transport) -> Bytes {
-        self.decline(
-            query,
-            transport,
-            Reason::Overloaded,
-            &"as many as can be are being answered",
-        )
+        let key = Key::of(query, transport);
+        if let Some(reply) = self.fresh(query, key.as_ref(), transport) {
+            return reply;
+        }
+        let error = "as many as can be are being answered";
+        self.decline(query, transport, Reason::Overloaded, &error)
     }
 
-    /// The reply to a query. Takes no longer than [`super::Limits::query`].
-    pub(super) async fn answer(&self, query: &Query, slot: Slot) -> Bytes {
+    /// The reply to a query. Takes no longer than [`Limits::query`].
+    pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Slot) -> Bytes {
         let transport = slot.transport;
+        let key = Key::of(query, transport);
+        if let Some(reply) = self.fresh(query, key.as_ref(), transport) {
+            return reply;
+        }
+        let call = self.source.ask(query, key.as_ref(), transport);
         let answer = tokio::select! {
-            answer = self.forwarder.forward(query.bytes(), transport) => answer,
+            answer = call.answer(query) => answer,
+            reply = self.late(query, key.as_ref()) => {
+                self.metrics.count(transport, Outcome::Stale);
+                self.tell(transport, "an earlier answer was given", &"the server is slow");
+                self.finish(call, slot);
+                return reply;
+            }
             () = self.drained() => {
                 return self.decline(query, transport, Reason::Stopping, &"this process ends");
             }
         };
         match answer {
             Ok(answer) => self.pass_on(query, transport, answer),
-            Err(error @ ForwardError::NoServer(_)) => {
-                // The session tells about that, once for all.
-                tracing::debug!(target: "dns-proxy", transport = transport.label(), %error, "query declined");
-                self.metrics
-                    .count(transport, Outcome::Declined(Reason::NoServer));
-                query.failure(Reason::NoServer)
-            }
-            Err(error) => self.decline(query, transport, error.reason(), &error),
+            Err(error) => self.without_answer(query, key.as_ref(), transport, &error),
         }
+    }
+
+    /// An answer of a moment ago.
+    fn fresh(&self, query: &Query, key: Option<&Key>, transport: Transport) -> Option<Bytes> {
+        let reply = self.source.fresh(query, key)?;
+        self.metrics.count(transport, Outcome::Cached);
+        Some(reply)
+    }
+
+    /// An earlier answer once the server has taken too long, if there is one.
+    async fn late(&self, query: &Query, key: Option<&Key>) -> Bytes {
+        sleep(self.stale_after).await;
+        match self.source.stale(query, key) {
+            Some(reply) => reply,
+            None => pending().await,
+        }
+    }
+
+    /// Lets the call go on in the place of the query that does not wait for it any more, so that
+    /// the answer is there for the next one.
+    fn finish(self: &Arc<Self>, call: Call, slot: Slot) {
+        if !call.claim() {
+            return;
+        }
+        let answerer = Arc::clone(self);
+        self.spawner.spawn("dns call", async move {
+            tokio::select! {
+                () = call.finish() => {}
+                () = answerer.drained() => {}
+            }
+            drop(slot);
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    /// The reply when no server has answered: what was answered before, or none.
+    fn without_answer(
+        &self,
+        query: &Query,
+        key: Option<&Key>,
+        transport: Transport,
+        error: &ForwardError,
+    ) -> Bytes {
+        let earlier = if error.is_outage() {
+            self.source.stale(query, key)
+        } else {
+            None
+        };
+        let (outcome, text) = match &earlier {
+            Some(_) => (Outcome::Stale, "an earlier answer was given"),
+            None => (Outcome::Declined(error.reason()), "query declined"),
+        };
+        self.metrics.count(transport, outcome);
+        match error {
+            // The session tells about that, once for all.
+            ForwardError::NoServer(_) | ForwardError::Barred(_) => {
+                tracing::debug!(target: "dns-proxy", transport = transport.label(), %error, "{text}");
+            }
+            _ => self.tell(transport, text, error),
+        }
+        earlier.unwrap_or_else(|| query.failure(error.reason()))
     }
 
     /// Pending until the time is over that there is after the stop.
@@ -132,10 +207,7 @@ impl Answerer {
 
     /// The server's answer as it is, if it can be sent.
     fn pass_on(&self, query: &Query, transport: Transport, answer: Bytes) -> Bytes {
-        let largest = match transport {
-            Transport::Udp => LARGEST_DATAGRAM,
-            Transport::Tcp => LARGEST,
-        };
+        let largest = transport.largest();
         if (HEADER..=largest).contains(&answer.len()) {
             self.metrics.count(transport, Outcome::Answered);
             return answer;
@@ -156,16 +228,21 @@ impl Answerer {
         query: &Query,
         transport: Transport,
         reason: Reason,
-        error: &dyn std::fmt::Display,
+        error: &dyn Display,
     ) -> Bytes {
         self.metrics.count(transport, Outcome::Declined(reason));
+        self.tell(transport, "query declined", error);
+        query.failure(reason)
+    }
+
+    /// Warns, unless there was a warning a moment ago.
+    fn tell(&self, transport: Transport, text: &str, error: &dyn Display) {
         let transport = transport.label();
         match self.warnings.pass(Instant::now(), WARN_EVERY) {
             Some(suppressed) => {
-                tracing::warn!(target: "dns-proxy", transport, suppressed, %error, "query declined");
+                tracing::warn!(target: "dns-proxy", transport, suppressed, %error, "{text}");
             }
-            None => tracing::debug!(target: "dns-proxy", transport, %error, "query declined"),
+            None => tracing::debug!(target: "dns-proxy", transport, %error, "{text}"),
         }
-        query.failure(reason)
     }
 }

@@ -7,17 +7,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use legate_api::dns::QueryRequest;
+use legate_api::dns::{Protocol, QueryRequest};
 use legate_api::metadata;
-use legate_client::{Connection, ErrorClass, Session, SessionState, classify};
+use legate_client::{Connection, ErrorClass, Session, SessionError, SessionState, classify};
 use legate_runtime::CancellationToken;
-
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
-use super::message::Reason;
-use super::metrics::Transport;
+use super::message::{Reason, Transport};
 use super::{DnsError, DnsOptions};
 
 /// Why there is no answer from a server.
@@ -26,6 +24,9 @@ pub(super) enum ForwardError {
     /// Nobody to ask.
     #[error("there is no connection to a server: {0}")]
     NoServer(String),
+    /// Nobody who wants to be asked: servers refuse the session, or it is over.
+    #[error("there is no connection to a server that may be asked: {0}")]
+    Barred(String),
     /// The query's time is over.
     #[error("server {server} did not answer within {after:?}")]
     Timeout {
@@ -39,6 +40,8 @@ pub(super) enum ForwardError {
     Server {
         /// Who was asked last.
         server: SocketAddr,
+        /// What that means for the query.
+        class: ErrorClass,
         /// Its answer's code.
         code: Code,
         /// Its answer's text.
@@ -50,9 +53,19 @@ impl ForwardError {
     /// What the client is told.
     pub(super) fn reason(&self) -> Reason {
         match self {
-            Self::NoServer(_) => Reason::NoServer,
+            Self::NoServer(_) | Self::Barred(_) => Reason::NoServer,
             Self::Timeout { .. } => Reason::Timeout,
             Self::Server { .. } => Reason::ServerError,
+        }
+    }
+
+    /// Whether servers are away: none has said anything about the query, nor that it wants
+    /// nothing to do with it.
+    pub(super) fn is_outage(&self) -> bool {
+        match self {
+            Self::NoServer(_) | Self::Timeout { .. } => true,
+            Self::Server { class, .. } => *class == ErrorClass::ThisServer,
+            Self::Barred(_) => false,
         }
     }
 }
@@ -91,6 +104,7 @@ impl Forwarder {
     }
 
     /// Asks the server of the moment, and the next one when this one turns out to be gone.
+    /// Takes no longer than [`super::Limits::query`].
     pub(super) async fn forward(
         &self,
         query: &Bytes,
@@ -127,13 +141,13 @@ impl Forwarder {
         let until = deadline.min(self.outage.began(Instant::now()) + self.patience);
         match timeout_at(until, self.session.connected()).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(ForwardError::NoServer(error.to_string())),
-            Err(_) => Err(ForwardError::NoServer(match self.session.state() {
+            Ok(Err(error)) => Err(ForwardError::Barred(error.to_string())),
+            Err(_) => Err(match self.session.state() {
                 SessionState::Connecting {
                     last_error: Some(error),
-                } => error.to_string(),
-                _ => "none has been reached yet".to_owned(),
-            })),
+                } => unconnected(&error),
+                _ => ForwardError::NoServer("none has been reached yet".to_owned()),
+            }),
         }
     }
 
@@ -173,7 +187,7 @@ impl Forwarder {
     ) -> Result<Bytes, Status> {
         let message = QueryRequest {
             msg: query.clone(),
-            protocol: transport.protocol().into(),
+            protocol: protocol(transport).into(),
         };
         let mut request = Request::new(message);
         request
@@ -202,9 +216,29 @@ impl Forwarder {
         }
         ForwardError::Server {
             server,
+            class: classify(status),
             code: status.code(),
             message: status.message().to_owned(),
         }
+    }
+}
+
+/// What it means for queries that the session has no connection for this reason.
+fn unconnected(error: &SessionError) -> ForwardError {
+    match error {
+        SessionError::TokenWanted { .. }
+        | SessionError::TokenRejected { .. }
+        | SessionError::LoginTokenRejected { .. }
+        | SessionError::LoginRefused { .. } => ForwardError::Barred(error.to_string()),
+        _ => ForwardError::NoServer(error.to_string()),
+    }
+}
+
+/// How servers call it. They make answers as long as it and the query allow.
+fn protocol(transport: Transport) -> Protocol {
+    match transport {
+        Transport::Udp => Protocol::Udp,
+        Transport::Tcp => Protocol::Tcp,
     }
 }
 
@@ -301,6 +335,29 @@ mod tests {
         assert_eq!(retry(Code::DeadlineExceeded, ""), Retry::IfMoved);
         assert_eq!(retry(Code::PermissionDenied, ""), Retry::Never);
         assert_eq!(retry(Code::InvalidArgument, ""), Retry::Never);
+    }
+
+    #[test]
+    fn an_outage_is_when_no_server_has_said_anything() {
+        let server = ([127, 0, 0, 1], 8502).into();
+        let said = |code| ForwardError::Server {
+            server,
+            class: classify(&Status::new(code, "")),
+            code,
+            message: String::new(),
+        };
+        let after = SECOND;
+        assert!(ForwardError::NoServer(String::new()).is_outage());
+        assert!(ForwardError::Timeout { server, after }.is_outage());
+        assert!(said(Code::Unavailable).is_outage());
+        assert!(said(Code::ResourceExhausted).is_outage());
+        assert!(!said(Code::PermissionDenied).is_outage());
+        assert!(!said(Code::Unauthenticated).is_outage());
+        assert!(!said(Code::Internal).is_outage());
+        assert!(!ForwardError::Barred(String::new()).is_outage());
+        assert!(unconnected(&SessionError::Lost { server }).is_outage());
+        let message = "ACL not found".to_owned();
+        assert!(!unconnected(&SessionError::TokenRejected { server, message }).is_outage());
     }
 
     #[test]

@@ -13,13 +13,13 @@ const TYPICAL: usize = 512;
 /// Takes a stream apart. Holds one message and its length at most, besides what one read brought
 /// of those behind it.
 #[derive(Debug, Default)]
-pub(super) struct Deframer {
+pub struct Deframer {
     buffer: BytesMut,
 }
 
 impl Deframer {
     /// Where to append what comes next; it has room for the rest of the message that has begun.
-    pub(super) fn buffer(&mut self) -> &mut BytesMut {
+    pub fn buffer(&mut self) -> &mut BytesMut {
         let wanted = self.length().map_or(TYPICAL, |length| PREFIX + length);
         self.buffer
             .reserve(wanted.saturating_sub(self.buffer.len()).max(1));
@@ -27,7 +27,8 @@ impl Deframer {
     }
 
     /// The next message, when all of it is here.
-    pub(super) fn next(&mut self) -> Option<Bytes> {
+    #[must_use]
+    pub fn message(&mut self) -> Option<Bytes> {
         let length = self.length()?;
         if self.buffer.len() < PREFIX + length {
             return None;
@@ -46,7 +47,8 @@ impl Deframer {
 }
 
 /// A message with its length; `None` when it is too long to have one.
-pub(super) fn frame(message: &[u8]) -> Option<Bytes> {
+#[must_use]
+pub fn frame(message: &[u8]) -> Option<Bytes> {
     let length = u16::try_from(message.len()).ok()?;
     let mut framed = BytesMut::with_capacity(PREFIX + message.len());
     framed.put_u16(length);
@@ -63,7 +65,7 @@ mod tests {
 
     fn feed(deframer: &mut Deframer, bytes: &[u8]) -> Vec<Bytes> {
         deframer.buffer().put_slice(bytes);
-        std::iter::from_fn(|| deframer.next()).collect()
+        std::iter::from_fn(|| deframer.message()).collect()
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(out, messages);
-            prop_assert!(deframer.next().is_none());
+            prop_assert!(deframer.message().is_none());
         }
     }
 }

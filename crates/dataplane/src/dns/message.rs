@@ -5,37 +5,19 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::wire::{
+    CHECKING_DISABLED, HEADER, NO_ERROR, OPCODE, OPT, Question, RECURSION_AVAILABLE,
+    RECURSION_DESIRED, RESPONSE, Reader, SERVER_FAILURE, Section, TRUNCATED,
+};
+
 /// The longest message of all: lengths have 16 bits.
-pub(super) const LARGEST: usize = 65_535;
+pub const LARGEST: usize = 65_535;
 
-/// Length of the header, which every message begins with.
-pub(super) const HEADER: usize = 12;
+/// The longest message that fits into a datagram over IPv4.
+const LARGEST_DATAGRAM: usize = 65_507;
 
-/// The longest question: a name of 255 bytes, type and class.
-const LARGEST_QUESTION: usize = 255 + 4;
-
-/// Longest label of a name. Larger length bytes are pointers, or nothing that exists.
-const LARGEST_LABEL: u8 = 63;
-
-/// The two high bits of a length byte that make it a pointer.
-const POINTER: u8 = 0xc0;
-
-// Third and fourth byte of the header.
-const RESPONSE: u8 = 0x80;
-const OPCODE: u8 = 0x78;
-const TRUNCATED: u8 = 0x02;
-const RECURSION_DESIRED: u8 = 0x01;
-const RECURSION_AVAILABLE: u8 = 0x80;
-const CHECKING_DISABLED: u8 = 0x10;
-
-const NO_ERROR: u8 = 0;
-const SERVER_FAILURE: u8 = 2;
-
-/// Type of the record that carries EDNS.
-const OPT: u16 = 41;
-
-/// In the third byte of that record's TTL: DNSSEC records are welcome.
-const DNSSEC_OK: u8 = 0x80;
+/// In the TTL of the record that carries EDNS: DNSSEC records are welcome.
+const DNSSEC_OK: u32 = 0x8000;
 
 /// Code of the EDNS option that explains an error (RFC 8914).
 const EXTENDED_ERROR: u16 = 15;
@@ -44,9 +26,40 @@ const EXTENDED_ERROR: u16 = 15;
 /// everywhere without being fragmented.
 const PAYLOAD: u16 = 1232;
 
+/// How a query came, and how its reply goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// In a datagram of its own.
+    Udp,
+    /// On a stream, behind its length.
+    Tcp,
+}
+
+impl Transport {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// Length in bytes of the longest message that can be sent.
+    #[must_use]
+    pub fn largest(self) -> usize {
+        match self {
+            Self::Udp => LARGEST_DATAGRAM,
+            Self::Tcp => LARGEST,
+        }
+    }
+
+    /// In labels and logs.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
 /// Why a query gets no real answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub enum Reason {
     /// Too many queries are being answered already.
     Overloaded,
     /// There is no connection to a server.
@@ -61,7 +74,7 @@ pub(super) enum Reason {
 
 impl Reason {
     /// Every reason, for metrics that show zero before anything has happened.
-    pub(super) const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::Overloaded,
         Self::NoServer,
         Self::Timeout,
@@ -83,35 +96,44 @@ impl Reason {
 
 /// A message that is to be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Query(Bytes);
+pub struct Query(Bytes);
 
 impl Query {
     /// `None` for what must not be answered: bytes without a whole header have no id to answer to,
     /// and answering responses would let two servers talk to each other for ever.
     ///
     /// Whatever follows the header is the server's to judge.
-    pub(super) fn parse(message: Bytes) -> Option<Self> {
+    #[must_use]
+    pub fn parse(message: Bytes) -> Option<Self> {
         (message.len() >= HEADER && message[2] & RESPONSE == 0).then_some(Self(message))
     }
 
     /// The message as it came.
-    pub(super) fn bytes(&self) -> &Bytes {
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
         &self.0
     }
 
+    /// What the reply has to begin with.
+    pub(super) fn id(&self) -> [u8; 2] {
+        [self.0[0], self.0[1]]
+    }
+
     /// SERVFAIL, with the reason for clients that know EDNS.
-    pub(super) fn failure(&self, reason: Reason) -> Bytes {
+    #[must_use]
+    pub fn failure(&self, reason: Reason) -> Bytes {
         self.reply(0, SERVER_FAILURE, Some(reason.explanation()))
     }
 
     /// An empty answer that says that the real one is too long: ask again over TCP.
-    pub(super) fn truncation(&self) -> Bytes {
+    #[must_use]
+    pub fn truncation(&self) -> Bytes {
         self.reply(TRUNCATED, NO_ERROR, None)
     }
 
     fn reply(&self, flags: u8, code: u8, explanation: Option<(u16, &str)>) -> Bytes {
         let query = &self.0;
-        let question = self.question();
+        let question = Question::only(query).map(|question| question.bytes);
         let dnssec_ok = self.edns();
         let mut reply = BytesMut::with_capacity(512);
         reply.put_slice(&query[..2]);
@@ -131,58 +153,31 @@ impl Query {
         reply.freeze()
     }
 
-    /// The one question, when there is one and it can be read.
-    fn question(&self) -> Option<&[u8]> {
-        let rest = &self.0[HEADER..];
-        let mut reader = Reader(rest);
-        if self.count(Section::Questions) != 1 {
-            return None;
-        }
-        reader.question()?;
-        let question = &rest[..rest.len() - reader.0.len()];
-        (question.len() <= LARGEST_QUESTION).then_some(question)
-    }
-
     /// Whether DNSSEC records are welcome; `None` without EDNS.
     fn edns(&self) -> Option<bool> {
-        let mut reader = Reader(&self.0[HEADER..]);
-        for _ in 0..self.count(Section::Questions) {
+        let mut reader = Reader::behind_header(&self.0);
+        for _ in 0..Section::Questions.count(&self.0) {
             reader.question()?;
         }
-        let sections = [Section::Answers, Section::Authorities, Section::Additional];
-        let records: u32 = sections
+        let records: u32 = Section::RECORDS
             .into_iter()
-            .map(|section| u32::from(self.count(section)))
+            .map(|section| u32::from(section.count(&self.0)))
             .sum();
         for _ in 0..records {
-            let (kind, ttl) = reader.record()?;
-            if kind == OPT {
-                return Some(ttl[2] & DNSSEC_OK != 0);
+            let record = reader.record()?;
+            if record.kind == OPT {
+                return Some(record.ttl & DNSSEC_OK != 0);
             }
         }
         None
     }
-
-    fn count(&self, section: Section) -> u16 {
-        let at = section as usize;
-        u16::from_be_bytes([self.0[at], self.0[at + 1]])
-    }
-}
-
-/// Where the header says how many entries a section has.
-#[derive(Clone, Copy)]
-enum Section {
-    Questions = 4,
-    Answers = 6,
-    Authorities = 8,
-    Additional = 10,
 }
 
 fn put_edns(reply: &mut BytesMut, dnssec_ok: bool, explanation: Option<(u16, &str)>) {
     reply.put_u8(0); // the root, which is the record's name
     reply.put_u16(OPT);
     reply.put_u16(PAYLOAD);
-    reply.put_slice(&[0, 0, if dnssec_ok { DNSSEC_OK } else { 0 }, 0]);
+    reply.put_u32(if dnssec_ok { DNSSEC_OK } else { 0 });
     let Some((code, text)) = explanation else {
         return reply.put_u16(0);
     };
@@ -195,59 +190,11 @@ fn put_edns(reply: &mut BytesMut, dnssec_ok: bool, explanation: Option<(u16, &st
     reply.put_slice(text.as_bytes());
 }
 
-/// What is left to read of a message. Every read shortens it, or fails.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn number(&mut self) -> Option<u16> {
-        self.take(2)
-            .map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
-    }
-
-    /// A name that begins here; what a pointer points to is not looked at.
-    fn name(&mut self, pointers: bool) -> Option<()> {
-        loop {
-            match self.take(1)?[0] {
-                0 => return Some(()),
-                length @ 1..=LARGEST_LABEL => self.take(length.into())?,
-                length if length & POINTER == POINTER && pointers => {
-                    self.take(1)?;
-                    return Some(());
-                }
-                _ => return None,
-            };
-        }
-    }
-
-    /// A pointer in a question could point to the header or itself only.
-    fn question(&mut self) -> Option<()> {
-        self.name(false)?;
-        self.take(4).map(drop)
-    }
-
-    /// Type and TTL.
-    fn record(&mut self) -> Option<(u16, &'a [u8])> {
-        self.name(true)?;
-        let kind = self.number()?;
-        let _class = self.number()?;
-        let ttl = self.take(4)?;
-        let length = self.number()?;
-        self.take(length.into())?;
-        Some((kind, ttl))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::str::FromStr;
 
-    use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query as Question, ResponseCode};
+    use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query as Asked, ResponseCode};
     use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
     use hickory_proto::rr::{DNSClass, Name, RecordType};
     use proptest::prelude::*;
@@ -259,7 +206,7 @@ mod tests {
         message.metadata.recursion_desired = true;
         message.metadata.checking_disabled = true;
         let name = Name::from_str("web.service.consul.").unwrap();
-        message.add_query(Question::query(name, RecordType::SRV));
+        message.add_query(Asked::query(name, RecordType::SRV));
         if let Some(dnssec_ok) = edns {
             let mut record = Edns::new();
             record.set_max_payload(4096).set_dnssec_ok(dnssec_ok);
@@ -336,7 +283,8 @@ mod tests {
         };
         let longest = [&label[..], &label, &label, &[61], &[b'a'; 61]].concat();
         let query = message(&longest);
-        assert_eq!(query.question().map(<[u8]>::len), Some(LARGEST_QUESTION));
+        let question = Question::only(query.bytes()).unwrap();
+        assert_eq!(question.bytes.len(), 255 + 4);
         let reply = Message::from_vec(&query.failure(Reason::Timeout)).unwrap();
         assert_eq!(reply.queries[0].query_class(), DNSClass::IN);
         let query = message(&[&label[..], &label, &label, &label].concat());
@@ -405,7 +353,7 @@ mod tests {
         ) {
             let mut message = query(edns);
             let name = Name::from_labels(labels.iter().map(String::as_bytes)).unwrap();
-            message.queries = vec![Question::query(name, RecordType::from(kind))];
+            message.queries = vec![Asked::query(name, RecordType::from(kind))];
             let query = parse(&message);
             prop_assert_eq!(query.edns(), edns);
             let reply = Message::from_vec(&query.failure(Reason::Timeout)).unwrap();

@@ -1,38 +1,10 @@
 //! How many queries there are and what became of them.
 
-use legate_api::dns::Protocol;
 use legate_runtime::metrics::{Error, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use super::message::Reason;
+use super::message::{Reason, Transport};
 
 const PREFIX: &str = "consul_dataplane";
-
-/// How a query came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
-    Udp,
-    Tcp,
-}
-
-impl Transport {
-    const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
-
-    /// In labels and logs.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-        }
-    }
-
-    /// In calls to servers.
-    pub(super) fn protocol(self) -> Protocol {
-        match self {
-            Self::Udp => Protocol::Udp,
-            Self::Tcp => Protocol::Tcp,
-        }
-    }
-}
 
 /// What became of a query. Every message that comes in has one outcome, unless its TCP client goes
 /// away first.
@@ -40,6 +12,10 @@ impl Transport {
 pub(super) enum Outcome {
     /// The server's answer was passed on.
     Answered,
+    /// An answer of a moment ago was given again, within the time that its server allows.
+    Cached,
+    /// An earlier answer was given again, because no server answers.
+    Stale,
     /// The server's answer was too long; the client was told to use TCP.
     Truncated,
     /// It was declined with SERVFAIL.
@@ -52,6 +28,8 @@ impl Outcome {
     fn label(self) -> &'static str {
         match self {
             Self::Answered => "answered",
+            Self::Cached => "cached",
+            Self::Stale => "stale",
             Self::Truncated => "truncated",
             Self::Declined(Reason::Overloaded) => "overloaded",
             Self::Declined(Reason::NoServer) => "no_server",
@@ -88,7 +66,13 @@ impl DnsMetrics {
         for transport in Transport::ALL {
             metrics.in_flight.with_label_values(&[transport.label()]);
             let declined = Reason::ALL.map(Outcome::Declined);
-            let others = [Outcome::Answered, Outcome::Truncated, Outcome::Ignored];
+            let others = [
+                Outcome::Answered,
+                Outcome::Cached,
+                Outcome::Stale,
+                Outcome::Truncated,
+                Outcome::Ignored,
+            ];
             for outcome in others.into_iter().chain(declined) {
                 metrics
                     .queries

@@ -1,24 +1,40 @@
 //! The DNS proxy: takes DNS queries over UDP and TCP, lets a server answer them over gRPC, and
 //! returns the answers.
 //!
-//! Messages pass unchanged, in both directions: it resolves nothing, rewrites nothing and keeps
-//! nothing. What it adds is that every query gets a reply. Where there is no answer (no server, no
-//! time, too many queries) the client is told so with SERVFAIL and can go on to another resolver,
-//! instead of waiting for its own timeout. `dig` shows the reason.
+//! Messages pass unchanged, in both directions: it resolves nothing and rewrites nothing. Servers
+//! know the transport and the size that the client takes, and cut their answers to it; an answer
+//! that is longer all the same is passed on as long as a datagram can hold it.
+//!
+//! What it adds is that every query gets a reply. While servers are away, answers that they gave
+//! before are given again (RFC 8767), for a day at most and with a TTL of 30 seconds; that is also
+//! done when a server takes longer than [`Limits::stale_after`]. What a server answers is never
+//! replaced so. Where there is no answer (no server, no time, too many queries) the client is told
+//! so with SERVFAIL and can go on to another resolver, instead of waiting for its own timeout.
+//! `dig` shows the reason. Answers with a TTL are also given again within it; Consul's have none by
+//! default.
 //!
 //! ```text
 //!  client ──UDP──► udp ─┐                     ┌─► message: is it a query? how to decline it
-//!                       ├─► answer: slots ────┤
-//!  client ──TCP──► tcp ─┘   (framing)         └─► forward: connection, deadline, retry ──► server
+//!                       ├─► answer: slots ────┤                         ┌─► cache
+//!  client ──TCP──► tcp ─┘   (framing)         └─► source: fresh? ask ───┤
+//!                                                 same question, one    └─► forward: connection,
+//!                                                 call; else stale          deadline, retry ──► server
 //! ```
+//!
+//! [`message`], [`framing`] and [`cache`] read what strangers send and do no IO. They are public so
+//! that they can be fuzzed.
 
 mod answer;
+pub mod cache;
+mod calls;
 mod forward;
-mod framing;
-mod message;
+pub mod framing;
+pub mod message;
 mod metrics;
+mod source;
 mod tcp;
 mod udp;
+mod wire;
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,8 +48,10 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Semaphore;
 
 use self::answer::Answerer;
+use self::cache::CacheLimits;
 use self::forward::Forwarder;
 use self::metrics::DnsMetrics;
+use self::source::Source;
 
 /// Where the proxy listens and on whose behalf it asks.
 #[derive(Clone, Debug)]
@@ -68,11 +86,17 @@ pub struct Limits {
     /// How long a query may take (default 4 s: resolvers commonly give up after 5 s, and shall
     /// have an answer before).
     pub query: Duration,
+    /// How long a query waits for a server when there is an earlier answer to it, which it gets
+    /// then (default 1.8 s, as RFC 8767 recommends: before clients ask again). The server's answer
+    /// is for the next one.
+    pub stale_after: Duration,
     /// How long queries wait for a connection, counted from when it was lost (default 1 s: a
     /// server change takes less). In a longer outage they fail at once.
     pub connection: Duration,
     /// How long queries in flight may take after a stop (default 1 s).
     pub drain: Duration,
+    /// What is kept of answers.
+    pub cache: CacheLimits,
 }
 
 impl Default for Limits {
@@ -84,8 +108,10 @@ impl Default for Limits {
             pipeline: 32,
             idle: Duration::from_secs(5),
             query: Duration::from_secs(4),
+            stale_after: Duration::from_millis(1800),
             connection: Duration::from_secs(1),
             drain: Duration::from_secs(1),
+            cache: CacheLimits::default(),
         }
     }
 }
@@ -182,16 +208,13 @@ impl DnsProxy {
             tcp: tcp.local_addr().map_err(failed("to tcp"))?,
         };
         let stop = spawner.token();
-        let answerer = Answerer::new(
-            forwarder,
-            &options,
-            DnsMetrics::new(registry)?,
-            stop.clone(),
-        );
+        let source = Source::new(forwarder, options.limits.cache.clone());
+        let metrics = DnsMetrics::new(registry)?;
+        let answerer = Answerer::new(source, &options.limits, metrics, spawner.clone());
         let answerer = Arc::new(answerer);
         let follower = Arc::clone(&answerer);
         spawner.spawn("dns session", async move {
-            follower.forwarder().follow(stop).await;
+            follower.source().forwarder().follow(stop).await;
             Ok::<_, std::convert::Infallible>(())
         });
         spawner.spawn(

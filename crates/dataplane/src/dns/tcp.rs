@@ -20,8 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Limits;
 use super::answer::{Answerer, Slot};
 use super::framing::{Deframer, frame};
-use super::message::Query;
-use super::metrics::Transport;
+use super::message::{Query, Transport};
 
 /// How long the listener rests when the machine has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -117,7 +116,7 @@ impl Connection {
     fn take(&mut self, room: usize) -> Vec<Asked> {
         let mut asked = Vec::new();
         while self.reading && asked.len() < room {
-            let Some(message) = self.deframer.next() else {
+            let Some(message) = self.deframer.message() else {
                 break;
             };
             self.touch();
@@ -158,7 +157,7 @@ struct Asked {
 }
 
 impl Asked {
-    async fn answer(self, answerer: &Answerer) -> Bytes {
+    async fn answer(self, answerer: &Arc<Answerer>) -> Bytes {
         match self.slot {
             Some(slot) => answerer.answer(&self.query, slot).await,
             None => answerer.overloaded(&self.query, Transport::Tcp),

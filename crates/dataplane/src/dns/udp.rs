@@ -12,8 +12,7 @@ use legate_runtime::Spawner;
 use tokio::net::UdpSocket;
 
 use super::answer::Answerer;
-use super::message::LARGEST;
-use super::metrics::Transport;
+use super::message::{LARGEST, Transport};
 
 /// How long the socket is left alone after an error.
 const PAUSE: Duration = Duration::from_millis(100);

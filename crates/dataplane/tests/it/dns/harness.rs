@@ -1,7 +1,6 @@
 //! A fake server, a session with it, a DNS proxy on that session, and clients.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::str::FromStr;
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
@@ -32,6 +31,7 @@ pub(super) fn limits() -> Limits {
     Limits {
         idle: PATIENCE,
         query: PATIENCE,
+        stale_after: PATIENCE,
         connection: PATIENCE,
         drain: PATIENCE,
         ..Limits::default()
@@ -245,9 +245,14 @@ pub(super) fn query(id: u16, name: &str) -> Vec<u8> {
     let mut message = Message::query();
     message.metadata.id = id;
     message.metadata.recursion_desired = true;
-    message.add_query(Query::query(Name::from_str(name).unwrap(), RecordType::A));
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
     message.set_edns(Edns::new());
     message.to_vec().unwrap()
+}
+
+/// Queries that have nothing to do with each other.
+pub(super) fn queries<const COUNT: usize>() -> [Vec<u8>; COUNT] {
+    std::array::from_fn(|id| query(id as u16, &format!("web-{id}.service.consul.")))
 }
 
 /// A message that begins like a query with this id and goes on as no DNS message does.

@@ -47,7 +47,7 @@ async fn pipelined_queries_do_not_wait_for_each_other() {
     })
     .await;
     let mut client = setup.tcp().await;
-    let queries = [1, 2, 3, 4].map(|id| query(id, "web.service.consul."));
+    let queries = queries::<4>();
     setup.server.script().hang_next(Call::Dns);
     client.send(&queries.each_ref().map(Vec::as_slice)).await;
     let mut replies = Vec::new();
@@ -81,7 +81,9 @@ async fn one_connection_cannot_take_all_slots() {
     let query = query(4, "web.service.consul.");
     setup.server.script().hang_next(Call::Dns);
     setup.server.script().hang_next(Call::Dns);
-    greedy.send(&[&query[..]; 100]).await;
+    greedy
+        .send(&queries::<100>().each_ref().map(Vec::as_slice))
+        .await;
     setup.server.script().wait_for_calls(Call::Dns, 2).await;
     for _ in 0..10 {
         assert_eq!(setup.tcp().await.ask(&query).await, Some(answer_to(&query)));
@@ -94,9 +96,10 @@ async fn one_connection_cannot_take_all_slots() {
 async fn queries_of_a_client_that_is_gone_are_given_up() {
     let setup = start(limits()).await;
     let mut client = setup.tcp().await;
-    let query = query(4, "web.service.consul.");
     setup.server.script().hang(Call::Dns);
-    client.send(&[&query, &query]).await;
+    client
+        .send(&queries::<2>().each_ref().map(Vec::as_slice))
+        .await;
     setup.server.script().wait_for_calls(Call::Dns, 2).await;
     assert_eq!(setup.in_flight("tcp"), 2);
     // An orderly end would only say that there are no further queries.
@@ -210,15 +213,18 @@ async fn what_is_no_query_ends_the_connection_after_the_replies_before_it() {
 #[tokio::test]
 async fn a_client_that_has_sent_everything_gets_everything() {
     let setup = start(limits()).await;
-    let query = query(9, "web.service.consul.");
+    let queries = queries::<2>();
     let mut client = setup.tcp().await;
-    client.send(&[&query, &query]).await;
+    client.send(&queries.each_ref().map(Vec::as_slice)).await;
     // The beginning of a third one, which will never come.
     client.send_raw(&[0, 40, 1, 2, 3]).await;
     client.0.shutdown().await.unwrap();
+    let mut replies = Vec::new();
     for _ in 0..2 {
-        assert_eq!(client.receive().await, Some(answer_to(&query)));
+        replies.push(client.receive().await.unwrap());
     }
+    replies.sort();
+    assert_eq!(replies, queries.map(|query| answer_to(&query)));
     assert_eq!(client.receive().await, None);
     assert_eq!(setup.forwarded().len(), 2);
 }
