@@ -100,8 +100,8 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
         return wait_until_ready(&parts).await;
     }
     match path {
-        "/healthz" => "alive\n".into_response(),
-        "/readyz" => ready(&parts.readiness),
+        "/live" | "/healthz" => "alive\n".into_response(),
+        "/ready" | "/readyz" | "/startup" => ready(&parts.readiness),
         "/status" => axum::Json(parts.status.document().await).into_response(),
         "/metrics" => (
             [(header::CONTENT_TYPE, CONTENT_TYPE)],

@@ -9,7 +9,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use legate_client::{
-    Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, Session, SessionError, TlsConfig,
+    Bearer, ClientConfig, ConfigError, Credentials, HttpProxy, LoginConfig, Session, SessionError,
+    SessionOptions, TlsConfig, connect_with,
 };
 use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
 use legate_envoy::process::{ExitReason, SpawnError};
@@ -23,7 +24,7 @@ use crate::bootstrap::ParamsError;
 use crate::dns::{DnsError, DnsOptions, DnsProxy, Limits};
 use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
 use crate::relay::{BindError, Listener, RelayMetrics};
-use crate::settings::{self, Mode, Settings};
+use crate::settings::{self, Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender, Urgency};
 use crate::status::{EnvoyStatus, StatusSource};
 use crate::telemetry::{Stage, Telemetry};
@@ -115,7 +116,12 @@ pub async fn run(
     };
     let connection = Scope::new("session");
     let config = client_config(&settings.servers)?;
-    let session = legate_client::connect(config, &connection.spawner(), telemetry.registry())?;
+    let options = SessionOptions {
+        proxy: http_proxy(&settings.environment),
+        ..SessionOptions::default()
+    };
+    let spawner = connection.spawner();
+    let session = connect_with(config, options, &spawner, telemetry.registry())?;
     telemetry.observe_session(session.clone());
     telemetry.stages().reached(Stage::Listen);
     let mut process = Process {
@@ -275,6 +281,19 @@ fn mode_name(mode: Mode) -> &'static str {
 }
 
 /// What the session is told of the settings.
+/// The HTTP proxy on the way to servers, from the usual variables; the upper-case name comes first,
+/// as in Go.
+fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
+    let either = |upper, lower| {
+        let set = |name| environment.get(name).filter(|value| !value.is_empty());
+        set(upper).or_else(|| set(lower)).unwrap_or_default()
+    };
+    HttpProxy::new(
+        either("HTTPS_PROXY", "https_proxy"),
+        either("NO_PROXY", "no_proxy"),
+    )
+}
+
 fn client_config(servers: &settings::Servers) -> Result<ClientConfig, ConfigError> {
     let tls = servers.tls.as_ref().map(|tls| TlsConfig {
         options: ClientTls {

@@ -2,9 +2,10 @@
 //! somebody asks, and holds no secret.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use legate_client::{Session, SessionState};
+use legate_client::{Session, SessionSnapshot};
+use legate_model::timestamp;
 use legate_runtime::{Component, Readiness, ReadyState};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -77,16 +78,43 @@ struct ProxyStatus {
     partition: String,
 }
 
-#[derive(Debug, Default, Serialize)]
+/// The session with the servers. Durations are in seconds.
+#[derive(Debug, Serialize)]
 struct SessionStatus {
     state: &'static str,
+    state_age: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
+    /// All servers that could be used.
+    known_servers: Vec<String>,
+    /// Since the server last said something to the session itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heard: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<LastErrorStatus>,
+    logins: u64,
     /// Public name of the token, when it came from a login.
     #[serde(skip_serializing_if = "Option::is_none")]
     accessor_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_error: Option<String>,
+    token_age: Option<f64>,
+    /// Until the token is replaced, where its lifetime is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_renewal: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "timestamp::option")]
+    bearer_expires: Option<SystemTime>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "timestamp::option")]
+    client_certificate_expires: Option<SystemTime>,
+}
+
+/// What went wrong last; it may have been repaired since.
+#[derive(Debug, Serialize)]
+struct LastErrorStatus {
+    error: String,
+    /// The gRPC status, when a server answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    age: f64,
 }
 
 /// State and reason of a component.
@@ -103,28 +131,26 @@ fn component(component: Component) -> ComponentStatus {
     }
 }
 
-fn session(state: SessionState) -> SessionStatus {
-    match state {
-        SessionState::Connecting { last_error } => SessionStatus {
-            state: "connecting",
-            last_error: last_error.map(|error| error.to_string()),
-            ..SessionStatus::default()
-        },
-        SessionState::Connected(connection) => SessionStatus {
-            state: "connected",
-            server: Some(connection.server.to_string()),
-            accessor_id: connection.accessor_id().map(str::to_owned),
-            ..SessionStatus::default()
-        },
-        SessionState::Failed(error) => SessionStatus {
-            state: "failed",
-            last_error: Some(error.to_string()),
-            ..SessionStatus::default()
-        },
-        SessionState::Closed => SessionStatus {
-            state: "closed",
-            ..SessionStatus::default()
-        },
+fn session(snapshot: SessionSnapshot) -> SessionStatus {
+    let seconds = |duration: Duration| duration.as_secs_f64();
+    let servers = snapshot.servers.iter();
+    SessionStatus {
+        state: snapshot.stage.as_str(),
+        state_age: seconds(snapshot.stage_age),
+        server: snapshot.server.map(|server| server.to_string()),
+        known_servers: servers.map(|known| known.address.to_string()).collect(),
+        heard: snapshot.heard.map(seconds),
+        last_error: snapshot.last_error.map(|last| LastErrorStatus {
+            error: last.error.to_string(),
+            code: last.code.map(|code| format!("{code:?}")),
+            age: seconds(last.age),
+        }),
+        logins: snapshot.logins,
+        accessor_id: snapshot.accessor_id.as_deref().map(str::to_owned),
+        token_age: snapshot.token_age.map(seconds),
+        token_renewal: snapshot.token_renewal.map(seconds),
+        bearer_expires: snapshot.bearer_expires,
+        client_certificate_expires: snapshot.client_certificate_expires,
     }
 }
 
@@ -159,7 +185,7 @@ impl StatusSource {
                 namespace: self.proxy.namespace.clone(),
                 partition: self.proxy.partition.clone(),
             },
-            session: session(self.session.state()),
+            session: session(self.session.snapshot()),
             relay,
             envoy: self.envoy.borrow().clone(),
             startup_seconds: self
