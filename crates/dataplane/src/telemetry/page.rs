@@ -12,6 +12,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -77,6 +78,8 @@ pub struct Merged {
 pub struct Merger {
     telemetry: Telemetry,
     sources: Arc<[Source]>,
+    /// Whether a source's failure was told: scrapes come again and again.
+    told: Arc<[AtomicBool]>,
     pages: Arc<Semaphore>,
     spawner: Spawner,
 }
@@ -111,6 +114,7 @@ impl Merger {
         }
         Merger {
             telemetry,
+            told: sources.iter().map(|_| AtomicBool::new(false)).collect(),
             sources: sources.into(),
             pages: Arc::new(Semaphore::new(PAGES)),
             spawner,
@@ -189,10 +193,20 @@ impl Merger {
                 Err(error) => Err(error.into()),
             };
             match copied {
-                Ok(()) => ups[index] = 1.0,
+                Ok(()) => {
+                    ups[index] = 1.0;
+                    self.told[index].store(false, Ordering::Relaxed);
+                }
                 Err(SourceError::Abandoned) => return,
                 Err(error) => {
-                    tracing::warn!(target: "metrics", source = name, %error, "metrics of a source are missing");
+                    match self.told[index].swap(true, Ordering::Relaxed) {
+                        false => {
+                            tracing::warn!(target: "metrics", source = name, %error, "metrics of a source are missing");
+                        }
+                        true => {
+                            tracing::debug!(target: "metrics", source = name, %error, "metrics of a source are still missing");
+                        }
+                    }
                     self.telemetry.source_failures(name).inc();
                     let remark = format!("metrics of {name} are missing: {error}");
                     writer.merge.remark(&remark, &mut writer.ready);

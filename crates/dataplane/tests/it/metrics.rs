@@ -11,7 +11,7 @@ use std::process::Stdio;
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_api::json::to_struct;
 use legate_api::type_url::CLUSTER;
-use legate_testkit::certs::TestCa;
+use legate_testkit::certs::{ServerTls, TestCa};
 use legate_testkit::fake_server::FakeServer;
 use legate_testkit::jwt::TestSigner;
 use legate_testkit::network::free_port;
@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use crate::envoy_side::{EnvoyStream, PATIENCE, resource};
 
@@ -34,6 +35,11 @@ struct Dataplane {
 }
 
 async fn start(config: &Value, flags: &[String]) -> Dataplane {
+    start_trusting(None, config, flags).await
+}
+
+/// With a file in place of the system's certificate authorities.
+async fn start_trusting(roots: Option<&Path>, config: &Value, flags: &[String]) -> Dataplane {
     let server = FakeServer::plaintext().await;
     let bearer = TestSigner::generate().sign(&json!({"sub": "x", "exp": 4_000_000_000_u64}));
     server.script().accept_login("method", &bearer);
@@ -65,6 +71,7 @@ async fn start(config: &Value, flags: &[String]) -> Dataplane {
         .arg(format!("-xds-bind-port={xds}"))
         .arg(format!("-telemetry-prom-merge-port={merged}"))
         .args(flags)
+        .envs(roots.map(|roots| ("SSL_CERT_FILE", roots)))
         .stderr(Stdio::inherit())
         .kill_on_drop(true)
         .spawn()
@@ -277,6 +284,53 @@ async fn a_page_of_50_megabytes_passes_through_a_few() {
         assert!(after < 16 * 1024 * 1024, "{after}");
     }
     dataplane.child.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_application_may_speak_https_with_a_trusted_certificate() {
+    let certificates = TestCa::new();
+    let tls = ServerTls {
+        alpn: false,
+        require_client_cert: false,
+    };
+    let acceptor = TlsAcceptor::from(certificates.server_config(&["localhost"], tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = async {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // Refused by whoever does not trust it.
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            let mut request = [0; 4096];
+            if matches!(stream.read(&mut request).await, Ok(1..)) {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsecure 1\n";
+                stream.write_all(answer).await.unwrap();
+                // Whoever asked may be gone.
+                let _ = stream.shutdown().await;
+            }
+        }
+    };
+    let flags = [format!(
+        "-telemetry-prom-service-metrics-url=https://localhost:{port}/metrics"
+    )];
+    let config = json!({"envoy_prometheus_bind_addr": "127.0.0.1:9102"});
+    let strangers = TestCa::new();
+    let scrape = async {
+        for (roots, up) in [(certificates.ca_file(), 1), (strangers.ca_file(), 0)] {
+            let mut dataplane = start_trusting(Some(&roots), &config, &flags).await;
+            let page = timeout(PATIENCE, dataplane.page()).await.unwrap();
+            let line = format!("metrics_source_up{{source=\"service\"}} {up}\n");
+            assert!(page.contains(&line), "{page}");
+            assert_eq!(page.contains("\nsecure 1\n"), up == 1, "{page}");
+            dataplane.child.kill().await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = serve => {}
+        () = scrape => {}
+    }
 }
 
 /// What arrives until it holds all of this.
