@@ -4,6 +4,7 @@ pub mod bootstrap;
 pub mod dns;
 pub mod lifecycle;
 pub mod probe;
+mod reaper;
 pub mod relay;
 pub mod run;
 pub mod settings;

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use crate::bootstrap::ParamsError;
 use crate::dns::{DnsError, DnsOptions, DnsProxy, Limits};
 use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
+use crate::reaper;
 use crate::relay::{BindError, Listener, RelayMetrics};
 use crate::settings::{self, Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender, Urgency};
@@ -121,6 +122,7 @@ pub async fn run(
         ..SessionOptions::default()
     };
     let spawner = connection.spawner();
+    reaper::start(&spawner);
     let session = connect_with(config, options, &spawner, telemetry.registry())?;
     telemetry.observe_session(session.clone());
     telemetry.stages().reached(Stage::Listen);
