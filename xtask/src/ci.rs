@@ -68,7 +68,11 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
 pub(crate) fn test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
     workspace::run(&mut workspace.cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
-    let mut command = workspace.cargo(&["test", "--workspace", "--locked"]);
+    let mut command = workspace.cargo(&["test", "--locked"]);
+    let named = |arg: &String| arg.starts_with("-p") || arg.starts_with("--package");
+    if !args.iter().any(named) {
+        command.arg("--workspace");
+    }
     command.args(args).env("LEGATE_ENVOY", envoy);
     workspace::run(&mut command)
 }
