@@ -9,6 +9,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -26,6 +27,42 @@ const SMALL_BODY_LIMIT: usize = 64 * 1024;
 /// Inbound listeners only, so that the application still reaches others. Since Envoy 1.37 a
 /// graceful drain ends Envoy unless told otherwise; earlier ones do not know the word and ignore it.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
+
+/// A line for each listener, and one for each of its workers.
+const ACTIVE_CONNECTIONS: &str = "/stats?filter=%5Elistener%5C..*downstream_cx_active%24";
+/// Largest description that Envoy gives of itself, in bytes; it repeats Envoy's arguments.
+const INFO_BODY_LIMIT: usize = 4 * 1024 * 1024;
+
+/// What Envoy says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ServerInfo {
+    /// `LIVE`, `DRAINING`, `PRE_INITIALIZING` or `INITIALIZING`.
+    #[serde(default)]
+    pub state: String,
+    /// Commit, version, state of the sources, build type and TLS library, with slashes between.
+    #[serde(default)]
+    pub version: String,
+    #[serde(default)]
+    command_line_options: CommandLineOptions,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+struct CommandLineOptions {
+    #[serde(default)]
+    restart_epoch: u32,
+}
+
+impl ServerInfo {
+    /// Whether it serves.
+    pub fn live(&self) -> bool {
+        self.state == "LIVE"
+    }
+
+    /// Which epoch of a hot restart answered.
+    pub fn epoch(&self) -> u32 {
+        self.command_line_options.restart_epoch
+    }
+}
 
 /// Why a call to Envoy's admin interface failed.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +187,39 @@ impl AdminClient {
             body: BODY_LIMIT,
         };
         self.success(&call).await
+    }
+
+    /// What Envoy says of itself.
+    ///
+    /// # Errors
+    /// When there is no successful answer, or it makes no sense.
+    pub async fn server_info(&self) -> Result<ServerInfo, AdminError> {
+        let path = "/server_info";
+        let call = Call {
+            method: Method::GET,
+            path,
+            time: READY_TIMEOUT,
+            body: INFO_BODY_LIMIT,
+        };
+        let body = self.success(&call).await?;
+        serde_json::from_slice(&body).map_err(|error| AdminError::Connection {
+            address: self.address,
+            path: path.to_owned(),
+            source: error.into(),
+        })
+    }
+
+    /// How many connections clients have open, those to the admin interface left out.
+    ///
+    /// # Errors
+    /// When there is no successful answer.
+    pub async fn active_connections(&self) -> Result<u64, AdminError> {
+        let body = self.get(ACTIVE_CONNECTIONS).await?;
+        Ok(String::from_utf8_lossy(&body)
+            .lines()
+            .filter(|line| !line.starts_with("listener.admin.") && !line.contains(".worker_"))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum())
     }
 
     async fn success(&self, call: &Call<'_>) -> Result<Bytes, AdminError> {

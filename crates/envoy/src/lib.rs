@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod bootstrap;
+pub mod epochs;
 mod executable;
 pub mod process;
 pub mod supervisor;

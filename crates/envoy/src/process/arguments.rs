@@ -4,13 +4,28 @@
 use std::ffi::{OsStr, OsString};
 
 use super::document::Document;
-use super::{Launch, SpawnError};
+use super::{Family, HotRole, Launch, Restart, SpawnError};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
 
+/// Options of a hot restart. Who gives one of them manages hot restarts alone.
+pub(crate) const HOT_RESTART_OPTIONS: [&str; 7] = [
+    "--disable-hot-restart",
+    "--restart-epoch",
+    "--base-id",
+    "--use-dynamic-base-id",
+    "--base-id-path",
+    "--parent-shutdown-time-s",
+    "--socket-path",
+];
+
 /// The arguments, the document first.
-pub(super) fn arguments(launch: &Launch, document: &Document) -> Result<Vec<OsString>, SpawnError> {
+pub(super) fn arguments(
+    launch: &Launch,
+    restart: &Restart,
+    document: &Document,
+) -> Result<Vec<OsString>, SpawnError> {
     let extra = &launch.extra_args;
     check(extra, document)?;
     let mut arguments = document.arguments();
@@ -30,15 +45,50 @@ pub(super) fn arguments(launch: &Launch, document: &Document) -> Result<Vec<OsSt
     };
     option(&["--log-format"], Some(format));
     option(&["--log-level", "-l"], Some(launch.log.level.as_str()));
-    option(&["--disable-hot-restart"], None);
+    if *restart == Restart::Disabled {
+        option(&["--disable-hot-restart"], None);
+    }
     option(&["--concurrency"], Some(&launch.concurrency.to_string()));
     option(
         &["--drain-time-s"],
         Some(&launch.drain_time.as_secs().to_string()),
     );
     option(&["--drain-strategy"], Some(launch.drain_strategy.as_str()));
+    if let Restart::Hot(role) = restart {
+        arguments.extend(hot_restart(role));
+    }
     arguments.extend(extra.iter().cloned());
     Ok(arguments)
+}
+
+fn hot_restart(role: &HotRole) -> Vec<OsString> {
+    let mut options: Vec<OsString> = vec!["--restart-epoch".into(), role.epoch.to_string().into()];
+    match &role.family {
+        Family::Known(base_id) => {
+            options.extend(["--base-id".into(), base_id.to_string().into()]);
+        }
+        Family::Chosen(file) => options.extend([
+            "--use-dynamic-base-id".into(),
+            "--base-id-path".into(),
+            file.into(),
+        ]),
+    }
+    let seconds = role.parent_shutdown.as_secs().to_string();
+    options.extend(["--parent-shutdown-time-s".into(), seconds.into()]);
+    if let Some(path) = &role.socket_path {
+        options.extend(["--socket-path".into(), path.into()]);
+    }
+    if let Some(mode) = role.socket_mode {
+        options.extend(["--socket-mode".into(), format!("{mode:03o}").into()]);
+    }
+    options
+}
+
+/// The first option of a hot restart among a user's arguments.
+pub(crate) fn hot_restart_option(extra: &[OsString]) -> Option<&'static str> {
+    HOT_RESTART_OPTIONS
+        .into_iter()
+        .find(|name| extra.iter().any(|argument| is_option(argument, name)))
 }
 
 fn check(extra: &[OsString], document: &Document) -> Result<(), SpawnError> {
@@ -78,6 +128,14 @@ mod tests {
     use super::*;
 
     fn arguments_for(bootstrap: &str, extra: &[&str]) -> Result<Vec<String>, SpawnError> {
+        arguments_as(&Restart::Disabled, bootstrap, extra)
+    }
+
+    fn arguments_as(
+        restart: &Restart,
+        bootstrap: &str,
+        extra: &[&str],
+    ) -> Result<Vec<String>, SpawnError> {
         let launch = Launch {
             executable: "envoy".into(),
             bootstrap: bootstrap.to_owned(),
@@ -92,7 +150,7 @@ mod tests {
             secret_variables: Vec::new(),
         };
         let document = Document::new(&launch.bootstrap)?;
-        let arguments = arguments(&launch, &document)?;
+        let arguments = arguments(&launch, restart, &document)?;
         Ok(arguments
             .into_iter()
             .map(|argument| argument.into_string().unwrap())
@@ -149,6 +207,34 @@ mod tests {
                 .count(),
             1
         );
+    }
+
+    #[test]
+    fn a_place_in_a_hot_restart_becomes_options() {
+        let role = |epoch, family| {
+            Restart::Hot(HotRole {
+                epoch,
+                family,
+                parent_shutdown: Duration::from_secs(45),
+                socket_path: Some("@web".to_owned()),
+                socket_mode: Some(0o600),
+            })
+        };
+        let words = |restart| arguments_as(&restart, "{}", &[]).unwrap().join(" ");
+        let first = words(role(0, Family::Chosen("/run/id".into())));
+        assert!(
+            first.ends_with(
+                "--restart-epoch 0 --use-dynamic-base-id --base-id-path /run/id \
+                 --parent-shutdown-time-s 45 --socket-path @web --socket-mode 600"
+            ),
+            "{first}"
+        );
+        let next = words(role(3, Family::Known(77)));
+        assert!(next.contains("--restart-epoch 3 --base-id 77 "), "{next}");
+        assert!(!first.contains("--disable-hot-restart") && !next.contains("dynamic"));
+        let extra = ["-l", "debug", "--base-id 4"].map(OsString::from);
+        assert_eq!(hot_restart_option(&extra), Some("--base-id"));
+        assert_eq!(hot_restart_option(&extra[..2]), None);
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Starting Envoy and waiting for it. Dropping an [`EnvoyProcess`] that still runs kills it, so
 //! that no way out leaves an orphan.
 
-use std::io;
-use std::process::Stdio;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 use super::document::Document;
 use super::exit::{ExitReason, OomCounter};
-use super::{Launch, SECRET_VARIABLES, SpawnError, arguments, parent_death};
+use super::{Launch, Restart, SECRET_VARIABLES, SpawnError, arguments, parent_death};
 
 /// A started Envoy, leader of its own process group.
 #[derive(Debug)]
@@ -24,32 +27,31 @@ pub struct EnvoyProcess {
 }
 
 impl Launch {
-    /// Starts Envoy with standard input closed and output inherited.
+    /// Starts Envoy without hot restart, tied to the life of this thread.
+    ///
+    /// # Errors
+    /// See [`Launch::spawn_as`].
+    pub fn spawn(&self) -> Result<EnvoyProcess, SpawnError> {
+        self.spawn_as(&Restart::Disabled)
+    }
+
+    /// Starts Envoy at its place in a hot restart, with standard input closed and output
+    /// inherited.
     ///
     /// Call it on a thread that lives as long as the process: when that thread ends, however it
-    /// ends, the kernel kills Envoy.
+    /// ends, the kernel ends Envoy.
     ///
     /// # Errors
     /// When the program cannot be started, or an extra argument contradicts the bootstrap
     /// document.
-    pub fn spawn(&self) -> Result<EnvoyProcess, SpawnError> {
+    pub fn spawn_as(&self, restart: &Restart) -> Result<EnvoyProcess, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
-        let mut command = Command::new(&self.executable);
-        command.args(arguments::arguments(self, &document)?);
-        for name in SECRET_VARIABLES
-            .into_iter()
-            .chain(self.secret_variables.iter().map(String::as_str))
-        {
-            command.env_remove(name);
-        }
-        command.stdin(Stdio::null()).process_group(0);
+        let mut command = self.command();
+        command.args(arguments::arguments(self, restart, &document)?);
+        command.process_group(0);
         parent_death::tie(&mut command, document.inherited());
         let oom = OomCounter::read();
-        let child = command.spawn().map_err(|source| SpawnError::Start {
-            executable: self.executable.clone(),
-            advice: advice(&source),
-            source,
-        })?;
+        let child = command.spawn().map_err(|source| self.not_started(source))?;
         let pid = child
             .id()
             .and_then(|pid| i32::try_from(pid).ok())
@@ -67,7 +69,103 @@ impl Launch {
             killed: false,
         })
     }
+
+    /// Starts Envoy so that it lives on when this program ends, in a session of its own, and
+    /// answers its process id. It is nobody's child here, so that it can be neither waited for nor
+    /// asked how it ended.
+    ///
+    /// # Errors
+    /// As for [`Launch::spawn_as`].
+    pub fn spawn_detached(&self, restart: &Restart) -> Result<u32, SpawnError> {
+        let document = Document::new(&self.bootstrap)?;
+        let mut command = self.command();
+        command.args(arguments::arguments(self, restart, &document)?);
+        let mut spawn = || {
+            let (mut told, tells) = io::pipe()?;
+            parent_death::detach(&mut command, document.inherited(), tells.as_fd());
+            // Only the process in between is a child; it has ended by now.
+            drop(command.spawn()?);
+            drop(tells);
+            let mut pid = [0; size_of::<u32>()];
+            told.read_exact(&mut pid)?;
+            Ok(u32::from_ne_bytes(pid))
+        };
+        let pid = spawn().map_err(|source| self.not_started(source))?;
+        tracing::debug!(pid, executable = %self.executable.display(), "started envoy, detached");
+        Ok(pid)
+    }
+
+    fn not_started(&self, source: io::Error) -> SpawnError {
+        SpawnError::Start {
+            executable: self.executable.clone(),
+            advice: advice(&source),
+            source,
+        }
+    }
+
+    /// Has Envoy check the bootstrap document without serving it, and answers what it says when
+    /// it refuses. Bounded by [`VALIDATION_LIMIT`].
+    ///
+    /// # Errors
+    /// What is wrong with the document, in Envoy's words, or why that could not be found out.
+    pub async fn validate(&self) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let document = Document::new(&self.bootstrap).map_err(|error| text(&error))?;
+        let arguments = arguments::arguments(self, &super::Restart::Disabled, &document);
+        let mut command = self.command();
+        command
+            .args(arguments.map_err(|error| text(&error))?)
+            .args(["--mode", "validate"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .process_group(0);
+        parent_death::tie(&mut command, document.inherited());
+        let output = run_short(&mut command)
+            .await
+            .map_err(|error| text(&error))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(complaint(&output)),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.executable);
+        for name in SECRET_VARIABLES
+            .into_iter()
+            .chain(self.secret_variables.iter().map(String::as_str))
+        {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
 }
+
+/// How long a run of Envoy may take that only answers a question.
+pub const VALIDATION_LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs a command that ends by itself and says little.
+pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
+    timeout(VALIDATION_LIMIT, command.output())
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// The last line that says something is critical, else the last line of all.
+fn complaint(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty()).rev();
+    let critical = lines.clone().find(|line| line.contains("[critical]"));
+    match critical.or_else(|| lines.next()) {
+        Some(line) => line.chars().take(COMPLAINT_LENGTH).collect(),
+        None => format!("the check ended with {}", output.status),
+    }
+}
+
+/// Most characters of Envoy's own words that are passed on.
+const COMPLAINT_LENGTH: usize = 2_000;
 
 impl EnvoyProcess {
     /// The process id, also the id of its group.

@@ -11,7 +11,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use child::EnvoyProcess;
+pub(crate) use arguments::hot_restart_option;
+pub(crate) use child::run_short;
+pub use child::{EnvoyProcess, VALIDATION_LIMIT};
 pub use exit::{ExitReason, OutOfMemory};
 
 /// Variables that hold secrets of the dataplane and never reach Envoy.
@@ -21,7 +23,7 @@ pub const SECRET_VARIABLES: [&str; 2] = [
 ];
 
 /// How to start Envoy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program, see [`crate::find_executable`].
     pub executable: PathBuf,
@@ -39,6 +41,43 @@ pub struct Launch {
     pub extra_args: Vec<OsString>,
     /// Variables to keep from Envoy, beside [`SECRET_VARIABLES`].
     pub secret_variables: Vec<String>,
+}
+
+/// The place of an Envoy in a hot restart.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Restart {
+    /// It shares nothing with any other (`--disable-hot-restart`).
+    #[default]
+    Disabled,
+    /// It takes over from the epoch below its own, and hands over to the one above.
+    Hot(HotRole),
+}
+
+/// The options of a hot restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HotRole {
+    /// Number of its epoch (`--restart-epoch`), one above that of its parent.
+    pub epoch: u32,
+    /// What parent and child share.
+    pub family: Family,
+    /// When the parent ends after the child took over, in whole seconds
+    /// (`--parent-shutdown-time-s`).
+    pub parent_shutdown: Duration,
+    /// Where the sockets between parent and child are (`--socket-path`); Envoy's own default when
+    /// absent, an abstract name.
+    pub socket_path: Option<String>,
+    /// Permissions of those sockets when they are files (`--socket-mode`).
+    pub socket_mode: Option<u32>,
+}
+
+/// What parent and child share in a hot restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Family {
+    /// This base id (`--base-id`).
+    Known(u32),
+    /// One that Envoy chooses and writes to this file (`--use-dynamic-base-id`,
+    /// `--base-id-path`); only for epoch 0.
+    Chosen(PathBuf),
 }
 
 /// Envoy's own log.

@@ -1,21 +1,22 @@
-//! What happens between fork and exec: Envoy is tied to the life of its parent, and the file that
-//! holds its bootstrap document stays open.
+//! What happens between fork and exec: Envoy is tied to the life of its parent or made independent
+//! of it, and the file that holds its bootstrap document stays open.
 //!
 //! This is the one place of the workspace with unsafe code. Between fork and exec of a program
-//! with threads only async-signal-safe calls are allowed; `prctl`, `getppid` and `fcntl` are
-//! system calls without locks or allocation, and the closure does nothing else. An error is made
-//! from its number, which allocates nothing either.
+//! with threads only async-signal-safe calls are allowed; `prctl`, `getppid`, `setsid`, `fork`,
+//! `write`, `sched_yield`, `_exit` and `fcntl` are system calls without locks or allocation, and the
+//! closures do nothing else. An error is made from its number, which allocates nothing either.
 #![expect(
     unsafe_code,
     reason = "a hook between fork and exec has no safe interface"
 )]
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use nix::unistd::{getpid, getppid};
+use nix::unistd::{ForkResult, fork, getpid, getppid, setsid, write};
 use tokio::process::Command;
 
 /// Ties the future child to this process and lets it inherit `inherited`, whose number must stay
@@ -26,21 +27,71 @@ use tokio::process::Command;
 /// the request when the program has file capabilities or changes its user.
 pub(super) fn tie(command: &mut Command, inherited: Option<BorrowedFd<'_>>) {
     let parent = getpid();
-    let inherited = inherited.map(|file| std::os::fd::AsRawFd::as_raw_fd(&file));
-    let hook = move || {
+    let inherited = number(inherited);
+    before_exec(command, move || {
         set_pdeathsig(Signal::SIGKILL)?;
         // The parent may have died before the request was made; then no signal would ever come.
         if getppid() != parent {
             return Err(nix::errno::Errno::ECHILD.into());
         }
-        if let Some(number) = inherited {
-            // SAFETY: the parent holds the file open until the spawn has returned.
-            let file = unsafe { BorrowedFd::borrow_raw(number) };
-            fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        keep_open(inherited)
+    });
+}
+
+/// Makes the future child a grandchild with a session of its own, so that nothing which ends this
+/// program or its terminal reaches it, lets it inherit like [`tie`], and writes its process id to
+/// `tells`, which must stay open until the child has been spawned.
+///
+/// A grandchild is needed because Envoy asks the kernel by itself for a signal when its parent
+/// ends. That must not be this program, so it waits until the process in between is gone.
+pub(super) fn detach(
+    command: &mut Command,
+    inherited: Option<BorrowedFd<'_>>,
+    tells: BorrowedFd<'_>,
+) {
+    let (inherited, tells) = (number(inherited), tells.as_raw_fd());
+    before_exec(command, move || {
+        setsid()?;
+        let between = getpid();
+        // SAFETY: both sides only make async-signal-safe calls until they exec or exit.
+        match unsafe { fork() }? {
+            ForkResult::Parent { child } => {
+                // SAFETY: the caller holds the pipe open; what cannot be told is found out when
+                // it is read. Exiting this way runs no handlers of the program that was forked.
+                unsafe {
+                    let pid = child.as_raw().to_ne_bytes();
+                    let _ = write(BorrowedFd::borrow_raw(tells), &pid);
+                    nix::libc::_exit(0)
+                }
+            }
+            ForkResult::Child => {
+                while getppid() == between {
+                    std::thread::yield_now();
+                }
+                keep_open(inherited)
+            }
         }
-        Ok(())
-    };
-    // SAFETY: the hook makes async-signal-safe system calls only, see the module's documentation.
+    });
+}
+
+fn number(inherited: Option<BorrowedFd<'_>>) -> Option<RawFd> {
+    inherited.map(|file| file.as_raw_fd())
+}
+
+fn keep_open(inherited: Option<RawFd>) -> io::Result<()> {
+    if let Some(number) = inherited {
+        // SAFETY: the parent holds the file open until the spawn has returned.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    }
+    Ok(())
+}
+
+fn before_exec(
+    command: &mut Command,
+    hook: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
+    // SAFETY: the hooks make async-signal-safe system calls only, see the module's documentation.
     unsafe {
         command.pre_exec(hook);
     }

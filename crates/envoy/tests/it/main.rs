@@ -1,8 +1,16 @@
 //! Bootstrap documents and supervision with a real Envoy.
 
 #[cfg(test)]
+mod adoption;
+#[cfg(test)]
 mod bootstrap;
 #[cfg(test)]
+mod epochs;
+#[cfg(test)]
+mod load;
+#[cfg(test)]
 mod parent_death;
+#[cfg(test)]
+mod place;
 #[cfg(test)]
 mod supervision;

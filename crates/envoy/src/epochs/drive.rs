@@ -1,0 +1,459 @@
+//! The one place that performs what the machine decides: it starts and signals processes, makes
+//! calls, waits, writes the files, and feeds back what happens until the machine has finished.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::OptionFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use super::files::{Entry, FileError, Snapshot, Stage, StateFile};
+use super::handle::{Controls, End, Wishes};
+use super::host::{Host, Process, Work};
+use super::machine::{Action, Adopted, EpochState, Event, Machine, Outcome, Run, Start, Timer};
+use super::options::{Ended, Hooks, Options, StartError};
+use super::report::{EXITS, EpochReport, ExitRecord, Report};
+use super::resume;
+use crate::process::ExitReason;
+
+/// How often is looked whether the snapshot has to be written.
+const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
+
+/// Supervises processes with `config` until that ends. Dropping the future ends the processes.
+///
+/// Poll it on the thread that lives as long as the program when the host ties processes to their
+/// thread, as [`super::EnvoyHost`] does.
+///
+/// # Errors
+/// When supervision cannot begin; nothing was started then.
+pub async fn run<H: Host>(
+    host: H,
+    config: H::Config,
+    options: Options,
+    controls: Controls<H::Config>,
+) -> Result<Ended, StartError> {
+    if !options.allow_root && super::identity::is_root() {
+        return Err(StartError::Root);
+    }
+    let Controls { mut wishes, report } = controls;
+    let (mut driver, actions) = Driver::begin(host, config, options, report)?;
+    driver.perform(actions);
+    driver.publish();
+    driver.write_snapshot()?;
+    let mut seen = Seen::default();
+    let mut period = interval(SNAPSHOT_PERIOD);
+    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while driver.machine.outcome().is_none() {
+        tokio::select! {
+            biased;
+            happening = driver.next() => driver.happened(happening),
+            Ok(()) = wishes.changed() => {
+                let wishes = wishes.borrow_and_update().clone();
+                driver.queue.extend(seen.events(wishes));
+            }
+            _ = period.tick(), if driver.snapshot.is_some() => driver.keep_snapshot(),
+        }
+        driver.settle();
+    }
+    Ok(driver.end())
+}
+
+/// Which wishes were fulfilled already.
+#[derive(Default)]
+struct Seen {
+    configs: u64,
+    restarts: u64,
+}
+
+impl Seen {
+    fn events<C>(&mut self, wishes: Wishes<C>) -> Vec<Event<C>> {
+        let mut events = Vec::new();
+        if wishes.configs != std::mem::replace(&mut self.configs, wishes.configs) {
+            events.extend(wishes.config.map(Event::Schedule));
+        }
+        if wishes.restarts != std::mem::replace(&mut self.restarts, wishes.restarts) {
+            events.push(Event::Restart);
+        }
+        match wishes.end {
+            End::Never => {}
+            End::Release => events.push(Event::Release),
+            End::Stop => events.push(Event::Stop),
+            End::Kill => events.push(Event::Kill),
+        }
+        events
+    }
+}
+
+struct Running<H: Host> {
+    process: H::Process,
+    epoch: u32,
+    fingerprint: String,
+    since: Instant,
+    adopted: bool,
+    probe: Option<Work<()>>,
+}
+
+enum Happening<C> {
+    Event(Event<C>),
+    Exited(Run, ExitReason),
+    Refused(u64, String),
+}
+
+struct Driver<H: Host> {
+    host: H,
+    machine: Machine<H::Config>,
+    running: BTreeMap<Run, Running<H>>,
+    pending: FuturesUnordered<Work<Happening<H::Config>>>,
+    queue: VecDeque<Event<H::Config>>,
+    state: Report,
+    report: watch::Sender<Report>,
+    hooks: Hooks,
+    pid_file: Option<StateFile>,
+    snapshot: Option<StateFile>,
+}
+
+type Actions<H> = Vec<Action<<H as Host>::Config>>;
+
+impl<H: Host> Driver<H> {
+    fn begin(
+        mut host: H,
+        config: H::Config,
+        options: Options,
+        report: watch::Sender<Report>,
+    ) -> Result<(Self, Actions<H>), FileError> {
+        let wanted = host.fingerprint(&config);
+        let found = match &options.snapshot {
+            Some(path) => resume::adopt(&mut host, Snapshot::load(path)?),
+            None => Vec::new(),
+        };
+        let adopted: Vec<Adopted> = found
+            .iter()
+            .map(|(entry, _)| Adopted {
+                epoch: entry.epoch,
+                current: entry.fingerprint == wanted,
+            })
+            .collect();
+        let (machine, actions) = Machine::new(options.policy, config, &adopted);
+        // The machine has just made epochs of them, in this order.
+        let runs: Vec<Run> = machine.epochs().iter().map(|epoch| epoch.run).collect();
+        let running = runs.into_iter().zip(found).map(|(run, (entry, process))| {
+            tracing::info!(epoch = entry.epoch, pid = process.pid(), "adopted envoy");
+            let running = Running {
+                process,
+                epoch: entry.epoch,
+                fingerprint: entry.fingerprint,
+                since: Instant::now(),
+                adopted: true,
+                probe: None,
+            };
+            (run, running)
+        });
+        let driver = Self {
+            running: running.collect(),
+            host,
+            machine,
+            pending: FuturesUnordered::new(),
+            queue: VecDeque::new(),
+            state: Report::default(),
+            report,
+            hooks: options.hooks,
+            pid_file: options
+                .pid_file
+                .map(|path| StateFile::new("pid file", path)),
+            snapshot: options
+                .snapshot
+                .map(|path| StateFile::new("snapshot", path)),
+        };
+        Ok((driver, actions))
+    }
+
+    /// What happens next. Cancel safe.
+    async fn next(&mut self) -> Happening<H::Config> {
+        let Self {
+            running, pending, ..
+        } = self;
+        let mut lives: FuturesUnordered<_> = running
+            .iter_mut()
+            .map(|(run, Running { process, probe, .. })| async {
+                tokio::select! {
+                    biased;
+                    reason = process.wait() => Happening::Exited(*run, reason),
+                    Some(()) = OptionFuture::from(probe.as_mut()) => {
+                        Happening::Event(Event::Ready(*run))
+                    }
+                }
+            })
+            .collect();
+        tokio::select! {
+            biased;
+            Some(happening) = lives.next() => happening,
+            Some(happening) = pending.next() => happening,
+            else => std::future::pending().await,
+        }
+    }
+
+    fn happened(&mut self, happening: Happening<H::Config>) {
+        match happening {
+            Happening::Event(event) => {
+                if let Event::Ready(run) = event
+                    && let Some(running) = self.running.get_mut(&run)
+                {
+                    running.probe = None;
+                    tracing::info!(
+                        epoch = running.epoch,
+                        pid = running.process.pid(),
+                        "envoy serves"
+                    );
+                    self.host.serves(running.epoch);
+                    self.state.refusal = None;
+                }
+                self.queue.push_back(event);
+            }
+            Happening::Exited(run, reason) => self.exited(run, reason),
+            Happening::Refused(serial, reason) => {
+                tracing::error!(%reason, "the new configuration is refused; envoy runs on with the old one");
+                self.state.refusal = Some(reason);
+                self.queue.push_back(Event::Checked(serial, None));
+            }
+        }
+    }
+
+    fn exited(&mut self, run: Run, reason: ExitReason) {
+        let Some(running) = self.running.remove(&run) else {
+            return;
+        };
+        let epoch = self.machine.epochs().iter().find(|epoch| epoch.run == run);
+        let state = epoch.map_or(EpochState::Killed, |epoch| epoch.state);
+        let record = ExitRecord {
+            epoch: running.epoch,
+            pid: running.process.pid(),
+            reason,
+            expected: self.machine.stopping() || state.leaves(),
+            lived: running.since.elapsed(),
+            at: Instant::now(),
+        };
+        let (epoch, pid, lived) = (record.epoch, record.pid, record.lived);
+        if record.expected {
+            tracing::info!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited");
+        } else {
+            tracing::error!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited unexpectedly");
+            if state == EpochState::Starting {
+                self.state.refusal = Some(format!("epoch {epoch} {}", record.reason));
+            }
+        }
+        self.queue
+            .push_back(Event::Exited(run, record.reason.success()));
+        while self.state.exits.len() >= EXITS {
+            self.state.exits.pop_front();
+        }
+        self.state.exits.push_back(record);
+    }
+
+    /// Lets the machine have everything that has happened.
+    fn settle(&mut self) {
+        while let Some(event) = self.queue.pop_front() {
+            let actions = self.machine.on(event);
+            self.perform(actions);
+        }
+        self.publish();
+    }
+
+    fn perform(&mut self, actions: Actions<H>) {
+        for action in actions {
+            match action {
+                Action::Check(serial, config) => self.check(serial, &config),
+                Action::Start(start) => self.start(&start),
+                Action::Drain(_) => {
+                    let drain = self.host.drain();
+                    self.pending.push(Box::pin(async move {
+                        if let Err(error) = drain.await {
+                            tracing::warn!(%error, "error while draining Envoy listeners");
+                        }
+                        // Nothing follows from it: the time to drain runs on.
+                        std::future::pending().await
+                    }));
+                }
+                Action::Quit(run) => self.quit(run),
+                Action::Terminate(run) => self.signal(run, "SIGTERM", H::Process::terminate),
+                Action::Kill(run) => self.signal(run, "SIGKILL", H::Process::kill),
+                Action::CleanUp(epoch) => {
+                    self.host.clean_up(epoch, self.running.is_empty());
+                    if let Some(record) = self.state.exits.back() {
+                        (self.hooks.exited)(record);
+                    }
+                }
+                Action::Arm(timer, wait) => self.arm(timer, wait),
+                Action::Spent { serving } => {
+                    tracing::error!(serving, "all retries are spent");
+                    self.queue
+                        .push_back(Event::Verdict((self.hooks.spent)(serving)));
+                }
+                Action::Detach => {
+                    self.keep_snapshot();
+                    for (_, running) in std::mem::take(&mut self.running) {
+                        running.process.detach();
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, serial: u64, config: &H::Config) {
+        self.state.next_start = None;
+        let serving = self.machine.epochs().last();
+        let running = serving
+            .and_then(|epoch| self.running.get(&epoch.run))
+            .and_then(|running| running.process.identity());
+        let check = self.host.check(config, running);
+        self.pending.push(Box::pin(async move {
+            match check.await {
+                Ok(way) => Happening::Event(Event::Checked(serial, Some(way))),
+                Err(reason) => Happening::Refused(serial, reason),
+            }
+        }));
+    }
+
+    fn start(&mut self, start: &Start<H::Config>) {
+        self.state.starts += 1;
+        self.state.next_start = None;
+        let epoch = start.epoch;
+        match self.host.start(start) {
+            Ok(process) => {
+                tracing::info!(epoch, pid = process.pid(), "started envoy");
+                let running = Running {
+                    process,
+                    epoch,
+                    fingerprint: self.host.fingerprint(&start.config),
+                    since: Instant::now(),
+                    adopted: false,
+                    probe: Some(self.host.ready(epoch)),
+                };
+                self.running.insert(start.run, running);
+            }
+            Err(error) => {
+                tracing::error!(epoch, %error, "envoy could not be started");
+                self.state.refusal = Some(error);
+                self.queue.push_back(Event::SpawnFailed(start.run));
+            }
+        }
+    }
+
+    fn quit(&mut self, run: Run) {
+        let quit = self.host.quit();
+        self.pending.push(Box::pin(async move {
+            match quit.await {
+                Ok(()) => std::future::pending().await,
+                Err(error) => {
+                    tracing::warn!(%error, "envoy did not confirm that it quits, sending SIGTERM");
+                    Happening::Event(Event::QuitFailed(run))
+                }
+            }
+        }));
+    }
+
+    fn signal(
+        &mut self,
+        run: Run,
+        name: &'static str,
+        send: fn(&mut H::Process) -> std::io::Result<()>,
+    ) {
+        if let Some(running) = self.running.get_mut(&run) {
+            tracing::debug!(epoch = running.epoch, signal = name, "envoy");
+            if let Err(error) = send(&mut running.process) {
+                tracing::warn!(%error, signal = name, "envoy could not be signalled");
+            }
+        }
+    }
+
+    fn arm(&mut self, timer: Timer, wait: Duration) {
+        if matches!(timer, Timer::Crash(_) | Timer::Retry(_)) {
+            tracing::info!(?wait, "waiting before envoy is started again");
+            self.state.next_start = Some(Instant::now() + wait);
+        }
+        self.pending.push(Box::pin(async move {
+            sleep(wait).await;
+            Happening::Event(Event::Elapsed(timer))
+        }));
+    }
+
+    fn publish(&mut self) {
+        let running = &self.running;
+        let epochs = self.machine.epochs().iter().filter_map(|epoch| {
+            let running = running.get(&epoch.run)?;
+            Some(EpochReport {
+                epoch: epoch.epoch,
+                pid: running.process.pid(),
+                state: epoch.state,
+                since: running.since,
+                adopted: running.adopted,
+            })
+        });
+        self.state.epochs = epochs.collect();
+        self.state.obstacle = self.host.obstacle();
+        self.state.stopping = self.machine.stopping();
+        if let (Some(file), Some(current)) = (&mut self.pid_file, self.state.current()) {
+            file.keep(format!("{}\n", current.pid).into_bytes());
+        }
+        self.report.send_if_modified(|report| {
+            let changed = *report != self.state;
+            if changed {
+                report.clone_from(&self.state);
+            }
+            changed
+        });
+    }
+
+    fn write_snapshot(&mut self) -> Result<(), FileError> {
+        let content = self.snapshot_content();
+        match &mut self.snapshot {
+            Some(file) => file.set(content).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn keep_snapshot(&mut self) {
+        let content = self.snapshot_content();
+        if let Some(file) = &mut self.snapshot {
+            file.keep(content);
+        }
+    }
+
+    fn snapshot_content(&self) -> Vec<u8> {
+        let entries = self.machine.epochs().iter().filter_map(|epoch| {
+            let running = self.running.get(&epoch.run)?;
+            Some(Entry {
+                epoch: epoch.epoch,
+                fingerprint: running.fingerprint.clone(),
+                stage: match epoch.state {
+                    EpochState::Starting => Stage::Starting,
+                    state if state.serves() => Stage::Serving,
+                    _ => Stage::Leaving,
+                },
+                identity: running.process.identity()?,
+            })
+        });
+        let snapshot = Snapshot::new(self.host.base_id(), entries.collect());
+        // A snapshot is numbers and short texts, which always have a form.
+        serde_json::to_vec_pretty(&snapshot).unwrap_or_default()
+    }
+
+    fn end(mut self) -> Ended {
+        self.publish();
+        let outcome = self
+            .machine
+            .outcome()
+            .unwrap_or(Outcome::Stopped { forced: false });
+        if outcome != Outcome::Released {
+            self.pid_file.iter_mut().for_each(StateFile::remove);
+            self.snapshot.iter_mut().for_each(StateFile::remove);
+        }
+        Ended {
+            outcome,
+            last: self.state.exits.back().cloned(),
+            refusal: self.state.refusal.take(),
+        }
+    }
+}

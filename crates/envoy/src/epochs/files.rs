@@ -1,0 +1,280 @@
+//! Files that tell others, or a later supervisor, what runs: the pid file and the snapshot. Both
+//! are replaced as a whole, readable by their owner alone, and written when their content changes
+//! and at no other time. They hold neither configuration nor secrets.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::identity::Identity;
+
+/// The form of the snapshot that is written and understood.
+const VERSION: u32 = 1;
+/// Largest snapshot that is read, in bytes; a real one has a few hundred.
+const SIZE_LIMIT: u64 = 1024 * 1024;
+
+/// A file cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("the {what} {path:?} cannot be {verb}: {source}; name a folder that this user can write")]
+pub struct FileError {
+    what: &'static str,
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// What a supervisor leaves for its successor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    version: u32,
+    /// What parent and child of a hot restart share; absent when it is not possible.
+    pub base_id: Option<u32>,
+    /// The processes, the oldest epoch first.
+    pub processes: Vec<Entry>,
+}
+
+/// A process of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Number of its epoch.
+    pub epoch: u32,
+    /// Digest of what it runs, see [`super::Host::fingerprint`].
+    pub fingerprint: String,
+    /// Where it was in its life.
+    pub stage: Stage,
+    /// Which process it is.
+    pub identity: Identity,
+}
+
+/// Where a process of a snapshot was in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// It was not ready yet.
+    Starting,
+    /// It served.
+    Serving,
+    /// It was on its way to its end.
+    Leaving,
+}
+
+impl Snapshot {
+    /// A snapshot of these processes.
+    pub fn new(base_id: Option<u32>, processes: Vec<Entry>) -> Self {
+        Self {
+            version: VERSION,
+            base_id,
+            processes,
+        }
+    }
+
+    /// Reads the snapshot at `path`; nothing when there is none.
+    ///
+    /// One that makes no sense is moved aside to a name with `.corrupt` at its end, told in the
+    /// log, and counts as none.
+    ///
+    /// # Errors
+    /// When a file is there and cannot be read or moved.
+    pub fn load(path: &Path) -> Result<Option<Self>, FileError> {
+        let failed = |verb| move |source| error("snapshot", verb, path, source);
+        let text = match read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("read")(error)),
+        };
+        let wrong = match serde_json::from_slice::<Self>(&text) {
+            Ok(snapshot) if snapshot.version == VERSION => return Ok(Some(snapshot)),
+            Ok(snapshot) => format!("its version is {}, not {VERSION}", snapshot.version),
+            Err(error) => error.to_string(),
+        };
+        let aside = beside(path, ".corrupt");
+        fs::rename(path, &aside).map_err(failed("moved aside"))?;
+        tracing::warn!(
+            snapshot = %path.display(), kept = %aside.display(), reason = %wrong,
+            "the supervisor's snapshot makes no sense; nothing is adopted"
+        );
+        Ok(None)
+    }
+}
+
+/// A file that is replaced when its content changes.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    what: &'static str,
+    path: PathBuf,
+    written: Option<Vec<u8>>,
+    complained: bool,
+}
+
+impl StateFile {
+    /// The file at `path`; `what` it is for people.
+    pub(super) fn new(what: &'static str, path: PathBuf) -> Self {
+        Self {
+            what,
+            path,
+            written: None,
+            complained: false,
+        }
+    }
+
+    /// Makes `content` the file's content, unless it already is. Answers whether that took a
+    /// write.
+    pub(super) fn set(&mut self, content: Vec<u8>) -> Result<bool, FileError> {
+        if self.written.as_ref() == Some(&content) {
+            return Ok(false);
+        }
+        replace(&self.path, &content)
+            .map_err(|source| error(self.what, "written", &self.path, source))?;
+        self.written = Some(content);
+        self.complained = false;
+        Ok(true)
+    }
+
+    /// Like [`StateFile::set`]; trouble is told in the log, once until it works again.
+    pub(super) fn keep(&mut self, content: Vec<u8>) {
+        if let Err(error) = self.set(content)
+            && !std::mem::replace(&mut self.complained, true)
+        {
+            tracing::warn!(%error, "supervision goes on without it");
+        }
+    }
+
+    /// Removes the file, if this supervisor wrote it.
+    pub(super) fn remove(&mut self) {
+        if self.written.take().is_some()
+            && let Err(source) = fs::remove_file(&self.path)
+            && source.kind() != io::ErrorKind::NotFound
+        {
+            let error = error(self.what, "removed", &self.path, source);
+            tracing::warn!(%error, "a file is left behind");
+        }
+    }
+}
+
+fn error(what: &'static str, verb: &'static str, path: &Path, source: io::Error) -> FileError {
+    FileError {
+        what,
+        verb,
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() > SIZE_LIMIT {
+        return Ok(Vec::new());
+    }
+    let mut text = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, SIZE_LIMIT), &mut text)?;
+    Ok(text)
+}
+
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = beside(path, ".new");
+    // One that a supervisor left which was ended while it wrote.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let identity = Identity::of(std::process::id()).unwrap();
+        let entry = Entry {
+            epoch: 3,
+            fingerprint: "ab".to_owned(),
+            stage: Stage::Serving,
+            identity,
+        };
+        Snapshot::new(Some(7), vec![entry])
+    }
+
+    #[test]
+    fn a_snapshot_is_private_whole_and_written_only_when_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot.json");
+        let mut file = StateFile::new("snapshot", path.clone());
+        let content = serde_json::to_vec(&snapshot()).unwrap();
+        assert!(file.set(content.clone()).unwrap());
+        let first = fs::metadata(&path).unwrap();
+        assert_eq!(first.permissions().mode() & 0o777, 0o600);
+        assert!(!file.set(content).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first.ino());
+        assert_eq!(Snapshot::load(&path).unwrap(), Some(snapshot()));
+        assert!(file.set(b"{}".to_vec()).unwrap());
+        assert_ne!(fs::metadata(&path).unwrap().ino(), first.ino());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        file.remove();
+        assert_eq!(Snapshot::load(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_kept_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot.json");
+        let whole = serde_json::to_string(&snapshot()).unwrap();
+        for content in [
+            "",
+            "{}",
+            "\u{0}\u{1}garbage",
+            &whole[..whole.len() / 2],
+            &whole.replace("\"version\":1", "\"version\":2"),
+            &" ".repeat(2 * 1024 * 1024),
+        ] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(Snapshot::load(&path).unwrap(), None, "{content:.40}");
+            assert!(!path.exists());
+            let aside = folder.path().join("snapshot.json.corrupt");
+            assert_eq!(fs::read_to_string(aside).unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named() {
+        let path = Path::new("/proc/no-such-folder/snapshot.json");
+        let error = StateFile::new("snapshot", path.into())
+            .set(Vec::new())
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("snapshot") && text.contains("/proc/no-such-folder"),
+            "{text}"
+        );
+        // A file that this supervisor never wrote is none of its business.
+        StateFile::new("pid file", "/proc/self/stat".into()).remove();
+        let folder = tempfile::tempdir().unwrap();
+        assert!(
+            Snapshot::load(folder.path()).is_err(),
+            "a folder is no snapshot"
+        );
+    }
+}

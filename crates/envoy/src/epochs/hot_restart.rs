@@ -1,0 +1,346 @@
+//! Whether Envoy can be restarted hot here, and if not, why; and the piece of memory that parent
+//! and child share, as far as a supervisor has to care for it.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::process::{Launch, hot_restart_option};
+
+/// Where the C library keeps named shared memory.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+/// How much longer than the drain time a parent lives, unless told otherwise.
+pub const PARENT_MARGIN: Duration = Duration::from_secs(15);
+/// A socket's name may have 107 bytes; Envoy appends the role and a number.
+const SOCKET_PATH_LIMIT: usize = 80;
+/// Threads that an Envoy has beside its workers, with room to spare.
+const OWN_THREADS: u64 = 12;
+
+/// How Envoys are restarted hot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HotRestart {
+    /// What parent and child share.
+    pub base_id: BaseId,
+    /// How long a parent lives after it handed over (`--parent-shutdown-time-s`), in whole
+    /// seconds; at least the drain time.
+    pub parent_shutdown: Duration,
+    /// Where the sockets between parent and child are (`--socket-path`); Envoy's default, an
+    /// abstract name, when absent.
+    pub socket_path: Option<String>,
+    /// Permissions of those sockets when they are files (`--socket-mode`).
+    pub socket_mode: Option<u32>,
+    /// Where the shared memory is.
+    pub shared_memory: PathBuf,
+}
+
+/// What tells one family of Envoys on a machine from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BaseId {
+    /// This number, which nobody else on the machine may use.
+    Fixed(u32),
+    /// One that Envoy chooses at its first start and writes to this file.
+    Dynamic(PathBuf),
+}
+
+impl HotRestart {
+    /// A family with a number that Envoy chooses, its file in shared memory so that no other
+    /// folder has to be writable, and parents that live 15 s longer than `drain_time`.
+    pub fn new(drain_time: Duration) -> Self {
+        let name = format!("legate-envoy-{}.base-id", std::process::id());
+        Self {
+            base_id: BaseId::Dynamic(Path::new(SHARED_MEMORY).join(name)),
+            parent_shutdown: drain_time.saturating_add(PARENT_MARGIN),
+            socket_path: None,
+            socket_mode: None,
+            shared_memory: SHARED_MEMORY.into(),
+        }
+    }
+}
+
+/// Why Envoy cannot be restarted hot.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// It is switched off.
+    #[error("it is switched off")]
+    Off,
+    /// There is no shared memory.
+    #[error("{path:?} cannot be written ({reason}), and Envoy needs shared memory there")]
+    SharedMemory {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// The user manages hot restarts, or does not want them.
+    #[error("the Envoy argument {0} was given")]
+    Argument(&'static str),
+    /// The bootstrap document has a listener whose packets cannot be handed over.
+    #[error("the listener {0:?} takes UDP")]
+    UdpListener(String),
+    /// The socket's name is too long.
+    #[error("the socket path {0:?} is longer than {SOCKET_PATH_LIMIT} bytes")]
+    SocketPath(String),
+    /// There is no room for a second process beside the first.
+    #[error("only {room} more threads may run here (pids.max), a second Envoy needs {needed}")]
+    Processes {
+        /// How many more there may be.
+        room: u64,
+        /// How many a second Envoy has.
+        needed: u64,
+    },
+    /// Two versions of Envoy do not understand one another.
+    #[error("the new Envoy's hot restart version is {new}, the running one's {old}")]
+    Version {
+        /// Of the running one.
+        old: String,
+        /// Of the new one.
+        new: String,
+    },
+    /// Envoy did not say which number it chose.
+    #[error("Envoy's base id cannot be read from {path:?}: {reason}")]
+    BaseId {
+        /// Where it should be.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The running one was started without hot restart.
+    #[error("the running Envoy was started without hot restart")]
+    Running,
+}
+
+/// What keeps `launch` from being restarted hot at all on this machine.
+pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Obstacle> {
+    let Some(hot) = hot else {
+        return Some(Obstacle::Off);
+    };
+    if let Some(argument) = given(&launch.extra_args) {
+        return Some(Obstacle::Argument(argument));
+    }
+    if let Some(path) = &hot.socket_path
+        && path.len() > SOCKET_PATH_LIMIT
+    {
+        return Some(Obstacle::SocketPath(path.clone()));
+    }
+    if let Some(listener) = udp_listener(&launch.bootstrap) {
+        return Some(Obstacle::UdpListener(listener));
+    }
+    writable(&hot.shared_memory)
+        .err()
+        .map(|error| Obstacle::SharedMemory {
+            path: hot.shared_memory.clone(),
+            reason: error.to_string(),
+        })
+}
+
+fn given(extra: &[OsString]) -> Option<&'static str> {
+    hot_restart_option(extra)
+}
+
+/// Writes as much as Envoy does, because the space may be used up or nil.
+fn writable(folder: &Path) -> io::Result<()> {
+    let probe = folder.join(format!("legate-probe-{}", std::process::id()));
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&probe)?;
+        file.write_all(&[1; REGION_SIZE])
+    };
+    let written = write();
+    let _ = fs::remove_file(&probe);
+    written
+}
+
+/// The first listener of the document that takes UDP, by name.
+fn udp_listener(bootstrap: &str) -> Option<String> {
+    let document: Value = serde_json::from_str(bootstrap).ok()?;
+    let listeners = document
+        .pointer("/static_resources/listeners")?
+        .as_array()?;
+    let udp = listeners.iter().find(|listener| {
+        let protocol = listener.pointer("/address/socket_address/protocol");
+        listener.get("udp_listener_config").is_some()
+            || protocol.and_then(Value::as_str) == Some("UDP")
+    })?;
+    Some(
+        udp.get("name")
+            .and_then(Value::as_str)
+            .unwrap_or("without a name")
+            .to_owned(),
+    )
+}
+
+/// Whether the control group leaves room for a second Envoy with this many workers.
+pub(super) fn room_for(concurrency: u32) -> Result<(), Obstacle> {
+    let needed = u64::from(concurrency) + OWN_THREADS;
+    match process_room() {
+        Some(room) if room < needed => Err(Obstacle::Processes { room, needed }),
+        _ => Ok(()),
+    }
+}
+
+fn process_room() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
+        let root = match controllers {
+            "" => "/sys/fs/cgroup",
+            "pids" => "/sys/fs/cgroup/pids",
+            _ => return None,
+        };
+        room_in(&Path::new(root).join(path))
+    })
+}
+
+fn room_in(group: &Path) -> Option<u64> {
+    let number = |name: &str| -> Option<u64> {
+        fs::read_to_string(group.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    Some(number("pids.max")?.saturating_sub(number("pids.current")?))
+}
+
+/// Size of the region that a family shares, and where its flags are. Of hot restart version 11,
+/// Envoy 1.13 and later; both are checked before anything is touched.
+const REGION_SIZE: usize = 104;
+const REGION_VERSION: u64 = 11;
+const FLAGS_OFFSET: usize = 96;
+/// Set while a child initialises. A child that dies meanwhile leaves it set, and every later one
+/// would refuse to start.
+const INITIALIZING: u8 = 1;
+
+/// The file of the region that a family shares.
+pub(super) fn region(shared_memory: &Path, base_id: u32) -> PathBuf {
+    shared_memory.join(format!("envoy_shared_memory_{}", u64::from(base_id) * 10))
+}
+
+/// Takes back the mark of a child that died while it initialised. Call it when no child of the
+/// family does. Answers whether there was a mark.
+///
+/// # Errors
+/// When the region cannot be read or written, or looks different from what is known.
+pub(super) fn unmark(region: &Path) -> io::Result<bool> {
+    let mut file = OpenOptions::new().read(true).write(true).open(region)?;
+    let mut content = Vec::new();
+    (&mut file)
+        .take(REGION_SIZE as u64 + 1)
+        .read_to_end(&mut content)?;
+    let number = |at: usize| -> Option<u64> {
+        Some(u64::from_ne_bytes(
+            content.get(at..at + 8)?.try_into().ok()?,
+        ))
+    };
+    if content.len() != REGION_SIZE
+        || number(0) != Some(REGION_SIZE as u64)
+        || number(8) != Some(REGION_VERSION)
+    {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown layout"));
+    }
+    if content[FLAGS_OFFSET] & INITIALIZING == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::Start(FLAGS_OFFSET as u64))?;
+    file.write_all(&[content[FLAGS_OFFSET] & !INITIALIZING])?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::{DrainStrategy, EnvoyLog, LogLevel};
+
+    fn launch(bootstrap: &str, extra: &[&str]) -> Launch {
+        Launch {
+            executable: "envoy".into(),
+            bootstrap: bootstrap.to_owned(),
+            log: EnvoyLog {
+                level: LogLevel::Info,
+                json: false,
+            },
+            concurrency: 1,
+            drain_time: Duration::from_secs(1),
+            drain_strategy: DrainStrategy::Immediate,
+            extra_args: extra.iter().map(OsString::from).collect(),
+            secret_variables: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = HotRestart {
+            shared_memory: folder.path().into(),
+            ..HotRestart::new(Duration::from_secs(30))
+        };
+        let plain = launch("{}", &[]);
+        assert_eq!(obstacle(Some(&here), &plain), None);
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "no trace of the probe"
+        );
+        assert_eq!(obstacle(None, &plain), Some(Obstacle::Off));
+        let said =
+            |hot: &HotRestart, launch: &Launch| obstacle(Some(hot), launch).unwrap().to_string();
+        assert!(said(&here, &launch("{}", &["--base-id 3"])).contains("--base-id"));
+        let nowhere = HotRestart {
+            shared_memory: "/no/such/folder".into(),
+            ..here.clone()
+        };
+        assert!(said(&nowhere, &plain).contains("/no/such/folder"));
+        let long = HotRestart {
+            socket_path: Some("x".repeat(81)),
+            ..here.clone()
+        };
+        assert!(said(&long, &plain).contains("socket path"));
+        for listener in [
+            r#"{"name":"dns","udp_listener_config":{}}"#,
+            r#"{"name":"dns","address":{"socket_address":{"protocol":"UDP"}}}"#,
+        ] {
+            let document = format!(r#"{{"static_resources":{{"listeners":[{listener}]}}}}"#);
+            assert!(said(&here, &launch(&document, &[])).contains("\"dns\" takes UDP"));
+        }
+    }
+
+    #[test]
+    fn a_limit_of_processes_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("pids.max"), "max\n").unwrap();
+        fs::write(folder.path().join("pids.current"), "40\n").unwrap();
+        assert_eq!(room_in(folder.path()), None);
+        fs::write(folder.path().join("pids.max"), "42\n").unwrap();
+        assert_eq!(room_in(folder.path()), Some(2));
+    }
+
+    #[test]
+    fn the_mark_of_a_dead_child_is_taken_back_and_nothing_else_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = region(folder.path(), 77);
+        assert!(path.ends_with("envoy_shared_memory_770"));
+        let mut content = vec![7_u8; REGION_SIZE];
+        content[..8].copy_from_slice(&(REGION_SIZE as u64).to_ne_bytes());
+        content[8..16].copy_from_slice(&REGION_VERSION.to_ne_bytes());
+        fs::write(&path, &content).unwrap();
+        assert!(unmark(&path).unwrap());
+        assert!(!unmark(&path).unwrap());
+        content[FLAGS_OFFSET] = 6;
+        assert_eq!(fs::read(&path).unwrap(), content);
+        content[8] = 12;
+        fs::write(&path, &content).unwrap();
+        assert!(unmark(&path).is_err());
+        fs::write(&path, &content[..50]).unwrap();
+        assert!(unmark(&path).is_err());
+    }
+}

@@ -1,0 +1,172 @@
+//! Which process a number stands for. A process id alone may belong to a stranger by now; together
+//! with the boot, the start time and the program file it does not.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A process that can be found again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since the machine's start.
+    pub start_time: u64,
+    /// Which start of the machine that is.
+    pub boot: String,
+    /// The program file, for people.
+    pub executable: PathBuf,
+    /// The program file's device.
+    pub device: u64,
+    /// The program file's number on that device.
+    pub inode: u64,
+}
+
+/// Why a process is not the one that was looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Mismatch {
+    /// Nobody has the number.
+    #[error("no process {pid} runs")]
+    Gone {
+        /// The number.
+        pid: u32,
+    },
+    /// The machine was started again.
+    #[error("process {pid} ran before the machine's last start")]
+    Boot {
+        /// The number.
+        pid: u32,
+    },
+    /// The number was given to another process.
+    #[error("process {pid} started at another time (tick {found}, expected {expected})")]
+    StartTime {
+        /// The number.
+        pid: u32,
+        /// When the process started that has it.
+        found: u64,
+        /// When the wanted one started.
+        expected: u64,
+    },
+    /// It runs another program.
+    #[error("process {pid} runs {found:?}, expected {expected:?}")]
+    Executable {
+        /// The number.
+        pid: u32,
+        /// What it runs.
+        found: PathBuf,
+        /// What it should run.
+        expected: PathBuf,
+    },
+}
+
+impl Identity {
+    /// The process that has the number `pid` now; nothing when there is none that can be looked at.
+    pub fn of(pid: u32) -> Option<Self> {
+        let start_time = start_time(pid)?;
+        let link = PathBuf::from(format!("/proc/{pid}/exe"));
+        // Through the link, so that a program file that was replaced meanwhile is still found.
+        let file = fs::metadata(&link).ok()?;
+        Some(Self {
+            pid,
+            start_time,
+            boot: boot()?,
+            executable: fs::read_link(&link).ok()?,
+            device: file.dev(),
+            inode: file.ino(),
+        })
+    }
+
+    /// Whether the process still runs.
+    ///
+    /// # Errors
+    /// Says what is different.
+    pub fn verify(&self) -> Result<(), Mismatch> {
+        let pid = self.pid;
+        if boot().is_some_and(|boot| boot != self.boot) {
+            return Err(Mismatch::Boot { pid });
+        }
+        let found = Self::of(pid).ok_or(Mismatch::Gone { pid })?;
+        if found.start_time != self.start_time {
+            return Err(Mismatch::StartTime {
+                pid,
+                found: found.start_time,
+                expected: self.start_time,
+            });
+        }
+        if (found.device, found.inode) != (self.device, self.inode) {
+            return Err(Mismatch::Executable {
+                pid,
+                found: found.executable,
+                expected: self.executable.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether this program acts as root.
+pub(super) fn is_root() -> bool {
+    // Its folder belongs to the user that it acts as.
+    fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
+}
+
+fn boot() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+/// The start of a process that has not ended, also when nobody has collected it yet.
+fn start_time(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name stands in parentheses and may hold anything, so that only the last one ends it.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_itself_and_nobody_else() {
+        let own = Identity::of(std::process::id()).unwrap();
+        own.verify().unwrap();
+        let earlier = Identity {
+            start_time: own.start_time - 1,
+            ..own.clone()
+        };
+        assert!(matches!(earlier.verify(), Err(Mismatch::StartTime { .. })));
+        let other = Identity {
+            inode: own.inode + 1,
+            ..own.clone()
+        };
+        let refusal = other.verify().unwrap_err();
+        assert!(matches!(refusal, Mismatch::Executable { .. }), "{refusal}");
+        let before = Identity {
+            boot: "another".to_owned(),
+            ..own.clone()
+        };
+        assert!(matches!(before.verify(), Err(Mismatch::Boot { .. })));
+        let gone = Identity {
+            pid: u32::MAX,
+            ..own
+        };
+        assert!(matches!(gone.verify(), Err(Mismatch::Gone { .. })));
+    }
+
+    #[test]
+    fn a_process_that_only_waits_to_be_collected_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        while Identity::of(pid).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+}

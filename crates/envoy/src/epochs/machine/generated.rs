@@ -1,0 +1,375 @@
+//! Generated orders of events against a world of processes that do what processes may do: die,
+//! hang, ignore signals, never start. Whatever the order, some things never happen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::super::policy::{CleanExit, Policy, REAP_WAIT};
+use super::*;
+
+/// How many orders are tried.
+const ORDERS: u32 = 100_000;
+
+const POLICY: Policy = Policy {
+    drain: true,
+    grace: Duration::from_secs(3),
+    kill_after: Duration::from_secs(10),
+    hand_over: Duration::from_secs(20),
+    start_within: Duration::from_secs(30),
+    retire_grace: Duration::from_secs(2),
+    clean_exit: CleanExit::End,
+};
+
+/// How long a stop may take by the policy.
+const STOP_BOUND: Duration = Duration::from_secs(3 + 10 + REAP_WAIT.as_secs());
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Process {
+    epoch: u32,
+    ready: bool,
+    /// The only signal that it heeds besides SIGKILL.
+    heeds_term: bool,
+    /// Held by the kernel, so that not even SIGKILL ends it.
+    stuck: bool,
+}
+
+struct World {
+    machine: Machine<u8>,
+    now: Duration,
+    alive: BTreeMap<Run, Process>,
+    timers: BTreeSet<(Duration, u64, TimerKey)>,
+    armed: BTreeMap<u64, Timer>,
+    order: u64,
+    check: Option<u64>,
+    spent: bool,
+    runs: BTreeSet<Run>,
+    released: bool,
+    asked: Option<Duration>,
+    finished: Duration,
+    wild: u8,
+}
+
+type TimerKey = u64;
+
+impl World {
+    fn new(adopted: &[Adopted]) -> Self {
+        let (machine, actions) = Machine::new(POLICY, 0, adopted);
+        let mut world = Self {
+            machine,
+            now: Duration::ZERO,
+            alive: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            armed: BTreeMap::new(),
+            order: 0,
+            check: None,
+            spent: false,
+            runs: BTreeSet::new(),
+            released: false,
+            asked: None,
+            finished: Duration::ZERO,
+            wild: 0,
+        };
+        for (run, one) in (1..).zip(adopted) {
+            let process = Process {
+                epoch: one.epoch,
+                ready: true,
+                heeds_term: true,
+                stuck: false,
+            };
+            world.alive.insert(run, process);
+            world.runs.insert(run);
+        }
+        world.perform(actions);
+        world
+    }
+
+    fn send(&mut self, event: Event<u8>) {
+        let finished = self.machine.outcome().is_some();
+        let actions = self.machine.on(event);
+        assert!(
+            !finished || actions.is_empty(),
+            "after the end: {actions:?}"
+        );
+        let stopping = self.machine.stopping();
+        assert!(
+            !stopping
+                || !actions
+                    .iter()
+                    .any(|action| matches!(action, Action::Start(_) | Action::Check(..))),
+            "started after a stop: {actions:?}"
+        );
+        if !finished && self.machine.outcome().is_some() {
+            self.finished = self.now;
+        }
+        self.perform(actions);
+        self.look();
+    }
+
+    fn perform(&mut self, actions: Vec<Action<u8>>) {
+        for action in actions {
+            match action {
+                Action::Check(serial, _) => self.check = Some(serial),
+                Action::Start(start) => self.start(&start),
+                Action::Drain(run) => assert!(self.machine.state(run).is_some()),
+                Action::Quit(run) | Action::Terminate(run) => {
+                    if self
+                        .alive
+                        .get(&run)
+                        .is_some_and(|process| process.heeds_term)
+                    {
+                        self.dies(run, false);
+                    }
+                }
+                Action::Kill(run) => {
+                    if self.alive.get(&run).is_some_and(|process| !process.stuck) {
+                        self.dies(run, false);
+                    }
+                }
+                Action::CleanUp(epoch) => {
+                    assert!(!self.alive.values().any(|process| process.epoch == epoch));
+                }
+                Action::Arm(timer, wait) => {
+                    self.order += 1;
+                    self.armed.insert(self.order, timer);
+                    self.timers
+                        .insert((self.now + wait, self.order, self.order));
+                }
+                Action::Spent { .. } => self.spent = true,
+                Action::Detach => self.released = true,
+            }
+        }
+    }
+
+    fn start(&mut self, start: &Start<u8>) {
+        assert!(self.runs.insert(start.run), "a run's number is used twice");
+        // What has ended but was not told to have counts as running.
+        let others = self
+            .machine
+            .epochs()
+            .iter()
+            .filter(|one| one.run != start.run);
+        let highest = others.map(|one| one.epoch).max();
+        let expected = highest.map_or(0, |highest| highest + 1);
+        assert_eq!(start.epoch, expected, "one above the highest that runs");
+        // Envoy refuses a second child while one initialises.
+        let initialising = self
+            .machine
+            .epochs()
+            .iter()
+            .filter(|one| one.state == EpochState::Starting);
+        assert_eq!(initialising.count(), 1);
+        let (heeds_term, stuck) = (self.wild & 3 != 3, self.wild & 0x38 == 0x38);
+        let process = Process {
+            epoch: start.epoch,
+            ready: false,
+            heeds_term,
+            stuck,
+        };
+        self.alive.insert(start.run, process);
+    }
+
+    /// The end is told later, as in life.
+    fn dies(&mut self, run: Run, clean: bool) {
+        if self.alive.remove(&run).is_some() {
+            self.order += 1;
+            self.armed.insert(self.order, DEATH);
+            let key = self.order;
+            self.timers
+                .insert((self.now, run * 2 + u64::from(clean), key));
+        }
+    }
+
+    fn tick(&mut self) -> bool {
+        let Some((at, detail, key)) = self.timers.pop_first() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        match self.armed.remove(&key) {
+            Some(DEATH) => self.send(Event::Exited(detail / 2, detail % 2 == 1)),
+            Some(timer) => self.send(Event::Elapsed(timer)),
+            None => {}
+        }
+        true
+    }
+
+    /// What must hold at any time.
+    fn look(&self) {
+        let mut numbers: Vec<u32> = self.alive.values().map(|process| process.epoch).collect();
+        numbers.sort_unstable();
+        assert!(
+            numbers.windows(2).all(|pair| pair[0] != pair[1]),
+            "{numbers:?}"
+        );
+        if self.machine.outcome().is_none() {
+            let known = |run: &Run| self.machine.state(*run).is_some();
+            assert!(self.alive.keys().all(known), "an orphan");
+        }
+    }
+
+    fn step(&mut self, byte: u8, detail: u8) {
+        self.wild = detail;
+        let one = self
+            .alive
+            .keys()
+            .nth(usize::from(detail) % self.alive.len().max(1))
+            .copied();
+        match byte % 32 {
+            0..=2 => self.send(Event::Schedule(detail % 4)),
+            3 => self.send(Event::Restart),
+            4..=9 => drop(self.tick()),
+            10..=14 => {
+                if let Some(run) = one {
+                    self.alive
+                        .entry(run)
+                        .and_modify(|process| process.ready = true);
+                    self.send(Event::Ready(run));
+                }
+            }
+            15..=19 => {
+                if let Some(run) = one {
+                    self.dies(run, detail & 0x70 == 0x70);
+                }
+            }
+            20..=25 => {
+                if let Some(serial) = self.check.take() {
+                    let way = [Some(Way::Hot), Some(Way::Hot), Some(Way::Plain), None];
+                    self.send(Event::Checked(serial, way[usize::from(detail) % 4]));
+                }
+            }
+            26..=28 => self.judge(if detail & 1 == 0 {
+                Verdict::Keep
+            } else {
+                Verdict::Exit
+            }),
+            29 => {
+                if let Some(run) = self.machine.epochs().last().map(|newest| newest.run)
+                    && !self.alive.get(&run).is_some_and(|process| process.ready)
+                    && self.alive.remove(&run).is_some()
+                {
+                    self.send(Event::SpawnFailed(run));
+                }
+            }
+            30 => self.end(detail),
+            _ => {
+                if let Some(run) = one {
+                    self.send(Event::QuitFailed(run));
+                }
+            }
+        }
+    }
+
+    fn judge(&mut self, verdict: Verdict) {
+        if std::mem::take(&mut self.spent) {
+            self.send(Event::Verdict(verdict));
+        }
+    }
+
+    fn end(&mut self, detail: u8) {
+        match detail {
+            0..=5 => self.send(Event::Release),
+            6..=30 => {
+                self.asked.get_or_insert(self.now);
+                self.send(Event::Kill);
+            }
+            31..=60 => {
+                self.asked.get_or_insert(self.now);
+                self.send(Event::Stop);
+            }
+            _ => {}
+        }
+    }
+
+    /// From now on all is well: does what is wanted come to run?
+    fn recovers(&mut self) {
+        for process in self.alive.values_mut() {
+            *process = Process {
+                heeds_term: true,
+                stuck: false,
+                ..*process
+            };
+        }
+        self.wild = 0;
+        for _ in 0..500 {
+            if self.machine.settled() || self.machine.stopping() {
+                break;
+            }
+            self.judge(Verdict::Keep);
+            if let Some(serial) = self.check.take() {
+                self.send(Event::Checked(serial, Some(Way::Hot)));
+            }
+            let starting = self
+                .machine
+                .epochs()
+                .iter()
+                .find(|one| one.state == EpochState::Starting);
+            match starting
+                .map(|one| one.run)
+                .filter(|run| self.alive.contains_key(run))
+            {
+                Some(run) => self.send(Event::Ready(run)),
+                None => drop(self.tick()),
+            }
+        }
+        assert!(
+            self.machine.settled() || self.machine.stopping(),
+            "{:?}",
+            self.machine
+        );
+    }
+
+    fn stops(&mut self) {
+        let asked = *self.asked.get_or_insert(self.now);
+        self.send(Event::Stop);
+        while self.machine.outcome().is_none() && self.tick() {}
+        let outcome = self.machine.outcome().expect("a stop does not hang");
+        assert!(self.finished <= asked + STOP_BOUND, "{:?}", self.finished);
+        if !self.released && outcome != Outcome::Unkillable {
+            let stuck = self.alive.values().all(|process| process.stuck);
+            assert!(
+                self.alive.is_empty() || (stuck && outcome == Outcome::Spent),
+                "{outcome:?} leaves {:?}",
+                self.alive
+            );
+        }
+        for event in [
+            Event::Schedule(9),
+            Event::Restart,
+            Event::Stop,
+            Event::Kill,
+            Event::Release,
+        ] {
+            self.send(event);
+        }
+    }
+}
+
+/// Stands among the timers for an end that has not been told yet.
+const DEATH: Timer = Timer::Crash(u64::MAX);
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ORDERS, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_order_of_events_reaches_what_must_not_be(
+        steps in prop::collection::vec(any::<u16>(), 0..48),
+        adopted in 0_u8..8,
+        stops in any::<bool>(),
+    ) {
+        let adopted: Vec<Adopted> = (adopted < 3)
+            .then(|| (4..=4 + u32::from(adopted)).map(|epoch| Adopted { epoch, current: adopted == 1 }))
+            .into_iter()
+            .flatten()
+            .collect();
+        let mut world = World::new(&adopted);
+        for step in steps {
+            let [byte, detail] = step.to_le_bytes();
+            world.step(byte, detail);
+        }
+        if !stops {
+            world.recovers();
+        }
+        world.stops();
+    }
+}

@@ -1,0 +1,460 @@
+//! The supervisor without IO: events come in, actions go out. It knows no clock, no process and
+//! no network; the same events always bring the same actions.
+//!
+//! A configuration is wanted; the newest epoch runs it, or is being replaced by one that will.
+//! Two kinds of failure are kept apart. When nothing else serves, a process that ends has crashed
+//! and is started again after [`crate::epochs::crash_wait`]. When an older epoch serves, a replacement that ends
+//! before it took over has failed, and is tried again after [`crate::epochs::retry_wait`]; nobody notices but the
+//! log. Either has [`crate::epochs::RETRIES`] retries.
+
+mod ending;
+mod failing;
+#[cfg(test)]
+mod generated;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::time::Duration;
+
+pub use types::{
+    Action, Adopted, Epoch, EpochState, Event, Outcome, Run, Start, Timer, Verdict, Way,
+};
+
+use super::policy::{ABORT_WAIT, CleanExit, HEALTHY_AFTER, Policy, REAP_WAIT};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// On the way to an end; with whether something was killed for it.
+    Stopping(Outcome),
+    Finished(Outcome),
+}
+
+/// Which budget is spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    Crashes,
+    Replacement,
+}
+
+/// The configuration that shall run.
+#[derive(Debug, Clone)]
+struct Wanted<D> {
+    serial: u64,
+    config: D,
+    /// How often it failed since it was wished for.
+    failures: u32,
+    /// The timer that has to run out before it is tried again.
+    waiting: Option<u64>,
+}
+
+/// The supervisor's state.
+#[derive(Debug, Clone)]
+pub struct Machine<D> {
+    policy: Policy,
+    phase: Phase,
+    wanted: Wanted<D>,
+    /// What was ready last, to fall back to.
+    good: Option<(u64, D)>,
+    /// In the order of their numbers.
+    epochs: Vec<Epoch<D>>,
+    /// Starts since a process was last healthy.
+    attempts: u32,
+    /// Crashes since a process was last healthy.
+    crashes: u32,
+    /// The timer that has to run out before the next start.
+    pause: Option<u64>,
+    checking: Option<u64>,
+    question: Option<Question>,
+    last_run: Run,
+    last_serial: u64,
+    last_timer: u64,
+}
+
+type Actions<D> = Vec<Action<D>>;
+
+impl<D: Clone + PartialEq> Machine<D> {
+    /// A supervisor that wants `config`, beside what it `adopted` in the order of the epochs.
+    /// The last of those serves, the others have handed over. Answers what has to be done first.
+    pub fn new(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
+        let mut machine = Self {
+            policy,
+            phase: Phase::Running,
+            wanted: Wanted {
+                serial: 1,
+                config,
+                failures: 0,
+                waiting: None,
+            },
+            good: None,
+            epochs: Vec::new(),
+            attempts: 0,
+            crashes: 0,
+            pause: None,
+            checking: None,
+            question: None,
+            last_run: 0,
+            last_serial: 1,
+            last_timer: 0,
+        };
+        let mut actions = Vec::new();
+        for (index, adopted_one) in adopted.iter().enumerate() {
+            machine.adopt(*adopted_one, index + 1 == adopted.len(), &mut actions);
+        }
+        machine.reconcile(&mut actions);
+        (machine, actions)
+    }
+
+    /// The living epochs, the newest last.
+    pub fn epochs(&self) -> &[Epoch<D>] {
+        &self.epochs
+    }
+
+    /// How supervision ended, once it has.
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self.phase {
+            Phase::Finished(outcome) => Some(outcome),
+            Phase::Running | Phase::Stopping(_) => None,
+        }
+    }
+
+    /// Whether it is on the way to an end, or has ended.
+    pub fn stopping(&self) -> bool {
+        self.phase != Phase::Running
+    }
+
+    /// Whether the newest serving epoch runs what is wanted, and nothing is left to be done.
+    pub fn settled(&self) -> bool {
+        matches!(self.epochs.as_slice(), [only] if only.state.serves() && only.serial == self.wanted.serial)
+    }
+
+    /// Takes an event and answers what has to be done, in this order. An event that means nothing
+    /// in the present state is ignored; after the end every one is.
+    pub fn on(&mut self, event: Event<D>) -> Actions<D> {
+        let mut actions = Vec::new();
+        if matches!(self.phase, Phase::Finished(_)) {
+            return actions;
+        }
+        match event {
+            Event::Schedule(config) => self.schedule(config),
+            Event::Restart => self.restart(),
+            Event::Stop => self.stop(Outcome::Stopped { forced: false }, &mut actions),
+            Event::Kill => self.kill_all(&mut actions),
+            Event::Release => self.release(&mut actions),
+            Event::Checked(serial, way) => self.checked(serial, way, &mut actions),
+            Event::SpawnFailed(run) => self.ended(run, false, &mut actions),
+            Event::Ready(run) => self.ready(run, &mut actions),
+            Event::Exited(run, clean) => self.exited(run, clean, &mut actions),
+            Event::QuitFailed(run) => {
+                // The order to quit was this state's, so that SIGTERM is all that is missing.
+                if self.state(run) == Some(EpochState::Stopping) {
+                    actions.push(Action::Terminate(run));
+                }
+            }
+            Event::Verdict(verdict) => self.judged(verdict, &mut actions),
+            Event::Elapsed(timer) => self.elapsed(timer, &mut actions),
+        }
+        self.reconcile(&mut actions);
+        actions
+    }
+
+    fn adopt(&mut self, adopted: Adopted, newest: bool, actions: &mut Actions<D>) {
+        self.last_run += 1;
+        let run = self.last_run;
+        self.epochs.push(Epoch {
+            run,
+            epoch: adopted.epoch,
+            state: if newest {
+                EpochState::Serving
+            } else {
+                EpochState::Draining
+            },
+            serial: if adopted.current {
+                self.wanted.serial
+            } else {
+                0
+            },
+            config: adopted.current.then(|| self.wanted.config.clone()),
+            handed_over: !newest,
+            aged: false,
+            lost: false,
+        });
+        actions.push(if newest {
+            Action::Arm(Timer::Healthy(run), HEALTHY_AFTER)
+        } else {
+            Action::Arm(Timer::Drained(run), self.policy.hand_over)
+        });
+    }
+
+    fn schedule(&mut self, config: D) {
+        if config == self.wanted.config {
+            return;
+        }
+        // Back to what still serves: then there is nothing to start.
+        let running = self
+            .serving()
+            .filter(|epoch| epoch.config.as_ref() == Some(&config))
+            .map(|epoch| epoch.serial);
+        self.want(config, running);
+    }
+
+    fn restart(&mut self) {
+        // A process that only just starts is as fresh as one can be.
+        let newest = self.epochs.last().map(|newest| newest.serial);
+        if !self.starting() || newest != Some(self.wanted.serial) {
+            self.want(self.wanted.config.clone(), None);
+        }
+    }
+
+    /// A new wish: whatever failed before does not count against it.
+    fn want(&mut self, config: D, running: Option<u64>) {
+        let serial = running.unwrap_or_else(|| {
+            self.last_serial += 1;
+            self.last_serial
+        });
+        self.wanted = Wanted {
+            serial,
+            config,
+            failures: 0,
+            waiting: None,
+        };
+        self.checking = None;
+        self.question = None;
+        self.pause = None;
+        self.forget_failures();
+    }
+
+    fn forget_failures(&mut self) {
+        self.attempts = 0;
+        self.crashes = 0;
+    }
+
+    /// Does what is missing for the newest epoch to run what is wanted.
+    fn reconcile(&mut self, actions: &mut Actions<D>) {
+        if self.phase != Phase::Running || self.question.is_some() {
+            return;
+        }
+        let serving = self.serving().is_some();
+        let Some(newest) = self.epochs.last() else {
+            return self.start_unless_paused(actions);
+        };
+        let (run, serial, fresh) = (newest.run, newest.serial, self.wanted.failures == 0);
+        match newest.state {
+            EpochState::Starting if serial != self.wanted.serial && fresh => {
+                self.abandon(run, actions);
+            }
+            EpochState::Serving | EpochState::Healthy if serial != self.wanted.serial => {
+                self.replace(actions);
+            }
+            EpochState::Draining if newest.handed_over && !serving => {
+                self.start_unless_paused(actions);
+            }
+            EpochState::Killed if newest.lost && !serving => {
+                self.phase = Phase::Finished(Outcome::Unkillable);
+            }
+            // Either all is well or the end of a process has to be waited for, which is bounded.
+            _ => {}
+        }
+    }
+
+    fn replace(&mut self, actions: &mut Actions<D>) {
+        // Envoy ends its parent's parent at once, and with it the connections that drain there.
+        let crowded = self.epochs.iter().filter(|epoch| !epoch.lost).count() > 1;
+        if crowded || self.wanted.waiting.is_some() || self.checking.is_some() {
+            return;
+        }
+        self.checking = Some(self.wanted.serial);
+        actions.push(Action::Check(
+            self.wanted.serial,
+            self.wanted.config.clone(),
+        ));
+    }
+
+    fn checked(&mut self, serial: u64, way: Option<Way>, actions: &mut Actions<D>) {
+        if self.checking != Some(serial) || self.phase != Phase::Running {
+            return;
+        }
+        self.checking = None;
+        let Some(serving) = self.serving().map(|epoch| epoch.run) else {
+            // What served is gone, so that there is nothing to be careful with.
+            return;
+        };
+        match way {
+            None => self.replacement_failed(actions),
+            Some(Way::Hot) => self.start(actions),
+            Some(Way::Plain) => self.retire(serving, actions),
+        }
+    }
+
+    fn start_unless_paused(&mut self, actions: &mut Actions<D>) {
+        if self.pause.is_none() {
+            self.start(actions);
+        }
+    }
+
+    fn start(&mut self, actions: &mut Actions<D>) {
+        let serving = self.serving().is_some();
+        // With nothing that serves, what has worked comes before what has failed.
+        let (serial, config) = match &self.good {
+            Some(good) if !serving && self.wanted.failures > 0 => good.clone(),
+            _ => (self.wanted.serial, self.wanted.config.clone()),
+        };
+        let epoch = self
+            .epochs
+            .last()
+            .map_or(0, |newest| newest.epoch.wrapping_add(1));
+        self.last_run += 1;
+        self.attempts = self.attempts.saturating_add(1);
+        let run = self.last_run;
+        self.epochs.push(Epoch {
+            run,
+            epoch,
+            state: EpochState::Starting,
+            serial,
+            config: Some(config.clone()),
+            handed_over: false,
+            aged: false,
+            lost: false,
+        });
+        actions.push(Action::Start(Start { run, epoch, config }));
+        actions.push(Action::Arm(Timer::Healthy(run), HEALTHY_AFTER));
+        if serving {
+            actions.push(Action::Arm(Timer::Overdue(run), self.policy.start_within));
+        }
+    }
+
+    fn ready(&mut self, run: Run, actions: &mut Actions<D>) {
+        let Some(index) = self.position(run) else {
+            return;
+        };
+        let epoch = &mut self.epochs[index];
+        if epoch.state != EpochState::Starting {
+            return;
+        }
+        epoch.state = EpochState::Serving;
+        let (serial, aged) = (epoch.serial, epoch.aged);
+        self.good = epoch.config.clone().map(|config| (serial, config));
+        if serial == self.wanted.serial {
+            self.wanted.failures = 0;
+            self.wanted.waiting = None;
+        }
+        if aged {
+            self.epochs[index].state = EpochState::Healthy;
+            self.forget_failures();
+        }
+        for older in &mut self.epochs[..index] {
+            if older.state.serves() {
+                older.state = EpochState::Draining;
+                older.handed_over = true;
+                let drained = Timer::Drained(older.run);
+                actions.push(Action::Arm(drained, self.policy.hand_over));
+            }
+        }
+    }
+
+    fn exited(&mut self, run: Run, clean: bool, actions: &mut Actions<D>) {
+        if let Some(index) = self.position(run) {
+            actions.push(Action::CleanUp(self.epochs[index].epoch));
+        }
+        self.ended(run, clean, actions);
+    }
+
+    fn ended(&mut self, run: Run, clean: bool, actions: &mut Actions<D>) {
+        let Some(index) = self.position(run) else {
+            return;
+        };
+        let epoch = self.epochs.remove(index);
+        if let Phase::Stopping(outcome) = self.phase {
+            if self.epochs.is_empty() {
+                self.phase = Phase::Finished(outcome);
+            }
+        } else if epoch.state.leaves() {
+            // Expected: whatever waited for it goes on.
+        } else if epoch.state == EpochState::Starting && self.serving().is_some() {
+            if epoch.serial == self.wanted.serial {
+                self.replacement_failed(actions);
+            }
+        } else if clean && self.starting() {
+            // Told to go by its child, which just has not been seen to be ready yet.
+        } else if clean && self.policy.clean_exit == CleanExit::End {
+            self.stop(Outcome::Ended, actions);
+        } else {
+            self.crashed(&epoch, actions);
+        }
+    }
+
+    fn elapsed(&mut self, timer: Timer, actions: &mut Actions<D>) {
+        match timer {
+            Timer::Healthy(run) => self.aged(run),
+            Timer::Overdue(run) => {
+                if self.state(run) == Some(EpochState::Starting) && self.phase == Phase::Running {
+                    self.abandon(run, actions);
+                    if self.serving().is_some() {
+                        self.replacement_failed(actions);
+                    }
+                }
+            }
+            Timer::Drained(run) => {
+                if self.state(run) == Some(EpochState::Draining) {
+                    self.abandon(run, actions);
+                }
+            }
+            Timer::Patience(run) => {
+                if self.state(run) == Some(EpochState::Stopping) {
+                    self.kill(run, actions);
+                }
+            }
+            Timer::Reap(run) => self.not_reaped(run),
+            Timer::Crash(number) => {
+                self.pause.take_if(|waiting| *waiting == number);
+            }
+            Timer::Retry(number) => {
+                self.wanted.waiting.take_if(|waiting| *waiting == number);
+            }
+            Timer::Grace | Timer::Deadline | Timer::Last => self.stop_elapsed(timer, actions),
+        }
+    }
+
+    fn aged(&mut self, run: Run) {
+        let alone = self.serving().is_none();
+        let Some(index) = self.position(run) else {
+            return;
+        };
+        let epoch = &mut self.epochs[index];
+        epoch.aged = true;
+        match epoch.state {
+            EpochState::Serving => epoch.state = EpochState::Healthy,
+            // It may wait for its configuration for as long as servers are down.
+            EpochState::Starting if alone => {}
+            _ => return,
+        }
+        self.forget_failures();
+    }
+
+    fn arm(&mut self, timer: fn(u64) -> Timer, wait: Duration, actions: &mut Actions<D>) -> u64 {
+        self.last_timer += 1;
+        actions.push(Action::Arm(timer(self.last_timer), wait));
+        self.last_timer
+    }
+
+    /// Whether the newest epoch only just starts.
+    fn starting(&self) -> bool {
+        self.epochs
+            .last()
+            .is_some_and(|newest| newest.state == EpochState::Starting)
+    }
+
+    /// The newest epoch that serves.
+    fn serving(&self) -> Option<&Epoch<D>> {
+        self.epochs.iter().rev().find(|epoch| epoch.state.serves())
+    }
+
+    fn position(&self, run: Run) -> Option<usize> {
+        self.epochs.iter().position(|epoch| epoch.run == run)
+    }
+
+    fn state(&self, run: Run) -> Option<EpochState> {
+        self.position(run).map(|index| self.epochs[index].state)
+    }
+}

@@ -1,0 +1,327 @@
+//! Single courses of events, each as a table says it.
+
+use super::super::policy::{Policy, RETRIES, retry_wait};
+use super::*;
+
+type Event = super::Event<&'static str>;
+type Action = super::Action<&'static str>;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn machine(policy: Policy) -> Machine<&'static str> {
+    let (machine, actions) = Machine::new(policy, "a", &[]);
+    assert_eq!(started(&actions), Some((1, 0, "a")));
+    machine
+}
+
+/// One that serves "a" as epoch 0.
+fn serving() -> Machine<&'static str> {
+    let mut machine = machine(Policy::default());
+    machine.on(Event::Ready(1));
+    machine
+}
+
+/// One where epoch 1 with "b" starts beside epoch 0.
+fn replacing() -> Machine<&'static str> {
+    let mut machine = serving();
+    assert_eq!(machine.on(Event::Schedule("b")), [Action::Check(2, "b")]);
+    let actions = machine.on(Event::Checked(2, Some(Way::Hot)));
+    assert_eq!(started(&actions), Some((2, 1, "b")));
+    machine
+}
+
+fn started(actions: &[Action]) -> Option<(Run, u32, &'static str)> {
+    actions.iter().find_map(|action| match action {
+        Action::Start(start) => Some((start.run, start.epoch, start.config)),
+        _ => None,
+    })
+}
+
+fn states(machine: &Machine<&'static str>) -> Vec<(u32, EpochState)> {
+    machine
+        .epochs()
+        .iter()
+        .map(|epoch| (epoch.epoch, epoch.state))
+        .collect()
+}
+
+#[test]
+fn an_equal_configuration_starts_nothing() {
+    let mut machine = serving();
+    assert_eq!(machine.on(Event::Schedule("a")), []);
+    assert!(machine.settled());
+}
+
+#[test]
+fn a_new_epoch_takes_over_and_the_old_one_ends_in_its_own_time() {
+    let mut machine = replacing();
+    let actions = machine.on(Event::Ready(2));
+    assert_eq!(
+        actions,
+        [Action::Arm(Timer::Drained(1), Policy::default().hand_over)]
+    );
+    assert_eq!(
+        states(&machine),
+        [(0, EpochState::Draining), (1, EpochState::Serving)]
+    );
+    assert_eq!(machine.on(Event::Exited(1, true)), [Action::CleanUp(0)]);
+    assert!(machine.settled());
+}
+
+#[test]
+fn an_old_epoch_that_stays_is_ended() {
+    let mut machine = replacing();
+    machine.on(Event::Ready(2));
+    let actions = machine.on(Event::Elapsed(Timer::Drained(1)));
+    assert_eq!(
+        actions,
+        [
+            Action::Terminate(1),
+            Action::Arm(Timer::Patience(1), ABORT_WAIT)
+        ]
+    );
+    let actions = machine.on(Event::Elapsed(Timer::Patience(1)));
+    assert_eq!(
+        actions,
+        [Action::Kill(1), Action::Arm(Timer::Reap(1), REAP_WAIT)]
+    );
+}
+
+#[test]
+fn a_further_wish_waits_until_the_hand_over_is_done() {
+    let mut machine = replacing();
+    machine.on(Event::Ready(2));
+    assert_eq!(machine.on(Event::Schedule("c")), []);
+    assert_eq!(machine.on(Event::Schedule("d")), []);
+    let actions = machine.on(Event::Exited(1, true));
+    assert_eq!(actions, [Action::CleanUp(0), Action::Check(4, "d")]);
+}
+
+#[test]
+fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
+    let mut machine = serving();
+    machine.on(Event::Schedule("b"));
+    for failure in 1..=RETRIES {
+        let actions = machine.on(Event::Checked(2, None));
+        let retry = u64::from(failure);
+        assert_eq!(
+            actions,
+            [Action::Arm(Timer::Retry(retry), retry_wait(failure))]
+        );
+        let actions = machine.on(Event::Elapsed(Timer::Retry(retry)));
+        assert_eq!(actions, [Action::Check(2, "b")]);
+    }
+    assert_eq!(
+        machine.on(Event::Checked(2, None)),
+        [Action::Spent { serving: true }]
+    );
+    assert_eq!(machine.on(Event::Verdict(Verdict::Keep)), []);
+    assert!(machine.settled(), "what serves is what is wanted now");
+    assert_eq!(
+        machine.on(Event::Schedule("b")),
+        [Action::Check(3, "b")],
+        "asked for anew"
+    );
+}
+
+#[test]
+fn a_replacement_that_dies_reuses_its_number() {
+    let mut machine = replacing();
+    let actions = machine.on(Event::Exited(2, false));
+    let retry = Action::Arm(Timer::Retry(1), Duration::from_millis(200));
+    assert_eq!(actions, [Action::CleanUp(1), retry]);
+    assert_eq!(states(&machine), [(0, EpochState::Serving)]);
+    machine.on(Event::Elapsed(Timer::Retry(1)));
+    let actions = machine.on(Event::Checked(2, Some(Way::Hot)));
+    assert_eq!(started(&actions), Some((3, 1, "b")));
+}
+
+#[test]
+fn a_replacement_that_never_gets_ready_is_given_up() {
+    let mut machine = replacing();
+    let actions = machine.on(Event::Elapsed(Timer::Overdue(2)));
+    assert_eq!(actions[0], Action::Terminate(2));
+    assert!(actions.contains(&Action::Arm(Timer::Retry(1), Duration::from_millis(200))));
+    assert_eq!(machine.on(Event::Exited(2, true)), [Action::CleanUp(1)]);
+    assert_eq!(states(&machine), [(0, EpochState::Serving)]);
+}
+
+#[test]
+fn a_newer_wish_ends_the_replacement_that_only_just_starts() {
+    let mut machine = replacing();
+    assert_eq!(machine.on(Event::Schedule("c"))[0], Action::Terminate(2));
+    let actions = machine.on(Event::Exited(2, false));
+    assert_eq!(actions, [Action::CleanUp(1), Action::Check(3, "c")]);
+    // Back to what serves: nothing is left to be done.
+    machine.on(Event::Checked(3, Some(Way::Hot)));
+    machine.on(Event::Schedule("a"));
+    machine.on(Event::Exited(3, false));
+    assert!(machine.settled());
+}
+
+#[test]
+fn a_crash_under_a_replacement_starts_over_with_what_worked() {
+    let mut machine = replacing();
+    let actions = machine.on(Event::Exited(1, false));
+    assert_eq!(actions[..2], [Action::CleanUp(0), Action::Kill(2)]);
+    let actions = machine.on(Event::Exited(2, false));
+    assert_eq!(
+        started(&actions),
+        Some((3, 0, "b")),
+        "nothing has failed of it yet"
+    );
+    let actions = machine.on(Event::Exited(3, false));
+    assert_eq!(started(&actions), Some((4, 0, "a")));
+    assert_eq!(machine.on(Event::Ready(4)), [Action::Check(2, "b")]);
+}
+
+#[test]
+fn what_took_over_and_crashed_starts_again_from_the_parent_that_drains() {
+    let mut machine = replacing();
+    machine.on(Event::Ready(2));
+    let actions = machine.on(Event::Exited(2, false));
+    assert_eq!(started(&actions), Some((3, 1, "b")));
+}
+
+#[test]
+fn a_plain_restart_ends_the_old_process_first() {
+    let policy = Policy {
+        retire_grace: SECOND,
+        ..Policy::default()
+    };
+    let mut machine = machine(policy);
+    machine.on(Event::Ready(1));
+    assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
+    let actions = machine.on(Event::Checked(2, Some(Way::Plain)));
+    assert_eq!(
+        actions,
+        [Action::Drain(1), Action::Arm(Timer::Drained(1), SECOND)]
+    );
+    assert_eq!(
+        machine.on(Event::Elapsed(Timer::Drained(1)))[0],
+        Action::Terminate(1)
+    );
+    let actions = machine.on(Event::Exited(1, true));
+    assert_eq!(started(&actions), Some((2, 0, "a")));
+}
+
+#[test]
+fn living_for_ten_seconds_forgives_all_crashes() {
+    let mut machine = machine(Policy::default());
+    let mut run = 1;
+    for _ in 0..40 {
+        machine.on(Event::Elapsed(Timer::Healthy(run)));
+        let actions = machine.on(Event::Exited(run, false));
+        run = started(&actions).expect("started at once").0;
+    }
+}
+
+#[test]
+fn spent_retries_end_supervision_or_begin_anew() {
+    for verdict in [Verdict::Exit, Verdict::Keep] {
+        let mut machine = machine(Policy::default());
+        for run in 1..=u64::from(RETRIES) {
+            let actions = machine.on(Event::SpawnFailed(run));
+            for action in actions {
+                if let Action::Arm(Timer::Crash(number), _) = action {
+                    machine.on(Event::Elapsed(Timer::Crash(number)));
+                }
+            }
+        }
+        let last = u64::from(RETRIES) + 1;
+        assert_eq!(
+            machine.on(Event::SpawnFailed(last)),
+            [Action::Spent { serving: false }]
+        );
+        let actions = machine.on(Event::Verdict(verdict));
+        match verdict {
+            Verdict::Exit => assert_eq!(machine.outcome(), Some(Outcome::Spent)),
+            Verdict::Keep => assert_eq!(actions, [Action::Arm(Timer::Crash(9), 60 * SECOND)]),
+        }
+    }
+}
+
+#[test]
+fn a_stop_drains_quits_and_is_final() {
+    let policy = Policy {
+        drain: true,
+        grace: 30 * SECOND,
+        ..Policy::default()
+    };
+    let mut machine = machine(policy);
+    machine.on(Event::Ready(1));
+    let expected = [
+        Action::Arm(Timer::Deadline, 40 * SECOND),
+        Action::Arm(Timer::Grace, 30 * SECOND),
+        Action::Drain(1),
+    ];
+    assert_eq!(machine.on(Event::Stop), expected);
+    assert_eq!(machine.on(Event::Stop), []);
+    assert_eq!(machine.on(Event::Schedule("b")), []);
+    assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), [Action::Quit(1)]);
+    assert_eq!(machine.on(Event::QuitFailed(1)), [Action::Terminate(1)]);
+    assert_eq!(machine.on(Event::Exited(1, true)), [Action::CleanUp(0)]);
+    assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: false }));
+}
+
+#[test]
+fn a_stop_in_the_middle_of_a_hand_over_ends_both() {
+    let mut machine = replacing();
+    machine.on(Event::Ready(2));
+    let actions = machine.on(Event::Stop);
+    assert!(actions.contains(&Action::Quit(2)) && actions.contains(&Action::Terminate(1)));
+    machine.on(Event::Exited(1, true));
+    assert_eq!(machine.outcome(), None);
+    let actions = machine.on(Event::Elapsed(Timer::Deadline));
+    assert_eq!(actions[0], Action::Kill(2));
+    machine.on(Event::Exited(2, false));
+    assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: true }));
+}
+
+#[test]
+fn what_not_even_a_kill_ends_is_told() {
+    let mut machine = serving();
+    machine.on(Event::Kill);
+    assert_eq!(machine.on(Event::Elapsed(Timer::Reap(1))), []);
+    machine.on(Event::Elapsed(Timer::Last));
+    assert_eq!(machine.outcome(), Some(Outcome::Unkillable));
+}
+
+#[test]
+fn a_clean_end_that_nobody_asked_for_is_the_end_unless_told_otherwise() {
+    let mut machine = serving();
+    machine.on(Event::Exited(1, true));
+    assert_eq!(machine.outcome(), Some(Outcome::Ended));
+    let policy = Policy {
+        clean_exit: CleanExit::Restart,
+        ..Policy::default()
+    };
+    let (mut machine, _) = Machine::new(policy, "a", &[]);
+    assert!(started(&machine.on(Event::Exited(1, true))).is_some());
+}
+
+#[test]
+fn adopted_processes_go_on_and_are_replaced_when_they_run_something_else() {
+    let adopted = |current| {
+        [
+            Adopted {
+                epoch: 3,
+                current: false,
+            },
+            Adopted { epoch: 4, current },
+        ]
+    };
+    let (machine, actions) = Machine::new(Policy::default(), "a", &adopted(true));
+    assert_eq!(
+        states(&machine),
+        [(3, EpochState::Draining), (4, EpochState::Serving)]
+    );
+    assert!(started(&actions).is_none());
+    let (mut machine, _) = Machine::new(Policy::default(), "a", &adopted(false));
+    let actions = machine.on(Event::Exited(1, false));
+    assert_eq!(actions, [Action::CleanUp(3), Action::Check(1, "a")]);
+    let actions = machine.on(Event::Checked(1, Some(Way::Hot)));
+    assert_eq!(started(&actions), Some((3, 5, "a")));
+    machine.on(Event::Release);
+    assert_eq!(machine.outcome(), Some(Outcome::Released));
+}

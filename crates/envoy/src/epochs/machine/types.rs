@@ -1,0 +1,209 @@
+//! What the machine takes and gives: events, timers, actions, and the states of an epoch.
+
+use std::time::Duration;
+
+/// One start of a process; never used twice, other than the number of an epoch.
+pub type Run = u64;
+
+/// Where an epoch is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EpochState {
+    /// Started, and not ready yet.
+    Starting,
+    /// Ready; it serves.
+    Serving,
+    /// Serves, and has lived long enough for earlier failures to be forgotten.
+    Healthy,
+    /// No longer serves what is new; connections that it has may end.
+    Draining,
+    /// Told to end.
+    Stopping,
+    /// Sent SIGKILL.
+    Killed,
+}
+
+impl EpochState {
+    /// Whether it serves what is new.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Serving | Self::Healthy)
+    }
+
+    /// Whether its end is expected.
+    pub fn leaves(self) -> bool {
+        matches!(self, Self::Draining | Self::Stopping | Self::Killed)
+    }
+
+    /// The word for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Serving => "serving",
+            Self::Healthy => "healthy",
+            Self::Draining => "draining",
+            Self::Stopping => "stopping",
+            Self::Killed => "being killed",
+        }
+    }
+}
+
+/// How a running process can be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By an epoch that takes over its sockets.
+    Hot,
+    /// By ending it first.
+    Plain,
+}
+
+/// What to do when the retries are spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// End everything.
+    Exit,
+    /// When an older epoch serves, stay with it and drop the configuration that failed; otherwise
+    /// start over with all retries.
+    Keep,
+}
+
+/// What happens to processes or to their supervision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<D> {
+    /// This configuration shall run from now on.
+    Schedule(D),
+    /// The same configuration shall run in a new process.
+    Restart,
+    /// Everything shall end in order. Final.
+    Stop,
+    /// Everything shall end now. Final.
+    Kill,
+    /// Supervision ends and the processes live on. Final.
+    Release,
+    /// A configuration was checked beside the running process: how it can be replaced, or nothing
+    /// when the configuration is refused.
+    Checked(u64, Option<Way>),
+    /// A process could not be started.
+    SpawnFailed(Run),
+    /// A process says that it serves.
+    Ready(Run),
+    /// A process has ended; whether with code 0.
+    Exited(Run, bool),
+    /// A process did not confirm that it quits.
+    QuitFailed(Run),
+    /// What to do about the retries that are spent.
+    Verdict(Verdict),
+    /// A timer has run out.
+    Elapsed(Timer),
+}
+
+/// Timers that the machine asks for. One that means nothing any more is ignored when it runs out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timer {
+    /// The process has lived long enough.
+    Healthy(Run),
+    /// The replacement took too long to become ready.
+    Overdue(Run),
+    /// The process had its time to drain.
+    Drained(Run),
+    /// The process had its time to end by itself.
+    Patience(Run),
+    /// The kernel had its time to end the process.
+    Reap(Run),
+    /// The wait after a crash is over.
+    Crash(u64),
+    /// The wait after a failed replacement is over.
+    Retry(u64),
+    /// The grace period of the stop is over.
+    Grace,
+    /// Grace period and time to quit are both over.
+    Deadline,
+    /// The kernel had its time to end everything.
+    Last,
+}
+
+/// A process to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start<D> {
+    /// Names this start.
+    pub run: Run,
+    /// Number of the epoch: one above the highest that runs, 0 when none does.
+    pub epoch: u32,
+    /// What to run.
+    pub config: D,
+}
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<D> {
+    /// Check the configuration without touching what runs; brings [`Event::Checked`] with this
+    /// number. Only the last check that was asked for matters.
+    Check(u64, D),
+    /// Start a process; brings [`Event::SpawnFailed`], [`Event::Ready`], [`Event::Exited`].
+    Start(Start<D>),
+    /// Ask the process that serves to drain its inbound listeners. A failure changes nothing.
+    Drain(Run),
+    /// Ask the process that serves to quit; may bring [`Event::QuitFailed`].
+    Quit(Run),
+    /// Send SIGTERM.
+    Terminate(Run),
+    /// Send SIGKILL.
+    Kill(Run),
+    /// Clean up behind an epoch that has ended.
+    CleanUp(u32),
+    /// Bring [`Event::Elapsed`] after this time.
+    Arm(Timer, Duration),
+    /// Ask what to do about the retries that are spent; brings [`Event::Verdict`].
+    Spent {
+        /// Whether an older epoch still serves.
+        serving: bool,
+    },
+    /// Let go of every process without ending it.
+    Detach,
+}
+
+/// How supervision ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked.
+    Stopped {
+        /// Whether a process had to be killed.
+        forced: bool,
+    },
+    /// The process ended by itself with code 0.
+    Ended,
+    /// All retries are spent.
+    Spent,
+    /// The processes live on without supervision.
+    Released,
+    /// A process is still there after SIGKILL and stands in the way.
+    Unkillable,
+}
+
+/// A process that a former supervisor left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adopted {
+    /// Its epoch.
+    pub epoch: u32,
+    /// Whether it runs what is wanted.
+    pub current: bool,
+}
+
+/// An epoch as the machine knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epoch<D> {
+    /// Names its start.
+    pub run: Run,
+    /// Its number.
+    pub epoch: u32,
+    /// Where it is in its life.
+    pub state: EpochState,
+    /// Which wish it fulfils.
+    pub(super) serial: u64,
+    /// What it runs; unknown for what a former supervisor started with something else.
+    pub(super) config: Option<D>,
+    /// Whether it drains because another took its sockets over, rather than to make room.
+    pub(super) handed_over: bool,
+    /// Whether it has lived long enough.
+    pub(super) aged: bool,
+    /// Whether the kernel did not end it in time.
+    pub(super) lost: bool,
+}

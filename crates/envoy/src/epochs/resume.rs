@@ -1,0 +1,31 @@
+//! Taking over from a former supervisor: which processes of its snapshot go on, and which end.
+
+use super::files::{Entry, Snapshot, Stage};
+use super::host::Host;
+
+/// The processes of a snapshot that are taken over, the one that serves last. What only just
+/// started, or cannot serve without another that is gone, is ended.
+pub(super) fn adopt<H: Host>(host: &mut H, snapshot: Option<Snapshot>) -> Vec<(Entry, H::Process)> {
+    let Some(snapshot) = snapshot else {
+        return Vec::new();
+    };
+    let mut found: Vec<(Entry, H::Process)> = Vec::new();
+    for entry in snapshot.processes {
+        match host.adopt(&entry) {
+            Ok(process) => found.push((entry, process)),
+            Err(reason) if entry.stage == Stage::Serving => {
+                tracing::warn!(epoch = entry.epoch, %reason, "the envoy of the snapshot is not adopted");
+            }
+            Err(reason) => tracing::debug!(epoch = entry.epoch, %reason, "not adopted"),
+        }
+    }
+    let serving = found
+        .iter()
+        .rposition(|(entry, _)| entry.stage == Stage::Serving);
+    // Dropped processes are ended.
+    found.truncate(serving.map_or(0, |index| index + 1));
+    if serving.is_some() {
+        host.adopted(snapshot.base_id);
+    }
+    found
+}

@@ -1,0 +1,468 @@
+//! The driver on a paused clock, with processes that live as long as they are told.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::process::ExitReason;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What reached the world, and when.
+#[derive(Clone)]
+struct Record(Arc<Mutex<Vec<(Duration, String)>>>, Instant);
+
+impl Record {
+    fn push(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push((self.1.elapsed(), what.into()));
+    }
+
+    fn times(&self, prefix: &str) -> Vec<u128> {
+        let all = self.0.lock().unwrap();
+        let chosen = all.iter().filter(|(_, what)| what.starts_with(prefix));
+        chosen.map(|(at, _)| at.as_millis()).collect()
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, what)| what.clone())
+            .collect()
+    }
+}
+
+/// Runs processes that are configured with how long they live; none means until told to end.
+struct Fake {
+    record: Record,
+    ready_after: Duration,
+    way: Result<Way, String>,
+    adopts: bool,
+}
+
+type Config = (u32, Option<Duration>);
+
+struct FakeProcess {
+    record: Record,
+    pid: u32,
+    dies: Option<Instant>,
+    ended: mpsc::UnboundedReceiver<ExitReason>,
+    ends: mpsc::UnboundedSender<ExitReason>,
+}
+
+impl FakeProcess {
+    fn new(record: &Record, pid: u32, life: Option<Duration>) -> Self {
+        let (ends, ended) = mpsc::unbounded_channel();
+        let dies = life.map(|life| Instant::now() + life);
+        Self {
+            record: record.clone(),
+            pid,
+            dies,
+            ended,
+            ends,
+        }
+    }
+}
+
+impl Process for FakeProcess {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Identity::of(std::process::id())
+    }
+
+    async fn wait(&mut self) -> ExitReason {
+        let dies = self.dies;
+        let dies = async move {
+            match dies {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(reason) = self.ended.recv() => reason,
+            () = dies => ExitReason::Code(1),
+        }
+    }
+
+    fn terminate(&mut self) -> io::Result<()> {
+        self.record.push(format!("term {}", self.pid));
+        let _ = self.ends.send(ExitReason::Code(0));
+        Ok(())
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        self.record.push(format!("kill {}", self.pid));
+        let _ = self.ends.send(ExitReason::Unobserved("killed".to_owned()));
+        Ok(())
+    }
+
+    fn detach(self) {
+        self.record.push(format!("detach {}", self.pid));
+    }
+}
+
+impl Host for Fake {
+    type Config = Config;
+    type Process = FakeProcess;
+
+    fn start(&mut self, start: &Start<Config>) -> Result<FakeProcess, String> {
+        self.record
+            .push(format!("start {} {}", start.epoch, start.config.0));
+        if start.config.0 == NO_PROGRAM {
+            return Err("no such program".to_owned());
+        }
+        Ok(FakeProcess::new(
+            &self.record,
+            100 + start.epoch,
+            start.config.1,
+        ))
+    }
+
+    fn check(&mut self, config: &Config, running: Option<Identity>) -> Work<Result<Way, String>> {
+        assert!(running.is_some());
+        self.record.push(format!("check {}", config.0));
+        let way = self.way.clone();
+        Box::pin(async move { way })
+    }
+
+    fn ready(&self, _epoch: u32) -> Work<()> {
+        let after = self.ready_after;
+        Box::pin(sleep(after))
+    }
+
+    fn drain(&self) -> Work<Result<(), String>> {
+        self.record.push("drain");
+        Box::pin(std::future::pending())
+    }
+
+    fn quit(&self) -> Work<Result<(), String>> {
+        self.record.push("quit");
+        Box::pin(async { Err("connection refused".to_owned()) })
+    }
+
+    fn serves(&mut self, epoch: u32) {
+        self.record.push(format!("serves {epoch}"));
+    }
+
+    fn clean_up(&mut self, epoch: u32, _idle: bool) {
+        self.record.push(format!("clean {epoch}"));
+    }
+
+    fn fingerprint(&self, config: &Config) -> String {
+        format!("{config:?}")
+    }
+
+    fn base_id(&self) -> Option<u32> {
+        Some(7)
+    }
+
+    fn adopt(&mut self, entry: &Entry) -> Result<FakeProcess, String> {
+        self.adopts
+            .then(|| FakeProcess::new(&self.record, entry.identity.pid, None))
+            .ok_or_else(|| "somebody else".to_owned())
+    }
+
+    fn adopted(&mut self, base_id: Option<u32>) {
+        self.record.push(format!("adopted {base_id:?}"));
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+}
+
+const NO_PROGRAM: u32 = 99;
+
+fn fake() -> (Fake, Record) {
+    let record = Record(Arc::default(), Instant::now());
+    let fake = Fake {
+        record: record.clone(),
+        ready_after: Duration::ZERO,
+        way: Ok(Way::Hot),
+        adopts: true,
+    };
+    (fake, record)
+}
+
+/// Runs the supervisor while `wishes` are made; those have to end it.
+async fn supervise<F: Future<Output = ()>>(
+    fake: Fake,
+    config: Config,
+    options: Options,
+    wishes: impl FnOnce(Handle<Config>) -> F,
+) -> Ended {
+    let (handle, controls) = handle();
+    let (ended, ()) = tokio::join!(run(fake, config, options, controls), wishes(handle));
+    ended.unwrap()
+}
+
+fn options() -> Options {
+    Options {
+        policy: Policy {
+            hand_over: 20 * SECOND,
+            ..Policy::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// When the processes were started, of which each lived that long.
+async fn crash_loop(life: Duration) -> (Vec<u128>, Ended) {
+    let (fake, record) = fake();
+    let ended = supervise(fake, (1, Some(life)), options(), async |handle| {
+        // Never spent otherwise.
+        sleep(400 * SECOND).await;
+        handle.stop();
+    })
+    .await;
+    (record.times("start"), ended)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_loop_follows_the_table_to_the_millisecond() {
+    // The waits between starts: three at once, then doubled, then a minute, then no more.
+    let waits = [0, 0, 2, 4, 8, 16, 32, 60, 60, 60];
+    for life in [0, 5] {
+        let (starts, ended) = crash_loop(Duration::from_secs(life)).await;
+        let mut at = 0;
+        let mut expected = vec![0];
+        for wait in waits {
+            at += (life + wait) * 1000;
+            expected.push(u128::from(at));
+        }
+        assert_eq!(starts, expected, "each lives {life} s");
+        assert_eq!(ended.outcome, Outcome::Spent);
+        assert!(!ended.last.unwrap().expected);
+    }
+    let (starts, ended) = crash_loop(15 * SECOND).await;
+    let expected: Vec<u128> = (0..27).map(|n| n * 15_000).collect();
+    assert_eq!(
+        starts, expected,
+        "healthy after ten seconds, so always at once"
+    );
+    assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_tells_the_truth_in_a_crash_loop() {
+    let (mut fake, _) = fake();
+    fake.ready_after = SECOND;
+    supervise(fake, (1, Some(5 * SECOND)), options(), async |handle| {
+        for (at, ready) in [
+            (500, false),
+            (1_500, true),
+            (5_500, false),
+            (6_500, true),
+            (15_500, false),
+        ] {
+            sleep(Duration::from_millis(at).saturating_sub(handle.report().elapsed())).await;
+            assert_eq!(handle.report().ready(), ready, "after {at} ms");
+        }
+        let report = handle.report();
+        assert_eq!(
+            (report.starts, report.exits.len(), report.epochs.len()),
+            (3, 3, 0)
+        );
+        assert!(report.next_start.is_some());
+        handle.stop();
+    })
+    .await;
+}
+
+impl Report {
+    /// Since the first start, which is when the tests begin.
+    fn elapsed(&self) -> Duration {
+        let first = self.exits.front().map(|exit| exit.at - exit.lived);
+        let first = first.or(self.epochs.first().map(|epoch| epoch.since));
+        first.map_or(Duration::ZERO, |first| first.elapsed())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_started_is_told_when_the_retries_are_spent() {
+    let (fake, record) = fake();
+    let ended = supervise(fake, (NO_PROGRAM, None), options(), async |_| {}).await;
+    assert_eq!(ended.outcome, Outcome::Spent);
+    assert_eq!(ended.refusal.as_deref(), Some("no such program"));
+    assert_eq!(record.times("start").len(), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_configuration_becomes_the_next_epoch_and_hooks_are_called() {
+    let (fake, record) = fake();
+    let cleaned = record.clone();
+    let mut options = options();
+    options.hooks.exited = Box::new(move |exit| cleaned.push(format!("hook {}", exit.epoch)));
+    let ended = supervise(fake, (1, None), options, async |handle| {
+        sleep(SECOND).await;
+        handle.schedule_config_update((2, None)).unwrap();
+        handle.schedule_config_update((3, None)).unwrap();
+        sleep(SECOND).await;
+        let report = handle.report();
+        assert_eq!(report.epochs.len(), 2);
+        assert!(report.ready());
+        sleep(30 * SECOND).await;
+        assert_eq!(handle.report().epochs[0].state, EpochState::Healthy);
+        handle.stop();
+        handle.stop();
+        sleep(SECOND).await;
+        assert_eq!(handle.restart(), Err(Stopped));
+        assert_eq!(handle.schedule_config_update((4, None)), Err(Stopped));
+    })
+    .await;
+    assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
+    let expected = [
+        "start 0 1",
+        "serves 0",
+        "check 3",
+        "start 1 3",
+        "serves 1",
+        "term 100",
+        "clean 0",
+        "hook 0",
+        "quit",
+        "term 101",
+        "clean 1",
+        "hook 1",
+    ];
+    assert_eq!(record.all(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_configuration_is_told_and_what_serves_goes_on() {
+    let (mut fake, record) = fake();
+    fake.way = Err("no such field".to_owned());
+    supervise(fake, (1, None), options(), async |handle| {
+        sleep(SECOND).await;
+        handle.schedule_config_update((2, None)).unwrap();
+        sleep(300 * SECOND).await;
+        let report = handle.report();
+        assert_eq!(report.refusal.as_deref(), Some("no such field"));
+        assert!(report.ready() && report.epochs.len() == 1);
+        handle.kill();
+    })
+    .await;
+    let start = 1_000;
+    let expected: Vec<u128> = (0..=10).map(|n| start + 200 * ((1 << n) - 1)).collect();
+    assert_eq!(record.times("check 2"), expected);
+    assert_eq!(record.times("start").len(), 1);
+}
+
+fn with_files(folder: &Path) -> Options {
+    Options {
+        pid_file: Some(folder.join("envoy.pid")),
+        snapshot: Some(folder.join("snapshot.json")),
+        ..options()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_process_is_adopted_and_a_stopped_one_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (fake_one, record) = fake();
+    let ended = supervise(
+        fake_one,
+        (1, None),
+        with_files(folder.path()),
+        async |handle| {
+            sleep(2 * SECOND).await;
+            assert_eq!(
+                std::fs::read_to_string(folder.path().join("envoy.pid")).unwrap(),
+                "100\n"
+            );
+            handle.release();
+            handle.kill();
+        },
+    )
+    .await;
+    assert_eq!(ended.outcome, Outcome::Released);
+    assert_eq!(record.all().last().unwrap(), "detach 100");
+
+    // A successor that wants something else replaces it, hot.
+    let (fake_two, record) = fake();
+    supervise(
+        fake_two,
+        (2, None),
+        with_files(folder.path()),
+        async |handle| {
+            sleep(2 * SECOND).await;
+            let report = handle.report();
+            assert!(
+                report.epochs[0].adopted && report.epochs[1].epoch == 1,
+                "{report:?}"
+            );
+            handle.stop();
+        },
+    )
+    .await;
+    assert_eq!(
+        record.all()[..4],
+        ["adopted Some(7)", "check 2", "start 1 2", "serves 1"]
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_is_not_adopted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (fake_one, _) = fake();
+    supervise(
+        fake_one,
+        (1, None),
+        with_files(folder.path()),
+        async |handle| {
+            sleep(2 * SECOND).await;
+            handle.release();
+        },
+    )
+    .await;
+    let (mut fake_two, record) = fake();
+    fake_two.adopts = false;
+    supervise(
+        fake_two,
+        (1, None),
+        with_files(folder.path()),
+        async |handle| {
+            sleep(2 * SECOND).await;
+            handle.stop();
+        },
+    )
+    .await;
+    assert_eq!(record.all()[0], "start 0 1");
+}
+
+#[tokio::test]
+async fn supervision_that_cannot_begin_says_why() {
+    let mut bad = with_files(Path::new("/proc/no-such-folder"));
+    let (fake_one, record) = fake();
+    let (_handle, controls) = handle();
+    let error = run(fake_one, (1, None), bad, controls).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("/proc/no-such-folder/snapshot.json"),
+        "{error}"
+    );
+    assert!(!record.all().contains(&"serves 0".to_owned()));
+
+    if super::identity::is_root() {
+        bad = Options {
+            allow_root: false,
+            ..options()
+        };
+        let (fake_two, record) = fake();
+        let (_handle, controls) = handle();
+        let error = run(fake_two, (1, None), bad, controls).await.unwrap_err();
+        assert!(matches!(error, StartError::Root), "{error}");
+        assert_eq!(record.all().len(), 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! Which Envoy this is: its version, whether it was tested, and whether two of them can hand over
+//! to one another.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+use super::hot_restart::Obstacle;
+use crate::process::run_short;
+
+/// The first and the last minor version of Envoy 1 that the tests run with.
+pub const TESTED: (u32, u32) = (38, 38);
+
+/// The version in what Envoy says of itself: `<commit>/1.38.2/Clean/RELEASE/BoringSSL`.
+pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
+    text.split(['/', ' ', '\n']).find_map(|part| {
+        let mut numbers = part.split('-').next()?.split('.').map(str::parse::<u32>);
+        let version = (
+            numbers.next()?.ok()?,
+            numbers.next()?.ok()?,
+            numbers.next()?.ok()?,
+        );
+        numbers.next().is_none().then_some(version)
+    })
+}
+
+/// What to warn of about an Envoy that says this of itself.
+pub fn untested(text: &str) -> Option<String> {
+    let (first, last) = TESTED;
+    match version_in(text) {
+        Some((1, minor, _)) if (first..=last).contains(&minor) => None,
+        Some((major, minor, patch)) => Some(format!(
+            "Envoy {major}.{minor}.{patch} is outside the tested range 1.{first} to 1.{last}"
+        )),
+        None => Some(format!("Envoy does not tell its version: {text:?}")),
+    }
+}
+
+/// Whether the Envoy at `new` can take over from the one at `old`.
+pub(super) async fn compatible(old: &Path, new: &Path) -> Result<(), Obstacle> {
+    let (old, new) = (
+        hot_restart_version(old).await,
+        hot_restart_version(new).await,
+    );
+    if old == new && old.is_ok() {
+        return Ok(());
+    }
+    let text =
+        |version: Result<String, String>| version.unwrap_or_else(|why| format!("unknown ({why})"));
+    Err(Obstacle::Version {
+        old: text(old),
+        new: text(new),
+    })
+}
+
+async fn hot_restart_version(executable: &Path) -> Result<String, String> {
+    let mut command = Command::new(executable);
+    command
+        .arg("--hot-restart-version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .env_clear()
+        .kill_on_drop(true);
+    let output = run_short(&mut command)
+        .await
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match output.status.success() && !text.is_empty() {
+        true => Ok(text),
+        false => Err(output.status.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_and_judged() {
+        let said = |version: &str| format!("f387231af8dd/{version}/Clean/RELEASE/BoringSSL");
+        assert_eq!(version_in(&said("1.38.2")), Some((1, 38, 2)));
+        assert_eq!(version_in(&said("1.39.0-dev")), Some((1, 39, 0)));
+        assert_eq!(untested(&said("1.38.2")), None);
+        for version in ["1.12.0", "1.99.1", "2.38.0"] {
+            let warning = untested(&said(version)).unwrap();
+            assert!(
+                warning.contains(version) && warning.contains("1.38"),
+                "{warning}"
+            );
+        }
+        assert!(untested("no idea").is_some());
+    }
+}
