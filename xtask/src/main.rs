@@ -35,7 +35,7 @@ enum Task {
     Demo(demo::Options),
     /// Run every test, the scenarios with real Envoys included; arguments go to `cargo test`
     Test {
-        /// Passed on to `cargo test --workspace`, for example `-p legate-store` filters or `-- name`
+        /// Passed on to `cargo test`, for example `-p legate-tests --test mesh` or `-- name`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
