@@ -96,7 +96,7 @@ settings! {
 
     Addresses: Text {
         flag: "addresses", env: "DP_CONSUL_ADDRESSES", file: "consul.addresses",
-        doc: "Where the servers are: a DNS name, an IP address, or exec=COMMAND ARGS, a command that prints IP addresses"
+        doc: "Where the servers are: DNS names or IP addresses, separated by commas or blanks, or exec=COMMAND ARGS, a command that prints IP addresses"
     }
     GrpcPort: Int {
         flag: "grpc-port", env: "DP_CONSUL_GRPC_PORT", file: "consul.grpcPort", default: "8502",

@@ -52,7 +52,7 @@ pub enum Mode {
 /// Where the servers are and how to reach them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Servers {
-    /// `-addresses` as written: a host name, an IP address, or `exec=COMMAND ARGS`. Never empty.
+    /// `-addresses` as written: host names, IP addresses, or `exec=COMMAND ARGS`. Never empty.
     pub addresses: String,
     /// `-grpc-port`: the port of every server (default 8502). Never 0.
     pub grpc_port: u16,
