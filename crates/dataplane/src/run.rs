@@ -68,9 +68,15 @@ pub enum RunError {
     /// Envoy cannot be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// Envoy ended although nobody asked for it.
-    #[error("envoy ended by itself: {0}")]
+    /// Envoy ended again and again although nobody asked for it.
+    #[error("envoy ended by itself and was started too often in vain: {0}")]
     EnvoyEnded(ExitReason),
+    /// Envoy could not be started, however often that was tried.
+    #[error("envoy could not be started: {0}")]
+    EnvoyNeverStarted(String),
+    /// Envoy cannot be supervised.
+    #[error(transparent)]
+    Supervision(#[from] legate_envoy::epochs::StartError),
     /// A part of the dataplane failed.
     #[error(transparent)]
     Task(#[from] TaskError),

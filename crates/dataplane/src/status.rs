@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use legate_client::{Session, SessionSnapshot};
+use legate_envoy::epochs::{EpochReport, ExitRecord};
 use legate_model::timestamp;
 use legate_runtime::{Component, Readiness, ReadyState};
 use serde::Serialize;
@@ -45,6 +46,54 @@ pub struct EnvoyStatus {
     pub state: String,
     /// Its admin interface.
     pub admin: String,
+    /// How many processes were started.
+    pub starts: u64,
+    /// The living epochs, the newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub epochs: Vec<EpochStatus>,
+    /// The last exits, the newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exits: Vec<ExitStatus>,
+}
+
+/// A living epoch of Envoy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EpochStatus {
+    epoch: u32,
+    pid: u32,
+    state: &'static str,
+}
+
+impl From<&EpochReport> for EpochStatus {
+    fn from(report: &EpochReport) -> Self {
+        Self {
+            epoch: report.epoch,
+            pid: report.pid,
+            state: report.state.as_str(),
+        }
+    }
+}
+
+/// An epoch of Envoy that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExitStatus {
+    epoch: u32,
+    pid: u32,
+    reason: String,
+    expected: bool,
+    lived_milliseconds: u128,
+}
+
+impl From<&ExitRecord> for ExitStatus {
+    fn from(record: &ExitRecord) -> Self {
+        Self {
+            epoch: record.epoch,
+            pid: record.pid,
+            reason: record.reason.to_string(),
+            expected: record.expected,
+            lived_milliseconds: record.lived.as_millis(),
+        }
+    }
 }
 
 /// The document.

@@ -6,6 +6,5 @@ pub mod bootstrap;
 pub mod epochs;
 mod executable;
 pub mod process;
-pub mod supervisor;
 
 pub use executable::{FindError, find_executable};

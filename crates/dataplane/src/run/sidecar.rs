@@ -11,8 +11,10 @@ use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{
     self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
 };
-use legate_envoy::process::{EnvoyLog, EnvoyProcess, Launch, LogLevel};
-use legate_envoy::supervisor::{self, Exit, Handle, State, SupervisorConfig};
+use legate_envoy::epochs::{
+    self, Ended, EnvoyConfig, EnvoyHost, Handle, Options, Outcome, Policy, Report,
+};
+use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
 use legate_runtime::logging::Level;
 use legate_runtime::{ReadyHandle, TaskError};
 use tokio::sync::watch;
@@ -22,7 +24,7 @@ use crate::bootstrap::{self, on_host};
 use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::signals::{Signals, Urgency};
-use crate::status::EnvoyStatus;
+use crate::status::{EnvoyStatus, EpochStatus, ExitStatus};
 use crate::telemetry::{
     self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Stage, Target,
 };
@@ -55,9 +57,9 @@ impl Sidecar {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet");
         let (status, seen) = watch::channel(EnvoyStatus {
-            pid: None,
             state: "not started".to_owned(),
             admin: process.settings.envoy.admin.to_string(),
+            ..EnvoyStatus::default()
         });
         let watched = Watched { ready, status };
         let xds = self.listener.address().clone();
@@ -78,10 +80,6 @@ impl Sidecar {
             return Ok(());
         };
         let envoy = launch(process, &self.executable, &inputs)?;
-        watched
-            .status
-            .send_modify(|status| status.pid = Some(envoy.pid()));
-        process.telemetry.stages().reached(Stage::Envoy);
         announce_ready(process);
         process.supervise(envoy, watched).await
     }
@@ -179,7 +177,7 @@ fn launch(
     process: &Process,
     executable: &std::path::Path,
     inputs: &BootstrapInputs,
-) -> Result<EnvoyProcess, RunError> {
+) -> Result<Launch, RunError> {
     let settings = &process.settings;
     let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
     let document = envoy_bootstrap::build(inputs, &variable).map_err(RunError::Bootstrap)?;
@@ -199,7 +197,8 @@ fn launch(
         extra_args: settings.envoy.extra_args.clone(),
         secret_variables: Vec::new(),
     };
-    Ok(launch.spawn()?)
+    launch.check()?;
+    Ok(launch)
 }
 
 fn envoy_level(level: Level) -> LogLevel {
@@ -232,85 +231,105 @@ fn announce_ready(process: &Process) {
 }
 
 impl Process {
-    /// Keeps Envoy until it ends, by itself or because that was asked for.
-    async fn supervise(&mut self, envoy: EnvoyProcess, watched: Watched) -> Result<(), RunError> {
+    /// Keeps Envoy running until that was asked to end, or makes no sense any more.
+    async fn supervise(&mut self, envoy: Launch, watched: Watched) -> Result<(), RunError> {
         let settings = &self.settings;
-        let config = SupervisorConfig {
+        let policy = Policy {
             drain: settings.lifecycle.drain_listeners,
             grace: settings.lifecycle.shutdown_grace,
             kill_after: KILL_AFTER,
+            ..Policy::default()
+        };
+        let options = Options {
+            policy,
+            ..Options::default()
         };
         let admin = AdminClient::new(settings.envoy.admin);
-        let (handle, controls) = supervisor::handle();
-        let mut seen = handle.clone();
-        let running = supervisor::run(envoy, admin, config, controls);
+        let (handle, controls) = epochs::handle();
+        let mut seen = handle.watch();
+        let host = EnvoyHost::new(admin, None, false);
+        let running = epochs::run(host, EnvoyConfig::new(envoy), options, controls);
         tokio::pin!(running);
         let mut end = End::new(
             handle,
             settings.lifecycle.dump_envoy_config.then_some(admin),
         );
         let mut failure = None;
-        watched.show(State::Starting);
-        let exit = loop {
+        let ended = loop {
             tokio::select! {
-                exit = &mut running => break exit,
+                ended = &mut running => break ended?,
                 error = failed(&self.work, &self.connection), if failure.is_none() => {
                     end.shut_down(&error);
                     failure = Some(error);
                 }
                 urgency = more_urgent(&mut self.signals, end.wished) => end.wish(urgency),
                 () = end.dumped() => {}
-                Some(state) = seen.changed() => watched.show(state),
+                Ok(()) = seen.changed() => {
+                    self.telemetry.stages().reached(Stage::Envoy);
+                    watched.show(&seen.borrow_and_update());
+                }
             }
         };
-        watched.show(State::Exited);
-        judge(exit, failure)
+        watched.show(&seen.borrow());
+        watched.ready.failed("Envoy has exited");
+        judge(ended, failure)
     }
 }
 
 impl Watched {
-    fn show(&self, state: State) {
-        let text = match state {
-            State::Starting => "starting",
-            State::Running => "running",
-            State::Draining => "draining",
-            State::Quitting => "quitting",
-            State::Killing => "being killed",
-            State::Exited => "exited",
+    fn show(&self, report: &Report) {
+        let current = report.current();
+        let state = match current {
+            Some(epoch) => epoch.state.as_str(),
+            None if report.stopping => "exited",
+            None => "waiting to be started again",
         };
-        self.status
-            .send_modify(|status| text.clone_into(&mut status.state));
-        match state {
-            State::Running => self.ready.ready(),
-            State::Starting => self
-                .ready
-                .pending("Envoy does not answer /ready with success yet"),
-            State::Exited => self.ready.failed("Envoy has exited"),
-            _ => self.ready.pending(format!("Envoy is {text}")),
+        self.status.send_modify(|status| {
+            status.pid = current.map(|epoch| epoch.pid);
+            state.clone_into(&mut status.state);
+            status.starts = report.starts;
+            status.epochs = report.epochs.iter().map(EpochStatus::from).collect();
+            status.exits = report.exits.iter().map(ExitStatus::from).collect();
+        });
+        if report.ready() {
+            self.ready.ready();
+        } else if report.exits.is_empty() && !report.stopping {
+            self.ready
+                .pending("Envoy does not answer that it is live yet");
+        } else {
+            let last = report.exits.back();
+            let ended = last.map(|exit| format!(", the last one {}", exit.reason));
+            self.ready
+                .pending(format!("Envoy is {state}{}", ended.unwrap_or_default()));
         }
     }
 }
 
-/// What the end of Envoy means for the process.
-fn judge(exit: Exit, failure: Option<TaskError>) -> Result<(), RunError> {
+/// What the end of supervision means for the process.
+fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunError> {
     if let Some(failure) = failure {
         return Err(failure.into());
     }
-    tracing::info!(reason = %exit.reason, requested = exit.requested, "envoy process exited");
-    if exit.forced {
-        tracing::warn!("envoy had to be killed");
+    match ended.outcome {
+        Outcome::Stopped { forced: true } => tracing::warn!("envoy had to be killed"),
+        Outcome::Unkillable => tracing::warn!("envoy did not end after SIGKILL"),
+        Outcome::Stopped { forced: false } | Outcome::Ended | Outcome::Released => {}
+        Outcome::Spent => {
+            let last = ended.last.map(|exit| exit.reason);
+            return Err(match (last, ended.refusal) {
+                (Some(reason), _) => RunError::EnvoyEnded(reason),
+                (None, refusal) => RunError::EnvoyNeverStarted(refusal.unwrap_or_default()),
+            });
+        }
     }
-    if exit.requested || exit.reason.success() {
-        return Ok(());
-    }
-    Err(RunError::EnvoyEnded(exit.reason))
+    Ok(())
 }
 
 type Dump = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How far the wish to end Envoy has got.
 struct End {
-    handle: Handle,
+    handle: Handle<EnvoyConfig>,
     wished: Urgency,
     /// Set when the configuration has to be written first.
     admin: Option<AdminClient>,
@@ -318,7 +337,7 @@ struct End {
 }
 
 impl End {
-    fn new(handle: Handle, admin: Option<AdminClient>) -> End {
+    fn new(handle: Handle<EnvoyConfig>, admin: Option<AdminClient>) -> End {
         End {
             handle,
             wished: Urgency::None,
@@ -339,14 +358,14 @@ impl End {
                 tracing::info!("writing Envoy's configuration to standard output");
                 self.dump = Some(Box::pin(dump(admin)));
             }
-            None => self.handle.shut_down(),
+            None => self.handle.stop(),
         }
     }
 
     /// Without what failed Envoy is of no more use.
     fn shut_down(&self, error: &TaskError) {
         tracing::debug!(%error, "ending Envoy");
-        self.handle.shut_down();
+        self.handle.stop();
     }
 
     /// Ends Envoy when its configuration has been written.
@@ -356,7 +375,7 @@ impl End {
             None => std::future::pending().await,
         }
         self.dump = None;
-        self.handle.shut_down();
+        self.handle.stop();
     }
 }
 

@@ -177,19 +177,29 @@ async fn an_envoy_that_does_not_listen_is_killed_by_a_second_wish() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_ends_by_itself_ends_the_process() {
-    let failing = setup("exit 3").await;
-    let (outcome, ()) = failing.run(async |_| ()).await;
-    let error = outcome.unwrap_err().to_string();
-    assert!(
-        error.contains("envoy") && error.contains("code 3"),
-        "{error}"
-    );
-    assert_eq!(failing.logouts(), 1);
+async fn an_envoy_that_crashes_is_started_again_and_status_says_so() {
+    // Fails twice, then runs.
+    let script = "echo x >> ${0}-starts\n[ $(wc -l < ${0}-starts) -gt 2 ] || exit 3";
+    let setup = setup(&format!("{script}\n{WAIT_FOR_EVER}")).await;
+    let lifecycle = setup.settings.lifecycle.bind;
+    let (outcome, status) = setup
+        .run(async |stop| {
+            let status = page(lifecycle, "/status", "\"starts\":3").await;
+            stop.request(Urgency::Graceful);
+            status
+        })
+        .await;
+    outcome.unwrap();
+    assert_eq!(status.matches("\"reason\":\"exited with code 3").count(), 2, "{status}");
+    assert_eq!(setup.logouts(), 1);
+}
 
+#[tokio::test]
+async fn an_envoy_that_was_told_to_end_ends_the_process() {
     let done = setup("exit 0").await;
     let (outcome, ()) = done.run(async |_| ()).await;
     outcome.unwrap();
+    assert_eq!(done.logouts(), 1);
 }
 
 #[tokio::test]

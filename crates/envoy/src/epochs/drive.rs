@@ -278,7 +278,10 @@ impl<H: Host> Driver<H> {
                 }
                 Action::Quit(run) => self.quit(run),
                 Action::Terminate(run) => self.signal(run, "SIGTERM", H::Process::terminate),
-                Action::Kill(run) => self.signal(run, "SIGKILL", H::Process::kill),
+                Action::Kill(run) => {
+                    tracing::warn!("killing envoy");
+                    self.signal(run, "SIGKILL", H::Process::kill);
+                }
                 Action::CleanUp(epoch) => {
                     self.host.clean_up(epoch, self.running.is_empty());
                     if let Some(record) = self.state.exits.back() {
@@ -369,6 +372,10 @@ impl<H: Host> Driver<H> {
     }
 
     fn arm(&mut self, timer: Timer, wait: Duration) {
+        if timer == Timer::Grace {
+            let seconds = wait.as_secs();
+            tracing::info!(seconds, "waiting before terminating dataplane proxy");
+        }
         if matches!(timer, Timer::Crash(_) | Timer::Retry(_)) {
             tracing::info!(?wait, "waiting before envoy is started again");
             self.state.next_start = Some(Instant::now() + wait);

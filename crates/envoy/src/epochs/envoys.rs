@@ -152,11 +152,12 @@ impl EnvoyHost {
 /// Says why hot restart cannot work, unless that was the last thing said about it.
 fn tell(told: &Mutex<Told>, obstacle: Option<Obstacle>) {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(obstacle) = obstacle
-        .as_ref()
-        .filter(|new| told.obstacle.as_ref() != Some(new))
+    // Who switches it off knows why.
+    if let Some(new) = &obstacle
+        && *new != Obstacle::Off
+        && told.obstacle.as_ref() != Some(new)
     {
-        tracing::info!(reason = %obstacle, "envoy cannot be restarted hot, a plain restart is used");
+        tracing::info!(reason = %new, "envoy cannot be restarted hot, a plain restart is used");
     }
     told.obstacle = obstacle;
 }

@@ -35,6 +35,15 @@ impl Launch {
         self.spawn_as(&Restart::Disabled)
     }
 
+    /// Whether the user's arguments can be combined with the bootstrap document.
+    ///
+    /// # Errors
+    /// When an extra argument contradicts the document.
+    pub fn check(&self) -> Result<(), SpawnError> {
+        let document = Document::new(&self.bootstrap)?;
+        arguments::arguments(self, &Restart::Disabled, &document).map(drop)
+    }
+
     /// Starts Envoy at its place in a hot restart, with standard input closed and output
     /// inherited.
     ///

@@ -1,4 +1,4 @@
-//! A real Envoy under the supervisor.
+//! A single real Envoy: how it is started, asked, and brought to its end.
 
 use std::time::Duration;
 
@@ -6,10 +6,12 @@ use legate_envoy::admin::{AdminClient, AdminError};
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
+use legate_envoy::epochs::{
+    self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
+};
 use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, SpawnError};
-use legate_envoy::supervisor::{self, Exit, Handle, State, SupervisorConfig};
 use legate_testkit::network::free_port;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -48,80 +50,62 @@ fn client(port: u16) -> AdminClient {
     AdminClient::new(([127, 0, 0, 1], port).into())
 }
 
-async fn until(handle: &mut Handle, wanted: State) {
-    while handle.state() != wanted {
-        assert!(handle.changed().await.is_some(), "ended before {wanted:?}");
-    }
+async fn until(handle: &Handle<EnvoyConfig>, wanted: impl FnMut(&Report) -> bool) -> Report {
+    let mut seen = handle.watch();
+    let report = seen.wait_for(wanted).await;
+    report.expect("the supervisor runs").clone()
 }
 
-/// Runs Envoy with `document`; `wishes` acts once it has started.
+/// Runs Envoy with `document`, without hot restart; `wishes` have to end it.
 async fn supervise<F: Future<Output = ()>>(
     document: &Value,
     port: u16,
     grace: Duration,
-    wishes: impl FnOnce(Handle, u32) -> F,
-) -> Exit {
-    let process = launch(document).spawn().unwrap();
-    let config = SupervisorConfig {
-        drain: true,
-        grace,
-        kill_after: Duration::from_secs(30),
+    wishes: impl FnOnce(Handle<EnvoyConfig>) -> F,
+) -> Ended {
+    let options = Options {
+        policy: Policy {
+            drain: true,
+            grace,
+            kill_after: Duration::from_secs(30),
+            ..Policy::default()
+        },
+        ..Options::default()
     };
-    let (handle, controls) = supervisor::handle();
-    let wishes = wishes(handle, process.pid());
-    let run = supervisor::run(process, client(port), config, controls);
-    let (exit, ()) = timeout(PATIENCE, async { tokio::join!(run, wishes) })
+    let host = EnvoyHost::new(client(port), None, false);
+    let (handle, controls) = epochs::handle();
+    let wishes = wishes(handle);
+    let run = epochs::run(host, EnvoyConfig::new(launch(document)), options, controls);
+    let (ended, ()) = timeout(PATIENCE, async { tokio::join!(run, wishes) })
         .await
         .expect("Envoy ended in time");
-    exit
+    ended.unwrap()
+}
+
+fn graceful(ended: &Ended) -> bool {
+    let clean = ended
+        .last
+        .as_ref()
+        .is_some_and(|exit| exit.reason.success());
+    clean && ended.outcome == Outcome::Stopped { forced: false }
 }
 
 #[tokio::test]
 async fn drain_and_quit_end_with_code_0() {
     let port = free_port();
     let grace = Duration::from_millis(300);
-    let exit = supervise(
-        &admin_only(port, "web"),
-        port,
-        grace,
-        |mut handle, _| async move {
-            until(&mut handle, State::Running).await;
-            assert!(client(port).ready().await.unwrap());
-            handle.shut_down();
-            until(&mut handle, State::Draining).await;
-            // A drain must not end Envoy: the application may still call out.
-            assert!(client(port).get("/server_info").await.is_ok());
-            until(&mut handle, State::Exited).await;
-        },
-    )
-    .await;
-    assert!(exit.graceful(), "{exit:?}");
-}
-
-#[tokio::test]
-async fn a_killed_envoy_is_told_with_its_signal() {
-    let port = free_port();
     let document = admin_only(port, "web");
-    let exit = supervise(
-        &document,
-        port,
-        Duration::ZERO,
-        |mut handle, pid| async move {
-            until(&mut handle, State::Running).await;
-            kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
-        },
-    )
+    let ended = supervise(&document, port, grace, async |handle| {
+        until(&handle, Report::ready).await;
+        assert!(client(port).ready().await.unwrap());
+        handle.stop();
+        let drains = |report: &Report| report.epochs[0].state == EpochState::Draining;
+        until(&handle, drains).await;
+        // A drain must not end Envoy: the application may still call out.
+        assert!(client(port).get("/server_info").await.is_ok());
+    })
     .await;
-    assert!(!exit.requested && !exit.forced);
-    assert!(
-        matches!(exit.reason, ExitReason::Signal { signal: 9, .. }),
-        "{exit:?}"
-    );
-    assert!(
-        exit.reason.to_string().starts_with("killed by SIGKILL"),
-        "{}",
-        exit.reason
-    );
+    assert!(graceful(&ended), "{ended:?}");
 }
 
 #[tokio::test]
@@ -146,30 +130,26 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
     };
     let document = build(&inputs, &|_| None).unwrap();
     let document: Value = serde_json::from_str(&document.to_json()).unwrap();
-    let exit = supervise(
-        &document,
-        port,
-        Duration::from_secs(3600),
-        |handle, _| async move {
-            // Not ready, because nobody serves it clusters and listeners.
-            loop {
-                match client(port).ready().await {
-                    Ok(ready) => break assert!(!ready),
-                    Err(AdminError::Connection { .. } | AdminError::Timeout { .. }) => {
-                        tokio::task::yield_now().await;
-                    }
-                    Err(error) => panic!("{error}"),
+    let ended = supervise(&document, port, Duration::from_secs(3600), async |handle| {
+        // Not ready, because nobody serves it clusters and listeners.
+        loop {
+            match client(port).ready().await {
+                Ok(ready) => break assert!(!ready),
+                Err(AdminError::Connection { .. } | AdminError::Timeout { .. }) => {
+                    tokio::task::yield_now().await;
                 }
+                Err(error) => panic!("{error}"),
             }
-            assert_eq!(handle.state(), State::Starting);
-            let info = client(port).get("/server_info").await.unwrap();
-            let info: Value = serde_json::from_slice(&info).unwrap();
-            assert_eq!(info["node"]["id"], HOSTILE_ID);
-            handle.shut_down();
-        },
-    )
+        }
+        let report = handle.report();
+        assert_eq!(report.epochs[0].state, EpochState::Starting);
+        let info = client(port).get("/server_info").await.unwrap();
+        let info: Value = serde_json::from_slice(&info).unwrap();
+        assert_eq!(info["node"]["id"], HOSTILE_ID);
+        handle.stop();
+    })
     .await;
-    assert!(exit.graceful(), "{exit:?}");
+    assert!(graceful(&ended), "{ended:?}");
 }
 
 #[tokio::test]
@@ -177,34 +157,29 @@ async fn a_document_too_large_for_an_argument_reaches_envoy() {
     let port = free_port();
     let cluster = "y".repeat(200 * 1024);
     let document = admin_only(port, &cluster);
-    let exit = supervise(
-        &document,
-        port,
-        Duration::ZERO,
-        |mut handle, _| async move {
-            until(&mut handle, State::Running).await;
-            let info = client(port).get("/server_info").await.unwrap();
-            let info: Value = serde_json::from_slice(&info).unwrap();
-            assert_eq!(info["node"]["cluster"], cluster);
-            handle.shut_down();
-        },
-    )
+    let ended = supervise(&document, port, Duration::ZERO, async |handle| {
+        until(&handle, Report::ready).await;
+        let info = client(port).get("/server_info").await.unwrap();
+        let info: Value = serde_json::from_slice(&info).unwrap();
+        assert_eq!(info["node"]["cluster"], cluster);
+        handle.stop();
+    })
     .await;
-    assert!(exit.graceful(), "{exit:?}");
+    assert!(graceful(&ended), "{ended:?}");
 }
 
 #[tokio::test]
 async fn a_document_that_envoy_refuses_ends_with_its_code() {
     let document = json!({ "no_such_field": true });
-    let exit = supervise(&document, free_port(), Duration::ZERO, |_, _| async {}).await;
-    assert_eq!(
-        exit,
-        Exit {
-            reason: ExitReason::Code(1),
-            requested: false,
-            forced: false
-        }
-    );
+    let ended = supervise(&document, free_port(), Duration::ZERO, async |handle| {
+        let report = until(&handle, |report| !report.exits.is_empty()).await;
+        assert_eq!(report.exits[0].reason, ExitReason::Code(1));
+        assert!(!report.exits[0].expected && !report.ready());
+        handle.stop();
+    })
+    .await;
+    assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
+    assert!(ended.refusal.unwrap().contains("exited with code 1"));
 }
 
 #[tokio::test]
