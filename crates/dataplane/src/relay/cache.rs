@@ -10,6 +10,7 @@ use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
 use legate_api::type_url;
 
+use super::buffers::{BufferId, Buffers};
 use super::core::{Epoch, Rejected, SessionId};
 
 /// Name of a resource, shared by everything that mentions it.
@@ -20,13 +21,6 @@ pub(super) type Version = Arc<str>;
 
 /// Names of a wildcard subscription, where a name stands for all.
 pub(super) const WILDCARD: &str = "*";
-
-/// Bodies below this size get a buffer of their own when they enter the cache.
-///
-/// A decoded body is a slice of the buffer that its whole message was read into, and keeps all of
-/// it alive: without this, one small endpoint that never changes could hold megabytes of a first
-/// answer. Larger bodies are most of their message anyway and are never copied.
-const OWN_BUFFER_BELOW: usize = 16 * 1024;
 
 /// Place of a type in the relay's list of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,11 +83,9 @@ impl Stored {
         }
     }
 
-    fn with_own_buffer(mut self) -> Stored {
-        if self.body.len() < OWN_BUFFER_BELOW {
-            self.body = Bytes::copy_from_slice(&self.body);
-        }
-        self
+    /// Lets go of the message that the body arrived in.
+    fn take_out(&mut self) {
+        self.body = Bytes::copy_from_slice(&self.body);
     }
 }
 
@@ -166,6 +158,7 @@ pub(super) struct TypeState {
     pub(super) last_rejection: Option<Rejected>,
     /// Rejections since the last acceptance.
     pub(super) rejected_in_a_row: u32,
+    buffers: Buffers,
     /// Bytes of the bodies in the entries.
     bytes: usize,
     /// Entries that have a body.
@@ -188,6 +181,7 @@ impl TypeState {
             rejected_total: 0,
             last_rejection: None,
             rejected_in_a_row: 0,
+            buffers: Buffers::default(),
             bytes: 0,
             present: 0,
         }
@@ -241,6 +235,7 @@ impl TypeState {
         if let Some(Entry::Present(stored)) = old {
             self.present -= 1;
             self.bytes -= stored.body.len();
+            self.buffers.leave(name, stored.body.len());
         }
     }
 
@@ -276,18 +271,40 @@ impl TypeState {
         }
     }
 
+    fn has(&self, name: &str, stored: &Stored) -> bool {
+        matches!(self.entries.get(name), Some(Entry::Present(old)) if old == stored)
+    }
+
+    /// Whether the bodies of a response stay in the message that it came in.
+    fn keep(&mut self, candidate: &Candidate) -> Option<BufferId> {
+        let (mut size, mut used) = (0, 0);
+        for (name, stored) in &candidate.resources {
+            size += stored.body.len();
+            if self.wants(name) && !self.has(name, stored) {
+                used += stored.body.len();
+            }
+        }
+        self.buffers.keep(size, used)
+    }
+
     /// Takes over what an Envoy accepted, or what no Envoy is interested in. Returns the names
     /// that it was about.
     pub(super) fn merge(&mut self, candidate: Candidate) -> Vec<Name> {
         let mut touched = Vec::with_capacity(candidate.resources.len() + candidate.removed.len());
-        for (name, stored) in candidate.resources {
+        let buffer = self.keep(&candidate);
+        for (name, mut stored) in candidate.resources {
             if !self.wants(&name) {
                 continue;
             }
-            let same =
-                matches!(self.entries.get(&name), Some(Entry::Present(old)) if *old == stored);
-            if !same {
-                self.set(&name, Some(Entry::Present(stored.with_own_buffer())));
+            if !self.has(&name, &stored) {
+                if buffer.is_none() {
+                    stored.take_out();
+                }
+                let length = stored.body.len();
+                self.set(&name, Some(Entry::Present(stored)));
+                if let Some(buffer) = buffer {
+                    self.buffers.enter(buffer, &name, length);
+                }
             }
             touched.push(name);
         }
@@ -296,12 +313,22 @@ impl TypeState {
             self.set(&name, absent);
             touched.push(name);
         }
+        self.compact();
         self.answered = true;
         self.rejected = false;
         self.rejected_in_a_row = 0;
         self.accepted_total += 1;
         self.system_version = candidate.system_version;
         touched
+    }
+
+    /// Lets go of messages that hardly anything is left of.
+    fn compact(&mut self) {
+        for name in self.buffers.dissolve() {
+            if let Some(Entry::Present(stored)) = self.entries.get_mut(&name) {
+                stored.take_out();
+            }
+        }
     }
 
     /// Forgets names that no Envoy wants any more. Returns those that a server has to be told.
@@ -315,6 +342,55 @@ impl TypeState {
                 gone.push(name.to_string());
             }
         }
+        self.compact();
         gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: usize = 40 * 1024;
+
+    /// A response whose bodies are slices of one buffer, as they come from the network.
+    fn candidate(state: &TypeState, names: &[&str], version: &str) -> (Candidate, Bytes) {
+        let message = Bytes::from(vec![b'x'; names.len() * BODY]);
+        let resources = names.iter().enumerate().map(|(place, name)| Resource {
+            name: (*name).to_owned(),
+            version: version.to_owned(),
+            aliases: Vec::new(),
+            resource: message.slice(place * BODY..(place + 1) * BODY),
+        });
+        let response = DeltaDiscoveryResponse {
+            resources: resources.collect(),
+            ..DeltaDiscoveryResponse::default()
+        };
+        (state.candidate(1, Epoch(1), TypeKey(0), response), message)
+    }
+
+    #[test]
+    fn a_message_is_held_while_most_of_it_is_in_the_cache() {
+        let mut state = TypeState::new(type_url::CLUSTER);
+        state.wildcard = true;
+        let (first, message) = candidate(&state, &["a", "b", "c", "d"], "v1");
+        state.merge(first);
+        assert!(!message.is_unique(), "nothing is copied");
+        for (names, held) in [(&["a", "b"][..], true), (&["c"][..], false)] {
+            let (next, _) = candidate(&state, names, "v2");
+            state.merge(next);
+            assert_eq!(message.is_unique(), !held, "after {names:?}");
+        }
+        assert_eq!(state.held(), (4, 4 * BODY));
+    }
+
+    #[test]
+    fn what_nobody_wants_of_a_message_is_not_held_with_it() {
+        let mut state = TypeState::new(type_url::ENDPOINT);
+        state.names.insert("b".into());
+        let (first, message) = candidate(&state, &["a", "b", "c"], "v1");
+        state.merge(first);
+        assert!(message.is_unique());
+        assert_eq!(state.held(), (1, BODY));
     }
 }

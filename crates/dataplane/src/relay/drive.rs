@@ -8,6 +8,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use super::core::{Action, Core, Event, Rejected, SessionId};
@@ -37,7 +38,7 @@ pub(super) type ToEnvoy = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
 /// What the task is told by others.
 #[derive(Debug)]
 pub(super) enum Input {
-    Opened(SessionId, ToEnvoy),
+    Opened(SessionId, ToEnvoy, Box<MetadataMap>),
     Request(SessionId, Box<DeltaDiscoveryRequest>),
     Closed(SessionId),
     Status(oneshot::Sender<RelayStatus>),
@@ -128,7 +129,7 @@ impl Driver {
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Opened(id, sender) => self.on_opened(id, sender),
+            Input::Opened(id, sender, metadata) => self.on_opened(id, sender, *metadata),
             Input::Request(id, request) => {
                 if let Some(envoy) = self.envoys.get_mut(&id) {
                     envoy.unanswered.remove(&request.response_nonce);
@@ -143,13 +144,14 @@ impl Driver {
         }
     }
 
-    fn on_opened(&mut self, id: SessionId, sender: ToEnvoy) {
+    fn on_opened(&mut self, id: SessionId, sender: ToEnvoy, metadata: MetadataMap) {
         if self.envoys.len() >= MAX_ENVOYS {
             let status = Status::resource_exhausted("too many xDS streams are open here");
             // The channel is new and empty.
             let _ = sender.try_send(Err(status));
             return;
         }
+        self.supply.introduce(metadata);
         let unanswered = HashMap::new();
         self.envoys.insert(id, Envoy { sender, unanswered });
         self.envoys_changed();

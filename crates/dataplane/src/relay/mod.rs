@@ -7,9 +7,11 @@
 //!
 //! The relay never looks into a resource: it knows names, versions and types only.
 
+mod buffers;
 mod cache;
 pub mod core;
 mod drive;
+mod forward;
 pub mod listen;
 mod metrics;
 mod pace;
@@ -19,6 +21,7 @@ mod settle;
 pub mod status;
 mod supply;
 mod upstream;
+pub mod wire;
 
 pub use self::listen::{BindError, Listener};
 pub use self::metrics::RelayMetrics;

@@ -3,28 +3,39 @@
 //! Only the delta variant of ADS is served; everything else is unimplemented.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use futures_util::StreamExt;
-use legate_api::discovery::aggregated_discovery_service_server::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
-};
-use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response};
+use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_client::Session;
 use legate_runtime::{CancellationToken, ReadyHandle, Spawner};
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::body::Body;
+use tonic::codec::Codec;
+use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use super::core::SessionId;
 use super::drive::{Driver, Input};
+use super::forward;
 use super::listen::{Listener, Socket};
 use super::metrics::RelayMetrics;
 use super::status::RelayStatus;
 use super::supply::Supply;
+use super::wire::Responses;
+
+/// The one method that is served.
+const METHOD: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// Messages of Envoys that wait for the relay; while it is full Envoys are not read.
 const INPUTS: usize = 64;
@@ -34,6 +45,19 @@ const RESPONSES: usize = 80;
 
 /// Largest request of an Envoy, 64 MiB: the names and versions of everything it holds.
 const MAX_REQUEST: usize = 64 * 1024 * 1024;
+
+/// What an Envoy may send of one stream before the relay has read it. Its first requests have 55 KiB
+/// each and, when it reconnects, the names of everything it holds: at HTTP/2's own 64 KiB each of
+/// them would wait for the relay. Responses are limited by the windows that Envoy grants, and made
+/// no faster than it takes them.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// The same for all streams of one connection of an Envoy.
+const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+
+/// Streams of one connection; more wait. Envoy opens one, and one more when it thinks that the first
+/// is broken.
+const STREAMS: u32 = 16;
 
 /// Why the relay ended.
 #[derive(Debug, thiserror::Error)]
@@ -105,9 +129,11 @@ async fn serve(
     service: Service,
     stop: CancellationToken,
 ) -> Result<(), RelayError> {
-    let service =
-        AggregatedDiscoveryServiceServer::new(service).max_decoding_message_size(MAX_REQUEST);
-    let router = Server::builder().add_service(service);
+    let router = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS)
+        .add_service(service);
     let stopped = stop.cancelled_owned();
     match listener.socket {
         Socket::Tcp(socket) => {
@@ -127,34 +153,65 @@ async fn serve(
     Ok(())
 }
 
+/// Answers Envoy's calls. Written by hand for the sake of the way responses leave: see [`wire`].
+///
+/// [`wire`]: super::wire
+#[derive(Clone)]
 struct Service {
     inputs: mpsc::Sender<Input>,
     next: Arc<AtomicU64>,
     spawner: Spawner,
 }
 
-#[async_trait]
-impl AggregatedDiscoveryService for Service {
-    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
+impl NamedService for Service {
+    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+}
 
-    async fn delta_aggregated_resources(
-        &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+impl tower::Service<Request<Body>> for Service {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            let answer = service.answer(request).await;
+            Ok(answer.unwrap_or_else(Status::into_http))
+        })
+    }
+}
+
+impl Service {
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let path = request.uri().path();
+        if path != METHOD {
+            return Err(Status::unimplemented(format!("Unknown method {path}")));
+        }
         let id = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, responses) = mpsc::channel(RESPONSES);
-        if self.inputs.send(Input::Opened(id, sender)).await.is_err() {
+        let metadata = Box::new(forward::of_envoy(request.headers()));
+        let opened = Input::Opened(id, sender, metadata);
+        if self.inputs.send(opened).await.is_err() {
             return Err(Status::unavailable("the relay has ended"));
         }
-        let inputs = self.inputs.clone();
-        let stop = self.spawner.token();
+        let decoder = ProstCodec::<(), DeltaDiscoveryRequest>::default().decoder();
+        let requests =
+            Streaming::new_request(decoder, request.into_body(), None, Some(MAX_REQUEST));
+        let (inputs, stop) = (self.inputs, self.spawner.token());
         self.spawner.spawn("xDS stream of Envoy", async move {
-            read(id, request.into_inner(), &inputs, stop).await;
+            read(id, requests, &inputs, stop).await;
             // The relay may have ended before its streams.
             let _ = inputs.send(Input::Closed(id)).await;
             Ok::<_, Infallible>(())
         });
-        Ok(Response::new(ReceiverStream::new(responses)))
+        let mut response = Response::new(Body::new(Responses::new(responses)));
+        let grpc = HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(CONTENT_TYPE, grpc);
+        Ok(response)
     }
 }
 

@@ -13,7 +13,8 @@ use legate_client::{Connection, ErrorClass, Session, SessionState, classify};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Request, Status};
 
 use super::core::{Epoch, Event};
 use super::metrics::RelayMetrics;
@@ -130,6 +131,8 @@ pub(super) struct Supply {
     failed: Option<u64>,
     /// A new stream is wanted although nothing is wrong with the present one.
     renew: bool,
+    /// What goes along with a new stream.
+    metadata: MetadataMap,
     next_epoch: u64,
     last_response: Option<Instant>,
     trouble: Option<Trouble>,
@@ -147,11 +150,17 @@ impl Supply {
             retry_at: None,
             failed: None,
             renew: false,
+            metadata: MetadataMap::new(),
             next_epoch: 0,
             last_response: None,
             trouble: None,
             metrics,
         }
+    }
+
+    /// Takes the metadata of the newest Envoy for streams that are opened from now on.
+    pub(super) fn introduce(&mut self, metadata: MetadataMap) {
+        self.metadata = metadata;
     }
 
     /// Opens a stream when one is due.
@@ -187,7 +196,7 @@ impl Supply {
         let (requests, receiver) = mpsc::channel(REQUESTS);
         self.streams.push(Upstream {
             epoch,
-            incoming: incoming(&connection, receiver),
+            incoming: incoming(&connection, receiver, self.metadata.clone()),
             connection,
             opened: Instant::now(),
             accepted: false,
@@ -378,13 +387,12 @@ async fn wait_until(at: Option<Instant>) {
 fn incoming(
     connection: &Connection,
     requests: mpsc::Receiver<DeltaDiscoveryRequest>,
+    metadata: MetadataMap,
 ) -> BoxStream<'static, Result<Incoming, Status>> {
     let mut client = connection.discovery();
-    let call = async move {
-        client
-            .delta_aggregated_resources(ReceiverStream::new(requests))
-            .await
-    };
+    let mut request = Request::new(ReceiverStream::new(requests));
+    *request.metadata_mut() = metadata;
+    let call = async move { client.delta_aggregated_resources(request).await };
     stream::once(call)
         .flat_map(|answer| match answer {
             Ok(answer) => stream::once(std::future::ready(Ok(Incoming::Accepted)))

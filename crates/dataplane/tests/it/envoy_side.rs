@@ -4,17 +4,44 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper_util::rt::TokioIo;
 use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::rpc;
+use legate_envoy::bootstrap::XdsAddress;
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Streaming};
 
 /// Far above what anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the relay, with the windows that Envoy grants.
+pub(crate) async fn connect(relay: &XdsAddress) -> Channel {
+    let endpoint = match relay {
+        XdsAddress::Tcp(address) => Endpoint::from_shared(format!("http://{address}")).unwrap(),
+        XdsAddress::Unix(_) => Endpoint::from_static("http://relay"),
+    };
+    let endpoint = endpoint
+        .initial_stream_window_size(16 * 1024 * 1024)
+        .initial_connection_window_size(24 * 1024 * 1024);
+    let XdsAddress::Unix(path) = relay else {
+        return endpoint.connect().await.unwrap();
+    };
+    let path = path.clone();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        async move {
+            let stream = UnixStream::connect(path).await?;
+            Ok::<_, std::io::Error>(TokioIo::new(stream))
+        }
+    });
+    endpoint.connect_with_connector(connector).await.unwrap()
+}
 
 /// One stream towards the relay.
 pub(crate) struct EnvoyStream {
@@ -24,14 +51,21 @@ pub(crate) struct EnvoyStream {
 
 impl EnvoyStream {
     pub(crate) async fn open(relay: SocketAddr) -> EnvoyStream {
-        let endpoint = Endpoint::from_shared(format!("http://{relay}")).unwrap();
-        EnvoyStream::over(endpoint.connect().await.unwrap()).await
+        EnvoyStream::over(connect(&XdsAddress::Tcp(relay)).await).await
     }
 
     pub(crate) async fn over(channel: Channel) -> EnvoyStream {
-        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        EnvoyStream::with(channel, MetadataMap::new()).await
+    }
+
+    /// A stream with metadata of Envoy's.
+    pub(crate) async fn with(channel: Channel, metadata: MetadataMap) -> EnvoyStream {
+        let client = AggregatedDiscoveryServiceClient::new(channel);
+        let mut client = client.max_decoding_message_size(usize::MAX);
         let (requests, receiver) = mpsc::channel(16);
-        let call = client.delta_aggregated_resources(ReceiverStream::new(receiver));
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        *request.metadata_mut() = metadata;
+        let call = client.delta_aggregated_resources(request);
         let responses = timeout(PATIENCE, call).await.unwrap().unwrap().into_inner();
         EnvoyStream {
             requests,

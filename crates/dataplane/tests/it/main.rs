@@ -11,6 +11,8 @@ mod metrics;
 #[cfg(test)]
 mod relay;
 #[cfg(test)]
+mod relay_limits;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod settings;

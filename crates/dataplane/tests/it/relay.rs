@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use legate_api::type_url::{CLUSTER, LISTENER};
-use legate_client::{Addresses, ClientConfig, Credentials, Session};
+use legate_client::{ClientConfig, Credentials, Session};
 use legate_dataplane::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use legate_dataplane::settings::XdsBind;
 use legate_envoy::bootstrap::XdsAddress;
@@ -14,34 +14,39 @@ use legate_testkit::fake_server::{Call, FakeServer, FakeServerOptions, server_en
 use tokio::time::timeout;
 use tonic::Status;
 
-use crate::envoy_side::{EnvoyStream, PATIENCE, names, resource};
+use crate::envoy_side::{EnvoyStream, PATIENCE, connect, names, resource};
 
-struct Setup {
-    address: XdsAddress,
-    relay: Relay,
+pub(crate) struct Setup {
+    pub(crate) address: XdsAddress,
+    pub(crate) relay: Relay,
     readiness: Readiness,
-    registry: Registry,
-    scope: Scope,
-    session: Session,
+    pub(crate) registry: Registry,
+    pub(crate) scope: Scope,
+    pub(crate) session: Session,
     _session_scope: Scope,
 }
 
-async fn start(server: SocketAddr, watch: bool) -> Setup {
-    start_on(
-        server,
-        watch,
-        &XdsBind::Tcp((Ipv4Addr::LOCALHOST, 0).into()),
-    )
-    .await
+pub(crate) async fn start(server: SocketAddr, watch: bool) -> Setup {
+    start_as(server, watch, &loopback(), Credentials::None).await
 }
 
-async fn start_on(server: SocketAddr, watch: bool, bind: &XdsBind) -> Setup {
+/// A free port of loopback.
+pub(crate) fn loopback() -> XdsBind {
+    XdsBind::Tcp((Ipv4Addr::LOCALHOST, 0).into())
+}
+
+pub(crate) async fn start_as(
+    server: SocketAddr,
+    watch: bool,
+    bind: &XdsBind,
+    credentials: Credentials,
+) -> Setup {
     let config = ClientConfig {
-        addresses: Addresses::Host(server.ip().to_string()),
+        addresses: server.ip().to_string().parse().unwrap(),
         grpc_port: server.port(),
         server_watch_disabled: !watch,
         tls: None,
-        credentials: Credentials::None,
+        credentials,
     };
     let (session_scope, scope) = (Scope::new("session"), Scope::new("relay"));
     let registry = Registry::new();
@@ -68,15 +73,12 @@ async fn start_on(server: SocketAddr, watch: bool, bind: &XdsBind) -> Setup {
 }
 
 impl Setup {
-    async fn envoy(&self) -> EnvoyStream {
-        match &self.address {
-            XdsAddress::Tcp(address) => EnvoyStream::open(*address).await,
-            XdsAddress::Unix(path) => panic!("{}", path.display()),
-        }
+    pub(crate) async fn envoy(&self) -> EnvoyStream {
+        EnvoyStream::over(connect(&self.address).await).await
     }
 
     /// Waits until the one component says something that holds `words`.
-    async fn says(&self, words: &[&str]) {
+    pub(crate) async fn says(&self, words: &[&str]) {
         let mut readiness = self.readiness.clone();
         let found = async {
             loop {
@@ -387,20 +389,9 @@ async fn envoy_can_use_a_unix_socket() {
     let server = FakeServer::plaintext().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("xds.sock");
-    let setup = start_on(server.address(), false, &XdsBind::Unix(path.clone())).await;
-    let connect = {
-        let path = path.clone();
-        tower::service_fn(move |_: http::Uri| {
-            let path = path.clone();
-            async move {
-                let stream = tokio::net::UnixStream::connect(path).await?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
-            }
-        })
-    };
-    let endpoint = tonic::transport::Endpoint::from_static("http://relay");
-    let mut envoy =
-        EnvoyStream::over(endpoint.connect_with_connector(connect).await.unwrap()).await;
+    let bind = XdsBind::Unix(path.clone());
+    let setup = start_as(server.address(), false, &bind, Credentials::None).await;
+    let mut envoy = setup.envoy().await;
     envoy.subscribe(CLUSTER).await;
     let mut ads = server.accept_ads().await;
     ads.next_of(CLUSTER).await;

@@ -1,0 +1,278 @@
+//! A stream of responses to Envoy as the bytes of HTTP/2.
+//!
+//! The usual encoder writes a whole message into one buffer before the first byte of it leaves. A
+//! response may be large and its resources are encoded already, so that here a message is made in
+//! pieces while Envoy takes them: small resources are written into a piece, large ones leave as the
+//! bytes that they arrived in. A response costs no second copy of itself, whatever its size.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use hyper::body::{Body, Frame};
+use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
+use prost::Message;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// A piece is sent when it has so many bytes.
+const PIECE: usize = 32 * 1024;
+
+/// Bodies from this size on are sent as they are; a smaller one costs less to copy than a frame.
+const WHOLE_FROM: usize = 16 * 1024;
+
+/// Compression flag and length of a gRPC message.
+const PREFIX: usize = 5;
+
+/// Tag of `DeltaDiscoveryResponse.resources` and of `Resource.resource`: field 2, with a length.
+const FIELD: u8 = 2 << 3 | 2;
+
+/// The responses of one stream. It ends with the status that it is given, or with success when the
+/// relay lets go of it.
+pub(super) struct Responses {
+    responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>,
+    sending: Option<Pieces>,
+    ended: bool,
+}
+
+impl Responses {
+    pub(super) fn new(responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>) -> Self {
+        Responses {
+            responses,
+            sending: None,
+            ended: false,
+        }
+    }
+
+    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+        self.ended = true;
+        self.responses.close();
+        Frame::trailers(trailers(status))
+    }
+}
+
+impl Body for Responses {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(piece) = self.sending.as_mut().and_then(Iterator::next) {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            self.sending = None;
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let end = match ready!(self.responses.poll_recv(cx)) {
+                Some(Ok(response)) => match Pieces::new(response) {
+                    Ok(pieces) => {
+                        self.sending = Some(pieces);
+                        continue;
+                    }
+                    Err(status) => status,
+                },
+                Some(Err(status)) => status,
+                None => Status::ok(""),
+            };
+            return Poll::Ready(Some(Ok(self.end(&end))));
+        }
+    }
+}
+
+fn trailers(status: &Status) -> http::HeaderMap {
+    let mut trailers = http::HeaderMap::new();
+    // Fails only for a message that no header can hold; the code is in by then.
+    if status.add_header(&mut trailers).is_err() {
+        trailers.insert(Status::GRPC_STATUS, (status.code() as i32).into());
+    }
+    trailers
+}
+
+/// A response in pieces, which are what gRPC calls a message when they are put together.
+pub struct Pieces {
+    piece: BytesMut,
+    ready: VecDeque<Bytes>,
+    resources: std::vec::IntoIter<Resource>,
+}
+
+impl Pieces {
+    /// Starts a response.
+    ///
+    /// # Errors
+    /// When it has 4 GiB or more, which no gRPC message can have.
+    pub fn new(mut response: DeltaDiscoveryResponse) -> Result<Pieces, Status> {
+        let resources = std::mem::take(&mut response.resources);
+        let resources_length: usize = resources
+            .iter()
+            .map(|resource| field_length(resource.encoded_len()))
+            .sum();
+        let length = response.encoded_len() + resources_length;
+        let Ok(prefix) = u32::try_from(length) else {
+            let message = format!("a response of {length} bytes is more than gRPC can carry");
+            return Err(Status::out_of_range(message));
+        };
+        let mut piece = BytesMut::with_capacity(PREFIX + length.min(PIECE + WHOLE_FROM));
+        piece.put_u8(0);
+        piece.put_u32(prefix);
+        // Fields may come in any order: the small ones first.
+        append(&response, &mut piece);
+        Ok(Pieces {
+            piece,
+            ready: VecDeque::new(),
+            resources: resources.into_iter(),
+        })
+    }
+
+    fn push(&mut self, mut resource: Resource) {
+        start_field(resource.encoded_len(), &mut self.piece);
+        if resource.resource.len() < WHOLE_FROM {
+            append(&resource, &mut self.piece);
+            return;
+        }
+        let body = std::mem::take(&mut resource.resource);
+        append(&resource, &mut self.piece);
+        start_field(body.len(), &mut self.piece);
+        self.ready.push_back(self.piece.split().freeze());
+        self.ready.push_back(body);
+    }
+}
+
+impl std::fmt::Debug for Pieces {
+    /// Without the bodies: private keys are among them.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pieces").finish_non_exhaustive()
+    }
+}
+
+/// The length of a field with its tag and the length that it starts with.
+fn field_length(content: usize) -> usize {
+    1 + prost::length_delimiter_len(content) + content
+}
+
+fn start_field(content: usize, piece: &mut BytesMut) {
+    piece.put_u8(FIELD);
+    prost::encode_length_delimiter(content, piece).expect("the buffer grows");
+}
+
+fn append(message: &impl Message, piece: &mut BytesMut) {
+    message.encode(piece).expect("the buffer grows");
+}
+
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(ready);
+            }
+            let full = self.piece.len() >= PIECE;
+            match (full, self.resources.next()) {
+                (false, Some(resource)) => self.push(resource),
+                (_, next) => {
+                    let piece = std::mem::take(&mut self.piece);
+                    if let Some(resource) = next {
+                        self.piece.reserve(PIECE + WHOLE_FROM);
+                        self.push(resource);
+                    }
+                    return (!piece.is_empty()).then(|| piece.freeze());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Buf;
+    use futures_util::StreamExt;
+    use http_body_util::BodyExt;
+    use proptest::prelude::*;
+    use tonic::Code;
+
+    use super::*;
+
+    fn resource(size: usize, number: usize) -> Resource {
+        Resource {
+            name: format!("name-{number}"),
+            version: number.to_string(),
+            aliases: vec![format!("alias-{number}")],
+            resource: Bytes::from(vec![number as u8; size]),
+        }
+    }
+
+    fn response(sizes: &[usize]) -> DeltaDiscoveryResponse {
+        let resources = sizes.iter().enumerate();
+        DeltaDiscoveryResponse {
+            system_version_info: "v".to_owned(),
+            resources: resources
+                .map(|(number, size)| resource(*size, number))
+                .collect(),
+            type_url: "type".to_owned(),
+            nonce: "nonce".to_owned(),
+            removed_resources: vec!["gone".to_owned()],
+        }
+    }
+
+    fn pieces(response: &DeltaDiscoveryResponse) -> Vec<Bytes> {
+        Pieces::new(response.clone()).unwrap().collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_pieces_are_the_message(sizes in prop::collection::vec(
+            prop_oneof![0_usize..200, 10_000_usize..20_000, 60_000_usize..70_000], 0..20,
+        )) {
+            let response = response(&sizes);
+            let mut message: Bytes = pieces(&response).concat().into();
+            prop_assert_eq!(message.get_u8(), 0);
+            prop_assert_eq!(message.get_u32() as usize, message.len());
+            prop_assert_eq!(DeltaDiscoveryResponse::decode(message).unwrap(), response);
+        }
+
+        #[test]
+        fn no_piece_of_small_resources_is_large(sizes in prop::collection::vec(
+            0_usize..WHOLE_FROM, 0..50,
+        )) {
+            for piece in pieces(&response(&sizes)) {
+                prop_assert!(!piece.is_empty());
+                prop_assert!(piece.len() < PIECE + WHOLE_FROM + 100, "{}", piece.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_body_is_not_copied() {
+        let response = response(&[10, WHOLE_FROM, 10]);
+        let body = response.resources[1].resource.as_ptr();
+        assert!(pieces(&response).iter().any(|piece| piece.as_ptr() == body));
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_its_status() {
+        for (end, code) in [
+            (None, Code::Ok),
+            (
+                Some(Status::resource_exhausted("full")),
+                Code::ResourceExhausted,
+            ),
+        ] {
+            let (sender, receiver) = mpsc::channel(4);
+            sender.send(Ok(response(&[1]))).await.unwrap();
+            if let Some(status) = end {
+                sender.send(Err(status)).await.unwrap();
+            }
+            drop(sender);
+            let frames = StreamExt::collect::<Vec<_>>(Responses::new(receiver).into_stream()).await;
+            assert_eq!(frames.len(), 2);
+            assert!(frames[0].as_ref().unwrap().is_data());
+            let trailers = frames[1].as_ref().unwrap().trailers_ref().unwrap();
+            assert_eq!(Status::from_header_map(trailers).unwrap().code(), code);
+        }
+    }
+}

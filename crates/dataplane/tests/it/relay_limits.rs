@@ -1,0 +1,312 @@
+//! What the relay promises at its edges: size, metadata and tokens, other methods, refusals and
+//! rejections in logs and counters.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_api::rpc;
+use legate_api::type_url::{CLUSTER, ENDPOINT};
+use legate_client::Credentials;
+use legate_dataplane::settings::XdsBind;
+use legate_model::Secret;
+use legate_runtime::metrics::encode;
+use legate_testkit::fake_server::{Call, FakeServer};
+use tokio::time::timeout;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+use crate::envoy_side::{EnvoyStream, PATIENCE, connect, resource};
+use crate::relay::{loopback, start, start_as};
+
+const MIB: usize = 1024 * 1024;
+
+/// What the code of this thread logs for as long as it lives.
+struct Log {
+    text: Arc<Mutex<Vec<u8>>>,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn start() -> Log {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&text);
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || Sink(Arc::clone(&sink)))
+            .with_ansi(false)
+            .finish();
+        Log {
+            text,
+            _guard: tracing::subscriber::set_default(subscriber),
+        }
+    }
+
+    /// Lines that hold all of these words.
+    fn lines(&self, words: &[&str]) -> Vec<String> {
+        let text = String::from_utf8(self.text.lock().unwrap().clone()).unwrap();
+        let found = text
+            .lines()
+            .filter(|line| words.iter().all(|word| line.contains(word)));
+        found.map(str::to_owned).collect()
+    }
+}
+
+/// 64 MiB in resources of both kinds: those that are copied into pieces and those that are not.
+fn large() -> Vec<Resource> {
+    let sized = |name: String, size| Resource {
+        name,
+        version: "v1".to_owned(),
+        resource: Bytes::from(vec![b'x'; size]),
+        aliases: Vec::new(),
+    };
+    let large = (0..32).map(|number| sized(format!("large-{number}"), MIB));
+    let small = (0..32 * 256).map(|number| sized(format!("small-{number}"), 4096));
+    large.chain(small).collect()
+}
+
+#[tokio::test]
+async fn a_response_of_64_mib_passes_on_both_kinds_of_sockets() {
+    let folder = tempfile::tempdir().unwrap();
+    for bind in [loopback(), XdsBind::Unix(folder.path().join("xds.sock"))] {
+        let server = FakeServer::plaintext().await;
+        let setup = start_as(server.address(), false, &bind, Credentials::None).await;
+        let mut envoy = setup.envoy().await;
+        envoy.subscribe(CLUSTER).await;
+        let mut ads = server.accept_ads().await;
+        ads.next_of(CLUSTER).await;
+        let sent = large();
+        ads.send_resources(CLUSTER, "n1", sent.clone()).await;
+        let response = envoy.next().await;
+        assert!(response.resources == sent, "{bind:?}: other resources");
+        envoy.accept(&response).await;
+        assert_eq!(ads.next_of(CLUSTER).await.response_nonce, "n1");
+        let status = setup.relay.status().await.unwrap();
+        assert_eq!(status.types[0].bytes, 64 * MIB);
+        // From the cache, for an Envoy that has been restarted.
+        let mut second = setup.envoy().await;
+        second.subscribe(CLUSTER).await;
+        assert_eq!(second.next().await.resources.len(), sent.len());
+        setup.scope.stop(PATIENCE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_envoy_that_does_not_read_holds_up_no_other() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", large()).await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    assert_eq!(ads.next_of(CLUSTER).await.response_nonce, "n1");
+    // It asks for everything and takes nothing of it: its windows fill up.
+    let deaf = setup.envoy().await;
+    deaf.subscribe(CLUSTER).await;
+    let subscription = DeltaDiscoveryRequest {
+        type_url: ENDPOINT.to_owned(),
+        resource_names_subscribe: vec!["e1".to_owned()],
+        ..DeltaDiscoveryRequest::default()
+    };
+    envoy.send(subscription).await;
+    ads.next_of(ENDPOINT).await;
+    ads.send_resources(ENDPOINT, "n2", vec![resource("e1", "v1")])
+        .await;
+    let response = envoy.next().await;
+    assert_eq!(response.type_url, ENDPOINT);
+    envoy.accept(&response).await;
+    assert_eq!(ads.next_of(ENDPOINT).await.response_nonce, "n2");
+}
+
+#[tokio::test]
+async fn a_request_larger_than_the_windows_passes() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let envoy = setup.envoy().await;
+    let names: Vec<String> = (0..25_000)
+        .map(|number| format!("{number:->100}"))
+        .collect();
+    envoy
+        .send(DeltaDiscoveryRequest {
+            node: Bytes::from_static(b"node"),
+            type_url: ENDPOINT.to_owned(),
+            resource_names_subscribe: names.clone(),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    let mut ads = server.accept_ads().await;
+    let mut asked = ads.next_of(ENDPOINT).await.resource_names_subscribe;
+    asked.sort_unstable();
+    let mut wanted = names;
+    wanted.sort_unstable();
+    assert!(asked == wanted, "{} names", asked.len());
+}
+
+#[tokio::test]
+async fn the_session_speaks_for_envoy_and_passes_its_metadata_on() {
+    let server = FakeServer::plaintext().await;
+    server.script().accept_token("of-the-session");
+    let credentials = Credentials::Static(Secret::new("of-the-session"));
+    let setup = start_as(server.address(), false, &loopback(), credentials).await;
+    let mut metadata = MetadataMap::new();
+    metadata.insert("x-consul-token", "of-envoy".parse().unwrap());
+    metadata.insert("x-envoy-internal", "true".parse().unwrap());
+    let envoy = EnvoyStream::with(connect(&setup.address).await, metadata).await;
+    envoy.subscribe(CLUSTER).await;
+    let ads = server.accept_ads().await;
+    let tokens: Vec<_> = ads.metadata().get_all("x-consul-token").iter().collect();
+    assert_eq!(tokens, ["of-the-session"]);
+    assert_eq!(ads.metadata().get("x-envoy-internal").unwrap(), "true");
+    let agents: Vec<_> = ads.metadata().get_all("user-agent").iter().collect();
+    assert_eq!(agents.len(), 1);
+    assert!(agents[0].to_str().unwrap().starts_with("legate-dataplane/"));
+    // It stays so for the streams that follow.
+    ads.end(Status::unavailable("leaving")).await;
+    let ads = server.accept_ads().await;
+    assert_eq!(ads.token(), Some("of-the-session"));
+    assert_eq!(ads.metadata().get("x-envoy-internal").unwrap(), "true");
+}
+
+#[tokio::test]
+async fn without_credentials_envoy_s_token_is_not_passed_on_either() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut metadata = MetadataMap::new();
+    metadata.insert("x-consul-token", "of-envoy".parse().unwrap());
+    let envoy = EnvoyStream::with(connect(&setup.address).await, metadata).await;
+    envoy.subscribe(CLUSTER).await;
+    let token = server
+        .accept_ads()
+        .await
+        .token()
+        .unwrap_or_default()
+        .to_owned();
+    assert_eq!(token, "");
+}
+
+#[tokio::test]
+async fn only_the_delta_variant_is_served() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    for path in [
+        "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+        "/envoy.service.discovery.v3.ClusterDiscoveryService/DeltaClusters",
+    ] {
+        let mut grpc = tonic::client::Grpc::new(connect(&setup.address).await);
+        grpc.ready().await.unwrap();
+        let codec =
+            tonic_prost::ProstCodec::<DeltaDiscoveryRequest, DeltaDiscoveryRequest>::default();
+        let request = tonic::Request::new(DeltaDiscoveryRequest::default());
+        let answer = grpc.unary(request, path.parse().unwrap(), codec).await;
+        assert_eq!(answer.unwrap_err().code(), Code::Unimplemented, "{path}");
+    }
+    // A client that sends what is no request loses its stream, and nobody else does.
+    let mut grpc = tonic::client::Grpc::new(connect(&setup.address).await);
+    grpc.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<rpc::Status, DeltaDiscoveryResponse>::default();
+    let wrong = rpc::Status {
+        code: 7,
+        ..rpc::Status::default()
+    };
+    let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+    let request = tonic::Request::new(tokio_stream::once(wrong));
+    let stream = grpc.streaming(request, path.parse().unwrap(), codec).await;
+    let mut stream = stream.unwrap().into_inner();
+    assert!(!matches!(stream.message().await, Ok(Some(_))));
+    assert!(setup.relay.status().await.is_some());
+}
+
+#[tokio::test]
+async fn a_rejection_is_logged_with_names_and_counted() {
+    let log = Log::start();
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    let resources = vec![resource("good", "v1"), resource("bad", "v1")];
+    ads.send_resources(CLUSTER, "n1", resources).await;
+    let response = envoy.next().await;
+    envoy.reject(&response, "bad has no type").await;
+    ads.next_of(CLUSTER).await;
+    let lines = log.lines(&[
+        "WARN",
+        "rejected",
+        "clusters",
+        "good, bad",
+        "bad has no type",
+    ]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    ads.send_resources(CLUSTER, "n2", vec![resource("good", "v1")])
+        .await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    ads.next_of(CLUSTER).await;
+    let text = encode(&setup.registry);
+    for line in [
+        r#"consul_dataplane_xds_responses_total{answer="nack",type="clusters"} 1"#,
+        r#"consul_dataplane_xds_responses_total{answer="ack",type="clusters"} 1"#,
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_refused_for_good_is_reported_once_and_not_tried_hot() {
+    let log = Log::start();
+    let server = FakeServer::plaintext().await;
+    let script = server.script();
+    let refusal = Status::invalid_argument("Envoy 1.2.3 is too old for Consul");
+    script.fail_always(Call::Discovery, refusal);
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    // A server may be a little behind the others, so there is some patience.
+    let attempts = async {
+        loop {
+            let upstream = setup.relay.status().await.unwrap().upstream;
+            if upstream.streams_opened == 3 && upstream.server.is_none() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, attempts).await.expect("three attempts");
+    setup
+        .says(&["Envoy 1.2.3 is too old", "Envoy's version"])
+        .await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let status = setup.relay.status().await.unwrap();
+    tokio::time::resume();
+    assert_eq!(status.upstream.streams_opened, 3);
+    assert!(status.upstream.refused);
+    let lines = log.lines(&["ERROR", "InvalidArgument", "Envoy 1.2.3 is too old"]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    // Envoy's stream has stayed open, and is served when the server has changed its mind.
+    script.heal(Call::Discovery);
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    assert_eq!(envoy.next().await.resources[0].name, "c1");
+    assert_eq!(log.lines(&["INFO", "is served again"]).len(), 1);
+}

@@ -1,0 +1,90 @@
+//! What a sidecar costs, beside `consul-dataplane` where one is at hand: memory, time from exec to
+//! ready by stage, the health probe, and the relay's work.
+//!
+//! Whatever is compared is measured in the same run, in turns. Prints tables; passes no judgement.
+#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+
+mod program;
+mod relay;
+mod start;
+mod table;
+
+use std::path::PathBuf;
+
+use legate_testkit::envoy;
+
+use self::program::Program;
+
+/// How much is measured.
+struct Options {
+    /// How often each sidecar is started.
+    starts: u32,
+    /// How often each health probe is run.
+    probes: u32,
+    /// How many updates each relay gets, in thousands.
+    updates: u32,
+}
+
+fn main() {
+    let mut options = Options {
+        starts: 10,
+        probes: 50,
+        updates: 5,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let place = match arg.as_str() {
+            "--starts" => &mut options.starts,
+            "--probes" => &mut options.probes,
+            "--updates" => &mut options.updates,
+            _ => continue,
+        };
+        let value = args.next().and_then(|value| value.parse().ok());
+        *place = value.filter(|value| *value > 0).unwrap_or(*place);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(measure(&options));
+}
+
+async fn measure(options: &Options) {
+    let mut programs = vec![Program {
+        name: "legate-dataplane",
+        path: envoy::workspace_binary("legate-dataplane"),
+    }];
+    match original() {
+        Some(path) => programs.push(Program {
+            name: "consul-dataplane",
+            path,
+        }),
+        None => println!(
+            "\nNo consul-dataplane was at hand: put one on PATH or name it in \
+             LEGATE_CONSUL_DATAPLANE to see its figures beside these."
+        ),
+    }
+    start::measure(&programs, options).await;
+    relay::measure(&programs, options).await;
+}
+
+/// `LEGATE_CONSUL_DATAPLANE`, or what is on `PATH`.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "benchmarks are told by the environment what to compare with"
+)]
+fn original() -> Option<PathBuf> {
+    let named = std::env::var_os("LEGATE_CONSUL_DATAPLANE").filter(|path| !path.is_empty());
+    if let Some(path) = named.map(PathBuf::from) {
+        assert!(
+            path.is_file(),
+            "LEGATE_CONSUL_DATAPLANE is {}, which is not a file",
+            path.display()
+        );
+        return Some(path);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("consul-dataplane"))
+        .find(|file| file.is_file())
+}

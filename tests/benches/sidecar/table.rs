@@ -1,0 +1,55 @@
+//! Tables of one column a program, and what the first is of the second.
+
+use crate::program::Program;
+
+/// One table.
+pub(crate) struct Table<'a> {
+    programs: &'a [Program],
+    decimals: usize,
+}
+
+impl<'a> Table<'a> {
+    /// Starts a table, for figures with so many decimals.
+    pub(crate) fn new(title: &str, programs: &'a [Program], decimals: usize) -> Table<'a> {
+        let names = programs
+            .iter()
+            .map(|program| format!(" {} |", program.name));
+        let ratio = if programs.len() == 2 { " ratio |" } else { "" };
+        println!("\n| {title} |{}{ratio}", names.collect::<String>());
+        let columns = programs.len() + usize::from(!ratio.is_empty());
+        println!("|---|{}", "---:|".repeat(columns));
+        Table { programs, decimals }
+    }
+
+    /// One value a program; `None` where there is none.
+    pub(crate) fn row(&self, label: &str, values: &[Option<f64>]) {
+        let cells = values.iter().map(|value| match value {
+            Some(value) => format!(" {value:.*} |", self.decimals),
+            None => " - |".to_owned(),
+        });
+        let ratio = match values {
+            [Some(first), Some(second)] if *second > 0.0 => format!(" {:.2} |", first / second),
+            _ if self.programs.len() == 2 => " - |".to_owned(),
+            _ => String::new(),
+        };
+        println!("| {label} |{}{ratio}", cells.collect::<String>());
+    }
+
+    /// The middle one of the values that were measured for each program.
+    pub(crate) fn medians(&self, label: &str, values: &[Vec<f64>]) {
+        let medians: Vec<_> = values.iter().map(|values| median(values)).collect();
+        self.row(label, &medians);
+    }
+
+    /// The largest.
+    pub(crate) fn largest(&self, label: &str, values: &[Vec<f64>]) {
+        let largest = |values: &Vec<f64>| values.iter().copied().reduce(f64::max);
+        self.row(label, &values.iter().map(largest).collect::<Vec<_>>());
+    }
+}
+
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
