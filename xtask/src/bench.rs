@@ -10,27 +10,41 @@ use crate::workspace::{self, Workspace};
 /// What to measure.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How often a sidecar is started
+    /// How often each sidecar is started
     #[arg(long, default_value_t = 10)]
     starts: u32,
+    /// How often each health probe is run
+    #[arg(long, default_value_t = 50)]
+    probes: u32,
+    /// How many updates each relay gets, in thousands
+    #[arg(long, default_value_t = 5)]
+    updates: u32,
+    /// Profile of the measured dataplane: `release` is what is shipped and takes longer to build
+    #[arg(long, default_value = "quick-release")]
+    profile: String,
 }
 
-/// Builds optimised binaries, then runs the sidecar measurement and the relay benchmark.
+/// Builds optimised binaries, then measures whole sidecars (beside `consul-dataplane` when
+/// `LEGATE_CONSUL_DATAPLANE` names one or it is on `PATH`) and runs the relay benchmark.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
+    let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
+    workspace::run(build.args(["--profile", &options.profile]))?;
+    let binaries = workspace.target.join(&options.profile);
     let profile = ["--profile", "quick-release", "--locked"];
-    workspace::run(
-        workspace
-            .cargo(&["build", "-p", "legate-dataplane"])
-            .args(profile),
-    )?;
-    let binaries = workspace.target.join("quick-release");
     let mut sidecar = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "sidecar"]);
     sidecar
         .args(profile)
         .env("LEGATE_ENVOY", envoy)
-        .env("LEGATE_BINARIES", binaries);
-    sidecar.args(["--", "--starts", &options.starts.to_string()]);
+        .env("LEGATE_BINARIES", binaries)
+        .arg("--");
+    for (name, count) in [
+        ("--starts", options.starts),
+        ("--probes", options.probes),
+        ("--updates", options.updates),
+    ] {
+        sidecar.args([name, &count.to_string()]);
+    }
     workspace::run(&mut sidecar)?;
     let mut relay = workspace.cargo(&["bench", "-p", "legate-dataplane", "--bench", "relay"]);
     workspace::run(relay.args(profile))
