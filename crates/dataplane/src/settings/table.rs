@@ -330,11 +330,11 @@ settings! {
     }
     GracefulAddr: Text {
         flag: "graceful-addr", env: "DP_GRACEFUL_ADDR", file: "envoy.gracefulAddr",
-        doc: "The IP address of the two paths; 127.0.0.1 when empty"
+        doc: "The IP address of the two paths, and of /live, /ready, /startup, /status and /metrics; 127.0.0.1 when empty"
     }
     GracefulPort: Int {
         flag: "graceful-port", env: "DP_GRACEFUL_PORT", file: "envoy.gracefulPort", default: "20300",
-        doc: "The port of the two paths; 20300 when 0"
+        doc: "The port at -graceful-addr; 20300 when 0"
     }
     StartupGracePeriod: Int {
         flag: "startup-grace-period-seconds", env: "DP_STARTUP_GRACE_PERIOD_SECONDS", file: "envoy.startupGracePeriodSeconds", default: "0",
