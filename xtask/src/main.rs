@@ -12,6 +12,7 @@ mod bench;
 mod ci;
 mod demo;
 mod envoy;
+mod fuzz;
 mod tidy;
 mod workspace;
 
@@ -47,6 +48,8 @@ enum Task {
     Tidy,
     /// Measure the dataplane and print the figures as a table
     Bench(bench::Options),
+    /// Feed what others may send to the code that reads it (needs a nightly compiler and cargo-fuzz)
+    Fuzz(fuzz::Options),
 }
 
 fn main() -> ExitCode {
@@ -71,5 +74,6 @@ fn run(args: Args) -> anyhow::Result<()> {
         }
         Task::Tidy => tidy::run(&workspace),
         Task::Bench(options) => bench::run(&workspace, &options),
+        Task::Fuzz(options) => fuzz::run(&workspace, &options),
     }
 }

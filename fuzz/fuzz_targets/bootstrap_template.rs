@@ -1,0 +1,90 @@
+//! Every bootstrap template and proxy configuration gives a JSON object or an error that says
+//! where, within bounded time and memory, the same each time.
+//!
+//! Input: a template; behind a 0, the proxy's configuration as JSON.
+#![no_main]
+
+use std::net::SocketAddr;
+
+use legate_envoy::bootstrap::{
+    BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
+};
+use libfuzzer_sys::fuzz_target;
+use serde_json::{Map, Value};
+
+/// Longest message about a template.
+const MESSAGE: usize = 2000;
+
+fuzz_target!(|input: &[u8]| {
+    let mut parts = input.splitn(2, |byte| *byte == 0);
+    let template = parts.next().unwrap_or_default();
+    let Ok(template) = std::str::from_utf8(template) else {
+        return;
+    };
+    let config: Map<String, Value> = parts
+        .next()
+        .and_then(|text| serde_json::from_slice(text).ok())
+        .unwrap_or_default();
+    let Ok(mut proxy_config) = ProxyConfig::decode(&config) else {
+        return;
+    };
+    drop(outcome(&inputs(proxy_config.clone())));
+
+    proxy_config.bootstrap_json_tpl = Some(template.to_owned());
+    let outcome = outcome(&inputs(proxy_config));
+    let plain = !template.contains("{{");
+    if let (true, Ok(made)) = (plain, outcome) {
+        let expected: Value = serde_json::from_str(template).expect("the document is as it is");
+        assert_eq!(made, expected, "text is not what it was");
+    }
+});
+
+fn outcome(inputs: &BootstrapInputs) -> Result<Value, BootstrapError> {
+    let variable = |name: &str| (name == "HOST_IP").then(|| "10.0.0.9".to_owned());
+    let once = build(inputs, &variable);
+    let twice = build(inputs, &variable);
+    match (once, twice) {
+        (Ok(once), Ok(twice)) => {
+            assert_eq!(once.to_json(), twice.to_json(), "the document varies");
+            let document = serde_json::from_str(&once.to_json()).expect("the document is JSON");
+            assert!(
+                matches!(document, Value::Object(_)),
+                "the document is no object"
+            );
+            Ok(document)
+        }
+        (Err(once), Err(twice)) => {
+            assert_eq!(once.to_string(), twice.to_string(), "the error varies");
+            if let BootstrapError::Template(error) = &once {
+                let message = error.to_string();
+                assert!(message.starts_with("template: bootstrap:"), "{message}");
+                assert!(message.len() < MESSAGE, "{message}");
+            }
+            Err(once)
+        }
+        (once, twice) => panic!("the outcome varies: {once:?} {twice:?}"),
+    }
+}
+
+fn inputs(proxy_config: ProxyConfig) -> BootstrapInputs {
+    let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    BootstrapInputs {
+        node: NodeInputs {
+            id: "web-proxy".to_owned(),
+            cluster: "web".to_owned(),
+            node_name: "host-1".to_owned(),
+            datacenter: "dc1".to_owned(),
+            ..NodeInputs::default()
+        },
+        admin: local(19000),
+        access_logs: vec![r#"{"name":"log"}"#.to_owned()],
+        xds: XdsAddress::Tcp(local(20001)),
+        ready: Some(local(20002)),
+        prometheus: PrometheusInputs {
+            scrape_path: "/metrics".to_owned(),
+            backend: local(20100),
+            tls: None,
+        },
+        proxy_config,
+    }
+}

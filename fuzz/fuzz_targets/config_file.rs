@@ -1,0 +1,65 @@
+//! Every configuration file gives settings or an error, the same each time, and neither shows its
+//! token. The input is the file.
+#![no_main]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use legate_dataplane::settings::{Environment, load};
+use libfuzzer_sys::{Corpus, fuzz_target};
+use tempfile::TempDir;
+
+/// What a value begins with that must not be shown; nothing that we write contains it.
+const SECRET: &str = "s3cr3t-";
+
+/// A process works on one file. Its folder goes with the process's temporary files.
+static FOLDER: OnceLock<TempDir> = OnceLock::new();
+
+fuzz_target!(|input: &[u8]| -> Corpus {
+    // Files with ids are read: none that never ends, by whichever spelling of its path.
+    let folders = ["dev", "proc", "sys", "\\u"];
+    if folders.iter().any(|part| contains(input, part.as_bytes())) {
+        return Corpus::Reject;
+    }
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder can be made"));
+    let path = folder.path().join("config.json");
+    fs::write(&path, input).expect("the file can be written");
+
+    let once = outcome(&path);
+    if let Some(token) = token(input) {
+        assert!(!once.contains(&token), "a token is shown: {once}");
+    }
+    assert_eq!(once, outcome(&path), "the outcome varies");
+    Corpus::Keep
+});
+
+/// What comes of the file together with the least that a sidecar needs.
+fn outcome(path: &Path) -> String {
+    let arguments: [OsString; 6] = [
+        "-addresses".into(),
+        "10.0.0.1".into(),
+        "-proxy-id".into(),
+        "web".into(),
+        "-config-file".into(),
+        PathBuf::from(path).into(),
+    ];
+    match load(arguments, Environment::new([])) {
+        Ok(invocation) => format!("{invocation:?}"),
+        Err(error) => format!("{error}\n{error:?}"),
+    }
+}
+
+/// The token of the file, when it is nothing else in it as well.
+fn token(input: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(input).ok()?;
+    let file: serde_json::Value = serde_json::from_str(text).ok()?;
+    let token = file.pointer("/consul/credentials/static/token")?.as_str()?;
+    let marked = token.starts_with(SECRET) && text.matches(SECRET).count() == 1;
+    marked.then(|| token.to_owned())
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}

@@ -1,0 +1,262 @@
+//! The relay between an Envoy and servers that send anything: envelopes are decoded as they come
+//! from the wire and given to the relay's core in any order. The rules that the core states hold.
+//!
+//! Input: steps of one byte with their operands; see [`Relay::step`].
+#![no_main]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_api::{rpc, type_url};
+use legate_dataplane::relay::core::{Action, Core, Epoch, Event, SessionId};
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+
+/// Streams of each side at one time. The relay itself has two at most.
+const STREAMS: usize = 3;
+
+fuzz_target!(|input: &[u8]| {
+    let mut input = Input(input);
+    let mut relay = Relay::default();
+    while relay.step(&mut input).is_some() {}
+});
+
+/// Bytes that are taken from the front, to the last one.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    /// Bytes behind their length.
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = usize::from(self.byte()?).min(self.0.len());
+        let (taken, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// One of these.
+    fn choose<T: Clone>(&mut self, items: impl IntoIterator<Item = T>) -> Option<T> {
+        let items: Vec<T> = items.into_iter().collect();
+        let place = usize::from(self.byte()?);
+        items.get(place.checked_rem(items.len())?).cloned()
+    }
+
+    /// Names by the bits of one byte.
+    fn names(&mut self) -> Option<Vec<String>> {
+        let bits = self.byte()?;
+        let names = ["*", "a", "b", "c", "d", "e", "", "é"];
+        let chosen = (0..8).filter(|bit| bits >> bit & 1 == 1);
+        Some(chosen.map(|bit| names[bit].to_owned()).collect())
+    }
+
+    fn type_url(&mut self) -> Option<String> {
+        self.choose(type_url::ORDERED).map(str::to_owned)
+    }
+}
+
+/// The core, and what its surroundings know.
+#[derive(Default)]
+struct Relay {
+    core: Core,
+    streams: u64,
+    /// Streams of Envoys, with the nonces that they have not answered by type.
+    sessions: BTreeMap<SessionId, BTreeMap<String, String>>,
+    /// Streams towards servers, with the nonces that came over them.
+    lanes: BTreeMap<Epoch, BTreeSet<String>>,
+}
+
+impl Relay {
+    fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
+        match input.byte()? % 11 {
+            0 if self.sessions.len() < STREAMS => {
+                let id = SessionId(self.number());
+                self.sessions.insert(id, BTreeMap::new());
+                self.handle(Event::EnvoyConnected(id));
+            }
+            1 if self.lanes.len() < STREAMS => {
+                let epoch = Epoch(self.number());
+                self.lanes.insert(epoch, BTreeSet::new());
+                self.handle(Event::ServerConnected(epoch));
+            }
+            2 => self.lose_envoy(input)?,
+            3 => self.lose_server(input)?,
+            4 => drop(self.handle(Event::Forget)),
+            5 => {
+                let bytes = Bytes::copy_from_slice(input.bytes()?);
+                if let Some(request) = decode(bytes) {
+                    self.request(input, request);
+                }
+            }
+            6 => {
+                let bytes = Bytes::copy_from_slice(input.bytes()?);
+                if let Some(response) = decode(bytes) {
+                    self.response(input, response);
+                }
+            }
+            7 => self.answer(input, None)?,
+            8 => self.answer(input, Some(rpc::Status::default()))?,
+            9 => {
+                let request = DeltaDiscoveryRequest {
+                    type_url: input.type_url()?,
+                    resource_names_subscribe: input.names()?,
+                    resource_names_unsubscribe: input.names()?,
+                    ..DeltaDiscoveryRequest::default()
+                };
+                self.request(input, request);
+            }
+            10 => {
+                let response = self.made_response(input)?;
+                self.response(input, response);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn number(&mut self) -> u64 {
+        self.streams += 1;
+        self.streams
+    }
+
+    fn made_response(&mut self, input: &mut Input<'_>) -> Option<DeltaDiscoveryResponse> {
+        let type_url = input.type_url()?;
+        let version = input.byte()?;
+        let resources = input.names()?.into_iter().map(|name| Resource {
+            name,
+            version: version.to_string(),
+            resource: Bytes::copy_from_slice(&[version]),
+            ..Resource::default()
+        });
+        Some(DeltaDiscoveryResponse {
+            type_url,
+            resources: resources.collect(),
+            removed_resources: input.names()?,
+            nonce: self.number().to_string(),
+            ..DeltaDiscoveryResponse::default()
+        })
+    }
+
+    fn request(&mut self, input: &mut Input<'_>, request: DeltaDiscoveryRequest) {
+        let Some(id) = input.choose(self.sessions.keys().copied()) else {
+            return;
+        };
+        let unanswered = self.sessions.entry(id).or_default();
+        if unanswered.get(&request.type_url) == Some(&request.response_nonce) {
+            unanswered.remove(&request.type_url);
+        }
+        self.handle(Event::EnvoyRequest(id, Box::new(request)));
+    }
+
+    fn answer(&mut self, input: &mut Input<'_>, error: Option<rpc::Status>) -> Option<()> {
+        let (id, unanswered) = input.choose(&self.sessions)?;
+        let (type_url, nonce) = input.choose(unanswered)?;
+        let (id, type_url, response_nonce) = (*id, type_url.clone(), nonce.clone());
+        self.sessions.get_mut(&id)?.remove(&type_url);
+        let request = DeltaDiscoveryRequest {
+            type_url,
+            response_nonce,
+            error_detail: error,
+            ..DeltaDiscoveryRequest::default()
+        };
+        self.handle(Event::EnvoyRequest(id, Box::new(request)));
+        Some(())
+    }
+
+    /// While the core does not want responses, none are read from servers.
+    fn response(&mut self, input: &mut Input<'_>, response: DeltaDiscoveryResponse) {
+        let Some(epoch) = input.choose(self.lanes.keys().copied()) else {
+            return;
+        };
+        if self.core.wants_upstream() {
+            let nonces = self.lanes.entry(epoch).or_default();
+            nonces.insert(response.nonce.clone());
+            self.handle(Event::ServerResponse(epoch, Box::new(response)));
+        }
+    }
+
+    /// The last Envoy is coming back: nothing that is held changes.
+    fn lose_envoy(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let id = input.choose(self.sessions.keys().copied())?;
+        self.sessions.remove(&id);
+        let before = self.held();
+        self.handle(Event::EnvoyGone(id));
+        if self.sessions.is_empty() {
+            assert_eq!(before, self.held(), "the last Envoy took something along");
+        }
+        Some(())
+    }
+
+    /// No Envoy notices.
+    fn lose_server(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let epoch = input.choose(self.lanes.keys().copied())?;
+        self.lanes.remove(&epoch);
+        let before = self.held();
+        let told = self.handle(Event::ServerGone(epoch));
+        assert!(!told, "a lost server changed something for an Envoy");
+        assert_eq!(before, self.held(), "a lost server took something along");
+        Some(())
+    }
+
+    fn held(&self) -> Vec<(usize, usize)> {
+        type_url::ORDERED
+            .iter()
+            .map(|url| self.core.held(url))
+            .collect()
+    }
+
+    /// Gives the core an event; whether an Envoy was told something.
+    fn handle(&mut self, event: Event) -> bool {
+        let actions = self.core.handle(event);
+        let told = actions
+            .iter()
+            .any(|action| matches!(action, Action::ToEnvoy(..)));
+        for action in actions {
+            self.act(action);
+        }
+        drop(self.core.configuration());
+        told
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::ToEnvoy(id, response) => {
+                same_on_the_wire(&response);
+                let unanswered = self.sessions.get_mut(&id).expect("a response to nobody");
+                let before = unanswered.insert(response.type_url, response.nonce);
+                assert_eq!(before, None, "two unanswered responses of a type");
+            }
+            Action::ToServer(epoch, request) => {
+                same_on_the_wire(&request);
+                let nonces = self.lanes.get(&epoch).expect("a request to nobody");
+                let nonce = &request.response_nonce;
+                let own = nonce.is_empty() || nonces.contains(nonce);
+                assert!(own, "an answer to another stream");
+            }
+            Action::CloseEnvoy(id) => drop(self.sessions.remove(&id)),
+            Action::CloseServer(epoch) => drop(self.lanes.remove(&epoch)),
+            Action::RenewServer
+            | Action::Accepted(_)
+            | Action::Rejected(_)
+            | Action::Unexpected(_) => {}
+        }
+    }
+}
+
+/// What can be decoded says the same after it was encoded.
+fn decode<M: Message + Default + PartialEq + Debug>(bytes: Bytes) -> Option<M> {
+    let message = M::decode(bytes).ok()?;
+    same_on_the_wire(&message);
+    Some(message)
+}
+
+fn same_on_the_wire<M: Message + Default + PartialEq + Debug>(message: &M) {
+    let read = M::decode(Bytes::from(message.encode_to_vec())).expect("what was encoded");
+    assert!(&read == message, "{message:?} becomes {read:?}");
+}

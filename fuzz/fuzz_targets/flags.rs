@@ -1,0 +1,55 @@
+//! Every command line and environment gives settings or an error, the same each time, and neither
+//! ever shows a token.
+//!
+//! Input: lines `NAME=value` of the environment, an empty line, then one argument a line.
+#![no_main]
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+
+use legate_dataplane::settings::{Environment, load};
+use libfuzzer_sys::{Corpus, fuzz_target};
+
+/// No input has this in it, so that it can come out only from where it went in.
+const TOKEN: &str = "the-token-nobody-may-see";
+
+fuzz_target!(|input: &[u8]| -> Corpus {
+    // Files named by arguments are read: none that never ends.
+    let refused = ["/dev/", "/proc/", "/sys/", "nobody-may-see"];
+    if refused.iter().any(|part| contains(input, part.as_bytes())) {
+        return Corpus::Reject;
+    }
+    let mut lines = input.split(|byte| *byte == b'\n');
+    let variables: Vec<(OsString, OsString)> = lines
+        .by_ref()
+        .take_while(|line| !line.is_empty())
+        .map(|line| {
+            let equals = line.iter().position(|byte| *byte == b'=');
+            let (name, value) = line.split_at(equals.unwrap_or(line.len()));
+            (text(name), text(value.get(1..).unwrap_or_default()))
+        })
+        .collect();
+    let arguments = ["-static-token".into(), TOKEN.into()];
+    let arguments: Vec<OsString> = arguments.into_iter().chain(lines.map(text)).collect();
+
+    let once = outcome(&arguments, &variables);
+    assert!(!once.contains(TOKEN), "a token is shown: {once}");
+    assert_eq!(once, outcome(&arguments, &variables), "the outcome varies");
+    Corpus::Keep
+});
+
+fn outcome(arguments: &[OsString], variables: &[(OsString, OsString)]) -> String {
+    let environment = Environment::new(variables.iter().cloned());
+    match load(arguments.iter().cloned(), environment) {
+        Ok(invocation) => format!("{invocation:?}"),
+        Err(error) => format!("{error}\n{error:?}"),
+    }
+}
+
+fn text(bytes: &[u8]) -> OsString {
+    std::ffi::OsStr::from_bytes(bytes).to_owned()
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
