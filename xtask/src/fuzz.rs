@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: a bounded run of each fuzz target in `fuzz/`.
 //!
 //! It is no stage of `cargo xtask ci`: fuzzing needs a nightly compiler, and CI has the stable one
-//! of `rust-toolchain.toml` only. There, proptests of the owning crates hold the same properties
-//! against generated input.
+//! of `rust-toolchain.toml` only. There, the owning crates test what they read against generated
+//! input, for all but the configuration file.
 //!
 //! `fuzz/seeds` has an input of each kind and is never written to. What a run finds stays below the
 //! target directory and is where the next run starts; an input that breaks a target is put into

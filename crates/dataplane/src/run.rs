@@ -116,7 +116,7 @@ pub async fn run(
     let telemetry = Telemetry::new(started)?;
     tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
     // Whatever can fail without a server fails before a login that would have to be undone.
-    let lifecycle = LifecycleListener::bind(settings.lifecycle.bind).await?;
+    let lifecycle = bind_lifecycle(&settings).await?;
     let sidecar = match settings.mode {
         Mode::Sidecar => Some(prepare(&settings, &telemetry).await?),
         Mode::DnsProxy => None,
@@ -148,6 +148,19 @@ pub async fn run(
     };
     process.end().await;
     outcome
+}
+
+/// Without a sidecar nothing depends on this server, and Consul's dataplane has none then: a port
+/// that a sidecar on the same host has is no reason not to answer DNS.
+async fn bind_lifecycle(settings: &Settings) -> Result<Option<LifecycleListener>, RunError> {
+    match LifecycleListener::bind(settings.lifecycle.bind).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if settings.mode == Mode::DnsProxy => {
+            tracing::warn!(%error, "going on without health, status and metrics over HTTP");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What a sidecar needs before there is a session.
@@ -242,11 +255,13 @@ impl Process {
     }
 
     /// The whole life of a process that only answers DNS.
-    async fn answer_dns(&mut self, lifecycle: LifecycleListener) -> Result<(), RunError> {
+    async fn answer_dns(&mut self, lifecycle: Option<LifecycleListener>) -> Result<(), RunError> {
         let ready = self.readiness.register("dns");
         ready.pending("no server is connected yet");
         let (_none, envoy) = watch::channel(EnvoyStatus::default());
-        self.serve_lifecycle(lifecycle, self.status(envoy));
+        if let Some(lifecycle) = lifecycle {
+            self.serve_lifecycle(lifecycle, self.status(envoy));
+        }
         if self.connect().await?.is_none() {
             return Ok(());
         }
@@ -288,7 +303,6 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// What the session is told of the settings.
 /// The HTTP proxy on the way to servers, from the usual variables; the upper-case name comes first,
 /// as in Go.
 fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
@@ -302,6 +316,7 @@ fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
     )
 }
 
+/// What the session is told of the settings.
 fn client_config(servers: &settings::Servers) -> Result<ClientConfig, ConfigError> {
     let tls = servers.tls.as_ref().map(|tls| TlsConfig {
         options: ClientTls {

@@ -52,7 +52,7 @@ impl Sidecar {
     pub(super) async fn run(
         self,
         process: &mut Process,
-        lifecycle: LifecycleListener,
+        lifecycle: Option<LifecycleListener>,
     ) -> Result<(), RunError> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet");
@@ -72,7 +72,9 @@ impl Sidecar {
         let relay = Relay::start(parts, &process.work.spawner());
         let mut source = process.status(seen);
         source.relay = Some(relay);
-        process.serve_lifecycle(lifecycle, source);
+        if let Some(lifecycle) = lifecycle {
+            process.serve_lifecycle(lifecycle, source);
+        }
         if process.connect().await?.is_none() {
             return Ok(());
         }

@@ -190,7 +190,11 @@ async fn an_envoy_that_crashes_is_started_again_and_status_says_so() {
         })
         .await;
     outcome.unwrap();
-    assert_eq!(status.matches("\"reason\":\"exited with code 3").count(), 2, "{status}");
+    assert_eq!(
+        status.matches("\"reason\":\"exited with code 3").count(),
+        2,
+        "{status}"
+    );
     assert_eq!(setup.logouts(), 1);
 }
 
@@ -338,4 +342,20 @@ async fn a_process_that_only_answers_dns_needs_no_envoy() {
     outcome.unwrap();
     assert!(status.contains("\"state\":\"connected\""), "{status}");
     assert_eq!(setup.logouts(), 1);
+}
+
+#[tokio::test]
+async fn dns_is_answered_beside_a_sidecar_that_has_the_lifecycle_port() {
+    let mut setup = setup("exit 1").await;
+    let _sidecar = tokio::net::TcpListener::bind(setup.settings.lifecycle.bind)
+        .await
+        .unwrap();
+    setup.settings.mode = Mode::DnsProxy;
+    setup.settings.dns = Some((Ipv4Addr::LOCALHOST, 0).into());
+    let (outcome, ()) = setup
+        .run(async |stop| {
+            stop.request(Urgency::Graceful);
+        })
+        .await;
+    outcome.unwrap();
 }
