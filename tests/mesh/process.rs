@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::API;
+use crate::{API, WEB};
 
 /// Whether a process exists and is not a zombie.
 fn alive(pid: Pid) -> bool {
@@ -26,7 +26,10 @@ async fn a_killed_envoy_is_reported_and_started_again() {
     let admin = (api.address, 19000).into();
     eventually(
         "another Envoy is ready",
-        || async { !alive(envoy) && client::get(admin, "/ready").await.is_ok() },
+        || async {
+            let answer = client::get(admin, "/ready").await;
+            !alive(envoy) && answer.is_ok_and(|(status, _)| status.is_success())
+        },
         |again| *again,
     )
     .await;
@@ -41,6 +44,33 @@ async fn a_killed_envoy_is_reported_and_started_again() {
     let status = api.stop().await;
     assert_eq!(status.code(), Some(0), "{}", api.log());
     assert!(!alive(again), "Envoy is still there");
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoys_killed_during_an_outage_get_their_configuration_back() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.intend("web", "api", "allow").await;
+    let mut api = mesh.add(&API).await;
+    let mut web = mesh.add(&WEB).await;
+    mesh.settle("web", 200).await;
+    mesh.stop_server().await;
+
+    let envoys = [web.envoy(), api.envoy()];
+    for envoy in envoys {
+        kill(envoy, Signal::SIGKILL).expect("Envoy runs");
+    }
+    eventually(
+        "both Envoys are gone",
+        || async { envoys.map(alive) },
+        |alive| *alive == [false, false],
+    )
+    .await;
+    // Listeners, routes, clusters, endpoints and certificates of both, and no server to ask.
+    mesh.settle("web", 200).await;
+    assert!(client::get(mesh.public("api"), "/").await.is_err());
+
+    assert!(web.stop().await.success() && api.stop().await.success());
     mesh.stop().await;
 }
 

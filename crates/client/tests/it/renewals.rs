@@ -120,13 +120,20 @@ async fn tokens_of_known_lifetime_are_replaced_before_they_end() {
         options,
     );
     let first = client.connected().await;
-    let mut connection = first.clone();
-    while server.script().logins().len() < 4 {
-        // Whoever takes the connection of the moment never meets a token that has ended.
-        connection = client.connected().await;
-        call(&connection).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let renewed = async {
+        loop {
+            // Whoever takes the connection of the moment never meets a token that has ended.
+            let connection = client.connected().await;
+            call(&connection).await.unwrap();
+            if server.script().logins().len() >= 4 {
+                return connection;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let connection = tokio::time::timeout(WAIT, renewed)
+        .await
+        .expect("tokens are renewed");
     assert_eq!(connection.server, first.server);
     call(&connection).await.unwrap();
     let snapshot = client.session.snapshot();
