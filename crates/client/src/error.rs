@@ -23,10 +23,10 @@ pub enum SessionError {
         reason: String,
     },
     /// The command did not print addresses.
-    #[error("cannot find servers with the command {command:?} (-addresses): {reason}")]
+    #[error("cannot find servers with the command {program:?} (-addresses): {reason}")]
     Command {
-        /// Command with its arguments.
-        command: String,
+        /// The program. Its arguments are left out: those of cloud look-ups hold credentials.
+        program: String,
         /// What is wrong with it or its output.
         reason: String,
     },

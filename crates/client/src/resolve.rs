@@ -35,7 +35,7 @@ pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, S
         Addresses::Host(_) | Addresses::Hosts(_) => look_up_all(addresses.hosts(), port).await,
         Addresses::Exec(words) => {
             let fail = |reason| SessionError::Command {
-                command: words.join(" "),
+                program: words.first().cloned().unwrap_or_default(),
                 reason,
             };
             let output = match timeout(DEADLINE, run(words)).await {
@@ -283,6 +283,13 @@ mod tests {
                 .await
                 .unwrap_err()
                 .contains("cannot be started")
+        );
+        let secret = of("exec=false provider=aws secret_access_key=hidden")
+            .await
+            .unwrap_err();
+        assert!(
+            secret.contains("\"false\"") && !secret.contains("hidden"),
+            "{secret}"
         );
         let failed = of("exec=ls --no-such-option").await.unwrap_err();
         assert!(failed.contains("exit code 2: ls: "), "{failed}");
