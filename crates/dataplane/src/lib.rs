@@ -6,6 +6,7 @@ pub mod lifecycle;
 pub mod probe;
 mod reaper;
 pub mod relay;
+pub mod restart;
 pub mod run;
 pub mod settings;
 pub mod signals;

@@ -1,7 +1,7 @@
 //! The HTTP server for orchestrators and people: graceful start and stop as Consul's dataplane has
 //! them, and health, readiness with its reasons, status and metrics. It starts before anything
 //! else, so that it can say what the rest waits for. No path changes anything but the graceful
-//! stop, and none shows a secret.
+//! stop and `POST /restart`, and none shows a secret.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +10,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use legate_runtime::metrics::CONTENT_TYPE;
 use legate_runtime::{Readiness, Spawner};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
+use crate::restart::{Outcome, Restarter};
 use crate::settings;
 use crate::signals::{StopSender, Urgency};
 use crate::status::{StatusSource, reasons};
@@ -51,6 +52,8 @@ pub struct LifecycleParts {
     pub telemetry: Telemetry,
     /// Takes the wish to stop.
     pub stop: StopSender,
+    /// Takes the wish for a new Envoy; absent where there is none.
+    pub restarter: Option<Restarter>,
 }
 
 impl LifecycleListener {
@@ -102,6 +105,7 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
     match path {
         "/live" | "/healthz" => "alive\n".into_response(),
         "/ready" | "/readyz" | "/startup" => ready(&parts.readiness),
+        "/restart" => restart(&parts, request.method()).await,
         "/status" => axum::Json(parts.status.document().await).into_response(),
         "/metrics" => (
             [(header::CONTENT_TYPE, CONTENT_TYPE)],
@@ -129,6 +133,25 @@ fn shut_down(parts: &LifecycleParts) -> Response {
     tracing::info!(target: "lifecycle", "asked for a graceful shutdown");
     parts.stop.request(Urgency::Graceful);
     StatusCode::OK.into_response()
+}
+
+/// Answers when the new Envoy serves, or why there is none.
+async fn restart(parts: &LifecycleParts, method: &Method) -> Response {
+    if method != Method::POST {
+        let allow = [(header::ALLOW, "POST")];
+        return (StatusCode::METHOD_NOT_ALLOWED, allow, "use POST\n").into_response();
+    }
+    let Some(restarter) = &parts.restarter else {
+        return (StatusCode::CONFLICT, "this process runs no Envoy\n").into_response();
+    };
+    tracing::info!(target: "lifecycle", "asked for a restart of Envoy");
+    let (status, text) = match restarter.restart().await {
+        Outcome::Serves(text) => (StatusCode::OK, text),
+        Outcome::UnderWay(text) => (StatusCode::ACCEPTED, text),
+        Outcome::Refused(text) => (StatusCode::CONFLICT, text),
+        Outcome::Unavailable(text) => (StatusCode::SERVICE_UNAVAILABLE, text),
+    };
+    (status, text + "\n").into_response()
 }
 
 /// Success in any case: whoever waits starts the application now, with or without the proxy.

@@ -3,18 +3,24 @@
 //! Whatever was started is ended, whichever way the process ends: Envoy first, then everything
 //! that served it, then the session with a logout. It reads no environment and never exits.
 
+mod desired;
+mod ending;
+mod exposition;
+mod refresh;
 mod sidecar;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use legate_client::{
     Bearer, ClientConfig, ConfigError, Credentials, HttpProxy, LoginConfig, Session, SessionError,
     SessionOptions, TlsConfig, connect_with,
 };
+use legate_envoy::FindError;
 use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
+use legate_envoy::epochs::Report;
 use legate_envoy::process::{ExitReason, SpawnError};
-use legate_envoy::{FindError, find_executable};
 use legate_identity::tls::ClientTls;
 use legate_runtime::{Clock, Readiness, Scope, TaskError};
 use tokio::sync::watch;
@@ -25,11 +31,13 @@ use crate::dns::{DnsError, DnsOptions, DnsProxy, Limits};
 use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
 use crate::reaper;
 use crate::relay::{BindError, Listener, RelayMetrics};
+use crate::restart::Restarter;
 use crate::settings::{self, Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender, Urgency};
-use crate::status::{EnvoyStatus, StatusSource};
+use crate::status::StatusSource;
 use crate::telemetry::{Stage, Telemetry};
 
+use self::desired::Desired;
 use self::sidecar::Sidecar;
 
 /// How long everything but the session may take to end.
@@ -74,6 +82,14 @@ pub enum RunError {
     /// Envoy could not be started, however often that was tried.
     #[error("envoy could not be started: {0}")]
     EnvoyNeverStarted(String),
+    /// The folder for the state of Envoys cannot be made.
+    #[error("cannot make the folder {} (-envoy-state-dir): {source}", path.display())]
+    StateDir {
+        /// The folder.
+        path: PathBuf,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
     /// Envoy cannot be supervised.
     #[error(transparent)]
     Supervision(#[from] legate_envoy::epochs::StartError),
@@ -165,8 +181,7 @@ async fn bind_lifecycle(settings: &Settings) -> Result<Option<LifecycleListener>
 
 /// What a sidecar needs before there is a session.
 async fn prepare(settings: &Settings, telemetry: &Telemetry) -> Result<Sidecar, RunError> {
-    let path = settings.environment.get_os("PATH");
-    let executable = find_executable(settings.envoy.executable.as_deref(), path)?;
+    Desired::executable(settings)?;
     let listener = Listener::bind(&settings.xds).await?;
     let metrics = RelayMetrics::register(telemetry.registry(), Clock::system())?;
     match listener.address() {
@@ -175,11 +190,7 @@ async fn prepare(settings: &Settings, telemetry: &Telemetry) -> Result<Sidecar, 
             tracing::info!(address = %path.display(), "starting envoy xDS server");
         }
     }
-    Ok(Sidecar {
-        executable,
-        listener,
-        metrics,
-    })
+    Ok(Sidecar { listener, metrics })
 }
 
 impl Process {
@@ -190,29 +201,36 @@ impl Process {
     ) -> Result<Option<T>, RunError> {
         tokio::select! {
             biased;
-            _ = self.signals.at_least(Urgency::Graceful) => Ok(None),
+            _ = self.signals.at_least(Urgency::Release) => Ok(None),
             error = failed(&self.work, &self.connection) => Err(error.into()),
             value = work => Ok(Some(value)),
         }
     }
 
     /// Answers lifecycle requests from now on.
-    fn serve_lifecycle(&self, listener: LifecycleListener, status: StatusSource) {
+    fn serve_lifecycle(
+        &self,
+        listener: LifecycleListener,
+        status: StatusSource,
+        restarter: Option<Restarter>,
+    ) {
         let parts = LifecycleParts {
             settings: self.settings.lifecycle.clone(),
             readiness: self.readiness.clone(),
             status,
             telemetry: self.telemetry.clone(),
             stop: self.stop.clone(),
+            restarter,
         };
         listener.serve(parts, &self.work.spawner());
     }
 
-    fn status(&self, envoy: watch::Receiver<EnvoyStatus>) -> StatusSource {
+    fn status(&self, envoy: Option<watch::Receiver<Report>>) -> StatusSource {
         StatusSource {
             proxy: self.settings.proxy.clone(),
             session: self.session.clone(),
             relay: None,
+            admin: self.settings.envoy.admin,
             envoy,
             readiness: self.readiness.clone(),
             stages: self.telemetry.stages().clone(),
@@ -258,9 +276,8 @@ impl Process {
     async fn answer_dns(&mut self, lifecycle: Option<LifecycleListener>) -> Result<(), RunError> {
         let ready = self.readiness.register("dns");
         ready.pending("no server is connected yet");
-        let (_none, envoy) = watch::channel(EnvoyStatus::default());
         if let Some(lifecycle) = lifecycle {
-            self.serve_lifecycle(lifecycle, self.status(envoy));
+            self.serve_lifecycle(lifecycle, self.status(None), None);
         }
         if self.connect().await?.is_none() {
             return Ok(());

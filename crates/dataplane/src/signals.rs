@@ -1,5 +1,6 @@
-//! How the process is asked to end, as one value that only rises: nothing, graceful, now.
-//! Reading operating-system signals is a task of `main.rs`; tests send the requests themselves.
+//! What the process is asked from outside: to end, as one value that only rises, and to start a new
+//! Envoy. Reading operating-system signals is a task of `main.rs`; tests send the requests
+//! themselves.
 
 use std::future::Future;
 
@@ -8,76 +9,109 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How urgently the process shall end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Urgency {
     /// Nobody asked.
+    #[default]
     None,
+    /// End, and leave Envoy to the next dataplane where it can live on (SIGUSR2); graceful
+    /// elsewhere.
+    Release,
     /// Drain, then quit Envoy, within the configured times (first SIGINT or SIGTERM).
     Graceful,
     /// Kill Envoy and end (second SIGINT or SIGTERM).
     Now,
 }
 
-/// Sends requests to end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Wishes {
+    urgency: Urgency,
+    /// How often a new Envoy was asked for.
+    restarts: u64,
+}
+
+/// Sends requests.
 #[derive(Debug, Clone)]
-pub struct StopSender(watch::Sender<Urgency>);
+pub struct StopSender(watch::Sender<Wishes>);
 
 impl StopSender {
     /// Raises the urgency by one step, as each further signal does.
     pub fn escalate(&self) -> Urgency {
         // Copied out first: the channel must not be borrowed while it is written to.
-        let current = *self.0.borrow();
+        let current = self.0.borrow().urgency;
         self.request(match current {
-            Urgency::None => Urgency::Graceful,
+            Urgency::None | Urgency::Release => Urgency::Graceful,
             Urgency::Graceful | Urgency::Now => Urgency::Now,
         })
     }
 
     /// Raises the urgency to `urgency`; it never falls. Answers what holds now.
     pub fn request(&self, urgency: Urgency) -> Urgency {
-        self.0.send_if_modified(|current| {
-            let rises = urgency > *current;
+        self.0.send_if_modified(|wishes| {
+            let rises = urgency > wishes.urgency;
             if rises {
-                *current = urgency;
+                wishes.urgency = urgency;
             }
             rises
         });
-        *self.0.borrow()
+        self.0.borrow().urgency
+    }
+
+    /// Asks for a new Envoy with the configuration of now (SIGHUP).
+    pub fn restart(&self) {
+        self.0.send_modify(|wishes| wishes.restarts += 1);
     }
 }
 
-/// Receives requests to end. Clones see the same requests, also those sent before the clone.
+/// Receives requests. Clones see the same requests, also those sent before the clone.
 #[derive(Debug, Clone)]
-pub struct Signals(watch::Receiver<Urgency>);
+pub struct Signals {
+    wishes: watch::Receiver<Wishes>,
+    restarts: u64,
+}
 
 impl Signals {
     /// What was asked so far.
     pub fn urgency(&self) -> Urgency {
-        *self.0.borrow()
+        self.wishes.borrow().urgency
     }
 
     /// Waits until at least `urgency` was asked for, also when that was before this call. Pending
     /// for ever when the sender is gone without having asked.
     pub async fn at_least(&mut self, urgency: Urgency) -> Urgency {
-        loop {
-            let current = *self.0.borrow_and_update();
-            if current >= urgency {
-                return current;
-            }
-            if self.0.changed().await.is_err() {
-                return std::future::pending().await;
-            }
+        let asked = |wishes: &Wishes| wishes.urgency >= urgency;
+        let asked = self.wishes.wait_for(asked).await;
+        match asked.map(|wishes| wishes.urgency) {
+            Ok(urgency) => urgency,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until a new Envoy was asked for since the last time; several requests may be told as
+    /// one. Pending for ever when the sender is gone. Cancel safe.
+    pub async fn restart(&mut self) {
+        let seen = self.restarts;
+        let wished = self.wishes.wait_for(|wishes| wishes.restarts != seen).await;
+        let restarts = wished.map(|wishes| wishes.restarts);
+        match restarts {
+            Ok(restarts) => self.restarts = restarts,
+            Err(_) => std::future::pending().await,
         }
     }
 }
 
 /// A connected pair.
 pub fn channel() -> (StopSender, Signals) {
-    let (sender, receiver) = watch::channel(Urgency::None);
-    (StopSender(sender), Signals(receiver))
+    let (sender, wishes) = watch::channel(Wishes::default());
+    let signals = Signals {
+        wishes,
+        restarts: 0,
+    };
+    (StopSender(sender), signals)
 }
 
-/// Turns SIGINT and SIGTERM into requests: the first is graceful, any further one means now.
+/// Turns signals into requests: the first SIGINT or SIGTERM is graceful, any further one means now;
+/// SIGHUP asks for a new Envoy; SIGUSR2 for an end that leaves Envoy running.
 /// The handlers are in place when this returns; the future it returns has to be run by a task,
 /// and ends with `stop`.
 ///
@@ -89,11 +123,23 @@ pub fn from_process(
 ) -> std::io::Result<impl Future<Output = std::io::Result<()>> + Send + 'static> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut release = signal(SignalKind::user_defined2())?;
     Ok(async move {
         loop {
             let name = tokio::select! {
                 Some(()) = interrupt.recv() => "SIGINT",
                 Some(()) = terminate.recv() => "SIGTERM",
+                Some(()) = hangup.recv() => {
+                    tracing::info!(signal = "SIGHUP", "received signal");
+                    sender.restart();
+                    continue;
+                }
+                Some(()) = release.recv() => {
+                    tracing::info!(signal = "SIGUSR2", "received signal");
+                    sender.request(Urgency::Release);
+                    continue;
+                }
                 () = stop.cancelled() => return Ok(()),
                 else => return Ok(()),
             };
@@ -136,6 +182,21 @@ mod tests {
         assert_eq!(sender.escalate(), Urgency::Now);
         drop(sender);
         assert_eq!(late.at_least(Urgency::Graceful).await, Urgency::Now);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_wish_for_a_restart_is_told_once_and_ends_nothing() {
+        let (sender, mut signals) = channel();
+        let wait = Duration::from_secs(60);
+        assert!(timeout(wait, signals.restart()).await.is_err());
+        sender.restart();
+        sender.restart();
+        signals.restart().await;
+        assert!(timeout(wait, signals.restart()).await.is_err());
+        assert_eq!(signals.urgency(), Urgency::None);
+        assert_eq!(sender.request(Urgency::Release), Urgency::Release);
+        assert_eq!(signals.at_least(Urgency::Release).await, Urgency::Release);
+        assert_eq!(sender.escalate(), Urgency::Graceful);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,15 +2,16 @@
 //! somebody asks, and holds no secret.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use legate_client::{Session, SessionSnapshot};
-use legate_envoy::epochs::{EpochReport, ExitRecord};
+use legate_envoy::epochs::{EpochReport, ExitRecord, Report};
 use legate_model::timestamp;
 use legate_runtime::{Component, Readiness, ReadyState};
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::relay::{Relay, RelayStatus};
 use crate::settings::Proxy;
@@ -28,60 +29,83 @@ pub struct StatusSource {
     pub session: Session,
     /// The relay; absent when this process only answers DNS.
     pub relay: Option<Relay>,
-    /// The state of Envoy.
-    pub envoy: watch::Receiver<EnvoyStatus>,
+    /// Envoy's admin interface.
+    pub admin: SocketAddr,
+    /// What the supervisor of Envoys does; absent when this process only answers DNS.
+    pub envoy: Option<watch::Receiver<Report>>,
     /// What has to be ready.
     pub readiness: Readiness,
     /// How the start went.
     pub stages: Stages,
 }
 
-/// The state of the Envoy process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// The state of the Envoy process. Durations are in seconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct EnvoyStatus {
     /// Its process id, once it was started.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
+    pid: Option<u32>,
     /// Where it is in its life.
-    pub state: String,
+    state: String,
     /// Its admin interface.
-    pub admin: String,
+    admin: String,
     /// How many processes were started.
-    pub starts: u64,
+    starts: u64,
+    /// Until the next start, while one is waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_start: Option<f64>,
+    /// Why the last start or configuration was refused, until one is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<String>,
+    /// Why it cannot be replaced without a gap, when it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_hot_restart: Option<String>,
     /// The living epochs, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub epochs: Vec<EpochStatus>,
+    epochs: Vec<EpochStatus>,
     /// The last exits, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub exits: Vec<ExitStatus>,
+    exits: Vec<ExitStatus>,
 }
 
 /// A living epoch of Envoy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct EpochStatus {
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct EpochStatus {
     epoch: u32,
     pid: u32,
     state: &'static str,
+    /// Since it was started, or adopted.
+    age: f64,
+    /// A former dataplane started it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    adopted: bool,
+    /// Connections from clients, as far as the kernel lets this user count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_connections: Option<usize>,
 }
 
-impl From<&EpochReport> for EpochStatus {
-    fn from(report: &EpochReport) -> Self {
+impl EpochStatus {
+    fn of(report: &EpochReport) -> Self {
         Self {
             epoch: report.epoch,
             pid: report.pid,
             state: report.state.as_str(),
+            age: report.since.elapsed().as_secs_f64(),
+            adopted: report.adopted,
+            active_connections: None,
         }
     }
 }
 
 /// An epoch of Envoy that has ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ExitStatus {
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ExitStatus {
     epoch: u32,
     pid: u32,
     reason: String,
     expected: bool,
-    lived_milliseconds: u128,
+    lived: f64,
+    age: f64,
 }
 
 impl From<&ExitRecord> for ExitStatus {
@@ -91,8 +115,34 @@ impl From<&ExitRecord> for ExitStatus {
             pid: record.pid,
             reason: record.reason.to_string(),
             expected: record.expected,
-            lived_milliseconds: record.lived.as_millis(),
+            lived: record.lived.as_secs_f64(),
+            age: record.at.elapsed().as_secs_f64(),
         }
+    }
+}
+
+/// Where Envoy is in its life, for people.
+pub fn state(report: &Report) -> &'static str {
+    match report.current() {
+        Some(epoch) => epoch.state.as_str(),
+        None if report.stopping => "exited",
+        None if report.starts == 0 => "not started",
+        None => "waiting to be started again",
+    }
+}
+
+fn envoy(report: &Report, admin: SocketAddr) -> EnvoyStatus {
+    let wait = report.next_start.filter(|_| report.epochs.is_empty());
+    EnvoyStatus {
+        pid: report.current().map(|epoch| epoch.pid),
+        state: state(report).to_owned(),
+        admin: admin.to_string(),
+        starts: report.starts,
+        next_start: wait.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64()),
+        refusal: report.refusal.clone(),
+        no_hot_restart: report.obstacle.clone(),
+        epochs: report.epochs.iter().map(EpochStatus::of).collect(),
+        exits: report.exits.iter().map(ExitStatus::from).collect(),
     }
 }
 
@@ -106,7 +156,8 @@ pub struct StatusDocument {
     session: SessionStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     relay: Option<RelayStatus>,
-    envoy: EnvoyStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envoy: Option<EnvoyStatus>,
     startup_seconds: BTreeMap<&'static str, f64>,
 }
 
@@ -236,7 +287,10 @@ impl StatusSource {
             },
             session: session(self.session.snapshot()),
             relay,
-            envoy: self.envoy.borrow().clone(),
+            envoy: self
+                .envoy
+                .as_ref()
+                .map(|report| envoy(&report.borrow(), self.admin)),
             startup_seconds: self
                 .stages
                 .all()

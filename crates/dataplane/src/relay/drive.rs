@@ -246,7 +246,7 @@ impl Driver {
         self.close_overdue(now);
         if self.forget_at.is_some_and(|at| at <= now) {
             self.forget_at = None;
-            if self.core.configuration() == Configuration::Complete {
+            if self.core.newest_is_configured() {
                 self.handle(Event::Forget);
             } else if !self.envoys.is_empty() {
                 self.forget_at = Some(now + FORGET_AFTER);

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::cache::TypeState;
 use super::core::{Core, Rejected};
-use super::session::Subscription;
+use super::session::{Session, Subscription};
 
 /// Whether Envoy has its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,23 +115,39 @@ impl RejectionStatus {
 }
 
 impl Core {
-    /// Whether the newest Envoy has acknowledged every type that it asked for.
+    /// Whether an Envoy has acknowledged every type that it asked for. While a new one takes over
+    /// that is the old one, which serves until then.
     pub fn configuration(&self) -> Configuration {
-        let newest = self
-            .sessions
-            .values()
-            .rev()
-            .find(|session| session.is_subscribed());
-        let Some(session) = newest else {
+        let mut envoys = self.subscribed();
+        let Some(newest) = envoys.next() else {
             return Configuration::Missing("Envoy has not asked for its configuration".to_owned());
         };
-        for key in &self.in_order {
-            let state = &self.types[key.0];
-            if let Some(subscription) = session.get(*key).filter(|s| !s.is_settled()) {
-                return Configuration::Missing(reason(state, subscription));
+        match self.missing(newest) {
+            Some(why) if envoys.all(|older| self.missing(older).is_some()) => {
+                Configuration::Missing(why)
             }
+            _ => Configuration::Complete,
         }
-        Configuration::Complete
+    }
+
+    /// Whether the newest Envoy has acknowledged every type that it asked for.
+    pub fn newest_is_configured(&self) -> bool {
+        let newest = self.subscribed().next();
+        newest.is_some_and(|newest| self.missing(newest).is_none())
+    }
+
+    /// The Envoys that have asked for something, the newest first.
+    fn subscribed(&self) -> impl Iterator<Item = &Session> {
+        let newest_first = self.sessions.values().rev();
+        newest_first.filter(|session| session.is_subscribed())
+    }
+
+    /// What an Envoy lacks.
+    fn missing(&self, session: &Session) -> Option<String> {
+        self.in_order.iter().find_map(|key| {
+            let subscription = session.get(*key).filter(|s| !s.is_settled())?;
+            Some(reason(&self.types[key.0], subscription))
+        })
     }
 
     /// The core's part of the status; who owns the streams adds what it knows of the server.

@@ -1,51 +1,44 @@
-//! A sidecar's part of the process's life: relay, bootstrap, Envoy, and how Envoy ends.
+//! A sidecar's part of the process's life: relay, bootstrap, Envoy, and its supervision.
 
-use std::future::Future;
-use std::io::Write;
-use std::path::PathBuf;
-use std::pin::Pin;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
-use legate_envoy::bootstrap::{
-    self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
-};
 use legate_envoy::epochs::{
-    self, Ended, EnvoyConfig, EnvoyHost, Handle, Options, Outcome, Policy, Report,
+    self, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
 };
-use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
-use legate_runtime::logging::Level;
-use legate_runtime::{ReadyHandle, TaskError};
-use tokio::sync::watch;
+use legate_runtime::ReadyHandle;
 
+use super::desired::{Configured, Desired};
+use super::ending::{End, judge, more_urgent};
+use super::exposition::Exposition;
+use super::refresh::Refresh;
 use super::{Process, RunError, failed};
-use crate::bootstrap::{self, on_host};
+use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
-use crate::signals::{Signals, Urgency};
-use crate::status::{EnvoyStatus, EpochStatus, ExitStatus};
-use crate::telemetry::{
-    self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Stage, Target,
-};
+use crate::restart;
+use crate::status::state;
+use crate::telemetry::Stage;
 
 /// How long Envoy may take to quit before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
-/// Where Envoy's admin interface has its metrics.
-const ENVOY_METRICS: &str = "/stats/prometheus";
+/// By how much an older epoch of Envoy may outlive the time after which it ends by itself.
+const HAND_OVER_MARGIN: Duration = Duration::from_secs(5);
+
+/// Files in `-envoy-state-dir`.
+const SNAPSHOT: &str = "snapshot.json";
+const PID_FILE: &str = "envoy.pid";
+const LOG: &str = "envoy.log";
 
 /// What a sidecar has before there is a session.
 pub(super) struct Sidecar {
-    pub(super) executable: PathBuf,
     pub(super) listener: Listener,
     pub(super) metrics: RelayMetrics,
-}
-
-/// How Envoy is doing, for readiness and status.
-struct Watched {
-    ready: ReadyHandle,
-    status: watch::Sender<EnvoyStatus>,
 }
 
 impl Sidecar {
@@ -56,12 +49,8 @@ impl Sidecar {
     ) -> Result<(), RunError> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet");
-        let (status, seen) = watch::channel(EnvoyStatus {
-            state: "not started".to_owned(),
-            admin: process.settings.envoy.admin.to_string(),
-            ..EnvoyStatus::default()
-        });
-        let watched = Watched { ready, status };
+        let (handle, controls) = epochs::handle();
+        let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();
         let parts = RelayParts {
             listener: self.listener,
@@ -70,29 +59,49 @@ impl Sidecar {
             metrics: self.metrics,
         };
         let relay = Relay::start(parts, &process.work.spawner());
-        let mut source = process.status(seen);
+        let mut source = process.status(Some(handle.watch()));
         source.relay = Some(relay);
         if let Some(lifecycle) = lifecycle {
-            process.serve_lifecycle(lifecycle, source);
+            process.serve_lifecycle(lifecycle, source, Some(restarter));
         }
         if process.connect().await?.is_none() {
             return Ok(());
         }
-        let Some(inputs) = inputs(process, xds).await? else {
+        let Some(params) = parameters(process).await? else {
             return Ok(());
         };
-        let envoy = launch(process, &self.executable, &inputs)?;
+        let desired = Desired {
+            settings: process.settings.clone(),
+            xds,
+        };
+        let configured = desired.configure(&params)?;
+        let exposition = expose(process, &configured).await?;
         announce_ready(process);
-        process.supervise(envoy, watched).await
+        let refresh = Refresh {
+            desired,
+            exposition,
+            session: process.session.clone(),
+            params,
+            handle: handle.clone(),
+            requests,
+            signals: process.signals.clone(),
+            current: configured.envoy.clone(),
+            found: None,
+            told: None,
+        };
+        let stop = process.work.token();
+        process.work.spawn("envoy configuration", refresh.run(stop));
+        process
+            .supervise(configured.envoy, handle, controls, &ready)
+            .await
     }
 }
 
-/// Everything of the bootstrap document, and the servers that it refers to. `None` when a stop is
-/// asked for meanwhile.
-async fn inputs(
+/// The proxy's parameters, and DNS, which follows from them. `None` when a stop is asked for
+/// meanwhile.
+async fn parameters(
     process: &mut Process,
-    xds: XdsAddress,
-) -> Result<Option<BootstrapInputs>, RunError> {
+) -> Result<Option<GetEnvoyBootstrapParamsResponse>, RunError> {
     let (session, proxy) = (process.session.clone(), process.settings.proxy.clone());
     let fetched = process
         .unless_stopped(bootstrap::fetch(&session, &proxy))
@@ -107,110 +116,16 @@ async fn inputs(
         ..
     } = &params;
     process.start_dns(namespace, partition).await?;
-    let inputs = bootstrap::inputs(&process.settings, &params, xds).map_err(RunError::Bootstrap)?;
-    let retention = process.settings.telemetry.retention;
-    process.telemetry.retain(retention);
-    if inputs.proxy_config.prometheus_bind_addr.is_some() {
-        serve_metrics(process).await;
-    }
-    let sinks = sinks(process, &inputs.proxy_config).map_err(RunError::Bootstrap)?;
-    telemetry::push(process.telemetry.clone(), sinks, &process.work.spawner());
-    Ok(Some(inputs))
+    Ok(Some(params))
 }
 
-/// Where the dataplane sends its own metrics: to the sinks that Envoy gets.
-fn sinks(process: &Process, config: &ProxyConfig) -> Result<Vec<Sink>, BootstrapError> {
-    let environment = &process.settings.environment;
-    let variable = |name: &str| environment.get(name).map(str::to_owned);
-    let dogstatsd = Dialect::Dogstatsd {
-        tags: config.stats_tags.clone(),
-    };
-    let wanted = [
-        (Dialect::Statsd, config.statsd_address(&variable)?),
-        (dogstatsd, config.dogstatsd_address(&variable)?),
-    ];
-    let mut sinks = Vec::new();
-    for (dialect, url) in wanted {
-        let address = url.map(|url| url.parse::<SinkAddress>()).transpose();
-        match address {
-            Ok(address) => sinks.extend(address.map(|address| Sink { dialect, address })),
-            Err(error) => tracing::warn!(%error, "own metrics are not sent there"),
-        }
-    }
-    Ok(sinks)
-}
-
-async fn serve_metrics(process: &Process) {
-    let (settings, spawner) = (&process.settings.telemetry, process.work.spawner());
-    let admin = process.settings.envoy.admin;
-    if let Some(tls) = &settings.prometheus_tls {
-        let certificate = tls.certificate.clone();
-        process
-            .telemetry
-            .observe_certificate("prometheus", certificate);
-    }
-    let mut sources = vec![Source {
-        name: "envoy",
-        target: Target::new(on_host(admin, admin.port()), ENVOY_METRICS),
-        takes_query: true,
-    }];
-    match settings
-        .service_metrics_url
-        .as_deref()
-        .map(str::parse::<Target>)
-        .transpose()
-    {
-        Ok(target) => sources.extend(target.map(|target| Source {
-            name: "service",
-            target,
-            takes_query: false,
-        })),
-        Err(error) => tracing::warn!(%error, "-telemetry-prom-service-metrics-url is left out"),
-    }
-    let endpoints = Endpoints {
-        own: on_host(admin, OWN_METRICS_PORT),
-        merged: on_host(admin, settings.merge_port),
-    };
-    let merger = Merger::new(process.telemetry.clone(), sources, spawner.clone());
-    telemetry::start(endpoints, process.telemetry.clone(), merger, &spawner).await;
-}
-
-fn launch(
-    process: &Process,
-    executable: &std::path::Path,
-    inputs: &BootstrapInputs,
-) -> Result<Launch, RunError> {
-    let settings = &process.settings;
-    let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
-    let document = envoy_bootstrap::build(inputs, &variable).map_err(RunError::Bootstrap)?;
-    for warning in document.warnings() {
-        tracing::warn!("{warning}");
-    }
-    let launch = Launch {
-        executable: executable.to_owned(),
-        bootstrap: document.to_json(),
-        log: EnvoyLog {
-            level: envoy_level(settings.logging.level),
-            json: settings.logging.json,
-        },
-        concurrency: settings.envoy.concurrency,
-        drain_time: settings.envoy.drain_time,
-        drain_strategy: settings.envoy.drain_strategy,
-        extra_args: settings.envoy.extra_args.clone(),
-        secret_variables: Vec::new(),
-    };
-    launch.check()?;
-    Ok(launch)
-}
-
-fn envoy_level(level: Level) -> LogLevel {
-    match level {
-        Level::Trace => LogLevel::Trace,
-        Level::Debug => LogLevel::Debug,
-        Level::Info => LogLevel::Info,
-        Level::Warn => LogLevel::Warn,
-        Level::Error => LogLevel::Error,
-    }
+async fn expose(process: &Process, configured: &Configured) -> Result<Exposition, RunError> {
+    configured.warn();
+    let (settings, spawner) = (process.settings.clone(), process.work.spawner());
+    let mut exposition = Exposition::new(settings, process.telemetry.clone(), spawner);
+    let followed = exposition.follow(&configured.telemetry).await;
+    followed.map_err(RunError::Bootstrap)?;
+    Ok(exposition)
 }
 
 /// Says once, when everything is ready, how long that took.
@@ -232,29 +147,62 @@ fn announce_ready(process: &Process) {
     });
 }
 
+/// Envoys as the settings want them, and how they are supervised.
+fn host(process: &Process) -> Result<(EnvoyHost, Options), RunError> {
+    let (envoy, lifecycle) = (&process.settings.envoy, &process.settings.lifecycle);
+    let hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
+    let defaults = Policy::default();
+    let parent_shutdown = hot.as_ref().map(|hot| hot.parent_shutdown);
+    let policy = Policy {
+        drain: lifecycle.drain_listeners,
+        grace: lifecycle.shutdown_grace,
+        kill_after: KILL_AFTER,
+        hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
+        ..defaults
+    };
+    let mut options = Options {
+        policy,
+        ..Options::default()
+    };
+    let folder = envoy.state_dir.as_deref();
+    let mut host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, folder.is_some());
+    if let Some(folder) = folder {
+        make(folder)?;
+        options.snapshot = Some(folder.join(SNAPSHOT));
+        options.pid_file = Some(folder.join(PID_FILE));
+        host = host.logging_to(folder.join(LOG));
+    }
+    Ok((host, options))
+}
+
+/// Only its owner may look into it.
+fn make(folder: &Path) -> Result<(), RunError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|source| RunError::StateDir {
+        path: folder.to_path_buf(),
+        source,
+    })
+}
+
 impl Process {
     /// Keeps Envoy running until that was asked to end, or makes no sense any more.
-    async fn supervise(&mut self, envoy: Launch, watched: Watched) -> Result<(), RunError> {
+    async fn supervise(
+        &mut self,
+        envoy: EnvoyConfig,
+        handle: epochs::Handle<EnvoyConfig>,
+        controls: Controls<EnvoyConfig>,
+        ready: &ReadyHandle,
+    ) -> Result<(), RunError> {
+        let (host, options) = host(self)?;
         let settings = &self.settings;
-        let policy = Policy {
-            drain: settings.lifecycle.drain_listeners,
-            grace: settings.lifecycle.shutdown_grace,
-            kill_after: KILL_AFTER,
-            ..Policy::default()
-        };
-        let options = Options {
-            policy,
-            ..Options::default()
-        };
-        let admin = AdminClient::new(settings.envoy.admin);
-        let (handle, controls) = epochs::handle();
         let mut seen = handle.watch();
-        let host = EnvoyHost::new(admin, None, false);
-        let running = epochs::run(host, EnvoyConfig::new(envoy), options, controls);
+        let running = epochs::run(host, envoy, options, controls);
         tokio::pin!(running);
+        let dump = settings.lifecycle.dump_envoy_config;
         let mut end = End::new(
             handle,
-            settings.lifecycle.dump_envoy_config.then_some(admin),
+            settings.envoy.state_dir.is_some(),
+            dump.then(|| AdminClient::new(settings.envoy.admin)),
         );
         let mut failure = None;
         let ended = loop {
@@ -268,136 +216,25 @@ impl Process {
                 () = end.dumped() => {}
                 Ok(()) = seen.changed() => {
                     self.telemetry.stages().reached(Stage::Envoy);
-                    watched.show(&seen.borrow_and_update());
+                    show(ready, &seen.borrow_and_update());
                 }
             }
         };
-        watched.show(&seen.borrow());
-        watched.ready.failed("Envoy has exited");
+        ready.failed("Envoy has exited");
         judge(ended, failure)
     }
 }
 
-impl Watched {
-    fn show(&self, report: &Report) {
-        let current = report.current();
-        let state = match current {
-            Some(epoch) => epoch.state.as_str(),
-            None if report.stopping => "exited",
-            None => "waiting to be started again",
-        };
-        self.status.send_modify(|status| {
-            status.pid = current.map(|epoch| epoch.pid);
-            state.clone_into(&mut status.state);
-            status.starts = report.starts;
-            status.epochs = report.epochs.iter().map(EpochStatus::from).collect();
-            status.exits = report.exits.iter().map(ExitStatus::from).collect();
-        });
-        if report.ready() {
-            self.ready.ready();
-        } else if report.exits.is_empty() && !report.stopping {
-            self.ready
-                .pending("Envoy does not answer that it is live yet");
-        } else {
-            let last = report.exits.back();
-            let ended = last.map(|exit| format!(", the last one {}", exit.reason));
-            self.ready
-                .pending(format!("Envoy is {state}{}", ended.unwrap_or_default()));
-        }
-    }
-}
-
-/// What the end of supervision means for the process.
-fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunError> {
-    if let Some(failure) = failure {
-        return Err(failure.into());
-    }
-    match ended.outcome {
-        Outcome::Stopped { forced: true } => tracing::warn!("envoy had to be killed"),
-        Outcome::Unkillable => tracing::warn!("envoy did not end after SIGKILL"),
-        Outcome::Stopped { forced: false } | Outcome::Ended | Outcome::Released => {}
-        Outcome::Spent => {
-            let last = ended.last.map(|exit| exit.reason);
-            return Err(match (last, ended.refusal) {
-                (Some(reason), _) => RunError::EnvoyEnded(reason),
-                (None, refusal) => RunError::EnvoyNeverStarted(refusal.unwrap_or_default()),
-            });
-        }
-    }
-    Ok(())
-}
-
-type Dump = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// How far the wish to end Envoy has got.
-struct End {
-    handle: Handle<EnvoyConfig>,
-    wished: Urgency,
-    /// Set when the configuration has to be written first.
-    admin: Option<AdminClient>,
-    dump: Option<Dump>,
-}
-
-impl End {
-    fn new(handle: Handle<EnvoyConfig>, admin: Option<AdminClient>) -> End {
-        End {
-            handle,
-            wished: Urgency::None,
-            admin,
-            dump: None,
-        }
-    }
-
-    fn wish(&mut self, urgency: Urgency) {
-        self.wished = urgency;
-        if urgency == Urgency::Now {
-            self.handle.kill();
-            return;
-        }
-        tracing::info!("initiating shutdown");
-        match self.admin.take() {
-            Some(admin) => {
-                tracing::info!("writing Envoy's configuration to standard output");
-                self.dump = Some(Box::pin(dump(admin)));
-            }
-            None => self.handle.stop(),
-        }
-    }
-
-    /// Without what failed Envoy is of no more use.
-    fn shut_down(&self, error: &TaskError) {
-        tracing::debug!(%error, "ending Envoy");
-        self.handle.stop();
-    }
-
-    /// Ends Envoy when its configuration has been written.
-    async fn dumped(&mut self) {
-        match &mut self.dump {
-            Some(dump) => dump.await,
-            None => std::future::pending().await,
-        }
-        self.dump = None;
-        self.handle.stop();
-    }
-}
-
-/// The next wish that asks for more than the last.
-async fn more_urgent(signals: &mut Signals, last: Urgency) -> Urgency {
-    match last {
-        Urgency::None => signals.at_least(Urgency::Graceful).await,
-        Urgency::Graceful => signals.at_least(Urgency::Now).await,
-        Urgency::Now => std::future::pending().await,
-    }
-}
-
-async fn dump(admin: AdminClient) {
-    match admin.config_dump().await {
-        Ok(document) => {
-            let mut output = std::io::stdout().lock();
-            if let Err(error) = output.write_all(&document).and_then(|()| output.flush()) {
-                tracing::warn!(%error, "Envoy's configuration could not be written");
-            }
-        }
-        Err(error) => tracing::warn!(%error, "Envoy's configuration could not be read"),
+/// Whether Envoy serves, and if not, why.
+fn show(ready: &ReadyHandle, report: &Report) {
+    if report.ready() {
+        ready.ready();
+    } else if report.exits.is_empty() && !report.stopping {
+        ready.pending("Envoy does not answer that it is live yet");
+    } else {
+        let last = report.exits.back();
+        let ended = last.map(|exit| format!(", the last one {}", exit.reason));
+        let state = state(report);
+        ready.pending(format!("Envoy is {state}{}", ended.unwrap_or_default()));
     }
 }

@@ -66,6 +66,14 @@ pub enum Invalid {
     /// `-envoy-drain-strategy` is neither of the two.
     #[error("unknown -envoy-drain-strategy {0:?}: use immediate or gradual")]
     DrainStrategy(String),
+    /// Too short a time between two questions to servers, or a negative one.
+    #[error("-envoy-bootstrap-refresh-interval must be 0 (never) or at least 10s")]
+    BootstrapRefresh,
+    /// An Envoy that outlives the dataplane would not find the next one.
+    #[error(
+        "-envoy-state-dir needs a fixed address for Envoy's configuration: set -xds-bind-port, or -xds-bind-addr=unix://PATH"
+    )]
+    StateDirNeedsXds,
     /// Text that is no IP address.
     #[error("-{flag} {value:?} is not an IP address")]
     Address {

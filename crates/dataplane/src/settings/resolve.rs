@@ -21,6 +21,9 @@ use super::values::{Source, Values};
 const DEFAULT_MERGE_PORT: u16 = 20100;
 const DEFAULT_GRACEFUL_PORT: u16 = 20300;
 
+/// Every proxy of a mesh asks, so that none may ask often.
+const MIN_BOOTSTRAP_REFRESH: Duration = Duration::from_secs(10);
+
 /// What the settings say, and what their author should know.
 pub(super) struct Resolved {
     pub(super) settings: Settings,
@@ -61,6 +64,10 @@ pub(super) fn resolve(
     }
     let credentials = credentials(values, &mut warnings)?;
     let telemetry = telemetry(values)?;
+    let envoy = envoy(values, extra_args)?;
+    if mode == Mode::Sidecar && envoy.state_dir.is_some() && !is_fixed(&xds) {
+        return Err(Invalid::StateDirNeedsXds);
+    }
     let settings = Settings {
         mode,
         servers: Servers {
@@ -75,11 +82,19 @@ pub(super) fn resolve(
         xds,
         dns,
         telemetry,
-        envoy: envoy(values, extra_args)?,
+        envoy,
         lifecycle: lifecycle(values)?,
         environment,
     };
     Ok(Resolved { settings, warnings })
+}
+
+/// Whether a later dataplane will be found at the same address.
+fn is_fixed(xds: &XdsBind) -> bool {
+    match xds {
+        XdsBind::Tcp(address) => address.port() != 0,
+        XdsBind::Unix(_) => true,
+    }
 }
 
 /// The level that flag or variable ask for; it is checked before a file is even read.
@@ -313,8 +328,19 @@ fn envoy(values: &Values, extra_args: Vec<OsString>) -> Result<Envoy, Invalid> {
         drain_strategy: DrainStrategy::parse(strategy)
             .ok_or_else(|| Invalid::DrainStrategy(strategy.to_owned()))?,
         executable: path(values, Item::EnvoyExecutablePath),
+        hot_restart: values.bool(Item::EnvoyHotRestart),
+        bootstrap_refresh: bootstrap_refresh(values)?,
+        state_dir: path(values, Item::EnvoyStateDir),
         extra_args,
     })
+}
+
+fn bootstrap_refresh(values: &Values) -> Result<Duration, Invalid> {
+    let nanoseconds = u64::try_from(values.duration(Item::EnvoyBootstrapRefresh)).ok();
+    nanoseconds
+        .map(Duration::from_nanos)
+        .filter(|period| period.is_zero() || *period >= MIN_BOOTSTRAP_REFRESH)
+        .ok_or(Invalid::BootstrapRefresh)
 }
 
 fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {

@@ -312,6 +312,18 @@ settings! {
         flag: "envoy-executable-path", env: "DP_ENVOY_EXECUTABLE_PATH", file: "envoy.executablePath",
         doc: "The Envoy program; the first envoy in $PATH when empty"
     }
+    EnvoyHotRestart: Bool {
+        flag: "envoy-hot-restart", env: "DP_ENVOY_HOT_RESTART", file: "envoy.hotRestart", default: "true",
+        doc: "Let a new Envoy take the sockets and connections of the old one over, where that can work; needs shared memory at /dev/shm"
+    }
+    EnvoyBootstrapRefresh: Duration {
+        flag: "envoy-bootstrap-refresh-interval", env: "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", file: "envoy.bootstrapRefreshInterval", default: "5m",
+        doc: "How often a server is asked whether Envoy's bootstrap configuration has changed, which a new Envoy then takes over with; 0 for only when a restart is asked for"
+    }
+    EnvoyStateDir: Text {
+        flag: "envoy-state-dir", env: "DP_ENVOY_STATE_DIR", file: "envoy.stateDir",
+        doc: "A folder for snapshot, pid file and log of an Envoy that outlives the dataplane and is adopted by the next one; for machines, not for containers; needs a fixed -xds-bind-port or a unix socket"
+    }
     ShutdownDrainListeners: Bool {
         flag: "shutdown-drain-listeners", env: "DP_SHUTDOWN_DRAIN_LISTENERS", file: "envoy.shutdownDrainListenersEnabled", default: "false",
         doc: "Drain inbound listeners while the shutdown grace period runs"

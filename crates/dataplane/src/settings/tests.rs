@@ -108,6 +108,9 @@ fn defaults_are_those_of_the_original() {
             drain_time: Duration::from_secs(30),
             drain_strategy: legate_envoy::process::DrainStrategy::Immediate,
             executable: None,
+            hot_restart: true,
+            bootstrap_refresh: Duration::from_secs(300),
+            state_dir: None,
             extra_args: Vec::new(),
         },
         lifecycle: Lifecycle {
@@ -290,6 +293,14 @@ fn refusals_of_our_own_name_the_setting() {
         (
             &["-envoy-drain-strategy", "slow"],
             "unknown -envoy-drain-strategy \"slow\"",
+        ),
+        (
+            &["-envoy-bootstrap-refresh-interval", "1s"],
+            "-envoy-bootstrap-refresh-interval must be 0 (never) or at least 10s",
+        ),
+        (
+            &["-envoy-state-dir", "/var/lib/legate"],
+            "-envoy-state-dir needs a fixed address",
         ),
         (
             &["-graceful-shutdown-path", "bye"],

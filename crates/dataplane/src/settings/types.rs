@@ -192,6 +192,14 @@ pub struct Envoy {
     pub drain_strategy: legate_envoy::process::DrainStrategy,
     /// `-envoy-executable-path`; `None` means the first `envoy` on `$PATH`.
     pub executable: Option<PathBuf>,
+    /// `-envoy-hot-restart` (default true): let a new Envoy take over from the old one.
+    pub hot_restart: bool,
+    /// `-envoy-bootstrap-refresh-interval` (default 5 min): how often a server is asked for the
+    /// bootstrap parameters again; zero for never.
+    pub bootstrap_refresh: Duration,
+    /// `-envoy-state-dir`: where the state of Envoys is kept that outlive the dataplane; `None`
+    /// when they do not.
+    pub state_dir: Option<PathBuf>,
     /// What stood after `--`.
     pub extra_args: Vec<OsString>,
 }

@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use legate_client::{Addresses, ClientConfig, Credentials};
 use legate_dataplane::lifecycle::{LifecycleListener, LifecycleParts};
+use legate_dataplane::restart;
 use legate_dataplane::settings::{Lifecycle, Proxy};
 use legate_dataplane::signals::{self, Signals, Urgency};
-use legate_dataplane::status::{EnvoyStatus, StatusSource};
+use legate_dataplane::status::StatusSource;
 use legate_dataplane::telemetry::Telemetry;
+use legate_envoy::epochs::{EpochReport, EpochState, Report};
 use legate_model::Secret;
 use legate_runtime::{Readiness, ReadyHandle, Scope};
 use legate_testkit::fake_server::FakeServer;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::envoy_side::PATIENCE;
@@ -28,7 +30,8 @@ struct Setup {
     signals: Signals,
     scope: Scope,
     _server: FakeServer,
-    _envoy_status: watch::Sender<EnvoyStatus>,
+    report: watch::Sender<Report>,
+    restarts: mpsc::Receiver<restart::Request>,
 }
 
 async fn start(startup_grace: Duration) -> Setup {
@@ -52,7 +55,8 @@ async fn start(startup_grace: Duration) -> Setup {
     let envoy = readiness.register("envoy");
     envoy.pending("Envoy was not started yet");
     let (stop, signals) = signals::channel();
-    let (envoy_status, seen) = watch::channel(EnvoyStatus::default());
+    let (report, seen) = watch::channel(Report::default());
+    let (restarter, restarts) = restart::channel(seen.clone());
     let listener = LifecycleListener::bind("127.0.0.1:0".parse().unwrap())
         .await
         .unwrap();
@@ -76,12 +80,14 @@ async fn start(startup_grace: Duration) -> Setup {
             },
             session,
             relay: None,
-            envoy: seen,
+            admin: "127.0.0.1:19000".parse().unwrap(),
+            envoy: Some(seen),
             readiness,
             stages: telemetry.stages().clone(),
         },
         telemetry,
         stop,
+        restarter: Some(restarter),
     };
     listener.serve(parts, &scope.spawner());
     Setup {
@@ -90,7 +96,8 @@ async fn start(startup_grace: Duration) -> Setup {
         signals,
         scope,
         _server: server,
-        _envoy_status: envoy_status,
+        report,
+        restarts,
     }
 }
 
@@ -197,4 +204,54 @@ async fn a_taken_port_names_the_setting() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("-graceful-port"), "{error}");
+}
+
+#[tokio::test]
+async fn a_restart_is_asked_for_with_post_and_answered_when_the_new_envoy_serves() {
+    let mut setup = start(Duration::ZERO).await;
+    assert_eq!(setup.ask("GET", "/restart").await.0, 405);
+    let epoch = |number, pid, state| EpochReport {
+        epoch: number,
+        pid,
+        state,
+        since: Instant::now(),
+        adopted: false,
+    };
+    let before = Report {
+        epochs: vec![epoch(0, 10, EpochState::Healthy)],
+        starts: 1,
+        ..Report::default()
+    };
+    setup.report.send_replace(before.clone());
+    let mut restarts = std::mem::replace(&mut setup.restarts, mpsc::channel(1).1);
+    let fulfil = async {
+        restarts.recv().await.unwrap().answer(Ok(()));
+        let mut after = before;
+        after.epochs[0].state = EpochState::Draining;
+        after.epochs.push(epoch(1, 11, EpochState::Serving));
+        setup.report.send_replace(after);
+        restarts
+            .recv()
+            .await
+            .unwrap()
+            .answer(Err("no such file".to_owned()));
+    };
+    let ask = async {
+        let served = setup.ask("POST", "/restart").await;
+        let expected = "epoch 1 (pid 11) serves, epoch 0 (pid 10) is draining\n";
+        assert_eq!(served, (200, expected.to_owned()));
+        let (_, document) = setup.ask("GET", "/status").await;
+        let document: Value = serde_json::from_str(&document).unwrap();
+        let epochs = document["envoy"]["epochs"].as_array().unwrap();
+        assert_eq!((epochs.len(), &epochs[1]["pid"]), (2, &Value::from(11)));
+        assert!(
+            epochs.iter().all(|epoch| epoch["age"].is_f64()),
+            "{epochs:?}"
+        );
+        assert_eq!(
+            setup.ask("POST", "/restart").await,
+            (409, "no such file\n".to_owned())
+        );
+    };
+    tokio::join!(fulfil, ask);
 }

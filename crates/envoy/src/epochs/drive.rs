@@ -215,7 +215,7 @@ impl<H: Host> Driver<H> {
             Happening::Exited(run, reason) => self.exited(run, reason),
             Happening::Refused(serial, reason) => {
                 tracing::error!(%reason, "the new configuration is refused; envoy runs on with the old one");
-                self.state.refusal = Some(reason);
+                self.state.refuse(reason);
                 self.queue.push_back(Event::Checked(serial, None));
             }
         }
@@ -241,7 +241,8 @@ impl<H: Host> Driver<H> {
         } else {
             tracing::error!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited unexpectedly");
             if state == EpochState::Starting {
-                self.state.refusal = Some(format!("epoch {epoch} {}", record.reason));
+                self.state
+                    .refuse(format!("epoch {epoch} {}", record.reason));
             }
         }
         self.queue
@@ -338,7 +339,7 @@ impl<H: Host> Driver<H> {
             }
             Err(error) => {
                 tracing::error!(epoch, %error, "envoy could not be started");
-                self.state.refusal = Some(error);
+                self.state.refuse(error);
                 self.queue.push_back(Event::SpawnFailed(start.run));
             }
         }

@@ -1,7 +1,8 @@
 //! The real host: Envoys that are started with their place in a hot restart, or without one where
 //! that cannot work. Why it cannot is said once.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,11 +24,16 @@ use crate::process::{Family, HotRole, Launch, Restart};
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
 
-/// What an Envoy runs: how it is started, and which program file that was.
+/// Of a file that Envoy reads, this much counts, in bytes; certificates are far smaller.
+const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// What an Envoy runs: how it is started, which program file that was, and what was in the files
+/// that it reads only when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvoyConfig {
     launch: Launch,
     program: Option<Program>,
+    files: Vec<(PathBuf, Option<[u8; 32]>)>,
 }
 
 /// A program file, so that another one in its place is noticed.
@@ -49,13 +55,54 @@ impl EnvoyConfig {
             size: file.size(),
             modified: file.modified().ok(),
         });
-        Self { launch, program }
+        Self {
+            launch,
+            program,
+            files: Vec::new(),
+        }
+    }
+
+    /// Adds files that Envoy reads when it starts and never again: with other content it is
+    /// another configuration.
+    #[must_use]
+    pub fn reading(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let files = files.into_iter().map(|path| {
+            let digest = digest(&path).ok();
+            (path, digest)
+        });
+        self.files = files.collect();
+        self
     }
 
     /// How Envoy is started.
     pub fn launch(&self) -> &Launch {
         &self.launch
     }
+
+    /// In what another configuration differs, for people; empty when it does not.
+    pub fn difference(&self, other: &Self) -> String {
+        let mut parts = Vec::new();
+        if self.launch.bootstrap != other.launch.bootstrap {
+            parts.push("the bootstrap document".to_owned());
+        }
+        if self.program != other.program || self.launch.executable != other.launch.executable {
+            parts.push(format!("the program {}", other.launch.executable.display()));
+        }
+        let changed = other.files.iter().filter(|file| !self.files.contains(file));
+        parts.extend(changed.map(|(path, _)| format!("the file {}", path.display())));
+        if parts.is_empty() && self != other {
+            parts.push("the arguments".to_owned());
+        }
+        parts.join(", ")
+    }
+}
+
+fn digest(path: &Path) -> io::Result<[u8; 32]> {
+    let mut content = Vec::new();
+    File::open(path)?
+        .take(FILE_LIMIT)
+        .read_to_end(&mut content)?;
+    Ok(Sha256::digest(&content).into())
 }
 
 /// Starts and ends Envoys.
@@ -65,6 +112,8 @@ pub struct EnvoyHost {
     hot: Option<HotRestart>,
     /// Whether Envoys live on when this program ends.
     outlive: bool,
+    /// Where Envoys that live on write.
+    log: Option<PathBuf>,
     base_id: Option<u32>,
     /// Whether the running family was started with hot restart.
     family: bool,
@@ -91,9 +140,17 @@ impl EnvoyHost {
             }),
             hot,
             outlive,
+            log: None,
             family: false,
             told: Arc::default(),
         }
+    }
+
+    /// Has Envoys that outlive this program append what they write to this file.
+    #[must_use]
+    pub fn logging_to(mut self, log: PathBuf) -> Self {
+        self.log = Some(log);
+        self
     }
 
     fn place(&mut self, start: &Start<EnvoyConfig>) -> Result<Restart, String> {
@@ -184,7 +241,7 @@ impl Host for EnvoyHost {
             return Ok(Envoy::Child(process, identity));
         }
         let pid = launch
-            .spawn_detached(&place)
+            .spawn_detached(&place, self.log.as_deref())
             .map_err(|error| error.to_string())?;
         let identity = Identity::of(pid).ok_or("envoy ended at once; its log says why")?;
         Ok(Envoy::Detached(DetachedProcess::new(identity)))

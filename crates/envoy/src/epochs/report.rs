@@ -24,6 +24,8 @@ pub struct Report {
     pub next_start: Option<Instant>,
     /// Why the last start or configuration was refused, until one is ready.
     pub refusal: Option<String>,
+    /// How many starts and configurations were refused.
+    pub refusals: u64,
     /// Why processes cannot be replaced without a gap, when they cannot.
     pub obstacle: Option<String>,
     /// Whether everything is about to end.
@@ -63,6 +65,11 @@ pub struct ExitRecord {
 }
 
 impl Report {
+    pub(super) fn refuse(&mut self, reason: String) {
+        self.refusal = Some(reason);
+        self.refusals += 1;
+    }
+
     /// Whether an epoch serves, and none is wanted to end.
     pub fn ready(&self) -> bool {
         !self.stopping && self.epochs.iter().any(|epoch| epoch.state.serves())

@@ -1,8 +1,11 @@
 //! Starting Envoy and waiting for it. Dropping an [`EnvoyProcess`] that still runs kills it, so
 //! that no way out leaves an orphan.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -81,14 +84,23 @@ impl Launch {
 
     /// Starts Envoy so that it lives on when this program ends, in a session of its own, and
     /// answers its process id. It is nobody's child here, so that it can be neither waited for nor
-    /// asked how it ended.
+    /// asked how it ended. What it writes is appended to `log`; without one it goes where this
+    /// program's output goes.
     ///
     /// # Errors
-    /// As for [`Launch::spawn_as`].
-    pub fn spawn_detached(&self, restart: &Restart) -> Result<u32, SpawnError> {
+    /// As for [`Launch::spawn_as`], and when `log` cannot be written.
+    pub fn spawn_detached(&self, restart: &Restart, log: Option<&Path>) -> Result<u32, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
         let mut command = self.command();
         command.args(arguments::arguments(self, restart, &document)?);
+        if let Some(path) = log {
+            let file = open_log(path).and_then(|file| Ok((file.try_clone()?, file)));
+            let (output, errors) = file.map_err(|source| SpawnError::Log {
+                path: path.to_path_buf(),
+                source,
+            })?;
+            command.stdout(output).stderr(errors);
+        }
         let mut spawn = || {
             let (mut told, tells) = io::pipe()?;
             parent_death::detach(&mut command, document.inherited(), tells.as_fd());
@@ -150,6 +162,15 @@ impl Launch {
         command.stdin(Stdio::null());
         command
     }
+}
+
+/// Only its owner may read what Envoy writes.
+fn open_log(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// How long a run of Envoy may take that only answers a question.

@@ -167,6 +167,14 @@ pub enum SpawnError {
         /// Why, when it is not always so.
         because: &'static str,
     },
+    /// There is no place for Envoy's log.
+    #[error("Envoy's log {path:?} cannot be written: {source}")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
     /// The bootstrap document is too large for an argument, and no memory file can be had.
     #[error(
         "the bootstrap document has {bytes} bytes, too many for an argument, and the memory file for it failed: {source}"

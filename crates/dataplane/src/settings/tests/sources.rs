@@ -83,8 +83,11 @@ const ORIGINAL: [Row; 64] = [
 
 /// What this dataplane takes beyond that.
 #[rustfmt::skip]
-const OWN: [Row; 1] = [
+const OWN: [Row; 4] = [
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
+    ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
+    ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
+    ("envoy-state-dir", 't', "", "DP_ENVOY_STATE_DIR", "envoy.stateDir"),
 ];
 
 fn rows() -> impl Iterator<Item = Row> {
@@ -362,6 +365,14 @@ fn envoy(flag: &str) -> Option<Trial> {
             s.envoy.drain_strategy.as_str().to_owned()
         }),
         "envoy-executable-path" => trial(PATHS, &[], |s| path(s.envoy.executable.clone())),
+        "envoy-hot-restart" => trial(SWITCHED_OFF, &[], |s| s.envoy.hot_restart.to_string()),
+        "envoy-bootstrap-refresh-interval" => trial(["10s", "2m", "3h"], &[], |s| {
+            s.envoy.bootstrap_refresh.as_secs().to_string()
+        })
+        .showing(["10", "120", "10800"]),
+        "envoy-state-dir" => trial(PATHS, &["-xds-bind-port=1"], |s| {
+            path(s.envoy.state_dir.clone())
+        }),
         _ => return None,
     })
 }

@@ -1,0 +1,114 @@
+//! What Envoy shall run: the program, its arguments and its bootstrap document, made from the
+//! settings, the proxy's parameters and the files of now. It asks no server and starts nothing.
+
+use std::path::PathBuf;
+
+use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
+use legate_envoy::bootstrap::{self as envoy_bootstrap, BootstrapInputs, ProxyConfig, XdsAddress};
+use legate_envoy::epochs::EnvoyConfig;
+use legate_envoy::find_executable;
+use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
+use legate_runtime::logging::Level;
+
+use super::RunError;
+use crate::bootstrap;
+use crate::settings::Settings;
+
+/// Makes configurations of Envoy.
+#[derive(Debug)]
+pub(super) struct Desired {
+    pub(super) settings: Settings,
+    /// Where the relay listens.
+    pub(super) xds: XdsAddress,
+}
+
+/// A configuration of Envoy.
+#[derive(Debug, Clone)]
+pub(super) struct Configured {
+    pub(super) envoy: EnvoyConfig,
+    /// The proxy's telemetry keys, which the dataplane follows as well.
+    pub(super) telemetry: ProxyConfig,
+    /// What people should know about the document.
+    warnings: Vec<String>,
+}
+
+impl Configured {
+    /// Tells what people should know; once for each configuration that is used.
+    pub(super) fn warn(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+}
+
+impl Desired {
+    /// The program of now.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn executable(settings: &Settings) -> Result<PathBuf, RunError> {
+        let path = settings.environment.get_os("PATH");
+        Ok(find_executable(settings.envoy.executable.as_deref(), path)?)
+    }
+
+    /// The configuration that follows from `params` and the files of now.
+    ///
+    /// # Errors
+    /// When a telemetry key, a file, the program or an argument cannot be used.
+    pub(super) fn configure(
+        &self,
+        params: &GetEnvoyBootstrapParamsResponse,
+    ) -> Result<Configured, RunError> {
+        let settings = &self.settings;
+        let inputs =
+            bootstrap::inputs(settings, params, self.xds.clone()).map_err(RunError::Bootstrap)?;
+        let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
+        let document = envoy_bootstrap::build(&inputs, &variable).map_err(RunError::Bootstrap)?;
+        let launch = Launch {
+            executable: Self::executable(settings)?,
+            bootstrap: document.to_json(),
+            log: EnvoyLog {
+                level: envoy_level(settings.logging.level),
+                json: settings.logging.json,
+            },
+            concurrency: settings.envoy.concurrency,
+            drain_time: settings.envoy.drain_time,
+            drain_strategy: settings.envoy.drain_strategy,
+            extra_args: settings.envoy.extra_args.clone(),
+            secret_variables: Vec::new(),
+        };
+        launch.check()?;
+        Ok(Configured {
+            envoy: EnvoyConfig::new(launch).reading(files(&inputs)),
+            warnings: document.warnings().to_vec(),
+            telemetry: inputs.proxy_config,
+        })
+    }
+}
+
+/// The files that the document names. Envoy reads them when it starts and never again.
+fn files(inputs: &BootstrapInputs) -> Vec<PathBuf> {
+    let Some(tls) = inputs
+        .prometheus
+        .tls
+        .as_ref()
+        .filter(|_| inputs.proxy_config.prometheus_bind_addr.is_some())
+    else {
+        return Vec::new();
+    };
+    let mut files = vec![tls.certificate.clone(), tls.key.clone()];
+    if let envoy_bootstrap::TrustedCa::File(ca) = &tls.ca {
+        files.push(ca.clone());
+    }
+    files
+}
+
+fn envoy_level(level: Level) -> LogLevel {
+    match level {
+        Level::Trace => LogLevel::Trace,
+        Level::Debug => LogLevel::Debug,
+        Level::Info => LogLevel::Info,
+        Level::Warn => LogLevel::Warn,
+        Level::Error => LogLevel::Error,
+    }
+}

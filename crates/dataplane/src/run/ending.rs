@@ -1,0 +1,119 @@
+//! How Envoy is brought to its end, and what that means for the process.
+
+use std::future::Future;
+use std::io::Write;
+use std::pin::Pin;
+
+use legate_envoy::admin::AdminClient;
+use legate_envoy::epochs::{Ended, EnvoyConfig, Handle, Outcome};
+use legate_runtime::TaskError;
+
+use super::RunError;
+use crate::signals::{Signals, Urgency};
+
+/// What the end of supervision means for the process.
+pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunError> {
+    if let Some(failure) = failure {
+        return Err(failure.into());
+    }
+    match ended.outcome {
+        Outcome::Stopped { forced: true } => tracing::warn!("envoy had to be killed"),
+        Outcome::Unkillable => tracing::warn!("envoy did not end after SIGKILL"),
+        Outcome::Released => tracing::info!("envoy runs on without this dataplane"),
+        Outcome::Stopped { forced: false } | Outcome::Ended => {}
+        Outcome::Spent => {
+            let last = ended.last.map(|exit| exit.reason);
+            return Err(match (last, ended.refusal) {
+                (Some(reason), _) => RunError::EnvoyEnded(reason),
+                (None, refusal) => RunError::EnvoyNeverStarted(refusal.unwrap_or_default()),
+            });
+        }
+    }
+    Ok(())
+}
+
+type Dump = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How far the wish to end Envoy has got.
+pub(super) struct End {
+    handle: Handle<EnvoyConfig>,
+    pub(super) wished: Urgency,
+    /// Whether Envoy can live on without this process.
+    outlives: bool,
+    /// Set when the configuration has to be written first.
+    admin: Option<AdminClient>,
+    dump: Option<Dump>,
+}
+
+impl End {
+    /// With `admin`, Envoy's configuration is written to standard output before it ends.
+    pub(super) fn new(
+        handle: Handle<EnvoyConfig>,
+        outlives: bool,
+        admin: Option<AdminClient>,
+    ) -> End {
+        End {
+            handle,
+            wished: Urgency::None,
+            outlives,
+            admin,
+            dump: None,
+        }
+    }
+
+    pub(super) fn wish(&mut self, urgency: Urgency) {
+        self.wished = urgency;
+        match urgency {
+            Urgency::None => return,
+            Urgency::Now => return self.handle.kill(),
+            Urgency::Release if self.outlives => return self.handle.release(),
+            Urgency::Release | Urgency::Graceful => {}
+        }
+        tracing::info!("initiating shutdown");
+        match self.admin.take() {
+            Some(admin) => {
+                tracing::info!("writing Envoy's configuration to standard output");
+                self.dump = Some(Box::pin(dump(admin)));
+            }
+            None => self.handle.stop(),
+        }
+    }
+
+    /// Without what failed Envoy is of no more use.
+    pub(super) fn shut_down(&self, error: &TaskError) {
+        tracing::debug!(%error, "ending Envoy");
+        self.handle.stop();
+    }
+
+    /// Ends Envoy when its configuration has been written.
+    pub(super) async fn dumped(&mut self) {
+        match &mut self.dump {
+            Some(dump) => dump.await,
+            None => std::future::pending().await,
+        }
+        self.dump = None;
+        self.handle.stop();
+    }
+}
+
+/// The next wish that asks for more than the last.
+pub(super) async fn more_urgent(signals: &mut Signals, last: Urgency) -> Urgency {
+    match last {
+        Urgency::None => signals.at_least(Urgency::Release).await,
+        Urgency::Release => signals.at_least(Urgency::Graceful).await,
+        Urgency::Graceful => signals.at_least(Urgency::Now).await,
+        Urgency::Now => std::future::pending().await,
+    }
+}
+
+async fn dump(admin: AdminClient) {
+    match admin.config_dump().await {
+        Ok(document) => {
+            let mut output = std::io::stdout().lock();
+            if let Err(error) = output.write_all(&document).and_then(|()| output.flush()) {
+                tracing::warn!(%error, "Envoy's configuration could not be written");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "Envoy's configuration could not be read"),
+    }
+}

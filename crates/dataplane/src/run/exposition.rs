@@ -1,0 +1,133 @@
+//! Where metrics are offered and sent, as the proxy's telemetry keys say, and again when those
+//! change. It measures nothing.
+
+use std::time::Duration;
+
+use legate_envoy::bootstrap::{BootstrapError, ProxyConfig};
+use legate_runtime::{Scope, Spawner};
+
+use crate::bootstrap::on_host;
+use crate::settings::Settings;
+use crate::telemetry::{
+    self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Target,
+    Telemetry,
+};
+
+/// Where Envoy's admin interface has its metrics.
+const ENVOY_METRICS: &str = "/stats/prometheus";
+
+/// How long what was exposed before may take to end.
+const STOP: Duration = Duration::from_secs(2);
+
+/// Offers and sends metrics until it is stopped.
+pub(super) struct Exposition {
+    settings: Settings,
+    telemetry: Telemetry,
+    spawner: Spawner,
+    wanted: Option<Wanted>,
+    /// The tasks that do what is wanted.
+    scope: Scope,
+}
+
+/// What the telemetry keys decide about.
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    /// Whether there is a Prometheus listener, which gets the merged metrics.
+    merged: bool,
+    sinks: Vec<Sink>,
+}
+
+impl Exposition {
+    /// Nothing is exposed yet.
+    pub(super) fn new(settings: Settings, telemetry: Telemetry, spawner: Spawner) -> Self {
+        if let Some(tls) = &settings.telemetry.prometheus_tls {
+            telemetry.observe_certificate("prometheus", tls.certificate.clone());
+        }
+        telemetry.retain(settings.telemetry.retention);
+        let scope = spawner.child("metrics");
+        Self {
+            settings,
+            telemetry,
+            spawner,
+            wanted: None,
+            scope,
+        }
+    }
+
+    /// Does what the proxy's telemetry keys say from now on.
+    ///
+    /// # Errors
+    /// When a key cannot be used; nothing has changed then.
+    pub(super) async fn follow(&mut self, config: &ProxyConfig) -> Result<(), BootstrapError> {
+        let wanted = Wanted {
+            merged: config.prometheus_bind_addr.is_some(),
+            sinks: self.sinks(config)?,
+        };
+        if self.wanted.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        self.stop().await;
+        self.scope = self.spawner.child("metrics");
+        if wanted.merged {
+            self.serve().await;
+        }
+        let (telemetry, sinks) = (self.telemetry.clone(), wanted.sinks.clone());
+        telemetry::push(telemetry, sinks, &self.scope.spawner());
+        self.wanted = Some(wanted);
+        Ok(())
+    }
+
+    /// Ends servers and sinks.
+    pub(super) async fn stop(&self) {
+        if let Err(error) = self.scope.stop(STOP).await {
+            tracing::debug!(%error, "metrics did not end by themselves");
+        }
+    }
+
+    /// Where the dataplane sends its own metrics: to the sinks that Envoy gets.
+    fn sinks(&self, config: &ProxyConfig) -> Result<Vec<Sink>, BootstrapError> {
+        let environment = &self.settings.environment;
+        let variable = |name: &str| environment.get(name).map(str::to_owned);
+        let dogstatsd = Dialect::Dogstatsd {
+            tags: config.stats_tags.clone(),
+        };
+        let wanted = [
+            (Dialect::Statsd, config.statsd_address(&variable)?),
+            (dogstatsd, config.dogstatsd_address(&variable)?),
+        ];
+        let mut sinks = Vec::new();
+        for (dialect, url) in wanted {
+            let address = url.map(|url| url.parse::<SinkAddress>()).transpose();
+            match address {
+                Ok(address) => sinks.extend(address.map(|address| Sink { dialect, address })),
+                Err(error) => tracing::warn!(%error, "own metrics are not sent there"),
+            }
+        }
+        Ok(sinks)
+    }
+
+    async fn serve(&self) {
+        let (settings, spawner) = (&self.settings.telemetry, self.scope.spawner());
+        let admin = self.settings.envoy.admin;
+        let mut sources = vec![Source {
+            name: "envoy",
+            target: Target::new(on_host(admin, admin.port()), ENVOY_METRICS),
+            takes_query: true,
+        }];
+        let service = settings.service_metrics_url.as_deref();
+        match service.map(str::parse::<Target>).transpose() {
+            Ok(target) => sources.extend(target.map(|target| Source {
+                name: "service",
+                target,
+                takes_query: false,
+            })),
+            Err(error) => tracing::warn!(%error, "-telemetry-prom-service-metrics-url is left out"),
+        }
+        let endpoints = Endpoints {
+            own: on_host(admin, OWN_METRICS_PORT),
+            merged: on_host(admin, settings.merge_port),
+        };
+        let merger = Merger::new(self.telemetry.clone(), sources, spawner.clone());
+        telemetry::start(endpoints, self.telemetry.clone(), merger, &spawner).await;
+    }
+}

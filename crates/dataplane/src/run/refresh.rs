@@ -1,0 +1,197 @@
+//! Keeps what Envoy runs in step with what it should run: on request, when a file that it reads has
+//! changed, and when a server has other parameters for the proxy.
+//!
+//! A request always brings a new Envoy. What changes by itself does so only where the new one takes
+//! over without a gap; otherwise it is told in the log and waits for a request, because a change
+//! that many proxies share must not cut the traffic of all of them.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
+use legate_client::Session;
+use legate_envoy::epochs::{EnvoyConfig, Handle};
+use legate_runtime::CancellationToken;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+
+use super::desired::{Configured, Desired};
+use super::exposition::Exposition;
+use crate::bootstrap;
+use crate::restart::Request;
+use crate::signals::Signals;
+
+/// How often is looked at files.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long servers may take to answer before the parameters of before are used.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// By how much the time between two questions to servers varies, so that proxies which started
+/// together do not ask together.
+const JITTER: f64 = 0.2;
+
+/// The task that does so.
+pub(super) struct Refresh {
+    pub(super) desired: Desired,
+    pub(super) exposition: Exposition,
+    pub(super) session: Session,
+    /// What a server said last.
+    pub(super) params: GetEnvoyBootstrapParamsResponse,
+    pub(super) handle: Handle<EnvoyConfig>,
+    pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) signals: Signals,
+    /// What Envoy was last told to run.
+    pub(super) current: EnvoyConfig,
+    /// What the last look found instead. It is used when the next look finds the same, because
+    /// files change one after another.
+    pub(super) found: Option<EnvoyConfig>,
+    /// The change that was told in the log and waits for a request.
+    pub(super) told: Option<EnvoyConfig>,
+}
+
+impl Refresh {
+    /// Runs until `stop`.
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Infallible> {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.work() => {}
+        }
+        self.exposition.stop().await;
+        Ok(())
+    }
+
+    async fn work(&mut self) {
+        let mut looks = interval_at(Instant::now() + LOOK, LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let period = self.desired.settings.envoy.bootstrap_refresh;
+        loop {
+            let question = async {
+                match period.is_zero() {
+                    true => std::future::pending().await,
+                    false => sleep(varied(period, rand::random())).await,
+                }
+            };
+            tokio::pin!(question);
+            let asked = loop {
+                tokio::select! {
+                    Some(request) = self.requests.recv() => {
+                        let outcome = self.restart("POST /restart").await;
+                        request.answer(outcome);
+                    }
+                    () = self.signals.restart() => {
+                        // The log has told of a failure.
+                        let _ = self.restart("SIGHUP").await;
+                    }
+                    _ = looks.tick() => self.look().await,
+                    () = &mut question => break self.ask().await,
+                }
+            };
+            if asked {
+                self.look().await;
+            }
+        }
+    }
+
+    /// A new Envoy in any case.
+    async fn restart(&mut self, by: &'static str) -> Result<(), String> {
+        tracing::info!(by, "envoy is restarted on request");
+        self.ask().await;
+        let configured = match self.desired.configure(&self.params) {
+            Ok(configured) => configured,
+            Err(error) => {
+                tracing::error!(%error, "envoy is not restarted and runs on");
+                return Err(error.to_string());
+            }
+        };
+        self.run_from_now(configured).await;
+        self.handle.restart().map_err(|stopped| stopped.to_string())
+    }
+
+    /// Compares what should run with what does.
+    async fn look(&mut self) {
+        let configured = match self.desired.configure(&self.params) {
+            Ok(configured) => configured,
+            Err(error) => {
+                tracing::debug!(%error, "no configuration for envoy follows from the files of now");
+                return;
+            }
+        };
+        if configured.envoy == self.current {
+            (self.found, self.told) = (None, None);
+            return;
+        }
+        if self.found.as_ref() != Some(&configured.envoy) {
+            self.found = Some(configured.envoy);
+            return;
+        }
+        let changed = self.current.difference(&configured.envoy);
+        match self.handle.report().obstacle {
+            None => {
+                tracing::info!(changed, "envoy is restarted hot");
+                self.run_from_now(configured).await;
+            }
+            Some(obstacle) if self.told.as_ref() != Some(&configured.envoy) => {
+                tracing::warn!(
+                    changed,
+                    obstacle,
+                    "envoy runs on as it is, because a restart would cut connections; SIGHUP, \
+                     POST /restart or legate-dataplane -restart does it"
+                );
+                self.told = Some(configured.envoy);
+            }
+            Some(_) => {}
+        }
+    }
+
+    async fn run_from_now(&mut self, configured: Configured) {
+        if configured.envoy != self.current {
+            configured.warn();
+        }
+        if let Err(error) = self.exposition.follow(&configured.telemetry).await {
+            tracing::warn!(%error, "metrics are exposed as before");
+        }
+        self.current = configured.envoy.clone();
+        (self.found, self.told) = (None, None);
+        // After a stop there is nothing left to configure.
+        let _ = self.handle.schedule_config_update(configured.envoy);
+    }
+
+    /// Asks a server for the proxy's parameters of now; answers whether they are others.
+    async fn ask(&mut self) -> bool {
+        let proxy = &self.desired.settings.proxy;
+        match timeout(ANSWER, bootstrap::fetch(&self.session, proxy)).await {
+            Ok(Ok(params)) => {
+                let changed = params != self.params;
+                self.params = params;
+                changed
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the parameters of before are used");
+                false
+            }
+            Err(_) => {
+                tracing::info!("no server answers now, the parameters of before are used");
+                false
+            }
+        }
+    }
+}
+
+/// `period`, by at most [`JITTER`] longer or shorter; `random` is from 0 to 1.
+fn varied(period: Duration, random: f64) -> Duration {
+    period.mul_f64(1.0 + JITTER * (2.0 * random - 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_spread() {
+        let period = Duration::from_secs(300);
+        assert_eq!(varied(period, 0.0), Duration::from_secs(240));
+        assert_eq!(varied(period, 0.5), period);
+        assert_eq!(varied(period, 1.0), Duration::from_secs(360));
+    }
+}
