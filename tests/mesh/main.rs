@@ -6,6 +6,7 @@ mod login;
 mod outage;
 mod process;
 mod refusals;
+mod restart;
 mod rotation;
 mod traffic;
 

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use crate::{API, WEB};
 
 /// Whether a process exists and is not a zombie.
-fn alive(pid: Pid) -> bool {
+pub(crate) fn alive(pid: Pid) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let zombie = state
         .rsplit(") ")

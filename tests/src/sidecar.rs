@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
+use http::Method;
 use legate_testkit::envoy;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -226,6 +227,29 @@ impl Sidecar {
     pub async fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         self.exit().await
+    }
+
+    /// The status document.
+    ///
+    /// # Panics
+    ///
+    /// When the lifecycle server does not answer with one.
+    pub async fn status(&self) -> Value {
+        let (_, body) = client::get(self.lifecycle(), "/status")
+            .await
+            .expect("the lifecycle server answers");
+        serde_json::from_str(&body).expect("the status is JSON")
+    }
+
+    /// Asks for a new Envoy and waits for the answer.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub async fn restart(&self) -> client::Answer {
+        client::send(Method::POST, self.lifecycle(), "/restart", None, None)
+            .await
+            .expect("the lifecycle server answers")
     }
 
     /// Serial number of the leaf certificate that Envoy presents now.

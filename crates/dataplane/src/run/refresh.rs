@@ -104,7 +104,9 @@ impl Refresh {
                 return Err(error.to_string());
             }
         };
-        self.run_from_now(configured).await;
+        self.follow(&configured).await;
+        // After a stop there is nothing left to configure, which the restart tells.
+        let _ = self.handle.schedule_config_update(configured.envoy);
         self.handle.restart().map_err(|stopped| stopped.to_string())
     }
 
@@ -129,7 +131,10 @@ impl Refresh {
         match self.handle.report().obstacle {
             None => {
                 tracing::info!(changed, "envoy is restarted hot");
-                self.run_from_now(configured).await;
+                self.follow(&configured).await;
+                let _ = self
+                    .handle
+                    .schedule_config_update(configured.envoy.gapless());
             }
             Some(obstacle) if self.told.as_ref() != Some(&configured.envoy) => {
                 tracing::warn!(
@@ -144,7 +149,7 @@ impl Refresh {
         }
     }
 
-    async fn run_from_now(&mut self, configured: Configured) {
+    async fn follow(&mut self, configured: &Configured) {
         if configured.envoy != self.current {
             configured.warn();
         }
@@ -153,8 +158,6 @@ impl Refresh {
         }
         self.current = configured.envoy.clone();
         (self.found, self.told) = (None, None);
-        // After a stop there is nothing left to configure.
-        let _ = self.handle.schedule_config_update(configured.envoy);
     }
 
     /// Asks a server for the proxy's parameters of now; answers whether they are others.

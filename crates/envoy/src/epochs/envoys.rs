@@ -34,6 +34,8 @@ pub struct EnvoyConfig {
     launch: Launch,
     program: Option<Program>,
     files: Vec<(PathBuf, Option<[u8; 32]>)>,
+    /// Whether it may only run when it takes over from what runs.
+    gapless: bool,
 }
 
 /// A program file, so that another one in its place is noticed.
@@ -59,7 +61,15 @@ impl EnvoyConfig {
             launch,
             program,
             files: Vec::new(),
+            gapless: false,
         }
+    }
+
+    /// Refuses to run when what runs would have to be ended first.
+    #[must_use]
+    pub fn gapless(mut self) -> Self {
+        self.gapless = true;
+        self
     }
 
     /// Adds files that Envoy reads when it starts and never again: with other content it is
@@ -254,7 +264,7 @@ impl Host for EnvoyHost {
     ) -> Work<Result<Way, String>> {
         let obstacle = self.obstacle_to(&config.launch);
         let (launch, program) = (config.launch.clone(), config.program.clone());
-        let told = Arc::clone(&self.told);
+        let (told, gapless) = (Arc::clone(&self.told), config.gapless);
         Box::pin(async move {
             launch.validate().await?;
             let obstacle = match obstacle {
@@ -263,13 +273,16 @@ impl Host for EnvoyHost {
                     .await
                     .err(),
             };
-            let way = if obstacle.is_none() {
-                Way::Hot
-            } else {
-                Way::Plain
-            };
-            tell(&told, obstacle);
-            Ok(way)
+            match obstacle {
+                Some(obstacle) if gapless => Err(format!(
+                    "it could only run after what runs was ended, because {obstacle}; ask for a restart"
+                )),
+                obstacle => {
+                    let way = obstacle.as_ref().map_or(Way::Hot, |_| Way::Plain);
+                    tell(&told, obstacle);
+                    Ok(way)
+                }
+            }
         })
     }
 
@@ -335,8 +348,13 @@ impl Host for EnvoyHost {
     }
 
     fn fingerprint(&self, config: &EnvoyConfig) -> String {
-        // The form that is printed has every field and is the same in every run.
-        let digest = Sha256::digest(format!("{config:?}"));
+        // The form that is printed has every field and is the same in every run. How it came to
+        // run does not matter once it does.
+        let running = EnvoyConfig {
+            gapless: false,
+            ..config.clone()
+        };
+        let digest = Sha256::digest(format!("{running:?}"));
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

@@ -60,16 +60,19 @@ async fn hot_restart_version(executable: &Path) -> Result<String, String> {
         .arg("--hot-restart-version")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .env_clear()
         .kill_on_drop(true);
     let output = run_short(&mut command)
         .await
         .map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    match output.status.success() && !text.is_empty() {
-        true => Ok(text),
-        false => Err(output.status.to_string()),
+    // Envoy says it on standard error.
+    let said = [&output.stderr, &output.stdout].map(|said| String::from_utf8_lossy(said));
+    let mut said = said.iter().map(|said| said.trim());
+    let version = said.find(|said| !said.is_empty());
+    match version.filter(|_| output.status.success()) {
+        Some(version) => Ok(version.to_owned()),
+        None => Err(output.status.to_string()),
     }
 }
 
