@@ -19,6 +19,12 @@ pub(crate) struct Options {
     /// How many updates each relay gets, in thousands
     #[arg(long, default_value_t = 5)]
     updates: u32,
+    /// How often an Envoy is killed
+    #[arg(long, default_value_t = 30)]
+    kills: u32,
+    /// One part: start (with memory and probe), relay or restart; all unless given
+    #[arg(long, value_parser = ["start", "relay", "restart"])]
+    only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
     #[arg(long, default_value = "sidecar")]
     profile: String,
@@ -42,10 +48,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         ("--starts", options.starts),
         ("--probes", options.probes),
         ("--updates", options.updates),
+        ("--kills", options.kills),
     ] {
         sidecar.args([name, &count.to_string()]);
     }
+    if let Some(only) = &options.only {
+        sidecar.args(["--only", only]);
+    }
     workspace::run(&mut sidecar)?;
+    if !matches!(options.only.as_deref(), None | Some("relay")) {
+        return Ok(());
+    }
     let mut relay = workspace.cargo(&["bench", "-p", "legate-dataplane", "--bench", "relay"]);
     workspace::run(relay.args(profile))
 }

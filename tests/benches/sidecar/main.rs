@@ -1,11 +1,12 @@
 //! What a sidecar costs, beside `consul-dataplane` where one is at hand: memory, time from exec to
-//! ready by stage, the health probe, and the relay's work.
+//! ready by stage, the health probe, the relay's work, and what a lost Envoy costs.
 //!
 //! Whatever is compared is measured in the same run, in turns. Prints tables; passes no judgement.
 #![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
 
 mod program;
 mod relay;
+mod restart;
 mod start;
 mod table;
 
@@ -23,6 +24,16 @@ struct Options {
     probes: u32,
     /// How many updates each relay gets, in thousands.
     updates: u32,
+    /// How often an Envoy is killed.
+    kills: u32,
+    /// The one part that is wanted; all when absent.
+    only: Option<String>,
+}
+
+impl Options {
+    fn wants(&self, part: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == part)
+    }
 }
 
 fn main() {
@@ -30,6 +41,8 @@ fn main() {
         starts: 10,
         probes: 50,
         updates: 5,
+        kills: 30,
+        only: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -37,6 +50,11 @@ fn main() {
             "--starts" => &mut options.starts,
             "--probes" => &mut options.probes,
             "--updates" => &mut options.updates,
+            "--kills" => &mut options.kills,
+            "--only" => {
+                options.only = args.next();
+                continue;
+            }
             _ => continue,
         };
         let value = args.next().and_then(|value| value.parse().ok());
@@ -64,8 +82,15 @@ async fn measure(options: &Options) {
              LEGATE_CONSUL_DATAPLANE to see its figures beside these."
         ),
     }
-    start::measure(&programs, options).await;
-    relay::measure(&programs, options).await;
+    if options.wants("start") {
+        start::measure(&programs, options).await;
+    }
+    if options.wants("relay") {
+        relay::measure(&programs, options).await;
+    }
+    if options.wants("restart") {
+        restart::measure(options).await;
+    }
 }
 
 /// `LEGATE_CONSUL_DATAPLANE`, or what is on `PATH`.
