@@ -1,6 +1,8 @@
 //! Client of Envoy's admin interface: one short HTTP/1.1 connection a call, bounded in time and
 //! size. Goes through no proxy, follows no redirect, retries nothing.
 
+mod active;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -28,8 +30,6 @@ const SMALL_BODY_LIMIT: usize = 64 * 1024;
 /// graceful drain ends Envoy unless told otherwise; earlier ones do not know the word and ignore it.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 
-/// A line for each listener, and one for each of its workers.
-const ACTIVE_CONNECTIONS: &str = "/stats?filter=%5Elistener%5C..*downstream_cx_active%24";
 /// Largest description that Envoy gives of itself, in bytes; it repeats Envoy's arguments.
 const INFO_BODY_LIMIT: usize = 4 * 1024 * 1024;
 
@@ -106,6 +106,16 @@ pub enum AdminError {
         path: String,
         /// The status.
         status: StatusCode,
+    },
+    /// The answer does not have what was asked for.
+    #[error("envoy admin {address}{path}: {reason}")]
+    Content {
+        /// The interface.
+        address: SocketAddr,
+        /// What was asked.
+        path: String,
+        /// What is wrong with the answer.
+        reason: String,
     },
 }
 
@@ -202,24 +212,32 @@ impl AdminClient {
             body: INFO_BODY_LIMIT,
         };
         let body = self.success(&call).await?;
-        serde_json::from_slice(&body).map_err(|error| AdminError::Connection {
+        serde_json::from_slice(&body).map_err(|error| AdminError::Content {
             address: self.address,
             path: path.to_owned(),
-            source: error.into(),
+            reason: error.to_string(),
         })
     }
 
-    /// How many connections clients have open, those to the admin interface left out.
+    /// How many connections clients have open. Those to the admin interface do not count, nor do
+    /// those to the listeners that the dataplane adds for metrics and readiness.
     ///
     /// # Errors
-    /// When there is no successful answer.
+    /// When there is no successful answer, or Envoy was told not to count.
     pub async fn active_connections(&self) -> Result<u64, AdminError> {
-        let body = self.get(ACTIVE_CONNECTIONS).await?;
-        Ok(String::from_utf8_lossy(&body)
-            .lines()
-            .filter(|line| !line.starts_with("listener.admin.") && !line.contains(".worker_"))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-            .sum())
+        let wrong = |path: &str, reason: String| AdminError::Content {
+            address: self.address,
+            path: path.to_owned(),
+            reason,
+        };
+        let listeners = self.get(active::LISTENERS).await?;
+        let listeners = serde_json::from_slice(&listeners)
+            .map_err(|error| wrong(active::LISTENERS, error.to_string()))?;
+        let stats = self.get(active::STATS).await?;
+        active::count(&listeners, &String::from_utf8_lossy(&stats)).ok_or_else(|| {
+            let reason = "there are listeners without statistics, see stats_matcher".to_owned();
+            wrong(active::STATS, reason)
+        })
     }
 
     async fn success(&self, call: &Call<'_>) -> Result<Bytes, AdminError> {

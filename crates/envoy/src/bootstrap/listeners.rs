@@ -13,6 +13,9 @@ use super::{BootstrapError, BootstrapInputs, PrometheusTls, TrustedCa};
 
 const SELF_ADMIN: &str = "self_admin";
 const PROMETHEUS_BACKEND: &str = "prometheus_backend";
+const PROMETHEUS: &str = "envoy_prometheus_metrics";
+const STATS: &str = "envoy_metrics";
+const READY: &str = "envoy_ready";
 const PROMETHEUS_CERTIFICATE: &str = "prometheus_cert";
 const PROMETHEUS_VALIDATION: &str = "prometheus_validation_context";
 
@@ -37,7 +40,7 @@ pub(super) fn additions(
         let path = scrape_path(&inputs.prometheus.scrape_path, &mut added.warnings);
         let tls = inputs.prometheus.tls.as_ref();
         added.listeners.push(listener(ListenerPlan {
-            name: "envoy_prometheus_metrics",
+            name: PROMETHEUS,
             bind: bind_address("envoy_prometheus_bind_addr", bind)?,
             matches: RouteMatch::Path(path),
             cluster: PROMETHEUS_BACKEND,
@@ -48,7 +51,7 @@ pub(super) fn additions(
     }
     if let Some(bind) = &keys.stats_bind_addr {
         added.listeners.push(listener(ListenerPlan {
-            name: "envoy_metrics",
+            name: STATS,
             bind: bind_address("envoy_stats_bind_addr", bind)?,
             matches: RouteMatch::Prefix("/stats".to_owned()),
             cluster: SELF_ADMIN,
@@ -58,7 +61,7 @@ pub(super) fn additions(
     }
     if let Some(bind) = inputs.ready {
         added.listeners.push(listener(ListenerPlan {
-            name: "envoy_ready",
+            name: READY,
             bind,
             matches: RouteMatch::Path("/ready".to_owned()),
             cluster: SELF_ADMIN,
@@ -98,6 +101,17 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// Whether that is the name of one of these listeners, which carry no traffic of the application.
+pub(crate) fn is_own(name: &str) -> bool {
+    [PROMETHEUS, STATS, READY]
+        .iter()
+        .any(|own| name == listener_name(own))
+}
+
+fn listener_name(name: &str) -> String {
+    format!("{name}_listener")
 }
 
 struct ListenerPlan {
@@ -141,7 +155,7 @@ fn listener(plan: ListenerPlan) -> Listener {
         }],
     };
     Listener {
-        name: format!("{}_listener", plan.name),
+        name: listener_name(plan.name),
         address: plan.bind.into(),
         filter_chains: [FilterChain {
             filters: [NetworkFilter {

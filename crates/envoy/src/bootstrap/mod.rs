@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub use document::Bootstrap;
 pub use error::BootstrapError;
-pub(crate) use listeners::reachable;
+pub(crate) use listeners::{is_own, reachable};
 pub use proxy_config::ProxyConfig;
 pub use template::TemplateError;
 pub use trusted_ca::{PrometheusTls, TrustedCa};

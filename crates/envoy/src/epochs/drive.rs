@@ -1,6 +1,8 @@
 //! The one place that performs what the machine decides: it starts and signals processes, makes
 //! calls, waits, writes the files, and feeds back what happens until the machine has finished.
 
+mod telling;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -10,12 +12,12 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::files::{Entry, FileError, Snapshot, Stage, StateFile};
+use super::files::{FileError, Snapshot, StateFile};
 use super::handle::{Controls, End, Wishes};
 use super::host::{Host, Process, Work};
-use super::machine::{Action, Adopted, EpochState, Event, Machine, Outcome, Run, Start, Timer};
+use super::machine::{Action, Adopted, EpochState, Event, Machine, Run, Start, Timer};
 use super::options::{Ended, Hooks, Options, StartError};
-use super::report::{EXITS, EpochReport, ExitRecord, Report};
+use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
 use crate::process::ExitReason;
 
@@ -94,6 +96,7 @@ struct Running<H: Host> {
     since: Instant,
     adopted: bool,
     probe: Option<Work<()>>,
+    idle: Option<Work<()>>,
 }
 
 enum Happening<C> {
@@ -148,6 +151,7 @@ impl<H: Host> Driver<H> {
                 since: Instant::now(),
                 adopted: true,
                 probe: None,
+                idle: None,
             };
             (run, running)
         });
@@ -177,12 +181,15 @@ impl<H: Host> Driver<H> {
         } = self;
         let mut lives: FuturesUnordered<_> = running
             .iter_mut()
-            .map(|(run, Running { process, probe, .. })| async {
+            .map(|(run, running)| async {
                 tokio::select! {
                     biased;
-                    reason = process.wait() => Happening::Exited(*run, reason),
-                    Some(()) = OptionFuture::from(probe.as_mut()) => {
+                    reason = running.process.wait() => Happening::Exited(*run, reason),
+                    Some(()) = OptionFuture::from(running.probe.as_mut()) => {
                         Happening::Event(Event::Ready(*run))
+                    }
+                    Some(()) = OptionFuture::from(running.idle.as_mut()) => {
+                        Happening::Event(Event::Idle(*run))
                     }
                 }
             })
@@ -209,6 +216,15 @@ impl<H: Host> Driver<H> {
                     );
                     self.host.serves(running.epoch);
                     self.state.refusal = None;
+                }
+                if let Event::Idle(run) = event
+                    && let Some(running) = self.running.get_mut(&run)
+                {
+                    running.idle = None;
+                    tracing::info!(
+                        epoch = running.epoch,
+                        "nothing is connected to envoy any more, so that its drain ends now"
+                    );
                 }
                 self.queue.push_back(event);
             }
@@ -277,6 +293,11 @@ impl<H: Host> Driver<H> {
                         std::future::pending().await
                     }));
                 }
+                Action::AwaitIdle(run) => {
+                    if let Some(running) = self.running.get_mut(&run) {
+                        running.idle = Some(self.host.idle());
+                    }
+                }
                 Action::Quit(run) => self.quit(run),
                 Action::Terminate(run) => self.signal(run, "SIGTERM", H::Process::terminate),
                 Action::Kill(run) => {
@@ -334,6 +355,7 @@ impl<H: Host> Driver<H> {
                     since: Instant::now(),
                     adopted: false,
                     probe: Some(self.host.ready(epoch)),
+                    idle: None,
                 };
                 self.running.insert(start.run, running);
             }
@@ -346,6 +368,10 @@ impl<H: Host> Driver<H> {
     }
 
     fn quit(&mut self, run: Run) {
+        // Whether somebody is connected does not matter any more.
+        if let Some(running) = self.running.get_mut(&run) {
+            running.idle = None;
+        }
         let quit = self.host.quit();
         self.pending.push(Box::pin(async move {
             match quit.await {
@@ -385,83 +411,5 @@ impl<H: Host> Driver<H> {
             sleep(wait).await;
             Happening::Event(Event::Elapsed(timer))
         }));
-    }
-
-    fn publish(&mut self) {
-        let running = &self.running;
-        let epochs = self.machine.epochs().iter().filter_map(|epoch| {
-            let running = running.get(&epoch.run)?;
-            Some(EpochReport {
-                epoch: epoch.epoch,
-                pid: running.process.pid(),
-                state: epoch.state,
-                since: running.since,
-                adopted: running.adopted,
-            })
-        });
-        self.state.epochs = epochs.collect();
-        self.state.obstacle = self.host.obstacle();
-        self.state.stopping = self.machine.stopping();
-        if let (Some(file), Some(current)) = (&mut self.pid_file, self.state.current()) {
-            file.keep(format!("{}\n", current.pid).into_bytes());
-        }
-        self.report.send_if_modified(|report| {
-            let changed = *report != self.state;
-            if changed {
-                report.clone_from(&self.state);
-            }
-            changed
-        });
-    }
-
-    fn write_snapshot(&mut self) -> Result<(), FileError> {
-        let content = self.snapshot_content();
-        match &mut self.snapshot {
-            Some(file) => file.set(content).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn keep_snapshot(&mut self) {
-        let content = self.snapshot_content();
-        if let Some(file) = &mut self.snapshot {
-            file.keep(content);
-        }
-    }
-
-    fn snapshot_content(&self) -> Vec<u8> {
-        let entries = self.machine.epochs().iter().filter_map(|epoch| {
-            let running = self.running.get(&epoch.run)?;
-            Some(Entry {
-                epoch: epoch.epoch,
-                fingerprint: running.fingerprint.clone(),
-                stage: match epoch.state {
-                    EpochState::Starting => Stage::Starting,
-                    state if state.serves() => Stage::Serving,
-                    _ => Stage::Leaving,
-                },
-                identity: running.process.identity()?,
-            })
-        });
-        let snapshot = Snapshot::new(self.host.base_id(), entries.collect());
-        // A snapshot is numbers and short texts, which always have a form.
-        serde_json::to_vec_pretty(&snapshot).unwrap_or_default()
-    }
-
-    fn end(mut self) -> Ended {
-        self.publish();
-        let outcome = self
-            .machine
-            .outcome()
-            .unwrap_or(Outcome::Stopped { forced: false });
-        if outcome != Outcome::Released {
-            self.pid_file.iter_mut().for_each(StateFile::remove);
-            self.snapshot.iter_mut().for_each(StateFile::remove);
-        }
-        Ended {
-            outcome,
-            last: self.state.exits.back().cloned(),
-            refusal: self.state.refusal.take(),
-        }
     }
 }

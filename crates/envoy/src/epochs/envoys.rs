@@ -23,6 +23,8 @@ use crate::process::{Family, HotRole, Launch, Restart};
 
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
+/// How often a draining Envoy is asked whether somebody is connected.
+const IDLE_POLL: Duration = Duration::from_secs(1);
 
 /// Of a file that Envoy reads, this much counts, in bytes; certificates are far smaller.
 const FILE_LIMIT: u64 = 1024 * 1024;
@@ -309,6 +311,21 @@ impl Host for EnvoyHost {
                 .drain_listeners()
                 .await
                 .map_err(|error| error.to_string())
+        })
+    }
+
+    fn idle(&self) -> Work<()> {
+        let admin = self.admin;
+        Box::pin(async move {
+            loop {
+                match admin.active_connections().await {
+                    Ok(0) => return,
+                    Ok(active) => tracing::debug!(active, "envoy drains"),
+                    // As long as it cannot be known the grace period decides.
+                    Err(error) => tracing::debug!(%error, "connections cannot be counted"),
+                }
+                sleep(IDLE_POLL).await;
+            }
         })
     }
 

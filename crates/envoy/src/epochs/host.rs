@@ -36,7 +36,7 @@ pub trait Process: Send {
 }
 
 /// Where processes run. The futures it hands out have to be bounded in time, except
-/// [`Host::ready`].
+/// [`Host::ready`] and [`Host::idle`].
 pub trait Host: Send {
     /// What a process runs. Equal configurations need no new process.
     type Config: Clone + PartialEq + Send + Sync + 'static;
@@ -62,6 +62,10 @@ pub trait Host: Send {
 
     /// Asks the process that serves to drain its inbound listeners.
     fn drain(&self) -> Work<Result<(), String>>;
+
+    /// Done when nobody is connected any more to the process that serves, as far as that can be
+    /// known; connections to its own admin, metrics and readiness listeners do not count.
+    fn idle(&self) -> Work<()>;
 
     /// Asks the process that serves to quit.
     fn quit(&self) -> Work<Result<(), String>>;

@@ -36,8 +36,8 @@ pub use machine::{
 };
 pub use options::{Ended, Hooks, Options, StartError};
 pub use policy::{
-    ABORT_WAIT, CRASH_WAIT_CAP, CleanExit, HEALTHY_AFTER, IMMEDIATE_STARTS, Policy, REAP_WAIT,
-    RETRIES, RETRY_INITIAL, crash_wait, retry_wait,
+    ABORT_WAIT, CRASH_WAIT_CAP, CleanExit, HEALTHY_AFTER, IMMEDIATE_STARTS, MIN_DRAIN, Policy,
+    REAP_WAIT, RETRIES, RETRY_INITIAL, crash_wait, retry_wait,
 };
 pub use report::{EXITS, EpochReport, ExitRecord, Report};
 pub use version::{TESTED, untested, version_in};

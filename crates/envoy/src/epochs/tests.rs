@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::process::ExitReason;
 
+mod draining;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What reached the world, and when.
@@ -44,6 +46,8 @@ struct Fake {
     ready_after: Duration,
     way: Result<Way, String>,
     adopts: bool,
+    /// When the last connection ends, counted from the first start.
+    connected: Option<Duration>,
 }
 
 type Config = (u32, Option<Duration>);
@@ -144,6 +148,14 @@ impl Host for Fake {
         Box::pin(std::future::pending())
     }
 
+    fn idle(&self) -> Work<()> {
+        self.record.push("idle?");
+        match self.connected {
+            Some(until) => Box::pin(tokio::time::sleep_until(self.record.1 + until)),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
     fn quit(&self) -> Work<Result<(), String>> {
         self.record.push("quit");
         Box::pin(async { Err("connection refused".to_owned()) })
@@ -189,6 +201,7 @@ fn fake() -> (Fake, Record) {
         ready_after: Duration::ZERO,
         way: Ok(Way::Hot),
         adopts: true,
+        connected: None,
     };
     (fake, record)
 }

@@ -129,7 +129,7 @@ pub(crate) async fn long_tcp(target: SocketAddr, works: &Cell<bool>) -> Instant 
     Instant::now()
 }
 
-async fn echo(stream: &mut TcpStream) -> std::io::Result<()> {
+pub(crate) async fn echo(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).await?;

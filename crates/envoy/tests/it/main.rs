@@ -5,6 +5,8 @@ mod adoption;
 #[cfg(test)]
 mod bootstrap;
 #[cfg(test)]
+mod drain;
+#[cfg(test)]
 mod epochs;
 #[cfg(test)]
 mod load;

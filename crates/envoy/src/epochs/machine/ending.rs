@@ -2,7 +2,8 @@
 //! no process can move: SIGTERM, a wait, SIGKILL, a last wait.
 
 use super::{
-    ABORT_WAIT, Action, Actions, Epoch, EpochState, Machine, Outcome, Phase, REAP_WAIT, Run, Timer,
+    ABORT_WAIT, Action, Actions, Epoch, EpochState, IdleWatch, Machine, Outcome, Phase, REAP_WAIT,
+    Run, Timer,
 };
 
 impl<D: Clone + PartialEq> Machine<D> {
@@ -74,9 +75,34 @@ impl<D: Clone + PartialEq> Machine<D> {
                 self.set(run, EpochState::Draining);
                 if self.policy.drain {
                     actions.push(Action::Drain(run));
+                    if self.policy.min_drain < grace {
+                        actions.push(Action::Arm(Timer::MinDrain, self.policy.min_drain));
+                    }
                 }
             }
             _ => self.quit_all(actions),
+        }
+    }
+
+    /// Watches for the end of the connections, once that may end the drain.
+    pub(super) fn await_idle(&mut self, actions: &mut Actions<D>) {
+        let mut left = self.epochs.iter().filter(|epoch| !epoch.lost);
+        // Who took over cannot tell what is still connected to the one before it.
+        if let (IdleWatch::Due, Some(only), None) = (self.idle, left.next(), left.next())
+            && only.state == EpochState::Draining
+            && !only.handed_over
+        {
+            self.idle = IdleWatch::On(only.run);
+            actions.push(Action::AwaitIdle(only.run));
+        }
+    }
+
+    /// Nobody would notice if the drain ended now.
+    pub(super) fn idle(&mut self, run: Run, actions: &mut Actions<D>) {
+        if self.idle == IdleWatch::On(run) && self.state(run) == Some(EpochState::Draining) {
+            // The time to quit runs from now on; the one of the whole stop would be too long.
+            actions.push(Action::Arm(Timer::Deadline, self.policy.kill_after));
+            self.quit_all(actions);
         }
     }
 
@@ -98,6 +124,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             return;
         };
         match timer {
+            Timer::MinDrain => self.idle = IdleWatch::Due,
             Timer::Grace => self.quit_all(actions),
             Timer::Deadline => self.force(actions),
             _ if matches!(outcome, Outcome::Stopped { .. } | Outcome::Ended) => {

@@ -15,6 +15,7 @@ const ORDERS: u32 = 100_000;
 const POLICY: Policy = Policy {
     drain: true,
     grace: Duration::from_secs(3),
+    min_drain: Duration::from_secs(1),
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(20),
     start_within: Duration::from_secs(30),
@@ -47,6 +48,9 @@ struct World {
     runs: BTreeSet<Run>,
     released: bool,
     asked: Option<Duration>,
+    /// When the machine began to stop, whoever wanted that.
+    began: Option<Duration>,
+    awaited: Option<Run>,
     finished: Duration,
     wild: u8,
 }
@@ -68,6 +72,8 @@ impl World {
             runs: BTreeSet::new(),
             released: false,
             asked: None,
+            began: None,
+            awaited: None,
             finished: Duration::ZERO,
             wild: 0,
         };
@@ -87,12 +93,24 @@ impl World {
 
     fn send(&mut self, event: Event<u8>) {
         let finished = self.machine.outcome().is_some();
+        let idle = match event {
+            Event::Idle(run) => Some(run),
+            _ => None,
+        };
         let actions = self.machine.on(event);
         assert!(
             !finished || actions.is_empty(),
             "after the end: {actions:?}"
         );
         let stopping = self.machine.stopping();
+        if stopping {
+            self.began.get_or_insert(self.now);
+        }
+        if let (Some(run), false) = (idle, actions.is_empty()) {
+            assert_eq!(self.awaited, Some(run), "nobody asked for that");
+            let minimum = self.began.map(|began| began + POLICY.min_drain);
+            assert!(Some(self.now) >= minimum, "ended too early");
+        }
         assert!(
             !stopping
                 || !actions
@@ -113,6 +131,10 @@ impl World {
                 Action::Check(serial, _) => self.check = Some(serial),
                 Action::Start(start) => self.start(&start),
                 Action::Drain(run) => assert!(self.machine.state(run).is_some()),
+                Action::AwaitIdle(run) => {
+                    assert!(self.machine.stopping());
+                    assert_eq!(self.awaited.replace(run), None, "asked twice");
+                }
                 Action::Quit(run) | Action::Terminate(run) => {
                     if self
                         .alive
@@ -215,7 +237,7 @@ impl World {
             .keys()
             .nth(usize::from(detail) % self.alive.len().max(1))
             .copied();
-        match byte % 32 {
+        match byte % 36 {
             0..=2 => self.send(Event::Schedule(detail % 4)),
             3 => self.send(Event::Restart),
             4..=9 => drop(self.tick()),
@@ -252,6 +274,11 @@ impl World {
                 }
             }
             30 => self.end(detail),
+            31..=33 => {
+                if let Some(run) = self.awaited.or(one) {
+                    self.send(Event::Idle(run));
+                }
+            }
             _ => {
                 if let Some(run) = one {
                     self.send(Event::QuitFailed(run));

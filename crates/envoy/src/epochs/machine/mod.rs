@@ -38,6 +38,17 @@ enum Question {
     Replacement,
 }
 
+/// Whether somebody watches for the end of the connections to what drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IdleWatch {
+    /// Not wanted, or not yet.
+    Off,
+    /// Wanted, as soon as there is but one process.
+    Due,
+    /// Those to this process.
+    On(Run),
+}
+
 /// The configuration that shall run.
 #[derive(Debug, Clone)]
 struct Wanted<D> {
@@ -67,6 +78,7 @@ pub struct Machine<D> {
     pause: Option<u64>,
     checking: Option<u64>,
     question: Option<Question>,
+    idle: IdleWatch,
     last_run: Run,
     last_serial: u64,
     last_timer: u64,
@@ -94,6 +106,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             pause: None,
             checking: None,
             question: None,
+            idle: IdleWatch::Off,
             last_run: 0,
             last_serial: 1,
             last_timer: 0,
@@ -152,6 +165,7 @@ impl<D: Clone + PartialEq> Machine<D> {
                     actions.push(Action::Terminate(run));
                 }
             }
+            Event::Idle(run) => self.idle(run, &mut actions),
             Event::Verdict(verdict) => self.judged(verdict, &mut actions),
             Event::Elapsed(timer) => self.elapsed(timer, &mut actions),
         }
@@ -232,6 +246,9 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     /// Does what is missing for the newest epoch to run what is wanted.
     fn reconcile(&mut self, actions: &mut Actions<D>) {
+        if let Phase::Stopping(_) = self.phase {
+            self.await_idle(actions);
+        }
         if self.phase != Phase::Running || self.question.is_some() {
             return;
         }
@@ -412,7 +429,9 @@ impl<D: Clone + PartialEq> Machine<D> {
             Timer::Retry(number) => {
                 self.wanted.waiting.take_if(|waiting| *waiting == number);
             }
-            Timer::Grace | Timer::Deadline | Timer::Last => self.stop_elapsed(timer, actions),
+            Timer::MinDrain | Timer::Grace | Timer::Deadline | Timer::Last => {
+                self.stop_elapsed(timer, actions);
+            }
         }
     }
 

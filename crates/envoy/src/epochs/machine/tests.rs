@@ -254,6 +254,7 @@ fn a_stop_drains_quits_and_is_final() {
         Action::Arm(Timer::Deadline, 40 * SECOND),
         Action::Arm(Timer::Grace, 30 * SECOND),
         Action::Drain(1),
+        Action::Arm(Timer::MinDrain, 5 * SECOND),
     ];
     assert_eq!(machine.on(Event::Stop), expected);
     assert_eq!(machine.on(Event::Stop), []);
@@ -262,6 +263,89 @@ fn a_stop_drains_quits_and_is_final() {
     assert_eq!(machine.on(Event::QuitFailed(1)), [Action::Terminate(1)]);
     assert_eq!(machine.on(Event::Exited(1, true)), [Action::CleanUp(0)]);
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: false }));
+}
+
+/// One that serves and then drains for at most 30 s, and what the stop brought.
+fn draining(policy: Policy) -> (Machine<&'static str>, Vec<Action>) {
+    let mut machine = machine(Policy {
+        grace: 30 * SECOND,
+        ..policy
+    });
+    machine.on(Event::Ready(1));
+    let actions = machine.on(Event::Stop);
+    (machine, actions)
+}
+
+const DRAIN: Policy = Policy {
+    drain: true,
+    min_drain: Duration::from_secs(5),
+    grace: Duration::ZERO,
+    kill_after: Duration::from_secs(10),
+    hand_over: Duration::from_secs(65),
+    start_within: Duration::from_secs(60),
+    retire_grace: Duration::ZERO,
+    clean_exit: CleanExit::End,
+};
+
+#[test]
+fn a_drain_ends_when_nobody_is_connected_and_not_before_its_minimum() {
+    let (mut machine, _) = draining(DRAIN);
+    assert_eq!(machine.on(Event::Idle(1)), [], "nobody was asked yet");
+    assert_eq!(
+        machine.on(Event::Elapsed(Timer::MinDrain)),
+        [Action::AwaitIdle(1)]
+    );
+    assert_eq!(machine.on(Event::Idle(2)), [], "somebody else");
+    let expected = [
+        Action::Arm(Timer::Deadline, DRAIN.kill_after),
+        Action::Quit(1),
+    ];
+    assert_eq!(machine.on(Event::Idle(1)), expected);
+    assert_eq!(machine.on(Event::Idle(1)), []);
+    assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), []);
+    assert_eq!(
+        machine.on(Event::Elapsed(Timer::Deadline))[0],
+        Action::Kill(1)
+    );
+    machine.on(Event::Exited(1, false));
+    assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: true }));
+}
+
+#[test]
+fn who_is_connected_does_not_matter_without_a_drain_or_time_for_one() {
+    let minimum = |actions: &[Action]| {
+        let is = |action: &Action| matches!(action, Action::Arm(Timer::MinDrain, _));
+        actions.iter().any(is)
+    };
+    assert!(minimum(&draining(DRAIN).1));
+    let policy = Policy {
+        drain: false,
+        ..DRAIN
+    };
+    assert!(!minimum(&draining(policy).1));
+    let policy = Policy {
+        min_drain: 30 * SECOND,
+        ..DRAIN
+    };
+    assert!(!minimum(&draining(policy).1));
+}
+
+#[test]
+fn a_drain_is_not_cut_short_while_an_older_epoch_has_connections() {
+    let policy = Policy {
+        grace: 30 * SECOND,
+        ..DRAIN
+    };
+    let mut machine = machine(policy);
+    machine.on(Event::Ready(1));
+    machine.on(Event::Schedule("b"));
+    machine.on(Event::Checked(2, Some(Way::Hot)));
+    machine.on(Event::Ready(2));
+    machine.on(Event::Stop);
+    assert_eq!(machine.on(Event::Elapsed(Timer::MinDrain)), []);
+    let actions = machine.on(Event::Exited(1, true));
+    assert_eq!(actions, [Action::CleanUp(0), Action::AwaitIdle(2)]);
+    assert!(machine.on(Event::Idle(2)).contains(&Action::Quit(2)));
 }
 
 #[test]

@@ -89,6 +89,8 @@ pub enum Event<D> {
     Exited(Run, bool),
     /// A process did not confirm that it quits.
     QuitFailed(Run),
+    /// Nobody is connected any more to a process that drains.
+    Idle(Run),
     /// What to do about the retries that are spent.
     Verdict(Verdict),
     /// A timer has run out.
@@ -112,6 +114,8 @@ pub enum Timer {
     Crash(u64),
     /// The wait after a failed replacement is over.
     Retry(u64),
+    /// Clients had the time to hear that the process goes away.
+    MinDrain,
     /// The grace period of the stop is over.
     Grace,
     /// Grace period and time to quit are both over.
@@ -141,6 +145,8 @@ pub enum Action<D> {
     Start(Start<D>),
     /// Ask the process that serves to drain its inbound listeners. A failure changes nothing.
     Drain(Run),
+    /// Watch for the moment when nobody is connected any more; brings [`Event::Idle`].
+    AwaitIdle(Run),
     /// Ask the process that serves to quit; may bring [`Event::QuitFailed`].
     Quit(Run),
     /// Send SIGTERM.

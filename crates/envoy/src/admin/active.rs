@@ -1,0 +1,182 @@
+//! How many connections clients have open, out of Envoy's own lists. Pure; asks nobody.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::bootstrap::is_own;
+
+/// Lines for each listener, and for each of its workers: connections, and those that listener
+/// filters still look at.
+pub(super) const STATS: &str =
+    "/stats?filter=%5Elistener%5C..*downstream_%28pre_%29%3Fcx_active%24";
+/// Names and addresses of the listeners.
+pub(super) const LISTENERS: &str = "/listeners?format=json";
+
+const CONNECTIONS: &str = ".downstream_cx_active";
+const NOT_YET: &str = ".downstream_pre_cx_active";
+
+/// What [`LISTENERS`] brings.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Listeners {
+    #[serde(default)]
+    listener_statuses: Vec<Listener>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listener {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    local_address: Address,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Address {
+    socket_address: Option<SocketAddress>,
+    pipe: Option<Pipe>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SocketAddress {
+    address: String,
+    #[serde(default)]
+    port_value: u16,
+}
+
+#[derive(Debug, Deserialize)]
+struct Pipe {
+    path: String,
+}
+
+impl Listener {
+    /// What its statistics are called when it has no prefix of its own.
+    fn stat_name(&self) -> String {
+        let address = match &self.local_address {
+            Address {
+                socket_address: Some(socket),
+                ..
+            } if socket.address.contains(':') => {
+                format!("[{}]:{}", socket.address, socket.port_value)
+            }
+            Address {
+                socket_address: Some(socket),
+                ..
+            } => format!("{}:{}", socket.address, socket.port_value),
+            Address {
+                pipe: Some(pipe), ..
+            } => pipe.path.clone(),
+            _ => self.name.clone(),
+        };
+        address.replace(':', "_")
+    }
+}
+
+/// The connections in `stats`, without those to the admin interface and to the listeners that the
+/// dataplane adds for metrics and readiness.
+///
+/// Nothing when there are fewer statistics than listeners: whoever runs Envoy may leave some out,
+/// and what is not there cannot be taken for zero.
+pub(super) fn count(listeners: &Listeners, stats: &str) -> Option<u64> {
+    let statuses = &listeners.listener_statuses;
+    let expected: BTreeSet<String> = statuses.iter().map(Listener::stat_name).collect();
+    let own: BTreeSet<String> = statuses
+        .iter()
+        .filter(|listener| is_own(&listener.name))
+        .map(Listener::stat_name)
+        .collect();
+    let (mut seen, mut active) = (BTreeSet::new(), 0_u64);
+    for (name, value) in stats.lines().filter_map(|line| line.rsplit_once(": ")) {
+        let Some(name) = name.strip_prefix("listener.") else {
+            continue;
+        };
+        let of = match name.strip_suffix(CONNECTIONS) {
+            Some(of) => of,
+            None => name.strip_suffix(NOT_YET)?,
+        };
+        if of == "admin" || is_part(of) {
+            continue;
+        }
+        seen.insert(of);
+        if !own.contains(of) {
+            active = active.saturating_add(value.trim().parse().ok()?);
+        }
+    }
+    (seen.len() >= expected.len()).then_some(active)
+}
+
+/// Whether the line is one worker's share of a listener.
+fn is_part(of: &str) -> bool {
+    let last = of.rsplit('.').next().unwrap_or_default();
+    let number = last.strip_prefix("worker_").unwrap_or_default();
+    last == "main_thread"
+        || (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUSES: &str = r#"{"listener_statuses":[
+        {"name":"public_listener:10.0.0.1:20000",
+         "local_address":{"socket_address":{"address":"10.0.0.1","port_value":20000}}},
+        {"name":"api:127.0.0.1:9191",
+         "local_address":{"socket_address":{"address":"127.0.0.1","port_value":9191}}},
+        {"name":"db","local_address":{"pipe":{"path":"/run/db:1.sock"}}},
+        {"name":"envoy_ready_listener",
+         "local_address":{"socket_address":{"address":"::1","port_value":19003}}}]}"#;
+
+    const STATS: &str = "\
+listener.10.0.0.1_20000.downstream_cx_active: 2
+listener.10.0.0.1_20000.downstream_pre_cx_active: 1
+listener.10.0.0.1_20000.worker_0.downstream_cx_active: 2
+listener.10.0.0.1_20000.worker_11.downstream_cx_active: 0
+listener./run/db_1.sock.downstream_cx_active: 4
+listener.127.0.0.1_9191.downstream_cx_active: 0
+listener.[__1]_19003.downstream_cx_active: 8
+listener.[__1]_19003.downstream_pre_cx_active: 8
+listener.admin.downstream_cx_active: 16
+listener.admin.main_thread.downstream_cx_active: 16
+";
+
+    fn counted(listeners: &str, stats: &str) -> Option<u64> {
+        count(&serde_json::from_str(listeners).unwrap(), stats)
+    }
+
+    #[test]
+    fn only_what_clients_of_the_mesh_have_open_counts() {
+        assert_eq!(counted(STATUSES, STATS), Some(2 + 1 + 4));
+        assert_eq!(counted("{}", ""), Some(0), "no listener, no connection");
+        // One that drains is no longer listed, and still has its connections.
+        assert_eq!(
+            counted("{}", "listener.x.downstream_cx_active: 3\n"),
+            Some(3)
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_taken_for_zero() {
+        for left_out in ["listener.10.0.0.1_20000.", "listener.[__1]", "listener."] {
+            let stats: String = STATS
+                .lines()
+                .filter(|line| !line.starts_with(left_out))
+                .flat_map(|line| [line, "\n"])
+                .collect();
+            assert_eq!(counted(STATUSES, &stats), None, "{left_out}");
+        }
+        for line in [
+            "listener.x.downstream_cx_active: many\n",
+            "listener.x.downstream_cx_active_or_so: 1\n",
+        ] {
+            assert_eq!(counted("{}", line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_listener_with_a_prefix_of_its_own_counts() {
+        let listeners = r#"{"listener_statuses":[{"name":"x","local_address":
+            {"socket_address":{"address":"127.0.0.1","port_value":1}}}]}"#;
+        let stats = "listener.worker_.downstream_cx_active: 5\n";
+        assert_eq!(counted(listeners, stats), Some(5));
+    }
+}

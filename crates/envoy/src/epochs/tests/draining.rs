@@ -1,0 +1,86 @@
+//! When the drain of a stop ends, on a paused clock.
+
+use super::*;
+
+/// When the stop is asked for, and how long it may take.
+const ASKED: Duration = Duration::from_secs(20);
+const GRACE: Duration = Duration::from_secs(30);
+
+/// How long after the wish to stop Envoy is told to quit, when its last connection ends `connected`
+/// after that wish, and what the world saw.
+async fn quits(policy: Policy, connected: Option<Duration>) -> (Duration, Vec<String>) {
+    let (mut fake, record) = fake();
+    fake.connected = connected.map(|connected| ASKED + connected);
+    let options = Options {
+        policy,
+        ..options()
+    };
+    let ended = supervise(fake, (1, None), options, async |handle| {
+        sleep(ASKED).await;
+        handle.stop();
+    })
+    .await;
+    assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
+    let quit = Duration::from_millis(u64::try_from(record.times("quit")[0]).unwrap());
+    (quit - ASKED, record.all())
+}
+
+fn drain() -> Policy {
+    Policy {
+        drain: true,
+        grace: GRACE,
+        ..Policy::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_with_the_last_connection_between_its_minimum_and_the_grace_period() {
+    assert_eq!(Policy::default().min_drain, 5 * SECOND);
+    for (connected, expected) in [
+        (Some(Duration::ZERO), 5 * SECOND),
+        (Some(2 * SECOND), 5 * SECOND),
+        (Some(12 * SECOND), 12 * SECOND),
+        (Some(29 * SECOND), 29 * SECOND),
+        (Some(40 * SECOND), GRACE),
+        (None, GRACE),
+    ] {
+        let (quit, seen) = quits(drain(), connected).await;
+        assert_eq!(quit, expected, "the last connection ends {connected:?}");
+        let mut expected = vec!["start 0 1", "serves 0", "drain", "idle?", "quit"];
+        expected.extend(["term 100", "clean 0"]);
+        assert_eq!(seen, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_is_the_policy_s() {
+    let policy = Policy {
+        min_drain: Duration::ZERO,
+        ..drain()
+    };
+    let (quit, _) = quits(policy, Some(Duration::ZERO)).await;
+    assert_eq!(quit, Duration::ZERO);
+    let policy = Policy {
+        min_drain: 8 * SECOND,
+        ..drain()
+    };
+    let (quit, _) = quits(policy, Some(6 * SECOND)).await;
+    assert_eq!(quit, 8 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_drain_or_time_for_its_minimum_nobody_looks_at_connections() {
+    let no_drain = Policy {
+        drain: false,
+        ..drain()
+    };
+    let short = Policy {
+        grace: 3 * SECOND,
+        ..drain()
+    };
+    for (policy, expected) in [(no_drain, GRACE), (short, 3 * SECOND)] {
+        let (quit, seen) = quits(policy, Some(Duration::ZERO)).await;
+        assert_eq!(quit, expected);
+        assert!(!seen.contains(&"idle?".to_owned()), "{seen:?}");
+    }
+}
