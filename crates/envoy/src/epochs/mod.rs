@@ -5,6 +5,7 @@
 //! clock or a process; the driver performs the actions against a [`Host`] and feeds back what
 //! happens. Nothing here reads settings or speaks to a server.
 
+mod connections;
 mod detached;
 mod drive;
 mod envoys;
@@ -23,6 +24,7 @@ mod version;
 #[cfg(test)]
 mod tests;
 
+pub use connections::{Connections, connections};
 pub use detached::{DetachedProcess, Envoy};
 pub use drive::run;
 pub use envoys::{EnvoyConfig, EnvoyHost};

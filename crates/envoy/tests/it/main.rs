@@ -5,6 +5,8 @@ mod adoption;
 #[cfg(test)]
 mod bootstrap;
 #[cfg(test)]
+mod connections;
+#[cfg(test)]
 mod drain;
 #[cfg(test)]
 mod epochs;

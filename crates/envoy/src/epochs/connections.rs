@@ -1,0 +1,314 @@
+//! How many connections a process has from clients, as the kernel sees it. Envoy's admin interface
+//! belongs to the newest epoch, so that those of a parent which drains cannot be asked for there.
+//! Reads files of the kernel and touches no process.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Most sockets of one process that are looked at: what a process may have open by default at most.
+const SOCKETS_LIMIT: usize = 1 << 20;
+/// Longest line of the kernel's table that is taken, in bytes; real ones have about 150.
+const LINE_LIMIT: u64 = 1024;
+
+/// States of a connection in the kernel's table.
+const ESTABLISHED: u8 = 0x01;
+const LISTEN: u8 = 0x0A;
+
+/// The connections that clients have to a process, by the port that they came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Connections {
+    by_port: BTreeMap<u16, u64>,
+}
+
+impl Connections {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.by_port.values().sum()
+    }
+
+    /// Those to one port.
+    pub fn at(&self, port: u16) -> u64 {
+        self.by_port.get(&port).copied().unwrap_or_default()
+    }
+
+    /// All but those to these ports, such as that of an admin interface.
+    pub fn without(&self, ports: &[u16]) -> u64 {
+        let counted = self
+            .by_port
+            .iter()
+            .filter(|(port, _)| !ports.contains(port));
+        counted.map(|(_, count)| count).sum()
+    }
+}
+
+/// The established TCP connections of the process `pid` to ports on which somebody in its network
+/// namespace listens, whether that is this process or one that took the port over from it. They
+/// include connections to an admin interface, see [`Connections::without`]. Connections that were
+/// redirected to the process without a change of their address (TPROXY) are not among them.
+///
+/// The kernel's table is not read at one moment: connections that begin or end meanwhile may be
+/// missing. The number of a process may belong to another one by now, see [`super::Identity`].
+///
+/// Blocks for as long as the kernel needs to write the table of the whole network namespace, some
+/// milliseconds for thousands of connections, so call it where blocking is allowed. It needs 8 bytes
+/// for each open socket of the process.
+///
+/// # Errors
+/// When there is no such process, or it must not be looked at: it belongs to another user, or its
+/// program file has capabilities. The count is unknown then.
+pub fn connections(pid: u32) -> io::Result<Connections> {
+    count(&Path::new("/proc").join(pid.to_string()))
+}
+
+fn count(process: &Path) -> io::Result<Connections> {
+    let sockets = sockets(&process.join("fd"))?;
+    let tables = [("tcp", true), ("tcp6", false)];
+    let mut listening = Ports::new();
+    for (table, required) in tables {
+        rows(&process.join("net").join(table), required, |row| {
+            if row.state == LISTEN {
+                listening.insert(row.port);
+            }
+        })?;
+    }
+    let mut found = Connections::default();
+    for (table, required) in tables {
+        rows(&process.join("net").join(table), required, |row| {
+            // The kernel gives a connection that goes out no port that somebody is bound to.
+            if row.state == ESTABLISHED
+                && listening.contains(row.port)
+                && sockets.binary_search(&row.inode).is_ok()
+            {
+                *found.by_port.entry(row.port).or_default() += 1;
+            }
+        })?;
+    }
+    Ok(found)
+}
+
+/// The numbers of the sockets that a process has open, in order.
+fn sockets(folder: &Path) -> io::Result<Vec<u64>> {
+    let mut sockets = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let target = match fs::read_link(entry?.path()) {
+            Ok(target) => target,
+            // Closed in between.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let number: Option<u64> = target
+            .to_str()
+            .and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'))
+            .and_then(|number| number.parse().ok());
+        sockets.extend(number);
+        if sockets.len() > SOCKETS_LIMIT {
+            return Err(io::Error::other(format!(
+                "more than {SOCKETS_LIMIT} sockets are open"
+            )));
+        }
+    }
+    sockets.sort_unstable();
+    Ok(sockets)
+}
+
+/// A set of ports with a fixed size.
+struct Ports(Vec<u64>);
+
+impl Ports {
+    fn new() -> Self {
+        Self(vec![0; (usize::from(u16::MAX) + 1) / 64])
+    }
+
+    fn insert(&mut self, port: u16) {
+        self.0[usize::from(port) / 64] |= 1 << (port % 64);
+    }
+
+    fn contains(&self, port: u16) -> bool {
+        self.0[usize::from(port) / 64] & (1 << (port % 64)) != 0
+    }
+}
+
+/// A line of the kernel's table.
+struct Row {
+    port: u16,
+    state: u8,
+    inode: u64,
+}
+
+impl Row {
+    /// Number, own address, the other's address, state; the socket's number is the tenth.
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace();
+        let port = fields.nth(1)?.rsplit_once(':')?.1;
+        let state = fields.nth(1)?;
+        Some(Self {
+            port: u16::from_str_radix(port, 16).ok()?,
+            state: u8::from_str_radix(state, 16).ok()?,
+            inode: fields.nth(5)?.parse().ok()?,
+        })
+    }
+}
+
+/// Goes through a table, line by line. Without IPv6 the kernel has no table for it.
+fn rows(path: &Path, required: bool, mut each: impl FnMut(Row)) -> io::Result<()> {
+    let file = match File::open(path) {
+        Err(error) if !required && error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let mut table = BufReader::new(file);
+    let (mut line, mut heading) = (Vec::new(), true);
+    loop {
+        line.clear();
+        let limited = &mut (&mut table).take(LINE_LIMIT);
+        if limited.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if std::mem::take(&mut heading) {
+            continue;
+        }
+        let row = std::str::from_utf8(&line).ok().and_then(Row::parse);
+        each(row.ok_or_else(|| {
+            let reason = format!("{}: unknown layout", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, reason)
+        })?);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn own() -> Connections {
+        connections(std::process::id()).unwrap()
+    }
+
+    fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn connections_that_came_in_are_counted_until_they_close() {
+        let (one, other) = (
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+        );
+        let (first, second) = (
+            one.local_addr().unwrap().port(),
+            other.local_addr().unwrap().port(),
+        );
+        assert_eq!((own().at(first), own().at(second)), (0, 0));
+        let (client, server) = pair(&one);
+        let _more = [pair(&one), pair(&other)];
+        assert_eq!((own().at(first), own().at(second)), (2, 1));
+        // The other ends of them are this process's as well, and did not come in.
+        assert_eq!(own().at(client.local_addr().unwrap().port()), 0);
+        drop((client, server));
+        assert_eq!(own().at(first), 1);
+    }
+
+    #[test]
+    fn ipv4_clients_of_an_ipv6_listener_count() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else {
+            return;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let _clients = [
+            TcpStream::connect(("127.0.0.1", port)).unwrap(),
+            TcpStream::connect(("::1", port)).unwrap(),
+        ];
+        let _servers = [listener.accept().unwrap(), listener.accept().unwrap()];
+        assert_eq!(own().at(port), 2);
+    }
+
+    #[test]
+    fn a_connection_of_another_process_is_its_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _held = pair(&listener);
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let theirs = connections(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(theirs.unwrap().total(), 0);
+        assert_eq!(own().at(port), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_an_error() {
+        let gone = connections(u32::MAX).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        if !super::super::identity::is_root() {
+            let foreign = connections(1).unwrap_err();
+            assert_eq!(foreign.kind(), io::ErrorKind::PermissionDenied);
+        }
+    }
+
+    const HEADING: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+
+    /// A row as the kernel writes it.
+    fn row(address: &str, port: u16, state: u8, inode: u64) -> String {
+        format!(
+            "   0: {address}:{port:04X} {address}:C350 {state:02X} 00000000:00000000 \
+             00:00000000 00000000  1000        0 {inode} 1 00000000d3934b41 100 0 0 10 0\n"
+        )
+    }
+
+    fn process(tcp: &str, tcp6: Option<&str>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["fd", "net"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let targets = ["/dev/null", "socket:[7]", "pipe:[8]", "socket:[9]"];
+        for (number, target) in targets.iter().enumerate() {
+            symlink(target, folder.path().join("fd").join(number.to_string())).unwrap();
+        }
+        fs::write(folder.path().join("net/tcp"), tcp).unwrap();
+        if let Some(tcp6) = tcp6 {
+            fs::write(folder.path().join("net/tcp6"), tcp6).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn only_established_connections_of_the_process_to_listening_ports_count() {
+        let (v4, v6) = ("0100007F", "0000000000000000FFFF00000100007F");
+        let tcp = [
+            HEADING,
+            &row(v4, 80, LISTEN, 1),
+            &row(v4, 80, ESTABLISHED, 7),
+            &row(v4, 80, ESTABLISHED, 8),
+            &row(v4, 80, 0x08, 9),
+            &row(v4, 81, ESTABLISHED, 9),
+            &row(v4, 65535, ESTABLISHED, 9),
+        ];
+        let tcp6 = [HEADING, &row(v6, 65535, LISTEN, 2), &row(v6, 80, 1, 9)];
+        let both = process(&tcp.concat(), Some(&tcp6.concat()));
+        let found = count(both.path()).unwrap();
+        assert_eq!(found.by_port, BTreeMap::from([(80, 2), (65535, 1)]));
+        assert_eq!((found.total(), found.without(&[80, 19000])), (3, 1));
+        let without_ipv6 = process(&tcp.concat(), None);
+        assert_eq!(count(without_ipv6.path()).unwrap().total(), 1);
+    }
+
+    #[test]
+    fn a_table_that_looks_different_is_an_error() {
+        let long = "x".repeat(5_000);
+        for line in ["nonsense\n", &long, "\n"] {
+            let process = process(&format!("{HEADING}{line}"), None);
+            let error = count(process.path()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{line:.20}");
+        }
+        let process = process(HEADING, None);
+        fs::remove_file(process.path().join("net/tcp")).unwrap();
+        assert!(count(process.path()).is_err());
+    }
+}
