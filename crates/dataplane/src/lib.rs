@@ -1,5 +1,6 @@
 //! The sidecar: configuration, session, bootstrap, Envoy, xDS relay, lifecycle, metrics.
 
+mod ask;
 pub mod bootstrap;
 pub mod dns;
 pub mod lifecycle;
@@ -8,6 +9,7 @@ mod reaper;
 pub mod relay;
 pub mod restart;
 pub mod run;
+pub mod running;
 pub mod settings;
 pub mod signals;
 pub mod status;

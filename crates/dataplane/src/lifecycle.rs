@@ -117,7 +117,7 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
 }
 
 /// A path that ends with a slash stands for everything below it.
-fn matches(pattern: &str, path: &str) -> bool {
+pub(crate) fn matches(pattern: &str, path: &str) -> bool {
     path == pattern || (pattern.ends_with('/') && path.starts_with(pattern))
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
+use legate_dataplane::running::{self, ASK_TIMEOUT};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
 use legate_dataplane::signals;
 use legate_runtime::Scope;
@@ -42,6 +43,19 @@ fn main() -> ExitCode {
                 Err(error) => err(&error.to_string()),
             }
             ExitCode::FAILURE
+        }
+        Ok(Invocation::Status { addresses, json }) => {
+            match running::status(&addresses, ASK_TIMEOUT) {
+                Ok(status) => {
+                    let page = if json { status.json() } else { status.text() };
+                    out(page.trim_end());
+                    match status.is_ready() {
+                        true => ExitCode::SUCCESS,
+                        false => ExitCode::FAILURE,
+                    }
+                }
+                Err(error) => nobody(&error.to_string()),
+            }
         }
         Ok(Invocation::Run { settings, warnings }) => match run(*settings, &warnings, started) {
             Ok(()) => ExitCode::SUCCESS,
@@ -100,6 +114,12 @@ fn fatal(message: &str) -> ExitCode {
         .unwrap_or_default();
     err(&format!("{now} {message}"));
     ExitCode::FAILURE
+}
+
+/// Nobody is there to ask, which is another thing than an answer that is not good.
+fn nobody(message: &str) -> ExitCode {
+    err(message);
+    ExitCode::from(2)
 }
 
 /// A closed pipe on the other side is no reason to fail.

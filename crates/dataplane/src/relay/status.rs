@@ -94,7 +94,7 @@ pub struct RejectionStatus {
 pub(super) const SHOWN_NAMES: usize = 10;
 
 /// What people call a type.
-pub(super) fn label(url: &str) -> &str {
+pub(crate) fn label(url: &str) -> &str {
     match url {
         type_url::CLUSTER => "clusters",
         type_url::ENDPOINT => "endpoints",

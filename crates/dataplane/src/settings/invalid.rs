@@ -109,4 +109,14 @@ pub enum Invalid {
     /// Both lifecycle paths are the same.
     #[error("-graceful-shutdown-path and -graceful-startup-path are both {0:?}: they must differ")]
     SamePaths(String),
+    /// What is asked of a running dataplane would stop it instead.
+    #[error(
+        "not asking {path} of the running dataplane: with -graceful-shutdown-path {stop:?} that would stop it"
+    )]
+    WouldStop {
+        /// The path to ask.
+        path: String,
+        /// The path of the graceful stop.
+        stop: String,
+    },
 }

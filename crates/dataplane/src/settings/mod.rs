@@ -3,7 +3,8 @@
 //! acts on a setting.
 //!
 //! The order of events is that of the original: environment, flags, `-version` and
-//! `-check-proxy-health`, files with ids, log level and name of the file, the file, checks.
+//! `-check-proxy-health`, files with ids, log level and name of the file, the file, checks. What is
+//! asked of a running dataplane comes after the probe and needs the file besides.
 //! Deliberate differences from the original:
 //!
 //! - An unknown `-mode`, an unknown key or log level in the file, half a client certificate, a
@@ -48,6 +49,8 @@ pub use usage::usage;
 use table::Item;
 use values::{Source, Value, Values};
 
+use crate::{lifecycle, running};
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
@@ -55,6 +58,13 @@ pub enum Invocation {
     Version,
     /// Ask Envoy whether it is ready, at the first of these addresses that answers.
     CheckHealth(Vec<SocketAddr>),
+    /// Ask the running dataplane for its status.
+    Status {
+        /// Where it may answer; the first that does counts.
+        addresses: Vec<SocketAddr>,
+        /// Print the document instead of text for people.
+        json: bool,
+    },
     /// Run with these settings.
     Run {
         /// The settings.
@@ -109,13 +119,16 @@ pub fn load(
     if values.bool(Item::CheckProxyHealth) {
         return Ok(Invocation::CheckHealth(health_addresses(&values)?));
     }
+    if values.bool(Item::Status) {
+        // The variable is about the log of the process that runs here, too.
+        let json = values.source(Item::LogJson) == Source::Flag && values.bool(Item::LogJson);
+        read_file(&mut values)?;
+        let addresses = lifecycle_addresses(&values, running::STATUS_PATH)?;
+        return Ok(Invocation::Status { addresses, json });
+    }
     read_ids(&mut values)?;
     resolve::check_level(&values)?;
-    if let Some(path) = values.some_text(Item::ConfigFile).map(PathBuf::from) {
-        if !path.as_os_str().as_encoded_bytes().ends_with(b".json") {
-            return Err(FileError::Suffix.into());
-        }
-        values.merge(file::load(&path)?);
+    if read_file(&mut values)? {
         read_ids(&mut values)?;
     }
     let resolved = resolve::resolve(&values, line.rest, environment)?;
@@ -123,6 +136,18 @@ pub fn load(
         settings: Box::new(resolved.settings),
         warnings: resolved.warnings,
     })
+}
+
+/// Adds what the configuration file says, when there is one.
+fn read_file(values: &mut Values) -> Result<bool, FileError> {
+    let Some(path) = values.some_text(Item::ConfigFile).map(PathBuf::from) else {
+        return Ok(false);
+    };
+    if !path.as_os_str().as_encoded_bytes().ends_with(b".json") {
+        return Err(FileError::Suffix);
+    }
+    values.merge(file::load(&path)?);
+    Ok(true)
 }
 
 /// Puts the content of id files in place of ids that came from a weaker source. What was read
@@ -154,15 +179,41 @@ fn read_id(file: &Path) -> std::io::Result<String> {
 /// that the probe stays quick and needs no mounted file.
 fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
     let address = resolve::socket(values, Item::AdminBindAddress, Item::AdminBindPort)?;
+    Ok(
+        if values.source(Item::AdminBindAddress) == Source::Default {
+            let port = address.port();
+            vec![
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
+                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port),
+            ]
+        } else {
+            on_host(address)
+        },
+    )
+}
+
+/// Where the dataplane that runs with these settings answers what is asked at `path`.
+fn lifecycle_addresses(values: &Values, path: &str) -> Result<Vec<SocketAddr>, Invalid> {
+    let stop = values.text(Item::GracefulShutdownPath);
+    if lifecycle::matches(stop, path) {
+        return Err(Invalid::WouldStop {
+            path: path.to_owned(),
+            stop: stop.to_owned(),
+        });
+    }
+    Ok(on_host(resolve::lifecycle_bind(values)?))
+}
+
+/// Where to reach, on this host, what listens there.
+fn on_host(address: SocketAddr) -> Vec<SocketAddr> {
     let loopback = |ip: IpAddr| SocketAddr::new(ip, address.port());
     let (v4, v6) = (
         loopback(Ipv4Addr::LOCALHOST.into()),
         loopback(Ipv6Addr::LOCALHOST.into()),
     );
-    Ok(match address.ip() {
-        _ if values.source(Item::AdminBindAddress) == Source::Default => vec![v4, v6],
+    match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => vec![v4],
         IpAddr::V6(ip) if ip.is_unspecified() => vec![v6, v4],
         _ => vec![address],
-    })
+    }
 }

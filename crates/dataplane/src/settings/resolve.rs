@@ -363,16 +363,8 @@ fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     if shutdown_path == startup_path {
         return Err(Invalid::SamePaths(shutdown_path));
     }
-    let ip = match values.text(Item::GracefulAddr) {
-        // What binds today keeps binding; other names would need a resolver at start.
-        "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
-        _ => address(values, Item::GracefulAddr)?,
-    };
     Ok(Lifecycle {
-        bind: SocketAddr::new(
-            ip,
-            port_or(values, Item::GracefulPort, DEFAULT_GRACEFUL_PORT)?,
-        ),
+        bind: lifecycle_bind(values)?,
         shutdown_path,
         startup_path,
         startup_grace: seconds(values, Item::StartupGracePeriod)?,
@@ -380,6 +372,17 @@ fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
         drain_listeners: values.bool(Item::ShutdownDrainListeners),
         dump_envoy_config: values.bool(Item::DumpEnvoyConfigOnExit),
     })
+}
+
+/// Where the lifecycle server listens.
+pub(super) fn lifecycle_bind(values: &Values) -> Result<SocketAddr, Invalid> {
+    let ip = match values.text(Item::GracefulAddr) {
+        // What binds today keeps binding; other names would need a resolver at start.
+        "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
+        _ => address(values, Item::GracefulAddr)?,
+    };
+    let port = port_or(values, Item::GracefulPort, DEFAULT_GRACEFUL_PORT)?;
+    Ok(SocketAddr::new(ip, port))
 }
 
 /// The file to read an id from: a path replaces an id of a weaker source, an id beside it stays.

@@ -85,6 +85,10 @@ settings! {
         flag: "check-proxy-health",
         doc: "Ask Envoy whether it is ready; exit with 0 if it is and 1 if not"
     }
+    Status: Bool {
+        flag: "status",
+        doc: "Print what the dataplane that runs at -graceful-addr and -graceful-port tells of itself; exit with 0 if it is ready, 1 if not and 2 if none answers; with -log-json print its status document"
+    }
     ConfigFile: Text {
         flag: "config-file",
         doc: "A JSON file of settings; its name ends in .json"

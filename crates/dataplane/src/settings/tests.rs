@@ -530,6 +530,48 @@ fn version_and_health_need_nothing_else() {
 }
 
 #[test]
+fn a_running_dataplane_is_asked_where_it_listens() {
+    let asked = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let arguments = [&["-status"], arguments].concat();
+        match invoke(&arguments, variables).unwrap() {
+            Invocation::Status { addresses, json } => {
+                let addresses = addresses.iter().map(ToString::to_string);
+                (addresses.collect::<Vec<_>>().join(" "), json)
+            }
+            other => panic!("no question: {other:?}"),
+        }
+    };
+    let at = |arguments: &[&str]| asked(arguments, &[]).0;
+    assert_eq!(at(&[]), "127.0.0.1:20300");
+    assert_eq!(at(&["-graceful-port=0"]), "127.0.0.1:20300");
+    assert_eq!(at(&["-graceful-addr=localhost"]), "127.0.0.1:20300");
+    assert_eq!(at(&["-graceful-addr=10.0.0.9"]), "10.0.0.9:20300");
+    assert_eq!(at(&["-graceful-addr=0.0.0.0"]), "127.0.0.1:20300");
+    assert_eq!(at(&["-graceful-addr=[::]"]), "[::1]:20300 127.0.0.1:20300");
+    let (_folder, path) = config_file(&json!({
+        "envoy": { "gracefulAddr": "127.0.0.2", "gracefulPort": 20600 },
+        // Only what runs with them needs these to make sense.
+        "logging": { "logLevel": "loud" }, "proxy": { "idPath": "/no/such/file" },
+    }));
+    let file = format!("-config-file={path}");
+    assert_eq!(at(&[&file]), "127.0.0.2:20600");
+    let variables = [("DP_GRACEFUL_PORT", "20601"), ("DP_LOG_JSON", "true")];
+    let (addresses, json) = asked(&[&file], &variables);
+    assert_eq!(addresses, "127.0.0.2:20601");
+    assert!(!json, "the variable is about the log");
+    assert!(asked(&["-log-json"], &[]).1);
+
+    for stop in ["/status", "/", "/status/"] {
+        let path = format!("-graceful-shutdown-path={stop}");
+        let answer = invoke(&["-status", &path], &[]);
+        match stop {
+            "/status/" => assert!(answer.is_ok(), "that is another path"),
+            _ => assert!(answer.unwrap_err().contains("would stop it"), "{stop}"),
+        }
+    }
+}
+
+#[test]
 fn the_environment_hides_values() {
     let environment = Environment::new([("TOKEN".into(), "hush".into())]);
     assert_eq!(environment.get("TOKEN"), Some("hush"));

@@ -15,6 +15,8 @@ mod relay_limits;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod running;
+#[cfg(test)]
 mod settings;
 #[cfg(test)]
 mod signals;

@@ -83,7 +83,8 @@ const ORIGINAL: [Row; 64] = [
 
 /// What this dataplane takes beyond that.
 #[rustfmt::skip]
-const OWN: [Row; 4] = [
+const OWN: [Row; 5] = [
+    ("status", 'b', "false", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
     ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
@@ -173,7 +174,7 @@ fn trial(
 
 /// `None` for what has no variable and no key, and decides what happens before there are settings.
 fn trial_of(flag: &str) -> Option<Trial> {
-    if ["version", "check-proxy-health", "config-file"].contains(&flag) {
+    if ["version", "check-proxy-health", "status", "config-file"].contains(&flag) {
         return None;
     }
     let found = servers(flag)

@@ -1,0 +1,153 @@
+//! What the command line asks of a dataplane that is already running, at its lifecycle server.
+//!
+//! It needs no runtime and no setting but the server's address, and works with dataplanes that
+//! are older or newer than this program.
+
+mod page;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+// Not paused here; the type is the one whose use the workspace allows.
+use tokio::time::Instant;
+
+use crate::ask::{Question, Reply, ask};
+
+/// How long a question may take, all addresses together.
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the status document is.
+pub(crate) const STATUS_PATH: &str = "/status";
+
+/// Largest status document that is read, in bytes: it grows with the rejections of Envoy.
+const DOCUMENT_LIMIT: usize = 4 * 1024 * 1024;
+
+/// Nobody answered who could know.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody answers.
+    #[error(
+        "no dataplane answers at http://{address}{path}: {source}; if one runs, give the \
+         -graceful-addr, -graceful-port or -config-file that it was started with"
+    )]
+    Nobody {
+        /// Where it was asked.
+        address: SocketAddr,
+        /// What it was asked.
+        path: &'static str,
+        /// What came instead of an answer.
+        source: io::Error,
+    },
+    /// Somebody else answers.
+    #[error(
+        "what answers at http://{address}{path} is no dataplane ({reason}): check -graceful-addr, \
+         -graceful-port and -config-file"
+    )]
+    Stranger {
+        /// Where it was asked.
+        address: SocketAddr,
+        /// What it was asked.
+        path: &'static str,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+}
+
+/// What a running dataplane tells of itself.
+#[derive(Debug)]
+pub struct Status(Value);
+
+/// Asks for the status at the first of `addresses` where someone answers.
+///
+/// # Errors
+/// When nobody answers in time, or with something else than a status document.
+pub fn status(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, AskError> {
+    let question = Question {
+        method: "GET",
+        path: STATUS_PATH,
+    };
+    let answer = first_answer(addresses, question, timeout)?;
+    let address = answer.address;
+    let stranger = |reason| AskError::Stranger {
+        address,
+        path: STATUS_PATH,
+        reason,
+    };
+    if answer.status != 200 {
+        return Err(stranger(format!("HTTP status {}", answer.status)));
+    }
+    match serde_json::from_slice(&answer.body) {
+        Ok(document @ Value::Object(_)) => Ok(Status(document)),
+        Ok(_) => Err(stranger("its status is no object".to_owned())),
+        Err(error) => Err(stranger(format!("its status is no JSON: {error}"))),
+    }
+}
+
+impl Status {
+    /// Whether it is ready. A document that does not say so is one of a dataplane that is not.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0["ready"] == Value::Bool(true)
+    }
+
+    /// Text for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        page::text(&self.0)
+    }
+
+    /// The document, with line breaks.
+    #[must_use]
+    pub fn json(&self) -> String {
+        format!("{:#}", self.0)
+    }
+}
+
+struct Answer {
+    address: SocketAddr,
+    status: u16,
+    body: Vec<u8>,
+}
+
+fn first_answer(
+    addresses: &[SocketAddr],
+    question: Question,
+    timeout: Duration,
+) -> Result<Answer, AskError> {
+    let deadline = Instant::now() + timeout;
+    let mut first = None;
+    for &address in addresses {
+        let answer = ask(address, question, deadline).and_then(|reply: Reply| {
+            Ok(Answer {
+                address,
+                status: reply.status,
+                body: reply.body(DOCUMENT_LIMIT)?,
+            })
+        });
+        match answer {
+            Ok(answer) => return Ok(answer),
+            Err(source) => drop(first.get_or_insert((address, source))),
+        }
+    }
+    let nowhere = || {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        (address, io::Error::other("no address to ask"))
+    };
+    let (address, source) = first.unwrap_or_else(nowhere);
+    let path = question.path;
+    Err(match source.kind() {
+        // It did answer.
+        io::ErrorKind::InvalidData => AskError::Stranger {
+            address,
+            path,
+            reason: source.to_string(),
+        },
+        _ => AskError::Nobody {
+            address,
+            path,
+            source,
+        },
+    })
+}

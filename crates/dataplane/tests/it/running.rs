@@ -1,0 +1,200 @@
+//! What the binary asks of a dataplane that is running: real ones, and servers that pretend.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use legate_runtime::Scope;
+use legate_testkit::fake_server::FakeServer;
+use legate_testkit::network::free_port;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::envoy_side::PATIENCE;
+
+/// How often to look for what has no event to wait for.
+const POLL: Duration = Duration::from_millis(20);
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_legate-dataplane"));
+    command.env_clear().kill_on_drop(true);
+    command
+}
+
+async fn dataplane(arguments: &[&str]) -> Output {
+    let output = binary().args(arguments).output();
+    timeout(PATIENCE, output).await.expect("it ends").unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A dataplane that runs, and the flag that says where it is asked.
+struct Running {
+    _child: Child,
+    port: String,
+    _folder: TempDir,
+}
+
+impl Running {
+    fn start(server: SocketAddr, more: &[&str]) -> Running {
+        let folder = tempfile::tempdir().unwrap();
+        let envoy = folder.path().join("envoy");
+        fs::write(&envoy, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        fs::set_permissions(&envoy, fs::Permissions::from_mode(0o755)).unwrap();
+        let port = format!("-graceful-port={}", free_port());
+        let child = binary()
+            .arg(format!("-addresses={}", server.ip()))
+            .arg(format!("-grpc-port={}", server.port()))
+            .args(["-tls-disabled", "-server-watch-disabled", "-proxy-id=web"])
+            .arg(format!("-envoy-executable-path={}", envoy.display()))
+            .arg(format!("-envoy-admin-bind-port={}", free_port()))
+            .arg(&port)
+            .args(more)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Running {
+            _child: child,
+            port,
+            _folder: folder,
+        }
+    }
+
+    /// Asks until the text holds `words`.
+    async fn status(&self, words: &str) -> Output {
+        let mut last = None;
+        let asked = async {
+            loop {
+                let output = dataplane(&["-status", &self.port]).await;
+                if stdout(&output).contains(words) {
+                    return output;
+                }
+                last = Some(output);
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        let found = timeout(PATIENCE, asked).await;
+        found.unwrap_or_else(|_| panic!("no {words:?}: {last:?}"))
+    }
+}
+
+#[tokio::test]
+async fn a_dataplane_that_is_ready_says_so() {
+    let server = FakeServer::plaintext().await;
+    let running = Running::start(
+        server.address(),
+        &["-mode=dns-proxy", "-consul-dns-bind-port=0"],
+    );
+    let output = running.status("is ready").await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains(&server.address().to_string()), "{text}");
+    assert!(!text.contains("\nenvoy\n"), "there is none: {text}");
+
+    let output = dataplane(&["-status", "-log-json", &running.port]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["ready"], true);
+    assert!(stdout(&output).lines().count() > 10, "it is for people");
+}
+
+#[tokio::test]
+async fn a_dataplane_that_is_not_ready_says_why() {
+    let server = FakeServer::plaintext().await;
+    let running = Running::start(server.address(), &[]);
+    let output = running.status("does not answer that it is live").await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = stdout(&output);
+    for words in ["is NOT READY", "\nenvoy\n", "\nrelay\n", "  id  web\n"] {
+        assert!(text.contains(words), "{words:?}: {text}");
+    }
+    assert_eq!(stderr(&output), "");
+}
+
+/// A server that answers one question so.
+struct Pretender {
+    /// The flag that leads to it.
+    port: String,
+    question: oneshot::Receiver<String>,
+    _scope: Scope,
+}
+
+impl Pretender {
+    async fn start(answer: &'static str) -> Pretender {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (asked, question) = oneshot::channel();
+        let scope = Scope::new("pretender");
+        scope.spawn("answer", async move {
+            let (mut stream, _) = listener.accept().await?;
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert!(stream.read_buf(&mut request).await? > 0);
+            }
+            stream.write_all(answer.as_bytes()).await?;
+            let _ = asked.send(String::from_utf8(request).unwrap());
+            Ok::<_, std::io::Error>(())
+        });
+        Pretender {
+            port: format!("-graceful-port={port}"),
+            question,
+            _scope: scope,
+        }
+    }
+
+    async fn question(self) -> String {
+        let question = timeout(PATIENCE, self.question).await;
+        question.expect("it is asked").unwrap()
+    }
+}
+
+#[tokio::test]
+async fn where_nobody_answers_the_settings_are_named() {
+    let port = free_port().to_string();
+    let output = dataplane(&["-status", "-graceful-port", &port]).await;
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(stdout(&output), "");
+    let error = stderr(&output);
+    let address = format!("http://127.0.0.1:{port}/status");
+    for words in [&address, "-graceful-addr", "-graceful-port", "-config-file"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    for answer in [
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n\r\n<html>",
+        "HTTP/1.1 200 OK\r\n\r\n[]",
+        "SSH-2.0-OpenSSH\r\n",
+    ] {
+        let pretender = Pretender::start(answer).await;
+        let output = dataplane(&["-status", &pretender.port]).await;
+        assert_eq!(output.status.code(), Some(2), "{answer}: {output:?}");
+        assert!(stderr(&output).contains("is no dataplane"), "{output:?}");
+        let question = pretender.question().await;
+        assert!(question.starts_with("GET /status HTTP/1.1\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_dataplane_of_another_version_is_understood() {
+    let pretender = Pretender::start(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
+         f\r\n{\"ready\":true,\"\r\n9\r\nnews\":42}\r\n0\r\n\r\n",
+    )
+    .await;
+    let output = dataplane(&["-status", &pretender.port]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(stdout(&output), "legate-dataplane is ready\n  news  42\n");
+}
