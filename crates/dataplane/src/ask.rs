@@ -35,28 +35,51 @@ enum Length {
     End,
 }
 
-/// Asks, and waits for the first line of the answer.
-pub(crate) fn ask(address: SocketAddr, question: Question, deadline: Instant) -> io::Result<Reply> {
-    let mut stream = TcpStream::connect_timeout(&address, left(deadline)?)?;
-    stream.set_write_timeout(Some(left(deadline)?))?;
-    let Question { method, path } = question;
-    let length = if method == "GET" {
-        ""
-    } else {
-        "Content-Length: 0\r\n"
-    };
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n{length}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut rest = BufReader::new(UntilDeadline { stream, deadline }.take(HEAD_LIMIT));
-    let line = line(&mut rest)?;
-    let status = line
-        .strip_prefix("HTTP/1.")
-        .and_then(|rest| rest.split(' ').nth(1));
-    let status = status
-        .and_then(|status| status.parse().ok())
-        .ok_or_else(|| invalid("the answer is not HTTP"))?;
-    Ok(Reply { status, rest })
+/// A connection on which nothing has been asked yet.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    address: SocketAddr,
+    deadline: Instant,
+}
+
+/// Connects. Everything that follows ends at `deadline` as well.
+pub(crate) fn connect(address: SocketAddr, deadline: Instant) -> io::Result<Connection> {
+    let stream = TcpStream::connect_timeout(&address, left(deadline)?)?;
+    Ok(Connection {
+        stream,
+        address,
+        deadline,
+    })
+}
+
+impl Connection {
+    /// Asks, and waits for the first line of the answer.
+    pub(crate) fn ask(self, question: Question) -> io::Result<Reply> {
+        let Self {
+            mut stream,
+            address,
+            deadline,
+        } = self;
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        let Question { method, path } = question;
+        let length = match method {
+            "GET" => "",
+            _ => "Content-Length: 0\r\n",
+        };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{length}Connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes())?;
+        let mut rest = BufReader::new(UntilDeadline { stream, deadline }.take(HEAD_LIMIT));
+        let line = line(&mut rest)?;
+        let status = line
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.split(' ').nth(1));
+        let status = status
+            .and_then(|status| status.parse().ok())
+            .ok_or_else(|| invalid("the answer is not HTTP"))?;
+        Ok(Reply { status, rest })
+    }
 }
 
 impl Reply {
@@ -221,9 +244,11 @@ mod tests {
                 path: "/x",
             };
             let deadline = Instant::now() + Duration::from_secs(30);
-            let reply = ask(address, question, deadline).map_err(|error| error.to_string())?;
-            let status = reply.status;
-            let body = reply.body(LIMIT).map_err(|error| error.to_string())?;
+            let answer = || {
+                let reply = connect(address, deadline)?.ask(question)?;
+                Ok((reply.status, reply.body(LIMIT)?))
+            };
+            let (status, body) = answer().map_err(|error: io::Error| error.to_string())?;
             Ok((status, String::from_utf8(body).unwrap()))
         })
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 // Not paused here; the type is the one whose use the workspace allows.
 use tokio::time::Instant;
 
-use crate::ask::{Question, ask};
+use crate::ask::{Question, connect};
 
 /// How long the whole probe may take.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -59,7 +59,8 @@ pub fn probe(addresses: &[SocketAddr], timeout: Duration) -> Result<Health, Prob
     let deadline = Instant::now() + timeout;
     let mut first = None;
     for &address in addresses {
-        match ask(address, READY, deadline).map(|reply| reply.status) {
+        let reply = connect(address, deadline).and_then(|connection| connection.ask(READY));
+        match reply.map(|reply| reply.status) {
             Ok(200..=399) => return Ok(Health::Ready),
             Ok(status) => return Ok(Health::NotReady(status)),
             Err(source) => drop(first.get_or_insert(ProbeError { address, source })),

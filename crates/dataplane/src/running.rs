@@ -13,7 +13,7 @@ use serde_json::Value;
 // Not paused here; the type is the one whose use the workspace allows.
 use tokio::time::Instant;
 
-use crate::ask::{Question, Reply, ask};
+use crate::ask::{Question, connect};
 
 /// How long a question may take, all addresses together.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,8 +21,11 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where the status document is.
 pub(crate) const STATUS_PATH: &str = "/status";
 
-/// Largest status document that is read, in bytes: it grows with the rejections of Envoy.
-const DOCUMENT_LIMIT: usize = 4 * 1024 * 1024;
+/// Where a new Envoy is asked for.
+pub(crate) const RESTART_PATH: &str = "/restart";
+
+/// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
+const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Nobody answered who could know.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +108,44 @@ impl Status {
     }
 }
 
+/// What came of asking for a new Envoy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Restart {
+    /// One is being started; the dataplane's words.
+    Started(String),
+    /// None is, and why.
+    Refused(String),
+}
+
+/// Asks for a new Envoy in place of the running one, at the first of `addresses` that can be
+/// connected to.
+///
+/// # Errors
+/// When nobody answers in time. Whether a new Envoy is started is then not known: `-status` tells.
+pub fn restart(addresses: &[SocketAddr], timeout: Duration) -> Result<Restart, AskError> {
+    let question = Question {
+        method: "POST",
+        path: RESTART_PATH,
+    };
+    let answer = first_answer(addresses, question, timeout)?;
+    let words = page::printable(&String::from_utf8_lossy(&answer.body));
+    let (address, status) = (answer.address, answer.status);
+    Ok(match status {
+        200..=299 if words.is_empty() => {
+            Restart::Started("a new Envoy is being started".to_owned())
+        }
+        200..=299 => Restart::Started(words),
+        404 => Restart::Refused(format!(
+            "the dataplane at {address} does not know how to start a new Envoy: it is too old, or \
+             it has none because it only answers DNS"
+        )),
+        _ if words.is_empty() => Restart::Refused(format!(
+            "the dataplane at {address} refuses: HTTP status {status}"
+        )),
+        _ => Restart::Refused(words),
+    })
+}
+
 struct Answer {
     address: SocketAddr,
     status: u16,
@@ -117,37 +158,46 @@ fn first_answer(
     timeout: Duration,
 ) -> Result<Answer, AskError> {
     let deadline = Instant::now() + timeout;
+    let path = question.path;
     let mut first = None;
     for &address in addresses {
-        let answer = ask(address, question, deadline).and_then(|reply: Reply| {
+        let connection = match connect(address, deadline) {
+            Ok(connection) => connection,
+            Err(source) => {
+                first.get_or_insert((address, source));
+                continue;
+            }
+        };
+        // Whoever was asked is not asked again elsewhere: it may be the same dataplane.
+        let answer = connection.ask(question).and_then(|reply| {
+            let status = reply.status;
+            let body = reply.body(ANSWER_LIMIT)?;
             Ok(Answer {
                 address,
-                status: reply.status,
-                body: reply.body(DOCUMENT_LIMIT)?,
+                status,
+                body,
             })
         });
-        match answer {
-            Ok(answer) => return Ok(answer),
-            Err(source) => drop(first.get_or_insert((address, source))),
-        }
+        return answer.map_err(|source| match source.kind() {
+            io::ErrorKind::InvalidData => AskError::Stranger {
+                address,
+                path,
+                reason: source.to_string(),
+            },
+            _ => AskError::Nobody {
+                address,
+                path,
+                source,
+            },
+        });
     }
-    let nowhere = || {
+    let (address, source) = first.unwrap_or_else(|| {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         (address, io::Error::other("no address to ask"))
-    };
-    let (address, source) = first.unwrap_or_else(nowhere);
-    let path = question.path;
-    Err(match source.kind() {
-        // It did answer.
-        io::ErrorKind::InvalidData => AskError::Stranger {
-            address,
-            path,
-            reason: source.to_string(),
-        },
-        _ => AskError::Nobody {
-            address,
-            path,
-            source,
-        },
+    });
+    Err(AskError::Nobody {
+        address,
+        path,
+        source,
     })
 }

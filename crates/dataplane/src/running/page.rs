@@ -95,7 +95,7 @@ fn named(key: &str, value: &Value) -> (String, Option<String>) {
 }
 
 /// What servers and Envoy say ends up on terminals: no line breaks and no control sequences.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     let visible = |character: char| {
         if character.is_control() {
             ' '

@@ -109,14 +109,17 @@ pub enum Invalid {
     /// Both lifecycle paths are the same.
     #[error("-graceful-shutdown-path and -graceful-startup-path are both {0:?}: they must differ")]
     SamePaths(String),
-    /// What is asked of a running dataplane would stop it instead.
-    #[error(
-        "not asking {path} of the running dataplane: with -graceful-shutdown-path {stop:?} that would stop it"
-    )]
-    WouldStop {
-        /// The path to ask.
-        path: String,
-        /// The path of the graceful stop.
-        stop: String,
+    /// Two questions at once.
+    #[error("-status and -restart are two questions: ask one at a time")]
+    TwoQuestions,
+    /// The path of a question means something else to the running dataplane.
+    #[error("cannot ask {path} of the running dataplane: -{flag} {value:?} stands for that path")]
+    PathTaken {
+        /// The path.
+        path: &'static str,
+        /// The setting that takes it.
+        flag: &'static str,
+        /// Its value.
+        value: String,
     },
 }

@@ -65,6 +65,8 @@ pub enum Invocation {
         /// Print the document instead of text for people.
         json: bool,
     },
+    /// Ask the running dataplane for a new Envoy, at the first of these addresses that answers.
+    Restart(Vec<SocketAddr>),
     /// Run with these settings.
     Run {
         /// The settings.
@@ -119,12 +121,8 @@ pub fn load(
     if values.bool(Item::CheckProxyHealth) {
         return Ok(Invocation::CheckHealth(health_addresses(&values)?));
     }
-    if values.bool(Item::Status) {
-        // The variable is about the log of the process that runs here, too.
-        let json = values.source(Item::LogJson) == Source::Flag && values.bool(Item::LogJson);
-        read_file(&mut values)?;
-        let addresses = lifecycle_addresses(&values, running::STATUS_PATH)?;
-        return Ok(Invocation::Status { addresses, json });
+    if values.bool(Item::Status) || values.bool(Item::Restart) {
+        return question(values);
     }
     read_ids(&mut values)?;
     resolve::check_level(&values)?;
@@ -136,6 +134,23 @@ pub fn load(
         settings: Box::new(resolved.settings),
         warnings: resolved.warnings,
     })
+}
+
+/// What is asked of a running dataplane; nothing but its address matters.
+fn question(mut values: Values) -> Result<Invocation, SettingsError> {
+    // The variable is about the log of the process that runs here, too.
+    let json = values.source(Item::LogJson) == Source::Flag && values.bool(Item::LogJson);
+    read_file(&mut values)?;
+    Ok(
+        match (values.bool(Item::Status), values.bool(Item::Restart)) {
+            (true, true) => return Err(Invalid::TwoQuestions.into()),
+            (true, false) => Invocation::Status {
+                addresses: lifecycle_addresses(&values, running::STATUS_PATH)?,
+                json,
+            },
+            (false, _) => Invocation::Restart(lifecycle_addresses(&values, running::RESTART_PATH)?),
+        },
+    )
 }
 
 /// Adds what the configuration file says, when there is one.
@@ -193,13 +208,16 @@ fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
 }
 
 /// Where the dataplane that runs with these settings answers what is asked at `path`.
-fn lifecycle_addresses(values: &Values, path: &str) -> Result<Vec<SocketAddr>, Invalid> {
-    let stop = values.text(Item::GracefulShutdownPath);
-    if lifecycle::matches(stop, path) {
-        return Err(Invalid::WouldStop {
-            path: path.to_owned(),
-            stop: stop.to_owned(),
-        });
+fn lifecycle_addresses(values: &Values, path: &'static str) -> Result<Vec<SocketAddr>, Invalid> {
+    for key in [Item::GracefulShutdownPath, Item::GracefulStartupPath] {
+        let value = values.text(key);
+        if lifecycle::matches(value, path) {
+            return Err(Invalid::PathTaken {
+                path,
+                flag: key.setting().flag,
+                value: value.to_owned(),
+            });
+        }
     }
     Ok(on_host(resolve::lifecycle_bind(values)?))
 }

@@ -89,6 +89,10 @@ settings! {
         flag: "status",
         doc: "Print what the dataplane that runs at -graceful-addr and -graceful-port tells of itself; exit with 0 if it is ready, 1 if not and 2 if none answers; with -log-json print its status document"
     }
+    Restart: Bool {
+        flag: "restart",
+        doc: "Ask the dataplane that runs at -graceful-addr and -graceful-port to start a new Envoy in place of the one it has; exit with 0 if it does, 1 if not and 2 if none answers"
+    }
     ConfigFile: Text {
         flag: "config-file",
         doc: "A JSON file of settings; its name ends in .json"

@@ -561,12 +561,26 @@ fn a_running_dataplane_is_asked_where_it_listens() {
     assert!(!json, "the variable is about the log");
     assert!(asked(&["-log-json"], &[]).1);
 
-    for stop in ["/status", "/", "/status/"] {
-        let path = format!("-graceful-shutdown-path={stop}");
-        let answer = invoke(&["-status", &path], &[]);
-        match stop {
-            "/status/" => assert!(answer.is_ok(), "that is another path"),
-            _ => assert!(answer.unwrap_err().contains("would stop it"), "{stop}"),
+    assert!(matches!(
+        invoke(&["-restart", "-graceful-port=1"], &[]),
+        Ok(Invocation::Restart(addresses)) if addresses == ["127.0.0.1:1".parse().unwrap()]
+    ));
+    let error = invoke(&["-restart", "-status"], &[]).unwrap_err();
+    assert!(error.contains("one at a time"), "{error}");
+}
+
+#[test]
+fn a_question_that_would_stop_the_dataplane_is_not_asked() {
+    for (question, flag, path, taken) in [
+        ("-status", "-graceful-shutdown-path", "/status", true),
+        ("-restart", "-graceful-shutdown-path", "/", true),
+        ("-restart", "-graceful-startup-path", "/restart", true),
+        ("-status", "-graceful-shutdown-path", "/status/", false),
+        ("-status", "-graceful-shutdown-path", "/restart", false),
+    ] {
+        match invoke(&[question, &format!("{flag}={path}")], &[]) {
+            Ok(_) => assert!(!taken, "{question} {flag}={path}"),
+            Err(error) => assert!(taken && error.contains(flag), "{error}"),
         }
     }
 }

@@ -198,3 +198,49 @@ async fn a_dataplane_of_another_version_is_understood() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(stdout(&output), "legate-dataplane is ready\n  news  42\n");
 }
+
+#[tokio::test]
+async fn a_new_envoy_is_asked_for() {
+    for (answer, code, out, err) in [
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\nepoch 1 takes over from 0.\n",
+            0,
+            "epoch 1 takes over from 0.\n",
+            "",
+        ),
+        (
+            "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n",
+            0,
+            "a new Envoy is being started\n",
+            "",
+        ),
+        (
+            "HTTP/1.1 409 Conflict\r\n\r\na restart is under way\n",
+            1,
+            "",
+            "a restart is under way\n",
+        ),
+        (
+            "HTTP/1.1 503 Service Unavailable\r\n\r\nEnvoy was not started\nyet",
+            1,
+            "",
+            "Envoy was not started yet\n",
+        ),
+        ("HTTP/1.1 404 Not Found\r\n\r\n", 1, "", "too old"),
+        ("HTTP/1.1 500 Oh\r\n\r\n", 1, "", "HTTP status 500"),
+        ("SSH-2.0-OpenSSH\r\n", 2, "", "is no dataplane"),
+    ] {
+        let pretender = Pretender::start(answer).await;
+        let output = dataplane(&["-restart", &pretender.port]).await;
+        assert_eq!(output.status.code(), Some(code), "{answer}: {output:?}");
+        assert_eq!(stdout(&output), out);
+        assert!(stderr(&output).contains(err), "{answer}: {output:?}");
+        let question = pretender.question().await;
+        assert!(question.starts_with("POST /restart HTTP/1.1\r\n"));
+        assert!(question.contains("\r\nContent-Length: 0\r\n"));
+    }
+    let port = format!("-graceful-port={}", free_port());
+    let output = dataplane(&["-restart", &port]).await;
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("/restart"), "{output:?}");
+}

@@ -83,8 +83,9 @@ const ORIGINAL: [Row; 64] = [
 
 /// What this dataplane takes beyond that.
 #[rustfmt::skip]
-const OWN: [Row; 5] = [
+const OWN: [Row; 6] = [
     ("status", 'b', "false", "", ""),
+    ("restart", 'b', "false", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
     ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
@@ -174,7 +175,8 @@ fn trial(
 
 /// `None` for what has no variable and no key, and decides what happens before there are settings.
 fn trial_of(flag: &str) -> Option<Trial> {
-    if ["version", "check-proxy-health", "status", "config-file"].contains(&flag) {
+    let asked = ["version", "check-proxy-health", "status", "restart"];
+    if asked.contains(&flag) || flag == "config-file" {
         return None;
     }
     let found = servers(flag)
