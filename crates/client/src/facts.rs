@@ -97,6 +97,8 @@ pub struct SessionSnapshot {
     pub stage: Stage,
     /// Since when.
     pub stage_age: Duration,
+    /// In what time it goes on, while it is waiting.
+    pub next_attempt: Option<Duration>,
     /// The server that it is doing this with.
     pub server: Option<SocketAddr>,
     /// How many connections there have been; see [`Connection`](crate::Connection::generation).
@@ -150,6 +152,7 @@ impl Facts {
                 attempts: 0,
                 servers: Vec::new(),
                 token_renewal: None,
+                resume_at: None,
             },
             stage_since: started,
             heard: None,
@@ -222,6 +225,7 @@ impl Facts {
         SessionSnapshot {
             stage,
             stage_age: known.stage_since.elapsed(),
+            next_attempt: known.view.resume_at.map(|at| at.saturating_sub(now)),
             server,
             generation: known.view.generation,
             attempts: known.view.attempts,

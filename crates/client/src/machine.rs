@@ -91,6 +91,8 @@ pub(crate) struct Machine {
     link_renewal: Option<Duration>,
     /// Why to leave the connection as soon as the login on it has ended.
     doomed: Option<Failure>,
+    /// When the wait ends that is under way.
+    resume_at: Duration,
     generation: u64,
     established: bool,
     now: Duration,
@@ -115,6 +117,7 @@ impl Machine {
             renewal_backoff: Backoff::new(RENEWALS),
             link_renewal: None,
             doomed: None,
+            resume_at: Duration::ZERO,
             generation: 0,
             established: false,
             now: Duration::ZERO,
@@ -130,6 +133,7 @@ impl Machine {
             attempts: self.attempts,
             servers: self.servers.iter().collect(),
             token_renewal: self.token.renewal,
+            resume_at: matches!(self.state, State::BackingOff(_)).then_some(self.resume_at),
         }
     }
 
@@ -193,6 +197,7 @@ impl Machine {
     }
 
     fn wait(&mut self, delay: Duration, then: Then) {
+        self.resume_at = self.now + delay;
         self.go(State::BackingOff(then), Action::StartTimer(delay));
     }
 

@@ -10,6 +10,7 @@ pub mod relay;
 pub mod restart;
 pub mod run;
 pub mod running;
+pub mod session_ready;
 pub mod settings;
 pub mod signals;
 pub mod status;

@@ -32,6 +32,7 @@ use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
 use crate::reaper;
 use crate::relay::{BindError, Listener, RelayMetrics};
 use crate::restart::Restarter;
+use crate::session_ready;
 use crate::settings::{self, Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender, Urgency};
 use crate::status::StatusSource;
@@ -158,6 +159,9 @@ pub async fn run(
         work: Scope::new("dataplane"),
         connection,
     };
+    // First of all components: the others wait for it.
+    let spawner = process.work.spawner();
+    session_ready::watch(process.session.clone(), &process.readiness, &spawner);
     let outcome = match sidecar {
         Some(sidecar) => sidecar.run(&mut process, lifecycle).await,
         None => process.answer_dns(lifecycle).await,

@@ -183,6 +183,9 @@ struct ProxyStatus {
 struct SessionStatus {
     state: &'static str,
     state_age: f64,
+    /// Until the next attempt, while it is waiting for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     /// All servers that could be used.
@@ -237,6 +240,7 @@ fn session(snapshot: SessionSnapshot) -> SessionStatus {
     SessionStatus {
         state: snapshot.stage.as_str(),
         state_age: seconds(snapshot.stage_age),
+        next_attempt: snapshot.next_attempt.map(seconds),
         server: snapshot.server.map(|server| server.to_string()),
         known_servers: servers.map(|known| known.address.to_string()).collect(),
         heard: snapshot.heard.map(seconds),

@@ -199,4 +199,6 @@ pub(crate) struct View {
     pub(crate) servers: Vec<(SocketAddr, bool)>,
     /// When the token will be replaced.
     pub(crate) token_renewal: Option<Duration>,
+    /// When a wait ends.
+    pub(crate) resume_at: Option<Duration>,
 }

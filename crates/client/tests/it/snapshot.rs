@@ -33,6 +33,7 @@ async fn a_connected_session_tells_server_token_and_servers() {
     assert_eq!(snapshot.stage, Stage::Connected);
     assert_eq!(snapshot.stage.to_string(), "connected");
     assert_eq!(snapshot.server, Some(server.address()));
+    assert_eq!(snapshot.next_attempt, None);
     assert_eq!(
         (snapshot.generation, snapshot.attempts, snapshot.logins),
         (1, 1, 1)
@@ -83,6 +84,7 @@ async fn a_session_without_a_server_tells_why() {
         last.error
     );
     assert_eq!((snapshot.server, snapshot.generation), (None, 0));
+    assert!(snapshot.next_attempt.is_some_and(|left| left < WAIT));
     client.close().await;
 }
 

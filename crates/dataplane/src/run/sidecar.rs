@@ -48,7 +48,7 @@ impl Sidecar {
         lifecycle: Option<LifecycleListener>,
     ) -> Result<(), RunError> {
         let ready = process.readiness.register("envoy");
-        ready.pending("not started yet");
+        ready.pending("not started yet: it needs the proxy's parameters from a server");
         let (handle, controls) = epochs::handle();
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();

@@ -190,9 +190,10 @@ fn session(page: &mut Page, session: Part) {
     if session.is_missing() {
         return;
     }
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "state",
         "state_age",
+        "next_attempt",
         "server",
         "heard",
         "logins",
@@ -204,6 +205,9 @@ fn session(page: &mut Page, session: Part) {
     ];
     let since = session.age("state_age").map(|age| format!(" for {age}"));
     let state = session.text("state");
+    let state = state.map(|state| state + &since.unwrap_or_default());
+    let next = session.age("next_attempt");
+    let next = next.map(|left| format!("next attempt in {left}"));
     let heard = session
         .age("heard")
         .map(|age| format!("last heard {age} ago"));
@@ -227,10 +231,7 @@ fn session(page: &mut Page, session: Part) {
         logins,
     ];
     let known = [
-        (
-            "state",
-            state.map(|state| state + &since.unwrap_or_default()),
-        ),
+        ("state", join([state, next])),
         ("server", join([session.text("server"), heard])),
         ("known servers", join(servers.take(SERVERS).chain([more]))),
         ("last error", last_error(last)),

@@ -269,6 +269,7 @@ mod tests {
         let snapshot = SessionSnapshot {
             stage: Stage::Connected,
             stage_age: Duration::from_secs(3),
+            next_attempt: None,
             server: None,
             generation: 2,
             attempts: 1,

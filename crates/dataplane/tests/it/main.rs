@@ -17,6 +17,8 @@ mod run;
 #[cfg(test)]
 mod running;
 #[cfg(test)]
+mod session_ready;
+#[cfg(test)]
 mod settings;
 #[cfg(test)]
 mod signals;

@@ -86,7 +86,7 @@ fn load(flags: &[String]) -> Settings {
 }
 
 /// The answer's body, once somebody answers with one that holds `words`.
-async fn page(address: SocketAddr, path: &str, words: &str) -> String {
+pub(crate) async fn page(address: SocketAddr, path: &str, words: &str) -> String {
     loop {
         let answer = async {
             let mut stream = TcpStream::connect(address).await?;

@@ -41,36 +41,42 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A dataplane that runs, and the flag that says where it is asked.
-struct Running {
+/// A dataplane that runs, and the port at which it is asked.
+pub(crate) struct Running {
+    pub(crate) port: u16,
     _child: Child,
-    port: String,
     _folder: TempDir,
 }
 
 impl Running {
-    fn start(server: SocketAddr, more: &[&str]) -> Running {
+    /// With a shell script for an Envoy.
+    pub(crate) fn start(server: SocketAddr, more: &[&str]) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let envoy = folder.path().join("envoy");
         fs::write(&envoy, "#!/bin/sh\nexec sleep 1000\n").unwrap();
         fs::set_permissions(&envoy, fs::Permissions::from_mode(0o755)).unwrap();
-        let port = format!("-graceful-port={}", free_port());
+        let port = free_port();
         let child = binary()
             .arg(format!("-addresses={}", server.ip()))
             .arg(format!("-grpc-port={}", server.port()))
-            .args(["-tls-disabled", "-server-watch-disabled", "-proxy-id=web"])
+            .args(["-server-watch-disabled", "-proxy-id=web"])
             .arg(format!("-envoy-executable-path={}", envoy.display()))
             .arg(format!("-envoy-admin-bind-port={}", free_port()))
-            .arg(&port)
+            .arg(format!("-graceful-port={port}"))
             .args(more)
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         Running {
-            _child: child,
             port,
+            _child: child,
             _folder: folder,
         }
+    }
+
+    /// The flag that says where it is asked.
+    fn flag(&self) -> String {
+        format!("-graceful-port={}", self.port)
     }
 
     /// Asks until the text holds `words`.
@@ -78,7 +84,7 @@ impl Running {
         let mut last = None;
         let asked = async {
             loop {
-                let output = dataplane(&["-status", &self.port]).await;
+                let output = dataplane(&["-status", &self.flag()]).await;
                 if stdout(&output).contains(words) {
                     return output;
                 }
@@ -96,7 +102,11 @@ async fn a_dataplane_that_is_ready_says_so() {
     let server = FakeServer::plaintext().await;
     let running = Running::start(
         server.address(),
-        &["-mode=dns-proxy", "-consul-dns-bind-port=0"],
+        &[
+            "-tls-disabled",
+            "-mode=dns-proxy",
+            "-consul-dns-bind-port=0",
+        ],
     );
     let output = running.status("is ready").await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -104,7 +114,7 @@ async fn a_dataplane_that_is_ready_says_so() {
     assert!(text.contains(&server.address().to_string()), "{text}");
     assert!(!text.contains("\nenvoy\n"), "there is none: {text}");
 
-    let output = dataplane(&["-status", "-log-json", &running.port]).await;
+    let output = dataplane(&["-status", "-log-json", &running.flag()]).await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["ready"], true);
@@ -114,7 +124,7 @@ async fn a_dataplane_that_is_ready_says_so() {
 #[tokio::test]
 async fn a_dataplane_that_is_not_ready_says_why() {
     let server = FakeServer::plaintext().await;
-    let running = Running::start(server.address(), &[]);
+    let running = Running::start(server.address(), &["-tls-disabled"]);
     let output = running.status("does not answer that it is live").await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = stdout(&output);

@@ -65,13 +65,14 @@ fn a_proxy_that_waits_for_a_server() {
     document["ready"] = json!(false);
     document["components"] = json!([
         {"name": "session", "state": "pending",
-         "reason": "server 10.0.0.2:8502 (of 3): Connection refused (os error 111); trying again"},
-        {"name": "envoy", "state": "pending", "reason": "not started yet"},
+         "reason": format!("{refused}; 3 servers are known, trying again in 3 s")},
+        {"name": "envoy", "state": "pending",
+         "reason": "not started yet: it needs the proxy's parameters from a server"},
         {"name": "configuration", "state": "pending",
          "reason": "Envoy has not asked for its configuration"}
     ]);
     document["session"] = json!({
-        "state": "waiting", "state_age": 0.35,
+        "state": "waiting", "state_age": 0.35, "next_attempt": 2.2,
         "known_servers": ["10.0.0.1:8502", "10.0.0.2:8502", "10.0.0.3:8502"],
         "last_error": {"error": refused, "code": "Unavailable", "age": 0.35},
         "logins": 0

@@ -1,0 +1,90 @@
+//! Whether there is a session with a server, as a component of readiness: until there is one, it
+//! says which server was tried last, what came of it, and what comes next.
+//!
+//! It never makes a proxy that serves unready: once everything else has been ready, traffic goes on
+//! without servers, and so does this component.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::time::Duration;
+
+use legate_client::{Session, SessionSnapshot, SessionState, Stage};
+use legate_runtime::{Readiness, ReadyHandle, ReadyState, Spawner};
+use tokio::time::sleep;
+
+/// The component's name.
+const NAME: &str = "session";
+
+/// How old a reason may be: it tells of what happens between two states, and of time that is left.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// Registers the component, and keeps it up to date until the scope of `spawner` stops.
+pub fn watch(session: Session, readiness: &Readiness, spawner: &Spawner) {
+    let handle = readiness.register(NAME);
+    let (readiness, stop) = (readiness.clone(), spawner.token());
+    spawner.spawn("session readiness", async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = follow(&session, readiness, &handle) => {}
+        }
+        Ok::<_, Infallible>(())
+    });
+}
+
+async fn follow(session: &Session, mut readiness: Readiness, handle: &ReadyHandle) {
+    let mut states = session.subscribe();
+    let mut has_served = false;
+    loop {
+        has_served |= serves(&readiness);
+        let state = states.borrow_and_update().clone();
+        match &state {
+            SessionState::Connected(_) => handle.ready(),
+            _ if has_served => handle.ready(),
+            SessionState::Connecting { last_error } => {
+                let error = last_error.as_deref().map(ToString::to_string);
+                handle.pending(reason(error, &session.snapshot()));
+            }
+            SessionState::Failed(error) => handle.failed(error.to_string()),
+            SessionState::Closed => handle.pending("closed"),
+        }
+        let looks = matches!(state, SessionState::Connecting { .. }) && !has_served;
+        tokio::select! {
+            changed = states.changed() => if changed.is_err() {
+                return;
+            },
+            () = readiness.changed(), if !has_served => {}
+            () = sleep(REFRESH), if looks => {}
+        }
+    }
+}
+
+/// Whether everything else is ready.
+fn serves(readiness: &Readiness) -> bool {
+    let report = readiness.report();
+    let mut others = report.iter().filter(|part| part.name != NAME).peekable();
+    others.peek().is_some() && others.all(|part| part.state == ReadyState::Ready)
+}
+
+/// What went wrong, and what is done about it.
+fn reason(error: Option<String>, snapshot: &SessionSnapshot) -> String {
+    let mut text = error.map(|error| error + "; ").unwrap_or_default();
+    if snapshot.servers.len() > 1 {
+        let _ = write!(text, "{} servers are known, ", snapshot.servers.len());
+    }
+    let server = match snapshot.server {
+        Some(server) => format!("server {server}"),
+        None => "a server".to_owned(),
+    };
+    let _ = match snapshot.stage {
+        Stage::Finding => write!(text, "looking up the servers of -addresses"),
+        Stage::Dialing => write!(text, "connecting to {server}"),
+        Stage::LoggingIn => write!(text, "logging in at {server}"),
+        Stage::Checking => write!(text, "asking {server} what it can do"),
+        Stage::Waiting => {
+            let left = snapshot.next_attempt.unwrap_or_default();
+            write!(text, "trying again in {} s", left.as_secs_f64().ceil())
+        }
+        Stage::Connected | Stage::Failed | Stage::Closed => write!(text, "{}", snapshot.stage),
+    };
+    text
+}
