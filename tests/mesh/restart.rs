@@ -65,6 +65,9 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
         let document = sidecar.status().await;
         assert_eq!(document["ready"], true, "{document:#}");
         assert_eq!(document["relay"]["envoy_streams"], 2, "{document:#}");
+        for epoch in document["envoy"]["epochs"].as_array().expect("epochs") {
+            assert!(epoch["connections"].is_u64(), "{epoch}");
+        }
     }
     // By signal, and once the first ones have gone: Envoy has one parent at a time.
     for sidecar in &sidecars {

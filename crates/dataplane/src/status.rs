@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use legate_client::{Session, SessionSnapshot};
-use legate_envoy::epochs::{EpochReport, ExitRecord, Report};
+use legate_envoy::epochs::{EpochReport, ExitRecord, Report, connections};
 use legate_model::timestamp;
 use legate_runtime::{Component, Readiness, ReadyState};
 use serde::Serialize;
@@ -53,7 +53,7 @@ pub struct EnvoyStatus {
     starts: u64,
     /// Until the next start, while one is waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_start: Option<f64>,
+    next_start_seconds: Option<f64>,
     /// Why the last start or configuration was refused, until one is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
@@ -75,13 +75,13 @@ struct EpochStatus {
     pid: u32,
     state: &'static str,
     /// Since it was started, or adopted.
-    age: f64,
+    age_seconds: f64,
     /// A former dataplane started it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     adopted: bool,
-    /// Connections from clients, as far as the kernel lets this user count them.
+    /// Connections that clients have to its listeners, where the kernel lets this user count them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    active_connections: Option<usize>,
+    connections: Option<u64>,
 }
 
 impl EpochStatus {
@@ -90,9 +90,9 @@ impl EpochStatus {
             epoch: report.epoch,
             pid: report.pid,
             state: report.state.as_str(),
-            age: report.since.elapsed().as_secs_f64(),
+            age_seconds: report.since.elapsed().as_secs_f64(),
             adopted: report.adopted,
-            active_connections: None,
+            connections: None,
         }
     }
 }
@@ -104,8 +104,8 @@ struct ExitStatus {
     pid: u32,
     reason: String,
     expected: bool,
-    lived: f64,
-    age: f64,
+    lived_seconds: f64,
+    age_seconds: f64,
 }
 
 impl From<&ExitRecord> for ExitStatus {
@@ -115,8 +115,8 @@ impl From<&ExitRecord> for ExitStatus {
             pid: record.pid,
             reason: record.reason.to_string(),
             expected: record.expected,
-            lived: record.lived.as_secs_f64(),
-            age: record.at.elapsed().as_secs_f64(),
+            lived_seconds: record.lived.as_secs_f64(),
+            age_seconds: record.at.elapsed().as_secs_f64(),
         }
     }
 }
@@ -138,7 +138,8 @@ fn envoy(report: &Report, admin: SocketAddr) -> EnvoyStatus {
         state: state(report).to_owned(),
         admin: admin.to_string(),
         starts: report.starts,
-        next_start: wait.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64()),
+        next_start_seconds: wait
+            .map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64()),
         refusal: report.refusal.clone(),
         no_hot_restart: report.obstacle.clone(),
         epochs: report.epochs.iter().map(EpochStatus::of).collect(),
@@ -272,6 +273,21 @@ pub fn reasons(readiness: &Readiness) -> String {
 }
 
 impl StatusSource {
+    async fn envoy(&self) -> Option<EnvoyStatus> {
+        let report = self.envoy.as_ref()?.borrow().clone();
+        let mut status = envoy(&report, self.admin);
+        let pids: Vec<u32> = status.epochs.iter().map(|epoch| epoch.pid).collect();
+        // The kernel writes a table of all connections for it.
+        let counted =
+            tokio::task::spawn_blocking(move || pids.into_iter().map(connections).collect());
+        let counted: Vec<_> = counted.await.unwrap_or_default();
+        for (epoch, counted) in status.epochs.iter_mut().zip(counted) {
+            let counted = counted.map(|counted| counted.without(&[self.admin.port()]));
+            epoch.connections = counted.ok();
+        }
+        Some(status)
+    }
+
     /// The document of now.
     pub async fn document(&self) -> StatusDocument {
         let relay = match &self.relay {
@@ -291,10 +307,7 @@ impl StatusSource {
             },
             session: session(self.session.snapshot()),
             relay,
-            envoy: self
-                .envoy
-                .as_ref()
-                .map(|report| envoy(&report.borrow(), self.admin)),
+            envoy: self.envoy().await,
             startup_seconds: self
                 .stages
                 .all()

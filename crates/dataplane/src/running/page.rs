@@ -411,16 +411,16 @@ fn epochs(page: &mut Page, envoy: Part) {
 }
 
 fn exit(exit: Part) -> Vec<String> {
-    const KNOWN: [&str; 5] = ["epoch", "pid", "reason", "expected", "lived_milliseconds"];
+    const KNOWN: [&str; 5] = ["epoch", "pid", "reason", "expected", "lived_seconds"];
     let pid = exit.text("pid").map(|pid| format!("(pid {pid})"));
-    let lived = exit.get("lived_milliseconds").0.as_f64();
+    let lived = exit.get("lived_seconds").0.as_f64();
     let others = exit.others(&KNOWN).into_iter();
     let expected = match exit.get("expected").0 {
         Value::Bool(true) => Some("as expected".to_owned()),
         Value::Bool(false) => Some("unexpected".to_owned()),
         _ => None,
     };
-    let lived = lived.map(|lived| format!("lived {}", age(lived / 1000.0)));
+    let lived = lived.map(|lived| format!("lived {}", age(lived)));
     let others = others.map(|(name, text)| Some(format!("{name} {text}")));
     vec![
         format!("epoch {}", exit.text("epoch").unwrap_or_default()),

@@ -245,7 +245,7 @@ async fn a_restart_is_asked_for_with_post_and_answered_when_the_new_envoy_serves
         let epochs = document["envoy"]["epochs"].as_array().unwrap();
         assert_eq!((epochs.len(), &epochs[1]["pid"]), (2, &Value::from(11)));
         assert!(
-            epochs.iter().all(|epoch| epoch["age"].is_f64()),
+            epochs.iter().all(|epoch| epoch["age_seconds"].is_f64()),
             "{epochs:?}"
         );
         assert_eq!(

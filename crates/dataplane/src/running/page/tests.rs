@@ -138,7 +138,7 @@ fn a_restart_loop() {
     let exit = |epoch: u64, reason: &str, lived: u64| {
         json!({
             "epoch": epoch, "pid": 4711 + epoch, "reason": reason, "expected": false,
-            "lived_milliseconds": lived
+            "lived_seconds": lived as f64 / 1000.0, "age_seconds": 8.5
         })
     };
     document["relay"]["upstream"] = json!({
