@@ -78,8 +78,23 @@ pub enum RunError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     /// Envoy ended again and again although nobody asked for it.
-    #[error("envoy ended by itself and was started too often in vain: {0}")]
-    EnvoyEnded(ExitReason),
+    #[error("envoy ended by itself and was started too often in vain: {reason}{}", also(.refusal))]
+    EnvoyEnded {
+        /// How the last one ended.
+        reason: ExitReason,
+        /// What else was said of the last attempt, where anything was.
+        refusal: Option<String>,
+    },
+    /// Envoy does not take its very first bootstrap document.
+    #[error(
+        "envoy {reason}, because it refuses its configuration: {refusal}; see the envoy_ keys of the proxy's configuration and what follows --"
+    )]
+    EnvoyRefused {
+        /// How the last one ended.
+        reason: ExitReason,
+        /// Envoy's words.
+        refusal: String,
+    },
     /// Envoy could not be started, however often that was tried.
     #[error("envoy could not be started: {0}")]
     EnvoyNeverStarted(String),
@@ -100,6 +115,11 @@ pub enum RunError {
     /// Two metrics have one name.
     #[error("the dataplane's metrics cannot be registered: {0}")]
     Metrics(#[from] legate_runtime::metrics::Error),
+}
+
+fn also(refusal: &Option<String>) -> String {
+    let text = refusal.as_deref().map(|refusal| format!("; {refusal}"));
+    text.unwrap_or_default()
 }
 
 /// Everything that the stages of the process share.

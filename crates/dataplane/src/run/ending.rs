@@ -24,7 +24,14 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunE
         Outcome::Spent => {
             let last = ended.last.map(|exit| exit.reason);
             return Err(match (last, ended.refusal) {
-                (Some(reason), _) => RunError::EnvoyEnded(reason),
+                (Some(reason), Some(refusal)) if ended.refused => {
+                    RunError::EnvoyRefused { reason, refusal }
+                }
+                // Often it says no more than how the process ended.
+                (Some(reason), refusal) => RunError::EnvoyEnded {
+                    refusal: refusal.filter(|text| !text.contains(&reason.to_string())),
+                    reason,
+                },
                 (None, refusal) => RunError::EnvoyNeverStarted(refusal.unwrap_or_default()),
             });
         }

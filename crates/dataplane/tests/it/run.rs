@@ -33,8 +33,13 @@ struct Setup {
     folder: TempDir,
 }
 
-/// A dataplane that logs in, with a shell script for an Envoy.
+/// A dataplane that logs in, with a shell script for an Envoy that takes every configuration.
 async fn setup(script: &str) -> Setup {
+    setup_checking(script, "exit 0").await
+}
+
+/// One that checks configurations with another script.
+async fn setup_checking(script: &str, check: &str) -> Setup {
     let server = FakeServer::plaintext().await;
     server.script().accept_login("method", "bearer");
     let folder = tempfile::tempdir().unwrap();
@@ -42,7 +47,7 @@ async fn setup(script: &str) -> Setup {
     fs::write(
         &envoy,
         format!(
-            "#!/bin/sh\necho $$ > {}/pid\n{script}\n",
+            "#!/bin/sh\ncase \"$*\" in *'--mode validate') {check};; esac\necho $$ > {}/pid\n{script}\n",
             folder.path().display()
         ),
     )
@@ -194,6 +199,43 @@ async fn an_envoy_that_crashes_is_started_again_and_status_says_so() {
         status.matches("\"reason\":\"exited with code 3").count(),
         2,
         "{status}"
+    );
+    assert_eq!(setup.logouts(), 1);
+}
+
+#[tokio::test]
+async fn an_envoy_that_refuses_its_first_configuration_ends_the_process_with_its_words() {
+    let setup = setup_checking("exit 3", "echo 'no such field: admn' >&2; exit 1").await;
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, RunError::EnvoyRefused { .. }), "{error:?}");
+    let error = error.to_string();
+    assert!(
+        error.contains("exited with code 3") && error.contains("no such field: admn"),
+        "{error}"
+    );
+    assert_eq!(setup.logouts(), 1);
+}
+
+#[tokio::test]
+async fn a_real_envoy_that_refuses_its_first_configuration_ends_the_process_with_its_words() {
+    let envoy = legate_testkit::envoy::binary();
+    let check = format!("exec {} \"$@\"", envoy.display());
+    let setup = setup_checking(&check, &check).await;
+    let cluster = r#"{"name": "mine", "no_such_field": 1}"#;
+    let config = serde_json::json!({ "envoy_extra_static_clusters_json": cluster });
+    setup
+        .server
+        .script()
+        .bootstrap_params(GetEnvoyBootstrapParamsResponse {
+            config: Some(to_struct(config.as_object().unwrap())),
+            ..GetEnvoyBootstrapParamsResponse::default()
+        });
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    let error = outcome.unwrap_err().to_string();
+    assert!(
+        error.contains("exited with code 1") && error.contains("no_such_field"),
+        "{error}"
     );
     assert_eq!(setup.logouts(), 1);
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use super::files::{FileError, Snapshot, StateFile};
 use super::handle::{Controls, End, Wishes};
 use super::host::{Host, Process, Work};
-use super::machine::{Action, Adopted, EpochState, Event, Machine, Run, Start, Timer};
+use super::machine::{Action, Adopted, EpochState, Event, Exit, Machine, Run, Start, Timer};
 use super::options::{Ended, Hooks, Options, StartError};
 use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
@@ -103,6 +103,7 @@ enum Happening<C> {
     Event(Event<C>),
     Exited(Run, ExitReason),
     Refused(u64, String),
+    Validated(u64, Result<(), String>),
 }
 
 struct Driver<H: Host> {
@@ -234,6 +235,14 @@ impl<H: Host> Driver<H> {
                 self.state.refuse(reason);
                 self.queue.push_back(Event::Checked(serial, None));
             }
+            Happening::Validated(serial, result) => {
+                self.queue
+                    .push_back(Event::Validated(serial, result.is_ok()));
+                if let Err(reason) = result {
+                    tracing::error!(%reason, "envoy refuses its configuration");
+                    self.state.refuse(reason);
+                }
+            }
         }
     }
 
@@ -256,13 +265,18 @@ impl<H: Host> Driver<H> {
             tracing::info!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited");
         } else {
             tracing::error!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited unexpectedly");
-            if state == EpochState::Starting {
+            // Envoy's own words say more.
+            if state == EpochState::Starting && !self.machine.refused() {
                 self.state
                     .refuse(format!("epoch {epoch} {}", record.reason));
             }
         }
-        self.queue
-            .push_back(Event::Exited(run, record.reason.success()));
+        let exit = match &record.reason {
+            ExitReason::Code(0) => Exit::Clean,
+            ExitReason::Code(_) | ExitReason::Unobserved(_) => Exit::Failed,
+            ExitReason::Signal { .. } | ExitReason::Unkillable => Exit::Killed,
+        };
+        self.queue.push_back(Event::Exited(run, exit));
         while self.state.exits.len() >= EXITS {
             self.state.exits.pop_front();
         }
@@ -282,6 +296,12 @@ impl<H: Host> Driver<H> {
         for action in actions {
             match action {
                 Action::Check(serial, config) => self.check(serial, &config),
+                Action::Validate(serial, config) => {
+                    let validation = self.host.validate(&config);
+                    self.pending.push(Box::pin(async move {
+                        Happening::Validated(serial, validation.await)
+                    }));
+                }
                 Action::Start(start) => self.start(&start),
                 Action::Drain(_) => {
                     let drain = self.host.drain();
@@ -312,7 +332,12 @@ impl<H: Host> Driver<H> {
                 }
                 Action::Arm(timer, wait) => self.arm(timer, wait),
                 Action::Spent { serving } => {
-                    tracing::error!(serving, "all retries are spent");
+                    self.state.next_start = None;
+                    if self.machine.refused() {
+                        tracing::error!("envoy would refuse its configuration again and again");
+                    } else {
+                        tracing::error!(serving, "all retries are spent");
+                    }
                     self.queue
                         .push_back(Event::Verdict((self.hooks.spent)(serving)));
                 }

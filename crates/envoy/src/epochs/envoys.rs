@@ -19,7 +19,7 @@ use super::identity::Identity;
 use super::machine::{Start, Way};
 use super::version;
 use crate::admin::AdminClient;
-use crate::process::{Family, HotRole, Launch, Restart};
+use crate::process::{Family, HotRole, Launch, Restart, ValidationError};
 
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -268,7 +268,7 @@ impl Host for EnvoyHost {
         let (launch, program) = (config.launch.clone(), config.program.clone());
         let (told, gapless) = (Arc::clone(&self.told), config.gapless);
         Box::pin(async move {
-            launch.validate().await?;
+            launch.validate().await.map_err(|error| error.to_string())?;
             let obstacle = match obstacle {
                 Some(obstacle) => Some(obstacle),
                 None => takes_over(&launch.executable, program.as_ref(), running)
@@ -284,6 +284,20 @@ impl Host for EnvoyHost {
                     tell(&told, obstacle);
                     Ok(way)
                 }
+            }
+        })
+    }
+
+    fn validate(&self, config: &EnvoyConfig) -> Work<Result<(), String>> {
+        let launch = config.launch.clone();
+        Box::pin(async move {
+            match launch.validate().await {
+                Err(ValidationError::Refused(words)) => Err(words),
+                Err(error) => {
+                    tracing::warn!(%error, "whether envoy takes its configuration is not known");
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
             }
         })
     }

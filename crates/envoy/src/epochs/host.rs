@@ -57,6 +57,13 @@ pub trait Host: Send {
         running: Option<Identity>,
     ) -> Work<Result<Way, String>>;
 
+    /// Checks while nothing serves whether a configuration can work. Where that cannot be found
+    /// out, it passes.
+    ///
+    /// # Errors
+    /// In which words the program refuses it.
+    fn validate(&self, config: &Self::Config) -> Work<Result<(), String>>;
+
     /// Done when the process of that epoch serves.
     fn ready(&self, epoch: u32) -> Work<()>;
 

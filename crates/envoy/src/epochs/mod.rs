@@ -34,7 +34,8 @@ pub use host::{Host, Process, Work};
 pub use hot_restart::{BaseId, HotRestart, Obstacle, PARENT_MARGIN, SHARED_MEMORY};
 pub use identity::{Identity, Mismatch};
 pub use machine::{
-    Action, Adopted, Epoch, EpochState, Event, Machine, Outcome, Run, Start, Timer, Verdict, Way,
+    Action, Adopted, Epoch, EpochState, Event, Exit, Machine, Outcome, Run, Start, Timer, Verdict,
+    Way,
 };
 pub use options::{Ended, Hooks, Options, StartError};
 pub use policy::{

@@ -79,4 +79,7 @@ pub struct Ended {
     pub last: Option<ExitRecord>,
     /// Why the last start or configuration was refused, if no process was ready since.
     pub refusal: Option<String>,
+    /// Whether it ended early because the program refuses the configuration, in the words of
+    /// `refusal`.
+    pub refused: bool,
 }

@@ -12,6 +12,7 @@ use super::*;
 use crate::process::ExitReason;
 
 mod draining;
+mod refusing;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,6 +47,8 @@ struct Fake {
     ready_after: Duration,
     way: Result<Way, String>,
     adopts: bool,
+    /// What is said of a configuration while nothing serves, and how long that takes.
+    validation: (Duration, Result<(), String>),
     /// When the last connection ends, counted from the first start.
     connected: Option<Duration>,
 }
@@ -138,6 +141,15 @@ impl Host for Fake {
         Box::pin(async move { way })
     }
 
+    fn validate(&self, config: &Config) -> Work<Result<(), String>> {
+        self.record.push(format!("validate {}", config.0));
+        let (after, answer) = self.validation.clone();
+        Box::pin(async move {
+            sleep(after).await;
+            answer
+        })
+    }
+
     fn ready(&self, _epoch: u32) -> Work<()> {
         let after = self.ready_after;
         Box::pin(sleep(after))
@@ -201,6 +213,7 @@ fn fake() -> (Fake, Record) {
         ready_after: Duration::ZERO,
         way: Ok(Way::Hot),
         adopts: true,
+        validation: (Duration::ZERO, Ok(())),
         connected: None,
     };
     (fake, record)

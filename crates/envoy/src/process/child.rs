@@ -124,18 +124,18 @@ impl Launch {
         }
     }
 
-    /// Has Envoy check the bootstrap document without serving it, and answers what it says when
-    /// it refuses. Bounded by [`VALIDATION_LIMIT`].
+    /// Has Envoy check the bootstrap document without serving it. Bounded by
+    /// [`VALIDATION_LIMIT`].
     ///
     /// # Errors
-    /// What is wrong with the document, in Envoy's words, or why that could not be found out.
-    pub async fn validate(&self) -> Result<(), String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let document = Document::new(&self.bootstrap).map_err(|error| text(&error))?;
+    /// When Envoy refuses it, and when that could not be found out.
+    pub async fn validate(&self) -> Result<(), ValidationError> {
+        let unknown = |error: &dyn std::fmt::Display| ValidationError::Unknown(error.to_string());
+        let document = Document::new(&self.bootstrap).map_err(|error| unknown(&error))?;
         let arguments = arguments::arguments(self, &super::Restart::Disabled, &document);
         let mut command = self.command();
         command
-            .args(arguments.map_err(|error| text(&error))?)
+            .args(arguments.map_err(|error| unknown(&error))?)
             .args(["--mode", "validate"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -144,10 +144,14 @@ impl Launch {
         parent_death::tie(&mut command, document.inherited());
         let output = run_short(&mut command)
             .await
-            .map_err(|error| text(&error))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(complaint(&output)),
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::TimedOut => unknown(&"Envoy took too long"),
+                _ => unknown(&self.not_started(source)),
+            })?;
+        match output.status.code() {
+            Some(0) => Ok(()),
+            Some(_) => Err(ValidationError::Refused(complaint(&output))),
+            None => Err(unknown(&output.status)),
         }
     }
 
@@ -173,6 +177,17 @@ fn open_log(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Why a bootstrap document was not found to be good.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ValidationError {
+    /// Envoy refuses it, in these words.
+    #[error("{0}")]
+    Refused(String),
+    /// Envoy did not say, for this reason.
+    #[error("the bootstrap document could not be checked: {0}")]
+    Unknown(String),
+}
+
 /// How long a run of Envoy may take that only answers a question.
 pub const VALIDATION_LIMIT: Duration = Duration::from_secs(30);
 
@@ -183,11 +198,16 @@ pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
+/// How a critical line looks in either format.
+const CRITICAL: [&str; 2] = ["[critical]", r#""@level":"critical""#];
+
 /// The last line that says something is critical, else the last line of all.
 fn complaint(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let mut lines = text.lines().filter(|line| !line.trim().is_empty()).rev();
-    let critical = lines.clone().find(|line| line.contains("[critical]"));
+    let critical = lines
+        .clone()
+        .find(|line| CRITICAL.iter().any(|mark| line.contains(mark)));
     match critical.or_else(|| lines.next()) {
         Some(line) => line.chars().take(COMPLAINT_LENGTH).collect(),
         None => format!("the check ended with {}", output.status),

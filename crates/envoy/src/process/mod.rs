@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use arguments::hot_restart_option;
 pub(crate) use child::run_short;
-pub use child::{EnvoyProcess, VALIDATION_LIMIT};
+pub use child::{EnvoyProcess, VALIDATION_LIMIT, ValidationError};
 pub use exit::{ExitReason, OutOfMemory};
 
 /// Variables that hold secrets of the dataplane and never reach Envoy.

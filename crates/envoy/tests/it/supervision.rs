@@ -63,6 +63,15 @@ async fn supervise<F: Future<Output = ()>>(
     grace: Duration,
     wishes: impl FnOnce(Handle<EnvoyConfig>) -> F,
 ) -> Ended {
+    supervise_launch(launch(document), port, grace, wishes).await
+}
+
+async fn supervise_launch<F: Future<Output = ()>>(
+    launch: Launch,
+    port: u16,
+    grace: Duration,
+    wishes: impl FnOnce(Handle<EnvoyConfig>) -> F,
+) -> Ended {
     let options = Options {
         policy: Policy {
             drain: true,
@@ -75,7 +84,7 @@ async fn supervise<F: Future<Output = ()>>(
     let host = EnvoyHost::new(client(port), None, false);
     let (handle, controls) = epochs::handle();
     let wishes = wishes(handle);
-    let run = epochs::run(host, EnvoyConfig::new(launch(document)), options, controls);
+    let run = epochs::run(host, EnvoyConfig::new(launch), options, controls);
     let (ended, ()) = timeout(PATIENCE, async { tokio::join!(run, wishes) })
         .await
         .expect("Envoy ended in time");
@@ -180,6 +189,52 @@ async fn a_document_that_envoy_refuses_ends_with_its_code() {
     .await;
     assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
     assert!(ended.refusal.unwrap().contains("exited with code 1"));
+}
+
+#[tokio::test]
+async fn a_first_document_that_envoy_refuses_ends_supervision_with_its_words() {
+    for json in [false, true] {
+        let document = json!({ "no_such_field": true });
+        let mut launch = launch(&document);
+        launch.log.json = json;
+        let ended = supervise_launch(launch, free_port(), Duration::ZERO, async |_| {}).await;
+        assert_eq!(ended.outcome, Outcome::Spent);
+        assert!(ended.refused);
+        assert_eq!(ended.last.unwrap().reason, ExitReason::Code(1));
+        let refusal = ended.refusal.unwrap();
+        assert!(
+            refusal.contains("no_such_field") && refusal.contains("critical"),
+            "{refusal}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_argument_that_envoy_does_not_know_ends_supervision_with_its_words() {
+    let port = free_port();
+    let launch = Launch {
+        extra_args: vec!["--no-such-option".into()],
+        ..launch(&admin_only(port, "web"))
+    };
+    let ended = supervise_launch(launch, port, Duration::ZERO, async |_| {}).await;
+    assert!(ended.refused);
+    let refusal = ended.refusal.unwrap();
+    assert!(refusal.contains("--no-such-option"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_document_that_only_cannot_run_here_is_tried_again() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let document = admin_only(port, "web");
+    let ended = supervise(&document, port, Duration::ZERO, async |handle| {
+        until(&handle, |report| report.exits.len() == 3).await;
+        drop(taken);
+        until(&handle, Report::ready).await;
+        handle.stop();
+    })
+    .await;
+    assert!(graceful(&ended) && !ended.refused, "{ended:?}");
 }
 
 #[tokio::test]

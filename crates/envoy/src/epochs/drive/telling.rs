@@ -83,6 +83,7 @@ impl<H: Host> Driver<H> {
         Ended {
             outcome,
             last: self.state.exits.back().cloned(),
+            refused: outcome == Outcome::Spent && self.machine.refused(),
             refusal: self.state.refusal.take(),
         }
     }

@@ -1,8 +1,9 @@
-//! What failures cost: the two budgets, the waits, and what a verdict about a spent one changes.
+//! What failures cost: the two budgets, the waits, what a verdict about a spent one changes, and
+//! when there is no point in another try.
 
 use super::super::policy::{RETRIES, crash_wait, retry_wait};
 use super::{
-    Action, Actions, Epoch, EpochState, Machine, Outcome, Phase, Question, Timer, Verdict,
+    Action, Actions, Epoch, EpochState, Machine, Outcome, Phase, Question, Timer, Trial, Verdict,
 };
 
 impl<D: Clone + PartialEq> Machine<D> {
@@ -18,12 +19,47 @@ impl<D: Clone + PartialEq> Machine<D> {
             self.kill(child, actions);
         }
         self.crashes += 1;
-        if self.crashes > RETRIES {
-            self.question = Some(Question::Crashes);
-            actions.push(Action::Spent { serving: false });
-            return;
+        if self.crashes > RETRIES || self.refused() {
+            return self.give_up(actions);
         }
         self.pause_before_start(actions);
+    }
+
+    /// Nothing serves, and the owner decides whether it is tried once more.
+    pub(super) fn give_up(&mut self, actions: &mut Actions<D>) {
+        self.question = Some(Question::Crashes);
+        actions.push(Action::Spent { serving: false });
+    }
+
+    /// Whether Envoy says that it will never take what is wanted, and nothing else can run.
+    pub fn refused(&self) -> bool {
+        self.wanted.trial == Trial::Refused
+    }
+
+    /// Has Envoy asked, once, whether the process that has just failed could ever have run. The
+    /// table of waits goes on meanwhile. With something to fall back to that is not the question.
+    pub(super) fn validate(&mut self, index: usize, actions: &mut Actions<D>) {
+        let (epoch, wanted) = (&self.epochs[index], &self.wanted);
+        if self.phase == Phase::Running
+            && epoch.state == EpochState::Starting
+            && epoch.serial == wanted.serial
+            && wanted.trial == Trial::Unknown
+            && self.good.is_none()
+            && self.serving().is_none()
+        {
+            actions.push(Action::Validate(wanted.serial, wanted.config.clone()));
+            self.wanted.trial = Trial::Asked;
+        }
+    }
+
+    /// A process that runs already goes on: it knows better, or ends by itself.
+    pub(super) fn validated(&mut self, serial: u64, passed: bool) {
+        if self.wanted.serial == serial && self.wanted.trial == Trial::Asked {
+            self.wanted.trial = match passed {
+                true => Trial::Passed,
+                false => Trial::Refused,
+            };
+        }
     }
 
     pub(super) fn pause_before_start(&mut self, actions: &mut Actions<D>) {
@@ -66,6 +102,9 @@ impl<D: Clone + PartialEq> Machine<D> {
             (Question::Replacement, None) => self.wanted.failures = 0,
             (Question::Crashes, _) => {
                 self.crashes = 0;
+                if self.refused() {
+                    self.wanted.trial = Trial::Passed;
+                }
                 self.pause_before_start(actions);
             }
         }

@@ -44,6 +44,8 @@ struct World {
     armed: BTreeMap<u64, Timer>,
     order: u64,
     check: Option<u64>,
+    validation: Option<u64>,
+    validated: BTreeSet<u64>,
     spent: bool,
     runs: BTreeSet<Run>,
     released: bool,
@@ -68,6 +70,8 @@ impl World {
             armed: BTreeMap::new(),
             order: 0,
             check: None,
+            validation: None,
+            validated: BTreeSet::new(),
             spent: false,
             runs: BTreeSet::new(),
             released: false,
@@ -113,10 +117,18 @@ impl World {
         }
         assert!(
             !stopping
+                || !actions.iter().any(|action| matches!(
+                    action,
+                    Action::Start(_) | Action::Check(..) | Action::Validate(..)
+                )),
+            "started after a stop: {actions:?}"
+        );
+        assert!(
+            !self.machine.refused()
                 || !actions
                     .iter()
-                    .any(|action| matches!(action, Action::Start(_) | Action::Check(..))),
-            "started after a stop: {actions:?}"
+                    .any(|action| matches!(action, Action::Start(_))),
+            "started in vain: {actions:?}"
         );
         if !finished && self.machine.outcome().is_some() {
             self.finished = self.now;
@@ -129,6 +141,12 @@ impl World {
         for action in actions {
             match action {
                 Action::Check(serial, _) => self.check = Some(serial),
+                Action::Validate(serial, _) => {
+                    assert!(self.validated.insert(serial), "checked twice");
+                    let mut epochs = self.machine.epochs().iter();
+                    assert!(!epochs.any(|one| one.state.serves()));
+                    self.validation = Some(serial);
+                }
                 Action::Start(start) => self.start(&start),
                 Action::Drain(run) => assert!(self.machine.state(run).is_some()),
                 Action::AwaitIdle(run) => {
@@ -141,12 +159,12 @@ impl World {
                         .get(&run)
                         .is_some_and(|process| process.heeds_term)
                     {
-                        self.dies(run, false);
+                        self.dies(run, Exit::Clean);
                     }
                 }
                 Action::Kill(run) => {
                     if self.alive.get(&run).is_some_and(|process| !process.stuck) {
-                        self.dies(run, false);
+                        self.dies(run, Exit::Killed);
                     }
                 }
                 Action::CleanUp(epoch) => {
@@ -193,13 +211,12 @@ impl World {
     }
 
     /// The end is told later, as in life.
-    fn dies(&mut self, run: Run, clean: bool) {
+    fn dies(&mut self, run: Run, exit: Exit) {
         if self.alive.remove(&run).is_some() {
             self.order += 1;
             self.armed.insert(self.order, DEATH);
             let key = self.order;
-            self.timers
-                .insert((self.now, run * 2 + u64::from(clean), key));
+            self.timers.insert((self.now, run * 3 + exit as u64, key));
         }
     }
 
@@ -209,7 +226,12 @@ impl World {
         };
         self.now = self.now.max(at);
         match self.armed.remove(&key) {
-            Some(DEATH) => self.send(Event::Exited(detail / 2, detail % 2 == 1)),
+            Some(DEATH) => {
+                let exit = [Exit::Clean, Exit::Failed, Exit::Killed]
+                    .into_iter()
+                    .find(|exit| *exit as u64 == detail % 3);
+                self.send(Event::Exited(detail / 3, exit.unwrap()));
+            }
             Some(timer) => self.send(Event::Elapsed(timer)),
             None => {}
         }
@@ -237,7 +259,7 @@ impl World {
             .keys()
             .nth(usize::from(detail) % self.alive.len().max(1))
             .copied();
-        match byte % 36 {
+        match byte % 39 {
             0..=2 => self.send(Event::Schedule(detail % 4)),
             3 => self.send(Event::Restart),
             4..=9 => drop(self.tick()),
@@ -251,7 +273,14 @@ impl World {
             }
             15..=19 => {
                 if let Some(run) = one {
-                    self.dies(run, detail & 0x70 == 0x70);
+                    self.dies(
+                        run,
+                        match detail & 0x70 {
+                            0x70 => Exit::Clean,
+                            0x00..=0x30 => Exit::Failed,
+                            _ => Exit::Killed,
+                        },
+                    );
                 }
             }
             20..=25 => {
@@ -275,6 +304,11 @@ impl World {
             }
             30 => self.end(detail),
             31..=33 => {
+                if let Some(serial) = self.validation.take() {
+                    self.send(Event::Validated(serial, detail & 1 == 0));
+                }
+            }
+            34..=36 => {
                 if let Some(run) = self.awaited.or(one) {
                     self.send(Event::Idle(run));
                 }
@@ -325,6 +359,9 @@ impl World {
             self.judge(Verdict::Keep);
             if let Some(serial) = self.check.take() {
                 self.send(Event::Checked(serial, Some(Way::Hot)));
+            }
+            if let Some(serial) = self.validation.take() {
+                self.send(Event::Validated(serial, true));
             }
             let starting = self
                 .machine

@@ -14,11 +14,12 @@ mod generated;
 #[cfg(test)]
 mod tests;
 mod types;
+mod wishing;
 
 use std::time::Duration;
 
 pub use types::{
-    Action, Adopted, Epoch, EpochState, Event, Outcome, Run, Start, Timer, Verdict, Way,
+    Action, Adopted, Epoch, EpochState, Event, Exit, Outcome, Run, Start, Timer, Verdict, Way,
 };
 
 use super::policy::{ABORT_WAIT, CleanExit, HEALTHY_AFTER, Policy, REAP_WAIT};
@@ -49,6 +50,19 @@ enum IdleWatch {
     On(Run),
 }
 
+/// What is known of whether Envoy takes a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trial {
+    /// Nothing.
+    Unknown,
+    /// It is being asked.
+    Asked,
+    /// It does, or that cannot be found out in another way than by running it.
+    Passed,
+    /// It does not.
+    Refused,
+}
+
 /// The configuration that shall run.
 #[derive(Debug, Clone)]
 struct Wanted<D> {
@@ -58,6 +72,7 @@ struct Wanted<D> {
     failures: u32,
     /// The timer that has to run out before it is tried again.
     waiting: Option<u64>,
+    trial: Trial,
 }
 
 /// The supervisor's state.
@@ -98,6 +113,7 @@ impl<D: Clone + PartialEq> Machine<D> {
                 config,
                 failures: 0,
                 waiting: None,
+                trial: Trial::Unknown,
             },
             good: None,
             epochs: Vec::new(),
@@ -158,7 +174,8 @@ impl<D: Clone + PartialEq> Machine<D> {
             Event::Checked(serial, way) => self.checked(serial, way, &mut actions),
             Event::SpawnFailed(run) => self.ended(run, false, &mut actions),
             Event::Ready(run) => self.ready(run, &mut actions),
-            Event::Exited(run, clean) => self.exited(run, clean, &mut actions),
+            Event::Exited(run, exit) => self.exited(run, exit, &mut actions),
+            Event::Validated(serial, passed) => self.validated(serial, passed),
             Event::QuitFailed(run) => {
                 // The order to quit was this state's, so that SIGTERM is all that is missing.
                 if self.state(run) == Some(EpochState::Stopping) {
@@ -174,6 +191,9 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     fn adopt(&mut self, adopted: Adopted, newest: bool, actions: &mut Actions<D>) {
+        if adopted.current {
+            self.wanted.trial = Trial::Passed;
+        }
         self.last_run += 1;
         let run = self.last_run;
         self.epochs.push(Epoch {
@@ -199,44 +219,6 @@ impl<D: Clone + PartialEq> Machine<D> {
         } else {
             Action::Arm(Timer::Drained(run), self.policy.hand_over)
         });
-    }
-
-    fn schedule(&mut self, config: D) {
-        if config == self.wanted.config {
-            return;
-        }
-        // Back to what still serves: then there is nothing to start.
-        let running = self
-            .serving()
-            .filter(|epoch| epoch.config.as_ref() == Some(&config))
-            .map(|epoch| epoch.serial);
-        self.want(config, running);
-    }
-
-    fn restart(&mut self) {
-        // A process that only just starts is as fresh as one can be.
-        let newest = self.epochs.last().map(|newest| newest.serial);
-        if !self.starting() || newest != Some(self.wanted.serial) {
-            self.want(self.wanted.config.clone(), None);
-        }
-    }
-
-    /// A new wish: whatever failed before does not count against it.
-    fn want(&mut self, config: D, running: Option<u64>) {
-        let serial = running.unwrap_or_else(|| {
-            self.last_serial += 1;
-            self.last_serial
-        });
-        self.wanted = Wanted {
-            serial,
-            config,
-            failures: 0,
-            waiting: None,
-        };
-        self.checking = None;
-        self.question = None;
-        self.pause = None;
-        self.forget_failures();
     }
 
     fn forget_failures(&mut self) {
@@ -293,6 +275,9 @@ impl<D: Clone + PartialEq> Machine<D> {
             return;
         }
         self.checking = None;
+        if way.is_some() {
+            self.wanted.trial = Trial::Passed;
+        }
         let Some(serving) = self.serving().map(|epoch| epoch.run) else {
             // What served is gone, so that there is nothing to be careful with.
             return;
@@ -305,7 +290,9 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     fn start_unless_paused(&mut self, actions: &mut Actions<D>) {
-        if self.pause.is_none() {
+        if self.refused() {
+            self.give_up(actions);
+        } else if self.pause.is_none() {
             self.start(actions);
         }
     }
@@ -355,6 +342,7 @@ impl<D: Clone + PartialEq> Machine<D> {
         if serial == self.wanted.serial {
             self.wanted.failures = 0;
             self.wanted.waiting = None;
+            self.wanted.trial = Trial::Passed;
         }
         if aged {
             self.epochs[index].state = EpochState::Healthy;
@@ -370,11 +358,14 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    fn exited(&mut self, run: Run, clean: bool, actions: &mut Actions<D>) {
+    fn exited(&mut self, run: Run, exit: Exit, actions: &mut Actions<D>) {
         if let Some(index) = self.position(run) {
             actions.push(Action::CleanUp(self.epochs[index].epoch));
+            if exit == Exit::Failed {
+                self.validate(index, actions);
+            }
         }
-        self.ended(run, clean, actions);
+        self.ended(run, exit == Exit::Clean, actions);
     }
 
     fn ended(&mut self, run: Run, clean: bool, actions: &mut Actions<D>) {

@@ -3,6 +3,8 @@
 use super::super::policy::{Policy, RETRIES, retry_wait};
 use super::*;
 
+mod refusing;
+
 type Event = super::Event<&'static str>;
 type Action = super::Action<&'static str>;
 
@@ -64,7 +66,10 @@ fn a_new_epoch_takes_over_and_the_old_one_ends_in_its_own_time() {
         states(&machine),
         [(0, EpochState::Draining), (1, EpochState::Serving)]
     );
-    assert_eq!(machine.on(Event::Exited(1, true)), [Action::CleanUp(0)]);
+    assert_eq!(
+        machine.on(Event::Exited(1, Exit::Clean)),
+        [Action::CleanUp(0)]
+    );
     assert!(machine.settled());
 }
 
@@ -93,7 +98,7 @@ fn a_further_wish_waits_until_the_hand_over_is_done() {
     machine.on(Event::Ready(2));
     assert_eq!(machine.on(Event::Schedule("c")), []);
     assert_eq!(machine.on(Event::Schedule("d")), []);
-    let actions = machine.on(Event::Exited(1, true));
+    let actions = machine.on(Event::Exited(1, Exit::Clean));
     assert_eq!(actions, [Action::CleanUp(0), Action::Check(4, "d")]);
 }
 
@@ -127,7 +132,7 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
 #[test]
 fn a_replacement_that_dies_reuses_its_number() {
     let mut machine = replacing();
-    let actions = machine.on(Event::Exited(2, false));
+    let actions = machine.on(Event::Exited(2, Exit::Failed));
     let retry = Action::Arm(Timer::Retry(1), Duration::from_millis(200));
     assert_eq!(actions, [Action::CleanUp(1), retry]);
     assert_eq!(states(&machine), [(0, EpochState::Serving)]);
@@ -142,7 +147,10 @@ fn a_replacement_that_never_gets_ready_is_given_up() {
     let actions = machine.on(Event::Elapsed(Timer::Overdue(2)));
     assert_eq!(actions[0], Action::Terminate(2));
     assert!(actions.contains(&Action::Arm(Timer::Retry(1), Duration::from_millis(200))));
-    assert_eq!(machine.on(Event::Exited(2, true)), [Action::CleanUp(1)]);
+    assert_eq!(
+        machine.on(Event::Exited(2, Exit::Clean)),
+        [Action::CleanUp(1)]
+    );
     assert_eq!(states(&machine), [(0, EpochState::Serving)]);
 }
 
@@ -150,27 +158,27 @@ fn a_replacement_that_never_gets_ready_is_given_up() {
 fn a_newer_wish_ends_the_replacement_that_only_just_starts() {
     let mut machine = replacing();
     assert_eq!(machine.on(Event::Schedule("c"))[0], Action::Terminate(2));
-    let actions = machine.on(Event::Exited(2, false));
+    let actions = machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(actions, [Action::CleanUp(1), Action::Check(3, "c")]);
     // Back to what serves: nothing is left to be done.
     machine.on(Event::Checked(3, Some(Way::Hot)));
     machine.on(Event::Schedule("a"));
-    machine.on(Event::Exited(3, false));
+    machine.on(Event::Exited(3, Exit::Failed));
     assert!(machine.settled());
 }
 
 #[test]
 fn a_crash_under_a_replacement_starts_over_with_what_worked() {
     let mut machine = replacing();
-    let actions = machine.on(Event::Exited(1, false));
+    let actions = machine.on(Event::Exited(1, Exit::Failed));
     assert_eq!(actions[..2], [Action::CleanUp(0), Action::Kill(2)]);
-    let actions = machine.on(Event::Exited(2, false));
+    let actions = machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(
         started(&actions),
         Some((3, 0, "b")),
         "nothing has failed of it yet"
     );
-    let actions = machine.on(Event::Exited(3, false));
+    let actions = machine.on(Event::Exited(3, Exit::Failed));
     assert_eq!(started(&actions), Some((4, 0, "a")));
     assert_eq!(machine.on(Event::Ready(4)), [Action::Check(2, "b")]);
 }
@@ -179,7 +187,7 @@ fn a_crash_under_a_replacement_starts_over_with_what_worked() {
 fn what_took_over_and_crashed_starts_again_from_the_parent_that_drains() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
-    let actions = machine.on(Event::Exited(2, false));
+    let actions = machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(started(&actions), Some((3, 1, "b")));
 }
 
@@ -201,7 +209,7 @@ fn a_plain_restart_ends_the_old_process_first() {
         machine.on(Event::Elapsed(Timer::Drained(1)))[0],
         Action::Terminate(1)
     );
-    let actions = machine.on(Event::Exited(1, true));
+    let actions = machine.on(Event::Exited(1, Exit::Clean));
     assert_eq!(started(&actions), Some((2, 0, "a")));
 }
 
@@ -211,7 +219,7 @@ fn living_for_ten_seconds_forgives_all_crashes() {
     let mut run = 1;
     for _ in 0..40 {
         machine.on(Event::Elapsed(Timer::Healthy(run)));
-        let actions = machine.on(Event::Exited(run, false));
+        let actions = machine.on(Event::Exited(run, Exit::Failed));
         run = started(&actions).expect("started at once").0;
     }
 }
@@ -261,7 +269,10 @@ fn a_stop_drains_quits_and_is_final() {
     assert_eq!(machine.on(Event::Schedule("b")), []);
     assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), [Action::Quit(1)]);
     assert_eq!(machine.on(Event::QuitFailed(1)), [Action::Terminate(1)]);
-    assert_eq!(machine.on(Event::Exited(1, true)), [Action::CleanUp(0)]);
+    assert_eq!(
+        machine.on(Event::Exited(1, Exit::Clean)),
+        [Action::CleanUp(0)]
+    );
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: false }));
 }
 
@@ -307,7 +318,7 @@ fn a_drain_ends_when_nobody_is_connected_and_not_before_its_minimum() {
         machine.on(Event::Elapsed(Timer::Deadline))[0],
         Action::Kill(1)
     );
-    machine.on(Event::Exited(1, false));
+    machine.on(Event::Exited(1, Exit::Failed));
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: true }));
 }
 
@@ -343,7 +354,7 @@ fn a_drain_is_not_cut_short_while_an_older_epoch_has_connections() {
     machine.on(Event::Ready(2));
     machine.on(Event::Stop);
     assert_eq!(machine.on(Event::Elapsed(Timer::MinDrain)), []);
-    let actions = machine.on(Event::Exited(1, true));
+    let actions = machine.on(Event::Exited(1, Exit::Clean));
     assert_eq!(actions, [Action::CleanUp(0), Action::AwaitIdle(2)]);
     assert!(machine.on(Event::Idle(2)).contains(&Action::Quit(2)));
 }
@@ -354,11 +365,11 @@ fn a_stop_in_the_middle_of_a_hand_over_ends_both() {
     machine.on(Event::Ready(2));
     let actions = machine.on(Event::Stop);
     assert!(actions.contains(&Action::Quit(2)) && actions.contains(&Action::Terminate(1)));
-    machine.on(Event::Exited(1, true));
+    machine.on(Event::Exited(1, Exit::Clean));
     assert_eq!(machine.outcome(), None);
     let actions = machine.on(Event::Elapsed(Timer::Deadline));
     assert_eq!(actions[0], Action::Kill(2));
-    machine.on(Event::Exited(2, false));
+    machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(machine.outcome(), Some(Outcome::Stopped { forced: true }));
 }
 
@@ -374,14 +385,14 @@ fn what_not_even_a_kill_ends_is_told() {
 #[test]
 fn a_clean_end_that_nobody_asked_for_is_the_end_unless_told_otherwise() {
     let mut machine = serving();
-    machine.on(Event::Exited(1, true));
+    machine.on(Event::Exited(1, Exit::Clean));
     assert_eq!(machine.outcome(), Some(Outcome::Ended));
     let policy = Policy {
         clean_exit: CleanExit::Restart,
         ..Policy::default()
     };
     let (mut machine, _) = Machine::new(policy, "a", &[]);
-    assert!(started(&machine.on(Event::Exited(1, true))).is_some());
+    assert!(started(&machine.on(Event::Exited(1, Exit::Clean))).is_some());
 }
 
 #[test]
@@ -402,7 +413,7 @@ fn adopted_processes_go_on_and_are_replaced_when_they_run_something_else() {
     );
     assert!(started(&actions).is_none());
     let (mut machine, _) = Machine::new(Policy::default(), "a", &adopted(false));
-    let actions = machine.on(Event::Exited(1, false));
+    let actions = machine.on(Event::Exited(1, Exit::Failed));
     assert_eq!(actions, [Action::CleanUp(3), Action::Check(1, "a")]);
     let actions = machine.on(Event::Checked(1, Some(Way::Hot)));
     assert_eq!(started(&actions), Some((3, 5, "a")));

@@ -65,6 +65,17 @@ pub enum Verdict {
     Keep,
 }
 
+/// How a process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with code 0.
+    Clean,
+    /// By itself, with another code; or in a way that nobody could see.
+    Failed,
+    /// By a signal.
+    Killed,
+}
+
 /// What happens to processes or to their supervision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<D> {
@@ -85,8 +96,10 @@ pub enum Event<D> {
     SpawnFailed(Run),
     /// A process says that it serves.
     Ready(Run),
-    /// A process has ended; whether with code 0.
-    Exited(Run, bool),
+    /// A process has ended.
+    Exited(Run, Exit),
+    /// Whether a configuration is one that Envoy takes, or one where that cannot be known.
+    Validated(u64, bool),
     /// A process did not confirm that it quits.
     QuitFailed(Run),
     /// Nobody is connected any more to a process that drains.
@@ -141,6 +154,9 @@ pub enum Action<D> {
     /// Check the configuration without touching what runs; brings [`Event::Checked`] with this
     /// number. Only the last check that was asked for matters.
     Check(u64, D),
+    /// Ask Envoy whether it takes the configuration, while nothing serves; brings
+    /// [`Event::Validated`] with this number.
+    Validate(u64, D),
     /// Start a process; brings [`Event::SpawnFailed`], [`Event::Ready`], [`Event::Exited`].
     Start(Start<D>),
     /// Ask the process that serves to drain its inbound listeners. A failure changes nothing.
