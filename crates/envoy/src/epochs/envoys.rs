@@ -17,7 +17,7 @@ use super::host::{Host, Work};
 use super::hot_restart::{self, BaseId, HotRestart, Obstacle};
 use super::identity::Identity;
 use super::machine::{Start, Way};
-use super::version;
+use super::{room, version};
 use crate::admin::AdminClient;
 use crate::process::{Family, HotRole, Launch, Restart, ValidationError};
 
@@ -204,9 +204,11 @@ impl EnvoyHost {
 
     /// What keeps `launch` from taking over from the running Envoy, as far as that can be seen
     /// without running anything.
-    fn obstacle_to(&self, launch: &Launch) -> Option<Obstacle> {
+    fn obstacle_to(&self, launch: &Launch, running: Option<&Identity>) -> Option<Obstacle> {
         let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch)
-            .or_else(|| hot_restart::room_for(launch.concurrency).err())
+            .or_else(|| {
+                room::room_for(launch.concurrency, running.map(|running| running.pid)).err()
+            })
             .or_else(|| (!self.family).then_some(Obstacle::Running));
         obstacle.or_else(|| match (&self.hot.as_ref()?.base_id, self.base_id) {
             (BaseId::Dynamic(path), None) => Some(Obstacle::BaseId {
@@ -264,7 +266,7 @@ impl Host for EnvoyHost {
         config: &EnvoyConfig,
         running: Option<Identity>,
     ) -> Work<Result<Way, String>> {
-        let obstacle = self.obstacle_to(&config.launch);
+        let obstacle = self.obstacle_to(&config.launch, running.as_ref());
         let (launch, program) = (config.launch.clone(), config.program.clone());
         let (told, gapless) = (Arc::clone(&self.told), config.gapless);
         Box::pin(async move {

@@ -18,8 +18,6 @@ pub const SHARED_MEMORY: &str = "/dev/shm";
 pub const PARENT_MARGIN: Duration = Duration::from_secs(15);
 /// A socket's name may have 107 bytes; Envoy appends the role and a number.
 const SOCKET_PATH_LIMIT: usize = 80;
-/// Threads that an Envoy has beside its workers, with room to spare.
-const OWN_THREADS: u64 = 12;
 
 /// How Envoys are restarted hot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +89,16 @@ pub enum Obstacle {
         /// How many more there may be.
         room: u64,
         /// How many a second Envoy has.
+        needed: u64,
+    },
+    /// There is no memory for a second process beside the first.
+    #[error(
+        "only {room} MiB more memory may be used here (its control group's limit), a second Envoy may need {needed} MiB"
+    )]
+    Memory {
+        /// How much more may be used, in MiB.
+        room: u64,
+        /// How much the running one uses, in MiB.
         needed: u64,
     },
     /// Two versions of Envoy do not understand one another.
@@ -176,40 +184,6 @@ fn udp_listener(bootstrap: &str) -> Option<String> {
             .unwrap_or("without a name")
             .to_owned(),
     )
-}
-
-/// Whether the control group leaves room for a second Envoy with this many workers.
-pub(super) fn room_for(concurrency: u32) -> Result<(), Obstacle> {
-    let needed = u64::from(concurrency) + OWN_THREADS;
-    match process_room() {
-        Some(room) if room < needed => Err(Obstacle::Processes { room, needed }),
-        _ => Ok(()),
-    }
-}
-
-fn process_room() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
-        let root = match controllers {
-            "" => "/sys/fs/cgroup",
-            "pids" => "/sys/fs/cgroup/pids",
-            _ => return None,
-        };
-        room_in(&Path::new(root).join(path))
-    })
-}
-
-fn room_in(group: &Path) -> Option<u64> {
-    let number = |name: &str| -> Option<u64> {
-        fs::read_to_string(group.join(name))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
-    };
-    Some(number("pids.max")?.saturating_sub(number("pids.current")?))
 }
 
 /// Size of the region that a family shares, and where its flags are. Of hot restart version 11,
@@ -312,16 +286,6 @@ mod tests {
             let document = format!(r#"{{"static_resources":{{"listeners":[{listener}]}}}}"#);
             assert!(said(&here, &launch(&document, &[])).contains("\"dns\" takes UDP"));
         }
-    }
-
-    #[test]
-    fn a_limit_of_processes_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("pids.max"), "max\n").unwrap();
-        fs::write(folder.path().join("pids.current"), "40\n").unwrap();
-        assert_eq!(room_in(folder.path()), None);
-        fs::write(folder.path().join("pids.max"), "42\n").unwrap();
-        assert_eq!(room_in(folder.path()), Some(2));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod options;
 mod policy;
 mod report;
 mod resume;
+mod room;
 mod version;
 
 #[cfg(test)]

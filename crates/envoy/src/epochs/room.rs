@@ -1,0 +1,168 @@
+//! Whether the control group leaves room for a second Envoy beside the first: threads and memory. A
+//! kernel that has to make room ends the Envoy that serves, and every connection with it. Reads files
+//! of the kernel and changes nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::hot_restart::Obstacle;
+
+/// Threads that an Envoy has beside its workers, with room to spare.
+const OWN_THREADS: u64 = 12;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Files of one controller, in both versions of control groups.
+struct Controller {
+    /// Its name in version 1.
+    name: &'static str,
+    limit: [&'static str; 2],
+    used: [&'static str; 2],
+}
+
+const THREADS: Controller = Controller {
+    name: "pids",
+    limit: ["pids.max"; 2],
+    used: ["pids.current"; 2],
+};
+
+const MEMORY: Controller = Controller {
+    name: "memory",
+    limit: ["memory.max", "memory.limit_in_bytes"],
+    used: ["memory.current", "memory.usage_in_bytes"],
+};
+
+/// Whether a second Envoy with this many workers may be started beside the process `running`, which
+/// the second one is assumed to resemble.
+pub(super) fn room_for(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle> {
+    let needed = u64::from(concurrency) + OWN_THREADS;
+    if let Some(room) = room(&THREADS).filter(|room| *room < needed) {
+        return Err(Obstacle::Processes { room, needed });
+    }
+    let needed = running.and_then(memory_of).unwrap_or_default();
+    match room(&MEMORY) {
+        Some(room) if room < needed => Err(Obstacle::Memory {
+            room: room / MIB,
+            needed: needed.div_ceil(MIB),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// How much more may be used in the tightest of the groups that this process belongs to.
+fn room(controller: &Controller) -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let folders = groups.lines().flat_map(|line| folders(controller, line));
+    folders
+        .filter_map(|group| room_in(&group, controller))
+        .min()
+}
+
+/// The group of a line in the kernel's list and those around it, which may be limited as well.
+fn folders(controller: &Controller, line: &str) -> Vec<PathBuf> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+        return Vec::new();
+    };
+    let root = if controllers.is_empty() {
+        PathBuf::from("/sys/fs/cgroup")
+    } else if controllers.split(',').any(|name| name == controller.name) {
+        Path::new("/sys/fs/cgroup").join(controllers)
+    } else {
+        return Vec::new();
+    };
+    let group = root.join(path.trim_start_matches('/'));
+    let around = group
+        .ancestors()
+        .take_while(|folder| folder.starts_with(&root));
+    around.map(Path::to_path_buf).collect()
+}
+
+fn room_in(group: &Path, controller: &Controller) -> Option<u64> {
+    let number = |names: [&str; 2]| -> Option<u64> {
+        names.iter().find_map(|name| {
+            let text = fs::read_to_string(group.join(name)).ok()?;
+            text.trim().parse().ok()
+        })
+    };
+    let (limit, used) = (number(controller.limit)?, number(controller.used)?);
+    Some(limit.saturating_sub(used.saturating_sub(reclaimable(group))))
+}
+
+/// Memory of the group that the kernel takes back before it kills: files read a while ago.
+fn reclaimable(group: &Path) -> u64 {
+    let text = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let value = |name: &str| -> Option<u64> {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    };
+    value("total_inactive_file")
+        .or_else(|| value("inactive_file"))
+        .unwrap_or_default()
+}
+
+/// Memory of a process that is in no file, in bytes.
+fn memory_of(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn limits_of_either_version_are_read_and_none_is_no_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = folder.path();
+        write(group, &[("pids.max", "max\n"), ("pids.current", "40\n")]);
+        assert_eq!(room_in(group, &THREADS), None);
+        write(group, &[("pids.max", "42\n")]);
+        assert_eq!(room_in(group, &THREADS), Some(2));
+        write(
+            group,
+            &[("memory.max", "1000\n"), ("memory.current", "900\n")],
+        );
+        assert_eq!(room_in(group, &MEMORY), Some(100));
+        write(
+            group,
+            &[("memory.stat", "anon 5\ninactive_file 300\nactive_file 7\n")],
+        );
+        assert_eq!(room_in(group, &MEMORY), Some(400));
+        let old = tempfile::tempdir().unwrap();
+        let files = [
+            ("memory.limit_in_bytes", "1000"),
+            ("memory.usage_in_bytes", "1200"),
+            ("memory.stat", "inactive_file 1\ntotal_inactive_file 50\n"),
+        ];
+        write(old.path(), &files);
+        assert_eq!(room_in(old.path(), &MEMORY), Some(0));
+    }
+
+    #[test]
+    fn the_groups_around_count_too() {
+        let paths = |line| folders(&MEMORY, line);
+        let unified = paths("0::/a/b");
+        let expected = ["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"];
+        assert_eq!(unified, expected.map(PathBuf::from));
+        assert_eq!(paths("4:memory:/")[0], Path::new("/sys/fs/cgroup/memory"));
+        assert!(paths("8:pids:/").is_empty() && paths("nonsense").is_empty());
+    }
+
+    #[test]
+    fn the_memory_of_a_process_is_known() {
+        let own = memory_of(std::process::id()).unwrap();
+        assert!(own > 100 * 1024 && own < 1024 * MIB, "{own}");
+        assert_eq!(memory_of(u32::MAX), None);
+    }
+}
