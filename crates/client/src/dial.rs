@@ -21,7 +21,8 @@ use tokio::time::timeout;
 use tokio_util::sync::DropGuard;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::error::SessionError;
+use crate::error::{SessionError, text_of};
+use crate::greeting::Greeting;
 use crate::http_proxy::{Routes, Via};
 use crate::machine::{Failure, FailureKind};
 use crate::tls::Tls;
@@ -49,6 +50,7 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 pub(crate) struct Link {
     pub(crate) server: SocketAddr,
     pub(crate) channel: Channel,
+    pub(crate) greeting: Arc<Greeting>,
     /// Cancelled when the connection is gone.
     pub(crate) lost: CancellationToken,
 }
@@ -86,17 +88,20 @@ impl Dialer {
             Err(_) => return Err(too_slow(server, DEADLINE)),
         };
         let lost = CancellationToken::new();
+        let greeting = Arc::new(Greeting::default());
         let stream = Watched {
             stream,
+            greeting: Arc::clone(&greeting),
             _lost: lost.clone().drop_guard(),
         };
-        let channel = self
-            .channel(server, host, stream)
-            .await
-            .map_err(|reason| unreachable(SessionError::Dial { server, reason }))?;
+        let channel = self.channel(server, host, stream).await.map_err(|reason| {
+            let error = SessionError::Dial { server, reason };
+            unreachable(error.with(greeting.hint(self.tls.is_some())))
+        })?;
         Ok(Link {
             server,
             channel,
+            greeting,
             lost,
         })
     }
@@ -154,7 +159,7 @@ impl Dialer {
         endpoint
             .connect_with_connector(connector)
             .await
-            .map_err(|error| error.to_string())
+            .map_err(|error| text_of(&error))
     }
 
     /// Where `:authority` comes from: the TLS server name, or the server's address.
@@ -247,9 +252,10 @@ fn failure(server: SocketAddr, error: &io::Error) -> Failure {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Tells when it is dropped, which HTTP/2 does at the end of the connection.
+/// Tells what arrives first, and when it is dropped, which HTTP/2 does at the end of the connection.
 struct Watched {
     stream: Box<dyn Stream>,
+    greeting: Arc<Greeting>,
     _lost: DropGuard,
 }
 
@@ -259,7 +265,10 @@ impl AsyncRead for Watched {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.greeting.arrived(&buf.filled()[before..]);
+        poll
     }
 }
 

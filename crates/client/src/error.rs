@@ -178,6 +178,17 @@ impl SessionError {
         }
     }
 
+    /// The error with a hint at what to look at, where it is about the connection.
+    pub(crate) fn with(mut self, hint: Option<&str>) -> Self {
+        if let (Some(hint), Self::Dial { reason: text, .. } | Self::Call { message: text, .. }) =
+            (hint, &mut self)
+        {
+            text.push_str("; ");
+            text.push_str(hint);
+        }
+        self
+    }
+
     pub(crate) fn call(server: SocketAddr, call: &'static str, status: &Status) -> Self {
         Self::Call {
             server,
@@ -190,8 +201,15 @@ impl SessionError {
 
 /// Text of a status, with what caused it when the text does not say.
 pub(crate) fn describe(status: &Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut cause = status.source();
+    with_causes(status.message().to_owned(), status.source())
+}
+
+/// Text of an error, with what caused it when the text does not say.
+pub(crate) fn text_of(error: &dyn Error) -> String {
+    with_causes(error.to_string(), error.source())
+}
+
+fn with_causes(mut text: String, mut cause: Option<&dyn Error>) -> String {
     while let Some(error) = cause {
         let more = error.to_string();
         if !text.contains(&more) {

@@ -31,6 +31,7 @@ mod dial;
 mod driver;
 mod error;
 mod facts;
+mod greeting;
 mod http_proxy;
 mod machine;
 mod metrics;

@@ -26,7 +26,10 @@ impl Running {
                 if result.is_ok() {
                     self.driver.facts.heard();
                 }
-                Event::Features(result.map_err(|failure| self.counted(failure)))
+                let link = self.beside.link.as_ref().or(self.link.as_ref());
+                Event::Features(
+                    result.map_err(|failure| self.counted(self.explained(link, failure))),
+                )
             }
             Outcome::LoggedOut => Event::LoggedOut,
         }
@@ -71,6 +74,7 @@ impl Running {
         let login = match result {
             Ok(login) => login,
             Err(failure) => {
+                let failure = self.explained(self.link.as_ref(), failure);
                 tracing::error!(
                     target: "server-connection-manager",
                     error = %failure.error,
@@ -94,6 +98,17 @@ impl Running {
             Place::Beside => self.beside.token = Some((login.token, now)),
         }
         Ok(())
+    }
+
+    /// A call that failed because nothing on the connection was HTTP/2 tells what to look at.
+    fn explained(&self, link: Option<&Link>, failure: Failure) -> Failure {
+        let tls = self.driver.dialer.tls().is_some();
+        let hint = link.and_then(|link| link.greeting.hint(tls));
+        let (kind, error) = (failure.kind, Arc::unwrap_or_clone(failure.error));
+        Failure {
+            kind,
+            error: Arc::new(error.with(hint)),
+        }
     }
 
     fn counted(&self, failure: Failure) -> Failure {

@@ -6,6 +6,7 @@ use legate_testkit::certs::{ServerTls, TestCa};
 use legate_testkit::fake_server::Call;
 
 use super::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn trusting(ca: &TestCa) -> ClientTls {
     ClientTls {
@@ -229,4 +230,100 @@ async fn settings_that_cannot_work_are_refused_at_once() {
         ..config("localhost", 8502)
     });
     assert!(matches!(error, ConfigError::Token));
+}
+
+/// The first error of a session.
+async fn first_error(client: &Client) -> String {
+    let mut states = client.session.subscribe();
+    let failed = |state: &SessionState| match state {
+        SessionState::Connecting { last_error } => last_error.is_some(),
+        _ => true,
+    };
+    let state = tokio::time::timeout(WAIT, states.wait_for(failed)).await;
+    match &*state.unwrap().unwrap() {
+        SessionState::Connecting { last_error } => last_error.as_ref().unwrap().to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Answers whoever connects, once they have said something, and closes the connection.
+async fn odd_server(answer: &'static [u8]) -> (u16, Scope) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let scope = Scope::new("odd server");
+    scope.spawn("answer", async move {
+        loop {
+            let (mut stream, _) = listener.accept().await?;
+            let mut heard = [0; 4096];
+            if stream.read(&mut heard).await? > 0 {
+                // The client may be gone already.
+                let _ = stream.write_all(answer).await;
+            }
+        }
+        #[expect(unreachable_code, reason = "it ends with its scope")]
+        Ok::<_, std::io::Error>(())
+    });
+    (port, scope)
+}
+
+#[tokio::test]
+async fn plaintext_at_a_port_that_expects_tls_is_told() {
+    let ca = TestCa::new();
+    let server = FakeServer::tls(ca.server_config(&["127.0.0.1"], ServerTls::default())).await;
+    for credentials in [
+        Credentials::None,
+        Credentials::Login(legate_client::LoginConfig {
+            auth_method: "k8s".into(),
+            namespace: String::new(),
+            partition: String::new(),
+            datacenter: String::new(),
+            bearer: legate_client::Bearer::Token(legate_model::Secret::new("jwt")),
+            meta: [].into(),
+        }),
+    ] {
+        let client = Client::start(with(credentials, &server));
+        let error = first_error(&client).await;
+        for words in ["expect", "TLS: check -tls-disabled and -grpc-port"] {
+            assert!(error.contains(words), "{error}");
+        }
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_else_may_listen_there_is_told_as_far_as_it_shows() {
+    let http: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    for (answer, hint) in [
+        (&b""[..], Some("may expect TLS")),
+        (&[21, 3, 1, 0, 2, 2, 70], Some("expects TLS")),
+        (http, Some("speaks HTTP/1")),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", None),
+    ] {
+        let (port, scope) = odd_server(answer).await;
+        let client = Client::start(config("127.0.0.1", port));
+        let error = first_error(&client).await;
+        match hint {
+            Some(hint) => assert!(error.contains(hint), "{error}"),
+            None => assert!(!error.contains("check -"), "{error}"),
+        }
+        client.close().await;
+        drop(scope);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_grpc_gets_no_hint_at_tls() {
+    let server = FakeServer::plaintext().await;
+    let broken = Status::unavailable("starting");
+    server.script().fail_always(Call::Features, broken);
+    let client = Client::start(config("127.0.0.1", server.address().port()));
+    let error = first_error(&client).await;
+    assert!(error.ends_with("starting"), "{error}");
+    client.close().await;
+
+    // Nor one that cannot be reached at all.
+    let client = Client::start(config("127.0.0.1", legate_testkit::network::free_port()));
+    let error = first_error(&client).await;
+    assert!(!error.contains("TLS"), "{error}");
+    client.close().await;
 }

@@ -182,6 +182,6 @@ async fn tls_that_does_not_match_is_named() {
     let names = ["localhost"];
     let tls = FakeServer::tls(TestCa::new().server_config(&names, ServerTls::default())).await;
     let running = Running::start(tls.address(), &["-tls-disabled"]);
-    let body = unready(&running, "; trying again").await;
+    let body = unready(&running, "TLS: check -tls-disabled and -grpc-port; ").await;
     assert!(body.contains(&tls.address().to_string()), "{body}");
 }
