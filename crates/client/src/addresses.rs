@@ -12,7 +12,9 @@ use crate::config::ConfigError;
 const EXEC: &str = "exec=";
 
 /// Where the addresses of servers come from (`-addresses`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// As text, a command is shown without its arguments: those of cloud look-ups hold credentials.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Addresses {
     /// A DNS name, all of whose A and AAAA records are servers, or an IP address.
     Host(String),
@@ -86,6 +88,9 @@ fn host(item: &str) -> Result<String, ConfigError> {
         Some(inner) if is_v6(inner) => Ok(inner.to_owned()),
         Some(_) => Err(ConfigError::BadAddress { address: address() }),
         // What has a colon and is no IPv6 address is meant to be host:port.
+        None if item.contains('=') => Err(ConfigError::Assignment {
+            name: item.split('=').next().unwrap_or_default().to_owned(),
+        }),
         None if item.contains(':') && !is_v6(item) => {
             Err(ConfigError::AddressWithPort { address: address() })
         }
@@ -99,8 +104,18 @@ impl fmt::Display for Addresses {
         match self {
             Self::Host(host) => f.write_str(host),
             Self::Hosts(hosts) => f.write_str(&hosts.join(",")),
-            Self::Exec(words) => write!(f, "{EXEC}{}", words.join(" ")),
+            Self::Exec(words) => {
+                let hidden = if words.len() > 1 { " ***" } else { "" };
+                let program = words.first().map(String::as_str).unwrap_or_default();
+                write!(f, "{EXEC}{program}{hidden}")
+            }
         }
+    }
+}
+
+impl fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Addresses({self})")
     }
 }
 
@@ -140,6 +155,37 @@ mod tests {
     }
 
     #[test]
+    fn arguments_of_a_command_are_not_shown() {
+        let config = crate::ClientConfig {
+            addresses: "exec=discover addrs secret_access_key=hush"
+                .parse()
+                .unwrap(),
+            grpc_port: 8502,
+            server_watch_disabled: false,
+            tls: None,
+            credentials: crate::Credentials::None,
+        };
+        assert_eq!(config.addresses.to_string(), "exec=discover ***");
+        let shown = format!("{config:?}");
+        assert!(
+            shown.contains("discover") && !shown.contains("hush"),
+            "{shown}"
+        );
+        let bare: Addresses = "exec=discover".parse().unwrap();
+        assert_eq!(bare.to_string(), "exec=discover");
+        // With the mark left out, each of them would be looked up and told of.
+        for text in [
+            "discover addrs secret_access_key=hush",
+            "discover addrs secret_access_key=hu:sh provider=aws",
+        ] {
+            let error = refused(text);
+            assert!(error.contains("secret_access_key=***"), "{error}");
+            assert!(error.contains("exec=COMMAND"), "{error}");
+            assert!(!error.contains("hu"), "{error}");
+        }
+    }
+
+    #[test]
     fn several_hosts_are_separated_by_commas_or_white_space() {
         let mixed = ["consul-a", "10.0.0.1", "::1", "fe80::1%eth0"];
         for text in [
@@ -175,8 +221,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused_and_reads_back_the_same(text in "\\PC{0,40}") {
-            if let Ok(parsed) = text.parse::<Addresses>() {
+        fn any_text_is_read_or_refused_and_hosts_read_back_the_same(text in "(exec=)?\\PC{0,40}") {
+            if let Ok(parsed @ (Addresses::Host(_) | Addresses::Hosts(_))) = text.parse() {
                 prop_assert_eq!(parsed.to_string().parse::<Addresses>().unwrap(), parsed);
             }
         }

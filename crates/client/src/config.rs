@@ -159,6 +159,15 @@ pub enum ConfigError {
         /// What was given.
         address: String,
     },
+    /// An argument of a command, without the mark of commands. Its value may be a secret.
+    #[error(
+        "-addresses holds {name}=***, which is neither a DNS name nor an IP address: write a command as \
+         exec=COMMAND ARGUMENTS"
+    )]
+    Assignment {
+        /// What stands before the equals sign.
+        name: String,
+    },
     /// `exec=` and nothing else.
     #[error("-addresses is exec= without a command: write exec=COMMAND ARGUMENTS")]
     EmptyCommand,

@@ -100,6 +100,54 @@ async fn a_missing_token_is_one_clear_error() {
 }
 
 #[tokio::test]
+async fn without_a_token_there_is_no_header() {
+    let server = FakeServer::plaintext().await;
+    for (before, credentials) in [Credentials::None, static_token("")]
+        .into_iter()
+        .enumerate()
+    {
+        let client = Client::start(with(credentials, &server));
+        let connection = client.connected().await;
+        let script = server.script();
+        script.wait_for_calls(Call::WatchServers, before + 1).await;
+        call(&connection).await.unwrap();
+        let question = legate_api::dns::QueryRequest::default();
+        connection.dns().query(question).await.unwrap();
+        let request = legate_api::discovery::DeltaDiscoveryRequest::default();
+        let requests = futures_util::stream::iter([request]);
+        let mut discovery = connection.discovery();
+        let stream = discovery.delta_aggregated_resources(requests);
+        let (_stream, mut ads) = tokio::join!(stream, server.accept_ads());
+        ads.next().await.unwrap();
+        client.close().await;
+    }
+    let recorded = server.script().recorded();
+    for kind in [
+        Call::Features,
+        Call::BootstrapParams,
+        Call::WatchServers,
+        Call::Dns,
+        Call::Discovery,
+    ] {
+        let calls = server.script().calls(kind);
+        assert_eq!(calls.len(), 2, "{kind:?}: {recorded:?}");
+        for call in calls {
+            // An empty one would be another thing than none.
+            assert_eq!(call.token, None, "{call:?}");
+            assert!(!call.metadata.contains_key(metadata::TOKEN), "{call:?}");
+        }
+    }
+    // A login has no token yet.
+    server.script().accept_login("k8s", "jwt");
+    let client = Client::start(with(Credentials::Login(login(bearer("jwt"))), &server));
+    client.connected().await;
+    client.close().await;
+    for kind in [Call::Login, Call::Logout] {
+        assert_eq!(server.script().calls(kind)[0].token, None, "{kind:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_login_is_made_once_and_undone_at_the_end() {
     let server = FakeServer::plaintext().await;
     server.script().accept_login("k8s", "jwt");
