@@ -173,17 +173,16 @@ fn components(page: &mut Page, document: Part) {
 }
 
 fn proxy(page: &mut Page, proxy: Part) {
-    if proxy.is_missing() {
-        return;
-    }
     const KNOWN: [&str; 5] = ["id", "node_name", "node_id", "namespace", "partition"];
-    page.title("proxy");
     let mut entries = Vec::new();
     for key in KNOWN {
         entries.extend(proxy.text(key).map(|text| (key.replace('_', " "), text)));
     }
     entries.extend(proxy.others(&KNOWN));
-    page.entries(entries);
+    if !entries.is_empty() {
+        page.title("proxy");
+        page.entries(entries);
+    }
 }
 
 fn session(page: &mut Page, session: Part) {
