@@ -344,6 +344,12 @@ impl World {
 
     /// From now on all is well: does what is wanted come to run?
     fn recovers(&mut self) {
+        // What the kernel held was sent SIGKILL before, and that works as soon as it lets go.
+        let killed = |run: &Run| self.machine.state(*run) == Some(EpochState::Killed);
+        let freed: Vec<Run> = self.alive.keys().copied().filter(killed).collect();
+        for run in freed {
+            self.dies(run, Exit::Killed);
+        }
         for process in self.alive.values_mut() {
             *process = Process {
                 heeds_term: true,
