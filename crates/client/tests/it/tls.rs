@@ -39,6 +39,8 @@ async fn the_name_to_verify_is_the_authority() {
     let server = FakeServer::tls(ca.server_config(&names, ServerTls::default())).await;
     let cases = [
         ("localhost", None, "localhost"),
+        // A final dot keeps search domains out of the look-up; certificates know nothing of it.
+        ("127.0.0.1", Some("localhost."), "localhost."),
         ("127.0.0.1", None, "127.0.0.1"),
         (
             "exec=echo 127.0.0.1",
