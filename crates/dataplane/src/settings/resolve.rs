@@ -216,19 +216,9 @@ fn dns(values: &Values, mode: Mode) -> Result<Option<SocketAddr>, Invalid> {
 
 fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credentials, Invalid> {
     let text = |key| values.text(key).to_owned();
+    warnings.extend(unused_credentials(values));
     match values.text(Item::CredentialType) {
-        "" => {
-            if values.some_text(Item::StaticToken).is_some() {
-                warnings
-                    .push("-static-token is ignored: it needs -credential-type=static".to_owned());
-            }
-            if values.some_text(Item::LoginAuthMethod).is_some() {
-                warnings.push(
-                    "-login-auth-method is ignored: it needs -credential-type=login".to_owned(),
-                );
-            }
-            Ok(Credentials::None)
-        }
+        "" => Ok(Credentials::None),
         "static" => Ok(match values.some_text(Item::StaticToken) {
             Some(token) => Credentials::Static(Secret::new(token.to_owned())),
             None => {
@@ -260,6 +250,29 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credential
         }
         other => Err(Invalid::CredentialType(other.to_owned())),
     }
+}
+
+/// Credentials of a kind that is not asked for: most likely the kind was forgotten.
+fn unused_credentials(values: &Values) -> impl Iterator<Item = String> {
+    const LOGIN: [Item; 3] = [
+        Item::LoginAuthMethod,
+        Item::LoginBearerToken,
+        Item::LoginBearerTokenPath,
+    ];
+    let given = |items: &[Item]| {
+        let given = items.iter().filter(|key| values.some_text(**key).is_some());
+        let flags = given.map(|key| format!("-{}", key.setting().flag));
+        flags.collect::<Vec<_>>().join(", ")
+    };
+    let kind = values.text(Item::CredentialType);
+    let groups = [
+        ("static", given(&[Item::StaticToken])),
+        ("login", given(&LOGIN)),
+    ];
+    let unused = groups
+        .into_iter()
+        .filter(move |(of, flags)| *of != kind && !flags.is_empty());
+    unused.map(|(of, flags)| format!("{flags} is ignored: it needs -credential-type={of}"))
 }
 
 fn server_tls(values: &Values) -> Result<Option<ServerTls>, Invalid> {

@@ -368,6 +368,31 @@ fn credentials_without_effect_are_warned_about_and_never_shown() {
         warnings[0].contains("-credential-type=static"),
         "{warnings:?}"
     );
+    let bearer = ["-login-bearer-token=hush", "-login-bearer-token-path=/f"];
+    for (kind, flags, expected) in [
+        ("", &["-login-auth-method=m"][..], "-login-auth-method is"),
+        (
+            "",
+            &bearer,
+            "-login-bearer-token, -login-bearer-token-path is",
+        ),
+        (
+            "static",
+            &["-static-token=x", bearer[0]],
+            "-login-bearer-token is",
+        ),
+        (
+            "login",
+            &["-login-auth-method=m", bearer[0], "-static-token=x"],
+            "-static-token is",
+        ),
+    ] {
+        let kind = format!("-credential-type={kind}");
+        let (_, warnings) = run(&[&MINIMAL[..], &[kind.as_str()], flags].concat(), &[]).unwrap();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with(expected), "{warnings:?}");
+        assert!(!warnings[0].contains("hush"), "{warnings:?}");
+    }
     let variables = [
         ("DP_CREDENTIAL_STATIC_TOKEN", "hush"),
         ("DP_CREDENTIAL_TYPE", "static"),
