@@ -128,11 +128,12 @@ async fn run(words: &[String]) -> Result<String, String> {
     let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
     let (stderr, _) = stderr;
     if !status.success() {
-        return Err(format!(
-            "it ended with {}: {}",
-            describe(status),
-            complaint(&stderr)
-        ));
+        let mut reason = format!("it ended with {}", describe(status));
+        let complaint = complaint(&stderr);
+        if !complaint.is_empty() {
+            reason = format!("{reason}: {complaint}");
+        }
+        return Err(reason);
     }
     match stdout {
         (_, true) => Err(format!("it printed more than {OUTPUT} bytes")),
@@ -288,7 +289,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(
-            secret.contains("\"false\"") && !secret.contains("hidden"),
+            secret.contains("\"false\"") && secret.ends_with("exit code 1"),
             "{secret}"
         );
         let failed = of("exec=ls --no-such-option").await.unwrap_err();
