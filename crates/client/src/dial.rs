@@ -233,7 +233,7 @@ fn failure(server: SocketAddr, error: &io::Error) -> Failure {
             kind: FailureKind::Untrusted,
             error: Arc::new(SessionError::Untrusted {
                 server,
-                reason: reason.to_string(),
+                reason: distrust(reason),
             }),
         },
         Some(rustls::Error::InvalidMessage(_)) => {
@@ -246,6 +246,17 @@ fn failure(server: SocketAddr, error: &io::Error) -> Failure {
             server,
             reason: error.to_string(),
         }),
+    }
+}
+
+/// Why a certificate is not trusted. What the TLS library has no words for is said here.
+fn distrust(reason: &rustls::CertificateError) -> String {
+    let text = reason.to_string();
+    match text.contains("CaUsedAsEndEntity") {
+        true => "it is the certificate of an authority (CA:TRUE), which cannot be a server's own: \
+                 have the authority issue one for the server"
+            .to_owned(),
+        false => text,
     }
 }
 
@@ -336,6 +347,23 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), TCP_PROBES);
         #[cfg(target_os = "linux")]
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(TCP_UNANSWERED));
+    }
+
+    #[test]
+    fn an_authority_in_the_place_of_a_server_is_told_in_words() {
+        #[derive(Debug)]
+        struct CaUsedAsEndEntity;
+        impl std::fmt::Display for CaUsedAsEndEntity {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("CaUsedAsEndEntity")
+            }
+        }
+        impl std::error::Error for CaUsedAsEndEntity {}
+        let other = rustls::OtherError(Arc::new(CaUsedAsEndEntity));
+        let text = distrust(&rustls::CertificateError::Other(other));
+        assert!(text.contains("CA:TRUE"), "{text}");
+        let text = distrust(&rustls::CertificateError::Expired);
+        assert!(!text.contains("CA:TRUE"), "{text}");
     }
 
     #[tokio::test]
