@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
-use legate_dataplane::running::{self, ASK_TIMEOUT, Restart};
+use legate_dataplane::running::{self, ASK_TIMEOUT, RESTART_TIMEOUT, Restart};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
 use legate_dataplane::signals;
 use legate_runtime::Scope;
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
                 Err(error) => nobody(&error.to_string()),
             }
         }
-        Ok(Invocation::Restart(addresses)) => match running::restart(&addresses, ASK_TIMEOUT) {
+        Ok(Invocation::Restart(addresses)) => match running::restart(&addresses, RESTART_TIMEOUT) {
             Ok(Restart::Started(words)) => {
                 out(&words);
                 ExitCode::SUCCESS

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 /// How many requests may wait.
 const WAITING: usize = 8;
 
-/// How long one who asks waits for the new Envoy before he is told that it is under way.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one who asks waits for the new Envoy before being told that it is under way.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

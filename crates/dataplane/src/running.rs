@@ -14,9 +14,14 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::ask::{Question, connect};
+use crate::restart;
 
 /// How long a question may take, all addresses together.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same for the wish for a new Envoy, which is answered when it serves, or after
+/// [`restart::PATIENCE`].
+pub const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
 
 /// Where the status document is.
 pub(crate) const STATUS_PATH: &str = "/status";
