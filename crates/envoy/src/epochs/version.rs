@@ -66,13 +66,16 @@ async fn hot_restart_version(executable: &Path) -> Result<String, String> {
     let output = run_short(&mut command)
         .await
         .map_err(|error| error.to_string())?;
-    // Envoy says it on standard error.
-    let said = [&output.stderr, &output.stdout].map(|said| String::from_utf8_lossy(said));
-    let mut said = said.iter().map(|said| said.trim());
-    let version = said.find(|said| !said.is_empty());
-    match version.filter(|_| output.status.success()) {
-        Some(version) => Ok(version.to_owned()),
-        None => Err(output.status.to_string()),
+    // Envoy answers this question on standard error, other than that for its version.
+    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
+    let version = said
+        .iter()
+        .flat_map(|said| said.lines().rev())
+        .map(str::trim)
+        .find(|line| !line.is_empty());
+    match version {
+        Some(version) if output.status.success() => Ok(version.to_owned()),
+        _ => Err(output.status.to_string()),
     }
 }
 
