@@ -2,9 +2,11 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
 
 /// Why there is no Envoy to start.
 #[derive(Debug, thiserror::Error)]
@@ -76,12 +78,14 @@ fn executable(path: &Path) -> Result<(), String> {
         return Err("not executable".to_owned());
     }
     match header(path) {
-        Some(file) => runnable(&file, header(Path::new("/proc/self/exe")).as_ref()),
+        Some(file) => runnable(&file, header(Path::new(OWN)).as_ref()),
         // A program may be executable without being readable.
         None => Ok(()),
     }
 }
 
+/// A program that runs here.
+const OWN: &str = "/proc/self/exe";
 /// The start of an ELF file up to its machine.
 const HEADER: usize = 20;
 
@@ -112,6 +116,18 @@ fn runnable(file: &[u8; HEADER], own: Option<&[u8; HEADER]>) -> Result<(), Strin
             _ => Ok(()),
         },
         _ => Err("not a program".to_owned()),
+    }
+}
+
+/// Refuses what is no program for this machine, with the error that the kernel has for it.
+pub(crate) fn refuse_foreign(path: &Path) -> io::Result<()> {
+    // A bare name is looked up elsewhere; what is no file may block whoever opens it.
+    let is_file =
+        path.components().count() > 1 && std::fs::metadata(path).is_ok_and(|file| file.is_file());
+    let file = is_file.then(|| header(path)).flatten();
+    match file.map(|file| runnable(&file, header(Path::new(OWN)).as_ref())) {
+        Some(Err(_)) => Err(Errno::ENOEXEC.into()),
+        Some(Ok(())) | None => Ok(()),
     }
 }
 

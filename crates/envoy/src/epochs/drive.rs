@@ -42,9 +42,13 @@ pub async fn run<H: Host>(
     }
     let Controls { mut wishes, report } = controls;
     let (mut driver, actions) = Driver::begin(host, config, options, report)?;
+    if let Err(error) = driver.write_snapshot() {
+        // What was adopted serves on, for a supervisor that can begin.
+        driver.let_go();
+        return Err(error.into());
+    }
     driver.perform(actions);
     driver.publish();
-    driver.write_snapshot()?;
     let mut seen = Seen::default();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -343,11 +347,15 @@ impl<H: Host> Driver<H> {
                 }
                 Action::Detach => {
                     self.keep_snapshot();
-                    for (_, running) in std::mem::take(&mut self.running) {
-                        running.process.detach();
-                    }
+                    self.let_go();
                 }
             }
+        }
+    }
+
+    fn let_go(&mut self) {
+        for (_, running) in std::mem::take(&mut self.running) {
+            running.process.detach();
         }
     }
 

@@ -1,7 +1,6 @@
 //! The driver on a paused clock, with processes that live as long as they are told.
 
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::process::ExitReason;
 
+mod adopting;
 mod draining;
 mod refusing;
 
@@ -381,114 +381,4 @@ async fn a_refused_configuration_is_told_and_what_serves_goes_on() {
     let expected: Vec<u128> = (0..=10).map(|n| start + 200 * ((1 << n) - 1)).collect();
     assert_eq!(record.times("check 2"), expected);
     assert_eq!(record.times("start").len(), 1);
-}
-
-fn with_files(folder: &Path) -> Options {
-    Options {
-        pid_file: Some(folder.join("envoy.pid")),
-        snapshot: Some(folder.join("snapshot.json")),
-        ..options()
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_released_process_is_adopted_and_a_stopped_one_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let (fake_one, record) = fake();
-    let ended = supervise(
-        fake_one,
-        (1, None),
-        with_files(folder.path()),
-        async |handle| {
-            sleep(2 * SECOND).await;
-            assert_eq!(
-                std::fs::read_to_string(folder.path().join("envoy.pid")).unwrap(),
-                "100\n"
-            );
-            handle.release();
-            handle.kill();
-        },
-    )
-    .await;
-    assert_eq!(ended.outcome, Outcome::Released);
-    assert_eq!(record.all().last().unwrap(), "detach 100");
-
-    // A successor that wants something else replaces it, hot.
-    let (fake_two, record) = fake();
-    supervise(
-        fake_two,
-        (2, None),
-        with_files(folder.path()),
-        async |handle| {
-            sleep(2 * SECOND).await;
-            let report = handle.report();
-            assert!(
-                report.epochs[0].adopted && report.epochs[1].epoch == 1,
-                "{report:?}"
-            );
-            handle.stop();
-        },
-    )
-    .await;
-    assert_eq!(
-        record.all()[..4],
-        ["adopted Some(7)", "check 2", "start 1 2", "serves 1"]
-    );
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stranger_is_not_adopted() {
-    let folder = tempfile::tempdir().unwrap();
-    let (fake_one, _) = fake();
-    supervise(
-        fake_one,
-        (1, None),
-        with_files(folder.path()),
-        async |handle| {
-            sleep(2 * SECOND).await;
-            handle.release();
-        },
-    )
-    .await;
-    let (mut fake_two, record) = fake();
-    fake_two.adopts = false;
-    supervise(
-        fake_two,
-        (1, None),
-        with_files(folder.path()),
-        async |handle| {
-            sleep(2 * SECOND).await;
-            handle.stop();
-        },
-    )
-    .await;
-    assert_eq!(record.all()[0], "start 0 1");
-}
-
-#[tokio::test]
-async fn supervision_that_cannot_begin_says_why() {
-    let mut bad = with_files(Path::new("/proc/no-such-folder"));
-    let (fake_one, record) = fake();
-    let (_handle, controls) = handle();
-    let error = run(fake_one, (1, None), bad, controls).await.unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("/proc/no-such-folder/snapshot.json"),
-        "{error}"
-    );
-    assert!(!record.all().contains(&"serves 0".to_owned()));
-
-    if super::identity::is_root() {
-        bad = Options {
-            allow_root: false,
-            ..options()
-        };
-        let (fake_two, record) = fake();
-        let (_handle, controls) = handle();
-        let error = run(fake_two, (1, None), bad, controls).await.unwrap_err();
-        assert!(matches!(error, StartError::Root), "{error}");
-        assert_eq!(record.all().len(), 0);
-    }
 }

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::document::Document;
 use super::exit::{ExitReason, OomCounter};
 use super::{Launch, Restart, SECRET_VARIABLES, SpawnError, arguments, parent_death};
+use crate::executable::refuse_foreign;
 
 /// A started Envoy, leader of its own process group.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Launch {
     /// document.
     pub fn spawn_as(&self, restart: &Restart) -> Result<EnvoyProcess, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
-        let mut command = self.command();
+        let mut command = self.command()?;
         command.args(arguments::arguments(self, restart, &document)?);
         command.process_group(0);
         parent_death::tie(&mut command, document.inherited());
@@ -91,7 +92,7 @@ impl Launch {
     /// As for [`Launch::spawn_as`], and when `log` cannot be written.
     pub fn spawn_detached(&self, restart: &Restart, log: Option<&Path>) -> Result<u32, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
-        let mut command = self.command();
+        let mut command = self.command()?;
         command.args(arguments::arguments(self, restart, &document)?);
         if let Some(path) = log {
             let file = open_log(path).and_then(|file| Ok((file.try_clone()?, file)));
@@ -133,7 +134,7 @@ impl Launch {
         let unknown = |error: &dyn std::fmt::Display| ValidationError::Unknown(error.to_string());
         let document = Document::new(&self.bootstrap).map_err(|error| unknown(&error))?;
         let arguments = arguments::arguments(self, &super::Restart::Disabled, &document);
-        let mut command = self.command();
+        let mut command = self.command().map_err(|error| unknown(&error))?;
         command
             .args(arguments.map_err(|error| unknown(&error))?)
             .args(["--mode", "validate"])
@@ -155,7 +156,8 @@ impl Launch {
         }
     }
 
-    fn command(&self) -> Command {
+    fn command(&self) -> Result<Command, SpawnError> {
+        refuse_foreign(&self.executable).map_err(|source| self.not_started(source))?;
         let mut command = Command::new(&self.executable);
         for name in SECRET_VARIABLES
             .into_iter()
@@ -164,7 +166,7 @@ impl Launch {
             command.env_remove(name);
         }
         command.stdin(Stdio::null());
-        command
+        Ok(command)
     }
 }
 

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod adoption;
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod bootstrap;
 #[cfg(test)]
 mod connections;
