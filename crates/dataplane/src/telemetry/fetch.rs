@@ -1,28 +1,20 @@
 //! Reads one metrics page over HTTP or HTTPS, piece by piece, until a deadline. Goes through no
 //! proxy and retries nothing.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty};
+use http::{HeaderMap, StatusCode, Uri, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use legate_identity::tls::{ClientTls, client_config, server_name};
 use legate_runtime::Spawner;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
 
+use super::carry::Carrying;
+use super::connection::{Answer, Connection};
 use super::{Format, negotiate};
-
-/// How much of a page waits in the connection, in bytes.
-const BUFFER: usize = 64 * 1024;
 
 /// How often a page may say that it is elsewhere.
 const REDIRECTS: usize = 3;
@@ -67,6 +59,12 @@ pub enum FetchError {
         /// What was read last.
         target: Target,
     },
+    /// Envoy hands over to another one, and this one's counters are in the other's by now.
+    #[error("{target}: another Envoy has taken over")]
+    Replaced {
+        /// What was read.
+        target: Target,
+    },
 }
 
 /// Where a page is. A query is not shown: it may hold a secret.
@@ -99,7 +97,24 @@ impl Target {
         target
     }
 
-    fn authority(&self) -> String {
+    pub(super) fn tls(&self) -> bool {
+        self.tls
+    }
+
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// With its query.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),
@@ -178,6 +193,8 @@ pub(super) struct Page {
     target: Target,
     format: Format,
     body: Incoming,
+    /// What is added to its values, until whoever reads it takes it.
+    pub(super) carrying: Option<Carrying>,
 }
 
 impl Page {
@@ -189,34 +206,48 @@ impl Page {
         deadline: Instant,
     ) -> Result<Page, FetchError> {
         for _ in 0..=REDIRECTS {
-            let answer = match timeout_at(deadline, request(&target, wanted, &spawner)).await {
+            let asked = async {
+                let connection = Connection::open(target.clone(), &spawner).await?;
+                connection.page(wanted).await
+            };
+            let (asked, response) = match timeout_at(deadline, asked).await {
                 Ok(answer) => answer?,
                 Err(_) => return Err(FetchError::Timeout { target }),
             };
-            match answer.status() {
-                status if status.is_success() => {
-                    let format = negotiate::sent(text(answer.headers(), &header::CONTENT_TYPE));
-                    let body = answer.into_body();
-                    return Ok(Page {
-                        target,
-                        format,
-                        body,
-                    });
-                }
+            match response.status() {
                 StatusCode::MOVED_PERMANENTLY
                 | StatusCode::FOUND
                 | StatusCode::SEE_OTHER
                 | StatusCode::TEMPORARY_REDIRECT
                 | StatusCode::PERMANENT_REDIRECT => {
-                    match target.follow(text(answer.headers(), &header::LOCATION)) {
+                    match target.follow(text(response.headers(), &header::LOCATION)) {
                         Some(next) => target = next,
                         None => return Err(FetchError::Redirects { target }),
                     }
                 }
-                status => return Err(FetchError::Status { target, status }),
+                _ => return Page::of((asked, response), None),
             }
         }
         Err(FetchError::Redirects { target })
+    }
+
+    /// The page that was answered, if it is one.
+    pub(super) fn of(
+        (target, response): Answer,
+        carrying: Option<Carrying>,
+    ) -> Result<Page, FetchError> {
+        let status = response.status();
+        if !status.is_success() {
+            return Err(FetchError::Status { target, status });
+        }
+        let format = negotiate::sent(text(response.headers(), &header::CONTENT_TYPE));
+        let body = response.into_body();
+        Ok(Page {
+            target,
+            format,
+            body,
+            carrying,
+        })
     }
 
     /// What it says it is written in.
@@ -255,72 +286,6 @@ fn broken(target: &Target, error: &dyn fmt::Display) -> FetchError {
         target: target.clone(),
         reason: error.to_string(),
     }
-}
-
-async fn request(
-    target: &Target,
-    wanted: Format,
-    spawner: &Spawner,
-) -> Result<Response<Incoming>, FetchError> {
-    let stream = TcpStream::connect((target.host.as_str(), target.port))
-        .await
-        .map_err(|error| broken(target, &error))?;
-    if !target.tls {
-        return exchange(stream, target, wanted, spawner).await;
-    }
-    // Files and variables name no authority for the application: the system's are believed.
-    let options = ClientTls {
-        ca: None,
-        client_cert: None,
-        insecure_skip_verify: false,
-        alpn_h2: false,
-    };
-    let config = client_config(&options).map_err(|error| broken(target, &error))?;
-    let name = server_name(&target.host).map_err(|error| broken(target, &error))?;
-    let stream = TlsConnector::from(config)
-        .connect(name, stream)
-        .await
-        .map_err(|error| broken(target, &error))?;
-    exchange(stream, target, wanted, spawner).await
-}
-
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    target: &Target,
-    wanted: Format,
-    spawner: &Spawner,
-) -> Result<Response<Incoming>, FetchError> {
-    let failed = |error: &dyn fmt::Display| broken(target, error);
-    let (mut sender, connection) = http1::Builder::new()
-        .max_buf_size(BUFFER)
-        .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
-        .await
-        .map_err(|error| failed(&error))?;
-    let stop = spawner.token();
-    spawner.spawn("metrics connection", async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            // Whoever reads the page sees its errors.
-            _ = connection => {}
-        }
-        Ok::<_, Infallible>(())
-    });
-    let accept = match wanted {
-        Format::Text => "text/plain;version=0.0.4;q=0.9,*/*;q=0.1",
-        Format::OpenMetrics => {
-            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-        }
-    };
-    let request = Request::get(target.path.as_str())
-        .header(header::HOST, target.authority())
-        .header(header::ACCEPT, accept)
-        .header(header::CONNECTION, "close")
-        .body(Empty::new())
-        .map_err(|error| failed(&error))?;
-    sender
-        .send_request(request)
-        .await
-        .map_err(|error| failed(&error))
 }
 
 #[cfg(test)]

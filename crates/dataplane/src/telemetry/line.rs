@@ -41,6 +41,8 @@ pub(super) struct Sample<'a> {
     pub(super) value: &'a str,
     /// Milliseconds in the text format, seconds in OpenMetrics.
     pub(super) timestamp: Option<&'a str>,
+    /// What follows the value, as it was written.
+    pub(super) rest: &'a str,
 }
 
 /// Reads a line, without its end.
@@ -177,6 +179,7 @@ fn sample(line: &str, format: Format) -> Option<Sample<'_>> {
         series: line.get(..series)?,
         value,
         timestamp,
+        rest: rest.trim_start_matches(BLANKS).strip_prefix(value)?,
     })
 }
 

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use super::Format;
+use super::carry::Carrying;
 use super::line::{Line, Metadata, Sample, parse};
 
 /// Of how many families a page says what they are.
@@ -124,6 +125,8 @@ struct Source {
     help: Option<(String, String)>,
     /// A family and what it is called on this page.
     renamed: Option<(String, String)>,
+    /// What is added to its values.
+    carrying: Option<Carrying>,
 }
 
 /// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
@@ -159,6 +162,11 @@ impl Merge {
         self.source.begun.clear();
     }
 
+    /// Adds to the values of the source that has begun what they had in another Envoy before.
+    pub(super) fn carry(&mut self, carrying: Carrying) {
+        self.source.carrying = Some(carrying);
+    }
+
     /// Takes what a source sends, cut into pieces anywhere. After an error nothing more is taken
     /// from this source, and what it sent before is on the page.
     ///
@@ -167,6 +175,9 @@ impl Merge {
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         if self.source.format == Format::Text && self.format == Format::OpenMetrics {
             return Err(Broken::Format);
+        }
+        if let Some(carrying) = &mut self.source.carrying {
+            carrying.look();
         }
         let room = SOURCE_LIMIT - self.source.bytes;
         let (mut rest, too_large) = match piece.get(..room) {
@@ -261,7 +272,12 @@ impl Merge {
         let Ok(line) = std::str::from_utf8(line) else {
             return Err(self.close(Broken::Line(number)));
         };
-        match parse(line, self.source.format) {
+        let parsed = parse(line, self.source.format);
+        let mut carried = None;
+        if let (Some(carrying), Ok(line)) = (&mut self.source.carrying, &parsed) {
+            carried = carrying.line(line);
+        }
+        match parsed {
             Err(_) => return Err(self.close(Broken::Line(number))),
             Ok(Line::Nothing) => {}
             Ok(Line::End) => {
@@ -277,9 +293,16 @@ impl Merge {
             Ok(Line::Sample(sample)) => {
                 self.tell_help(out);
                 self.note(sample.name);
-                match self.source.format == self.format {
-                    true => out.extend_from_slice(line.trim_start().as_bytes()),
-                    false => sample_as_text(&sample, out),
+                let same = self.source.format == self.format;
+                match carried.map(|value| value.to_string()) {
+                    None if same => out.extend_from_slice(line.trim_start().as_bytes()),
+                    None => sample_as_text(&sample, sample.value, out),
+                    Some(value) if same => {
+                        for part in [sample.series, " ", &value, sample.rest] {
+                            out.extend_from_slice(part.as_bytes());
+                        }
+                    }
+                    Some(value) => sample_as_text(&sample, &value, out),
                 }
                 out.push(b'\n');
             }
@@ -413,6 +436,7 @@ impl Source {
             closed: false,
             help: None,
             renamed: None,
+            carrying: None,
         }
     }
 }
@@ -444,8 +468,8 @@ fn is_known(what: Metadata, text: &str, format: Format) -> bool {
     }
 }
 
-fn sample_as_text(sample: &Sample<'_>, out: &mut Vec<u8>) {
-    for part in [sample.series, " ", sample.value] {
+fn sample_as_text(sample: &Sample<'_>, value: &str, out: &mut Vec<u8>) {
+    for part in [sample.series, " ", value] {
         out.extend_from_slice(part.as_bytes());
     }
     if let Some(seconds) = sample.timestamp.and_then(|time| time.parse::<f64>().ok()) {

@@ -3,9 +3,12 @@
 //! Names are those of Consul's dataplane where they mean the same here. Prometheus asks for them;
 //! statsd and dogstatsd sinks are sent them. Envoy's own metrics reach its sinks without us.
 
+mod carry;
 mod compress;
+mod connection;
 mod families;
 mod fetch;
+mod hand_over;
 mod line;
 pub mod merge;
 mod negotiate;
@@ -18,6 +21,7 @@ mod retention;
 mod serve;
 mod sinks;
 mod stages;
+mod supervised;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,11 +34,13 @@ use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
 pub use self::fetch::{FetchError, Target, UrlError};
-pub use self::page::{Merged, Merger, PageRequest, Source};
+pub use self::hand_over::Carry;
+pub use self::page::{ENVOY, Merged, Merger, PageRequest, Source};
 pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
 pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};
 pub use self::stages::{Stage, Stages};
+pub use self::supervised::Supervised;
 
 use self::families::Family;
 use self::observed::Observed;
@@ -63,13 +69,37 @@ impl Format {
     }
 }
 
+/// How it came that Envoy was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restart {
+    /// It was replaced by one that took over from it.
+    Hot,
+    /// It was ended, and replaced.
+    Plain,
+    /// It ended by itself, or could not take over.
+    Crash,
+}
+
+impl Restart {
+    const ALL: [Restart; 3] = [Restart::Hot, Restart::Plain, Restart::Crash];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Restart::Hot => "hot",
+            Restart::Plain => "plain",
+            Restart::Crash => "crash",
+        }
+    }
+}
+
 /// The registry of one dataplane and what fills it by itself. Copies share it.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     registry: Registry,
     process: ProcessMetrics,
     stages: Stages,
-    restarts: IntCounter,
+    restarts: IntCounterVec,
+    carry: Carry,
     failures: IntCounterVec,
     observed: Arc<Observed>,
     retention: Arc<Retention>,
@@ -85,10 +115,16 @@ impl Telemetry {
         let process = ProcessMetrics::register(&registry)?;
         let stages = Stages::register(&registry, started)?;
         let options = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
-        let restarts = IntCounter::with_opts(options(
-            "envoy_restarts_total",
-            "How often Envoy was started again.",
-        ))?;
+        let restarts = IntCounterVec::new(
+            options(
+                "envoy_restarts_total",
+                "How often Envoy was started again, by how it came to that.",
+            ),
+            &["kind"],
+        )?;
+        for kind in Restart::ALL {
+            restarts.with_label_values(&[kind.as_str()]);
+        }
         let failures = IntCounterVec::new(
             options(
                 "metrics_source_failures_total",
@@ -103,6 +139,7 @@ impl Telemetry {
             process,
             stages,
             restarts,
+            carry: Carry::default(),
             failures,
             observed: Arc::new(Observed::new(Clock::system())),
             retention: Arc::new(Retention::new()),
@@ -135,9 +172,14 @@ impl Telemetry {
         self.retention.set(time);
     }
 
+    /// What carries Envoy's counters on over hot restarts.
+    pub fn carry(&self) -> &Carry {
+        &self.carry
+    }
+
     /// Envoy was started again.
-    pub fn envoy_restarted(&self) {
-        self.restarts.inc();
+    pub fn envoy_restarted(&self, how: Restart) {
+        self.restarts.with_label_values(&[how.as_str()]).inc();
     }
 
     /// Everything in the Prometheus text format.

@@ -27,6 +27,9 @@ use super::merge::{Broken, Merge};
 use super::render::render;
 use super::{Format, Telemetry};
 
+/// Name of the source whose counters are carried on over hot restarts ([`super::Carry`]).
+pub const ENVOY: &str = "envoy";
+
 /// Pages that are put together at one time.
 const PAGES: usize = 4;
 
@@ -111,6 +114,10 @@ impl Merger {
     pub fn new(telemetry: Telemetry, sources: Vec<Source>, spawner: Spawner) -> Merger {
         for source in &sources {
             telemetry.source_failures(source.name);
+            if source.name == ENVOY {
+                let (target, spawner) = (source.target.clone(), spawner.clone());
+                telemetry.carry().reads(target, spawner);
+            }
         }
         Merger {
             telemetry,
@@ -151,7 +158,14 @@ impl Merger {
         let ask = |(index, source): (usize, &Source)| -> Asked {
             let query = request.query.as_deref().filter(|_| source.takes_query);
             let target = source.target.with_query(query);
-            let page = Page::open(target, request.format, self.spawner.clone(), deadline);
+            let (wanted, spawner) = (request.format, self.spawner.clone());
+            if source.name == ENVOY {
+                let carry = self.telemetry.carry().clone();
+                return Box::pin(async move {
+                    (index, carry.open(target, wanted, spawner, deadline).await)
+                });
+            }
+            let page = Page::open(target, wanted, spawner, deadline);
             Box::pin(async move { (index, page.await) })
         };
         Sources {
@@ -297,6 +311,9 @@ impl Writer {
     ) -> Result<(), SourceError> {
         let broken = |broken| SourceError::Broken(target.clone(), broken);
         self.merge.begin(page.format());
+        if let Some(carrying) = page.carrying.take() {
+            self.merge.carry(carrying);
+        }
         while let Some(piece) = page.next(deadline).await? {
             let pushed = self.merge.push(&piece, &mut self.ready);
             self.send(PIECE).await?;

@@ -375,12 +375,13 @@ async fn stages_are_noted_once_in_their_order() {
         .map(|(name, _)| *name)
         .collect();
     assert_eq!(names, ["listen", "connect"]);
-    telemetry.envoy_restarted();
+    telemetry.envoy_restarted(Restart::Hot);
     let text = telemetry.render();
     for line in [
         "consul_dataplane_startup_stage_seconds{stage=\"connect\"}",
         "consul_dataplane_process_resident_memory_bytes",
-        "consul_dataplane_envoy_restarts_total 1\n",
+        "consul_dataplane_envoy_restarts_total{kind=\"hot\"} 1\n",
+        "consul_dataplane_envoy_restarts_total{kind=\"crash\"} 0\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }

@@ -5,6 +5,8 @@ mod dns;
 #[cfg(test)]
 mod envoy_side;
 #[cfg(test)]
+mod hand_over;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod metrics;

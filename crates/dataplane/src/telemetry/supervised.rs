@@ -1,0 +1,119 @@
+//! Tells telemetry what the supervisor does with Envoy, at the moments when it matters: before one
+//! Envoy takes over from another, and before each start. It changes nothing about supervision but
+//! that a hot restart waits until counters were read.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use legate_envoy::epochs::{Entry, Host, Identity, Start, Way, Work};
+
+use super::{Restart, Telemetry};
+
+/// A host whose Envoys keep their counters over hot restarts, and whose restarts are counted.
+#[derive(Debug)]
+pub struct Supervised<H> {
+    host: H,
+    telemetry: Telemetry,
+    /// How the supervisor will replace what runs, from the check until the start.
+    way: Arc<Mutex<Option<Way>>>,
+    /// Whether the next start is one more.
+    started: bool,
+}
+
+impl<H> Supervised<H> {
+    /// Tells this telemetry about `host`.
+    pub fn new(host: H, telemetry: Telemetry) -> Supervised<H> {
+        Supervised {
+            host,
+            telemetry,
+            way: Arc::default(),
+            started: false,
+        }
+    }
+}
+
+impl<H: Host> Host for Supervised<H> {
+    type Config = H::Config;
+    type Process = H::Process;
+
+    fn start(&mut self, start: &Start<H::Config>) -> Result<H::Process, String> {
+        self.telemetry.carry().starting(start.epoch);
+        let way = self
+            .way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let process = self.host.start(start)?;
+        if std::mem::replace(&mut self.started, true) {
+            // Whoever was to be replaced may have ended by itself since the check.
+            self.telemetry.envoy_restarted(match (way, start.epoch) {
+                (Some(Way::Hot), 1..) => Restart::Hot,
+                (Some(Way::Plain), 0) => Restart::Plain,
+                _ => Restart::Crash,
+            });
+        }
+        Ok(process)
+    }
+
+    fn check(
+        &mut self,
+        config: &H::Config,
+        running: Option<Identity>,
+    ) -> Work<Result<Way, String>> {
+        let check = self.host.check(config, running);
+        let (carry, decided) = (self.telemetry.carry().clone(), Arc::clone(&self.way));
+        Box::pin(async move {
+            let way = check.await?;
+            if way == Way::Hot {
+                carry.hand_over().await;
+            }
+            *decided.lock().unwrap_or_else(PoisonError::into_inner) = Some(way);
+            Ok(way)
+        })
+    }
+
+    fn adopt(&mut self, entry: &Entry) -> Result<H::Process, String> {
+        let adopted = self.host.adopt(entry)?;
+        self.started = true;
+        Ok(adopted)
+    }
+
+    fn ready(&self, epoch: u32) -> Work<()> {
+        self.host.ready(epoch)
+    }
+
+    fn drain(&self) -> Work<Result<(), String>> {
+        self.host.drain()
+    }
+
+    fn idle(&self) -> Work<()> {
+        self.host.idle()
+    }
+
+    fn quit(&self) -> Work<Result<(), String>> {
+        self.host.quit()
+    }
+
+    fn serves(&mut self, epoch: u32) {
+        self.host.serves(epoch);
+    }
+
+    fn clean_up(&mut self, epoch: u32, idle: bool) {
+        self.host.clean_up(epoch, idle);
+    }
+
+    fn fingerprint(&self, config: &H::Config) -> String {
+        self.host.fingerprint(config)
+    }
+
+    fn base_id(&self) -> Option<u32> {
+        self.host.base_id()
+    }
+
+    fn adopted(&mut self, base_id: Option<u32>) {
+        self.host.adopted(base_id);
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.host.obstacle()
+    }
+}

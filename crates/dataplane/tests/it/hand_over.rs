@@ -1,0 +1,389 @@
+//! Envoy's counters on the merged page while real Envoys hand over to one another under load.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use legate_dataplane::telemetry::{
+    self, ENVOY, Endpoints, Merger, Source, Supervised, Target, Telemetry,
+};
+use legate_envoy::admin::AdminClient;
+use legate_envoy::epochs::{
+    BaseId, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
+};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
+use legate_runtime::Scope;
+use legate_testkit::network::free_port;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::envoy_side::PATIENCE;
+
+/// How often Envoy flushes its counters, in seconds.
+const FLUSH: f64 = 1.0;
+const RESTARTS: u32 = 4;
+const REQUESTS: &str = "envoy_http_downstream_rq_total{envoy_http_conn_manager_prefix=\"load\"}";
+const DURATIONS: &str =
+    "envoy_http_downstream_rq_time_count{envoy_http_conn_manager_prefix=\"load\"}";
+
+/// Where everything listens.
+#[derive(Clone, Copy)]
+struct Place {
+    admin: SocketAddr,
+    http: SocketAddr,
+    merged: SocketAddr,
+}
+
+impl Place {
+    fn new() -> Place {
+        let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        Place {
+            admin: address(),
+            http: address(),
+            merged: address(),
+        }
+    }
+
+    /// Answers HTTP, and keeps statistics as `stats` says.
+    fn config(self, stats: &Value) -> EnvoyConfig {
+        let at = |address: SocketAddr| {
+            let ip = address.ip().to_string();
+            json!({ "socket_address": { "address": ip, "port_value": address.port() } })
+        };
+        let kind = |kind: &str| format!("type.googleapis.com/envoy.extensions.filters.{kind}");
+        let route = json!({ "match": { "prefix": "/" },
+            "direct_response": { "status": 200, "body": { "inline_string": "ok" } } });
+        let http = json!({ "name": "http", "typed_config": {
+            "@type": kind("network.http_connection_manager.v3.HttpConnectionManager"),
+            "stat_prefix": "load",
+            "http_filters": [{ "name": "router",
+                "typed_config": { "@type": kind("http.router.v3.Router") } }],
+            "route_config": { "virtual_hosts": [
+                { "name": "all", "domains": ["*"], "routes": [route] }] },
+        }});
+        let document = json!({
+            "admin": { "address": at(self.admin) },
+            "node": { "id": "web", "cluster": "web" },
+            "stats_flush_interval": format!("{FLUSH}s"),
+            "stats_config": stats,
+            "static_resources": { "listeners": [{ "name": "http", "address": at(self.http),
+                "filter_chains": [{ "filters": [http] }] }] },
+        });
+        EnvoyConfig::new(Launch {
+            executable: legate_testkit::envoy::binary(),
+            bootstrap: document.to_string(),
+            log: EnvoyLog {
+                level: LogLevel::Error,
+                json: false,
+            },
+            concurrency: 2,
+            drain_time: Duration::from_secs(1),
+            drain_strategy: DrainStrategy::Immediate,
+            extra_args: Vec::new(),
+            secret_variables: Vec::new(),
+        })
+    }
+
+    fn host(self, folder: &Path, telemetry: &Telemetry) -> Supervised<EnvoyHost> {
+        let hot = HotRestart {
+            base_id: BaseId::Dynamic(folder.join("base-id")),
+            parent_shutdown: Duration::from_secs(2),
+            ..HotRestart::new(Duration::ZERO)
+        };
+        let host = EnvoyHost::new(AdminClient::new(self.admin), Some(hot), false);
+        Supervised::new(host, telemetry.clone())
+    }
+
+    /// The merged page, as somebody sees it who asks like that.
+    async fn scrape(self, query: &str, headers: &str) -> String {
+        let mut stream = TcpStream::connect(self.merged).await.unwrap();
+        let request = format!("GET /stats/prometheus{query} HTTP/1.0\r\nhost: x\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        let head = answer
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap();
+        let body = answer.split_off(head + 4);
+        if !headers.contains("gzip") {
+            return String::from_utf8(body).unwrap();
+        }
+        let mut page = String::new();
+        let mut gzip = flate2::read::GzDecoder::new(body.as_slice());
+        gzip.read_to_string(&mut page).unwrap();
+        page
+    }
+
+    /// Asks one thing after another, over connections that are kept. Runs for ever.
+    async fn load(self, answered: &Cell<u64>) {
+        loop {
+            let Ok(mut stream) = TcpStream::connect(self.http).await else {
+                continue;
+            };
+            loop {
+                let request = b"GET / HTTP/1.1\r\nhost: load\r\n\r\n";
+                if stream.write_all(request).await.is_err() {
+                    break;
+                }
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"\r\n\r\nok") {
+                    if !matches!(stream.read_buf(&mut answer).await, Ok(1..)) {
+                        break;
+                    }
+                }
+                if !answer.ends_with(b"ok") {
+                    break;
+                }
+                answered.set(answered.get() + 1);
+                if String::from_utf8_lossy(&answer).contains("connection: close") {
+                    break;
+                }
+                sleep(Duration::from_millis(2)).await;
+            }
+        }
+    }
+}
+
+/// The values of everything that only counts, by name and labels.
+fn counts(page: &str) -> HashMap<&str, f64> {
+    let mut kinds = HashMap::new();
+    let mut counts = HashMap::new();
+    for line in page.lines() {
+        if let Some(text) = line.strip_prefix("# TYPE ") {
+            kinds.extend(text.split_once(' '));
+        }
+        let Some((series, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else {
+            continue;
+        };
+        let name = series.split('{').next().unwrap();
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix));
+        let kind = kinds.get(name).or_else(|| kinds.get(base?)).copied();
+        if matches!(kind, Some("counter" | "histogram" | "summary"))
+            && !series.contains("quantile=")
+        {
+            counts.insert(series, value.parse().unwrap());
+        }
+    }
+    counts
+}
+
+/// Reads again and again: nothing may go back. Runs for ever.
+async fn watch(place: Place, query: &str, headers: &str, pages: &Cell<u32>) {
+    let mut before: HashMap<String, f64> = HashMap::new();
+    loop {
+        let page = place.scrape(query, headers).await;
+        let counts = counts(&page);
+        for (series, value) in &counts {
+            let last = before.entry((*series).to_owned()).or_insert(*value);
+            assert!(
+                *last <= *value,
+                "{query}: {series} went back from {last} to {value}"
+            );
+            *last = *value;
+        }
+        // While one takes over from the other nobody may answer.
+        if counts.keys().any(|series| series.starts_with("envoy_")) {
+            pages.set(pages.get() + 1);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until(handle: &Handle<EnvoyConfig>, wanted: impl FnMut(&Report) -> bool) -> Report {
+    let mut seen = handle.watch();
+    let report = timeout(PATIENCE, seen.wait_for(wanted)).await;
+    report
+        .expect("in time")
+        .expect("the supervisor runs")
+        .clone()
+}
+
+fn alone(report: &Report, epoch: u32) -> bool {
+    matches!(report.epochs.as_slice(), [only] if only.epoch == epoch && only.state.serves())
+}
+
+async fn metrics(place: Place, telemetry: &Telemetry, scope: &Scope) {
+    let source = Source {
+        name: ENVOY,
+        target: Target::new(place.admin, "/stats/prometheus"),
+        takes_query: true,
+    };
+    let spawner = scope.spawner();
+    let merger = Merger::new(telemetry.clone(), vec![source], spawner.clone());
+    let endpoints = Endpoints {
+        own: ([127, 0, 0, 1], free_port()).into(),
+        merged: place.merged,
+    };
+    telemetry::start(endpoints, telemetry.clone(), merger, &spawner).await;
+}
+
+/// A value of Envoy's on the merged page, as soon as it is there.
+async fn value(place: Place, series: &str) -> f64 {
+    loop {
+        let page = place.scrape("", "").await;
+        if let Some(value) = counts(&page).get(series) {
+            return *value;
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_counter_goes_back_while_envoys_hand_over_under_load() {
+    let (place, folder) = (Place::new(), tempfile::tempdir().unwrap());
+    let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
+    metrics(place, &telemetry, &scope).await;
+    let (handle, controls) = handle();
+    let host = place.host(folder.path(), &telemetry);
+    let running = run(host, place.config(&json!({})), Options::default(), controls);
+    let answered = Cell::new(0);
+    let pages: [Cell<u32>; 3] = Default::default();
+    let scenario = async {
+        until(&handle, |report| alone(report, 0)).await;
+        let restarts = async {
+            let begun = Instant::now();
+            for epoch in 1..=RESTARTS {
+                // So that there is something to lose.
+                sleep(Duration::from_secs(1)).await;
+                handle.restart().unwrap();
+                until(&handle, |report| alone(report, epoch)).await;
+            }
+            begun.elapsed()
+        };
+        let openmetrics = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.1\r\n";
+        let taken = tokio::select! {
+            taken = restarts => taken,
+            () = place.load(&answered) => unreachable!(),
+            () = place.load(&answered) => unreachable!(),
+            () = watch(place, "", "", &pages[0]) => unreachable!(),
+            () = watch(place, "?usedonly", openmetrics, &pages[1]) => unreachable!(),
+            () = watch(place, "?filter=downstream", "accept-encoding: gzip\r\n", &pages[2]) => {
+                unreachable!()
+            }
+        };
+        // Histograms are shown as of the last flush.
+        sleep(Duration::from_secs_f64(2.0 * FLUSH)).await;
+        let (requests, durations) = (value(place, REQUESTS).await, value(place, DURATIONS).await);
+        let count = f64::from(u32::try_from(answered.get()).unwrap());
+        println!(
+            "{requests} requests and {durations} durations of {count} in {taken:?}; {pages:?}"
+        );
+        // What the module says, with twice the time for a machine that has much to do.
+        let flush = 2.0 * FLUSH * f64::from(RESTARTS) * count / taken.as_secs_f64();
+        assert!((requests - count).abs() < flush, "{requests} of {count}");
+        assert!(durations <= count + 2.0 && count - durations < flush);
+        for pages in &pages {
+            assert!(pages.get() > 20 * RESTARTS, "{pages:?}");
+        }
+        let text = telemetry.render();
+        assert!(text.contains(&format!(
+            "envoy_restarts_total{{kind=\"hot\"}} {RESTARTS}\n"
+        )));
+
+        // A crash is a reset, which readers know.
+        let pid = handle.report().current().unwrap().pid;
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+        until(&handle, |report| alone(report, 0)).await;
+        assert!(value(place, REQUESTS).await < 2.0);
+        let text = telemetry.render();
+        assert!(
+            text.contains("envoy_restarts_total{kind=\"crash\"} 1\n"),
+            "{text}"
+        );
+        handle.stop();
+    };
+    let (ended, ()) = tokio::join!(running, scenario);
+    ended.unwrap();
+}
+
+#[tokio::test]
+async fn counters_are_carried_on_where_envoy_keeps_few_statistics_and_stay_after_a_failure() {
+    let (place, folder) = (Place::new(), tempfile::tempdir().unwrap());
+    let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
+    metrics(place, &telemetry, &scope).await;
+    let (handle, controls) = handle();
+    let host = place.host(folder.path(), &telemetry);
+    // No gauge says which epoch it is, or when it flushed.
+    let few = json!({ "stats_matcher": { "inclusion_list": {
+        "patterns": [{ "prefix": "http." }] } } });
+    let running = run(host, place.config(&few), Options::default(), controls);
+    let (answered, pages) = (Cell::new(0), Cell::new(0));
+    let scenario = async {
+        until(&handle, |report| alone(report, 0)).await;
+        let restarts = async {
+            while answered.get() < 100 {
+                sleep(Duration::from_millis(5)).await;
+            }
+            // The address is nobody's: the new one dies after it took the admin interface.
+            let nobody = Place {
+                http: ([192, 0, 2, 1], place.http.port()).into(),
+                ..place
+            };
+            handle.schedule_config_update(nobody.config(&few)).unwrap();
+            until(&handle, |report| report.refusal.is_some()).await;
+            handle.schedule_config_update(place.config(&few)).unwrap();
+            handle.restart().unwrap();
+            until(&handle, |report| alone(report, 1)).await;
+        };
+        tokio::select! {
+            () = restarts => {}
+            () = place.load(&answered) => unreachable!(),
+            () = watch(place, "", "", &pages) => unreachable!(),
+        }
+        assert!(value(place, REQUESTS).await >= 100.0);
+        handle.stop();
+    };
+    let (ended, ()) = tokio::join!(running, scenario);
+    ended.unwrap();
+}
+
+#[tokio::test]
+async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
+    let place = Place::new();
+    let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
+    metrics(place, &telemetry, &scope).await;
+    let (handle, controls) = handle();
+    let host = EnvoyHost::new(AdminClient::new(place.admin), None, false);
+    let host = Supervised::new(host, telemetry.clone());
+    let running = run(host, place.config(&json!({})), Options::default(), controls);
+    let answered = Cell::new(0);
+    let scenario = async {
+        let first = until(&handle, |report| alone(report, 0)).await.epochs[0].pid;
+        let enough = async {
+            while answered.get() < 100 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! { () = enough => {}, () = place.load(&answered) => unreachable!() }
+        assert!(value(place, REQUESTS).await >= 100.0);
+        handle.restart().unwrap();
+        until(&handle, |report| {
+            alone(report, 0) && report.epochs[0].pid != first
+        })
+        .await;
+        assert!(value(place, REQUESTS).await < 2.0);
+        let text = telemetry.render();
+        for line in [
+            "kind=\"plain\"} 1\n",
+            "kind=\"hot\"} 0\n",
+            "kind=\"crash\"} 0\n",
+        ] {
+            assert!(
+                text.contains(&format!("envoy_restarts_total{{{line}")),
+                "{text}"
+            );
+        }
+        handle.stop();
+    };
+    let (ended, ()) = tokio::join!(running, scenario);
+    ended.unwrap();
+}
