@@ -1,6 +1,8 @@
 //! Envoys are replaced while they serve: on request, because something that they read has changed,
 //! and by a dataplane that finds them running.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,12 +13,16 @@ use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::process::alive;
 use crate::{API, WEB};
 
 /// A new bootstrap is asked for every ten seconds at most, and a changed file is looked at twice.
 const BY_ITSELF: Duration = Duration::from_secs(60);
+
+/// Port of the Prometheus listener.
+const METRICS: u16 = 20200;
 
 /// Number and process of the newest epoch, if it serves.
 fn newest(status: &Value) -> Option<(u64, i32)> {
@@ -47,6 +53,11 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
         let flags = mesh
             .flags(spec.instance)
             .with("envoy-drain-time-seconds", "1");
+        // Of the first one, which has no such listener, nobody reads metrics.
+        let bind = format!("{}:{METRICS}", flags.address);
+        if !sidecars.is_empty() {
+            proxy_defaults(&mesh, json!({"envoy_prometheus_bind_addr": bind})).await;
+        }
         let mut sidecar = mesh.sidecar(spec.instance, &flags);
         sidecar.ready().await;
         sidecars.push(sidecar);
@@ -54,7 +65,44 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
     mesh.settle("web", 200).await;
     mesh.stop_server().await;
     let load = Load::start(mesh.upstream("web", 0));
-    for sidecar in &sidecars {
+    let metrics = (sidecars[1].address, METRICS).into();
+    tokio::select! {
+        () = counters_rise(metrics) => unreachable!("it never ends"),
+        () = restart_twice(&sidecars) => {}
+    }
+    let before = load.seen().of(API.instance);
+    eventually(
+        "requests go on",
+        || async { load.seen() },
+        |seen| seen.of(API.instance) > before + 100,
+    )
+    .await;
+    let seen = load.finish().await;
+    assert_eq!(seen.failures, Vec::<String>::new());
+    let page = client::get(metrics, "/metrics").await.expect("metrics").1;
+    let requests = counters(&page).into_iter().filter(|(series, _)| {
+        series.starts_with("envoy_cluster_upstream_rq_completed") && series.contains("api")
+    });
+    let requests: f64 = requests.map(|(_, value)| value).sum();
+    assert!(requests >= seen.of(API.instance) as f64 * 0.9, "{requests}");
+    assert!(
+        page.contains("consul_dataplane_envoy_restarts_total{kind=\"hot\"} 2"),
+        "{page}"
+    );
+    for mut sidecar in sidecars {
+        let document = sidecar.status().await;
+        assert_eq!(document["envoy"]["starts"], 3, "{document:#}");
+        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
+        let log = sidecar.log();
+        assert!(!log.contains("PRIVATE KEY"), "a key is in the log:\n{log}");
+    }
+    mesh.stop().await;
+}
+
+/// Once by request, and once by signal, as soon as the first ones have gone: Envoy has one parent at a
+/// time.
+async fn restart_twice(sidecars: &[Sidecar]) {
+    for sidecar in sidecars {
         let (status, text) = sidecar.restart().await;
         assert!(status.is_success(), "{status}: {text}");
         assert!(
@@ -69,30 +117,42 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
             assert!(epoch["connections"].is_u64(), "{epoch}");
         }
     }
-    // By signal, and once the first ones have gone: Envoy has one parent at a time.
-    for sidecar in &sidecars {
+    for sidecar in sidecars {
         sidecar.signal(Signal::SIGHUP);
     }
-    for sidecar in &sidecars {
+    for sidecar in sidecars {
         epoch(sidecar, 2).await;
     }
-    let before = load.seen().of(API.instance);
-    eventually(
-        "requests go on",
-        || async { load.seen() },
-        |seen| seen.of(API.instance) > before + 100,
-    )
-    .await;
-    let seen = load.finish().await;
-    assert_eq!(seen.failures, Vec::<String>::new());
-    for mut sidecar in sidecars {
-        let document = sidecar.status().await;
-        assert_eq!(document["envoy"]["starts"], 3, "{document:#}");
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-        let log = sidecar.log();
-        assert!(!log.contains("PRIVATE KEY"), "a key is in the log:\n{log}");
+}
+
+/// The counters of a page of metrics, with their labels.
+fn counters(page: &str) -> HashMap<String, f64> {
+    let mut counter = false;
+    let values = page.lines().filter_map(|line| {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            counter = declared.ends_with(" counter");
+        }
+        let (series, value) = line.rsplit_once(' ')?;
+        Some((series.to_owned(), value.parse().ok()?))
+            .filter(|_| counter && series.starts_with("envoy_"))
+    });
+    values.collect()
+}
+
+/// Reads a sidecar's metrics for ever, and fails when a counter of Envoy's goes back.
+async fn counters_rise(metrics: SocketAddr) {
+    let mut last = HashMap::new();
+    loop {
+        if let Ok((_, page)) = client::get(metrics, "/metrics").await {
+            let now = counters(&page);
+            for (series, value) in &now {
+                let before = last.get(series).copied().unwrap_or_default();
+                assert!(*value >= before, "{series}: {before}, then {value}");
+            }
+            last.extend(now);
+        }
+        sleep(Duration::from_millis(100)).await;
     }
-    mesh.stop().await;
 }
 
 async fn proxy_defaults(mesh: &Mesh, config: Value) {

@@ -52,6 +52,21 @@ pub async fn send(
     timeout(LIMIT, exchange(server, request)).await?
 }
 
+/// `POST` without a body, to somebody who takes time to answer.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer within `limit`.
+pub async fn post_within(
+    limit: Duration,
+    server: SocketAddr,
+    path: &str,
+) -> Result<Answer, BoxError> {
+    let request = Request::post(path).header("host", server.to_string());
+    let request = request.body(Full::new(Bytes::new()))?;
+    timeout(limit, exchange(server, request)).await?
+}
+
 async fn exchange(server: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, BoxError> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
-use http::Method;
 use legate_testkit::envoy;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -247,7 +246,7 @@ impl Sidecar {
     ///
     /// When there is none.
     pub async fn restart(&self) -> client::Answer {
-        client::send(Method::POST, self.lifecycle(), "/restart", None, None)
+        client::post_within(LIMIT * 2, self.lifecycle(), "/restart")
             .await
             .expect("the lifecycle server answers")
     }

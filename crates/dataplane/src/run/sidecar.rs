@@ -22,7 +22,7 @@ use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::restart;
 use crate::status::state;
-use crate::telemetry::Stage;
+use crate::telemetry::{Stage, Supervised};
 
 /// How long Envoy may take to quit before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -194,6 +194,7 @@ impl Process {
         ready: &ReadyHandle,
     ) -> Result<(), RunError> {
         let (host, options) = host(self)?;
+        let host = Supervised::new(host, self.telemetry.clone());
         let settings = &self.settings;
         let mut seen = handle.watch();
         let running = epochs::run(host, envoy, options, controls);

@@ -71,6 +71,10 @@ impl<H: Host> Host for Supervised<H> {
         })
     }
 
+    fn validate(&self, config: &H::Config) -> Work<Result<(), String>> {
+        self.host.validate(config)
+    }
+
     fn adopt(&mut self, entry: &Entry) -> Result<H::Process, String> {
         let adopted = self.host.adopt(entry)?;
         self.started = true;
