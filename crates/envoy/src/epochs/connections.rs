@@ -51,9 +51,9 @@ impl Connections {
 /// The kernel's table is not read at one moment: connections that begin or end meanwhile may be
 /// missing. The number of a process may belong to another one by now, see [`super::Identity`].
 ///
-/// Blocks for as long as the kernel needs to write the table of the whole network namespace, some
-/// milliseconds for thousands of connections, so call it where blocking is allowed. It needs 8 bytes
-/// for each open socket of the process.
+/// Blocks for as long as the kernel needs to write the tables of the whole network namespace twice,
+/// tens of milliseconds even when they are short, so call it where blocking is allowed. It needs
+/// 12 bytes for each open socket of the process.
 ///
 /// # Errors
 /// When there is no such process, or it must not be looked at: it belongs to another user, or its
@@ -64,26 +64,29 @@ pub fn connections(pid: u32) -> io::Result<Connections> {
 
 fn count(process: &Path) -> io::Result<Connections> {
     let sockets = sockets(&process.join("fd"))?;
-    let tables = [("tcp", true), ("tcp6", false)];
+    let mut local_ports = vec![None; sockets.len()];
     let mut listening = Ports::new();
-    for (table, required) in tables {
+    // While others begin and end, the kernel shows some lines twice or not at all. So each socket
+    // counts once, and everything is looked at twice.
+    for (table, required) in [("tcp", true), ("tcp6", false)].repeat(2) {
         rows(&process.join("net").join(table), required, |row| {
             if row.state == LISTEN {
                 listening.insert(row.port);
+            } else if row.state == ESTABLISHED
+                && let Ok(index) = sockets.binary_search(&row.inode)
+            {
+                local_ports[index] = Some(row.port);
             }
         })?;
     }
     let mut found = Connections::default();
-    for (table, required) in tables {
-        rows(&process.join("net").join(table), required, |row| {
-            // The kernel gives a connection that goes out no port that somebody is bound to.
-            if row.state == ESTABLISHED
-                && listening.contains(row.port)
-                && sockets.binary_search(&row.inode).is_ok()
-            {
-                *found.by_port.entry(row.port).or_default() += 1;
-            }
-        })?;
+    // The kernel gives a connection that goes out no port that somebody is bound to.
+    for port in local_ports
+        .into_iter()
+        .flatten()
+        .filter(|port| listening.contains(*port))
+    {
+        *found.by_port.entry(port).or_default() += 1;
     }
     Ok(found)
 }
@@ -110,6 +113,7 @@ fn sockets(folder: &Path) -> io::Result<Vec<u64>> {
         }
     }
     sockets.sort_unstable();
+    sockets.dedup();
     Ok(sockets)
 }
 
@@ -180,6 +184,7 @@ fn rows(path: &Path, required: bool, mut each: impl FnMut(Row)) -> io::Result<()
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -210,6 +215,28 @@ mod tests {
         assert_eq!(own().at(client.local_addr().unwrap().port()), 0);
         drop((client, server));
         assert_eq!(own().at(first), 1);
+    }
+
+    #[test]
+    fn a_connection_counts_once_while_other_sockets_come_and_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _held = pair(&listener);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // More than fit into what the kernel shows at once.
+                    let others: Vec<_> = (0..60)
+                        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+                        .collect();
+                    drop(others);
+                }
+            });
+            let counts: Vec<u64> = (0..40).map(|_| own().at(port)).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(counts.iter().all(|count| *count == 1), "{counts:?}");
+        });
     }
 
     #[test]
@@ -267,7 +294,13 @@ mod tests {
         for name in ["fd", "net"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let targets = ["/dev/null", "socket:[7]", "pipe:[8]", "socket:[9]"];
+        let targets = [
+            "/dev/null",
+            "socket:[7]",
+            "pipe:[8]",
+            "socket:[9]",
+            "socket:[10]",
+        ];
         for (number, target) in targets.iter().enumerate() {
             symlink(target, folder.path().join("fd").join(number.to_string())).unwrap();
         }
@@ -285,12 +318,13 @@ mod tests {
             HEADING,
             &row(v4, 80, LISTEN, 1),
             &row(v4, 80, ESTABLISHED, 7),
+            &row(v4, 80, ESTABLISHED, 7),
             &row(v4, 80, ESTABLISHED, 8),
             &row(v4, 80, 0x08, 9),
             &row(v4, 81, ESTABLISHED, 9),
             &row(v4, 65535, ESTABLISHED, 9),
         ];
-        let tcp6 = [HEADING, &row(v6, 65535, LISTEN, 2), &row(v6, 80, 1, 9)];
+        let tcp6 = [HEADING, &row(v6, 65535, LISTEN, 2), &row(v6, 80, 1, 10)];
         let both = process(&tcp.concat(), Some(&tcp6.concat()));
         let found = count(both.path()).unwrap();
         assert_eq!(found.by_port, BTreeMap::from([(80, 2), (65535, 1)]));
