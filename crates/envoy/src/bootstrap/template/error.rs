@@ -12,6 +12,10 @@ pub struct TemplateError {
 /// How much of an action a message repeats, in characters.
 const EXCERPT: usize = 60;
 
+/// Longest message, in characters. Templates hold names and texts of any length, which messages
+/// repeat.
+const MESSAGE: usize = 500;
+
 impl TemplateError {
     /// An error at byte `offset` of `source`.
     pub(super) fn new(source: &str, offset: usize, message: &str) -> Self {
@@ -19,7 +23,7 @@ impl TemplateError {
         Self {
             line,
             column,
-            message: message.to_owned(),
+            message: beginning(message.chars(), MESSAGE),
         }
     }
 
@@ -46,11 +50,15 @@ pub(super) fn position(source: &str, offset: usize) -> (usize, usize) {
 
 /// The beginning of `text`, on one line.
 pub(super) fn excerpt(text: &str) -> String {
-    let mut characters = text.chars().map(|character| match character {
+    let characters = text.chars().map(|character| match character {
         '\n' | '\r' | '\t' => ' ',
         other => other,
     });
-    let mut start: String = characters.by_ref().take(EXCERPT).collect();
+    beginning(characters, EXCERPT)
+}
+
+fn beginning(mut characters: impl Iterator<Item = char>, length: usize) -> String {
+    let mut start: String = characters.by_ref().take(length).collect();
     if characters.next().is_some() {
         start.push_str("...");
     }

@@ -5,7 +5,7 @@ use super::functions::Function;
 use super::output::Output;
 use super::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
 use super::value::Value;
-use super::{MAX_STEPS, MAX_TEXT, TemplateError, format};
+use super::{MAX_STEPS, MAX_TEXT, MAX_VARIABLES, TemplateError, format};
 
 /// How many bytes a function looks at for the price of one step.
 const BYTES_A_STEP: usize = 128;
@@ -195,10 +195,19 @@ impl<'a> Evaluator<'a> {
             if pipeline.assigns {
                 self.assign(pipeline.span.into(), name, value.clone())?;
             } else {
-                self.variables.push((name, value.clone()));
+                self.declare(pipeline.span.into(), name, value.clone())?;
             }
         }
         Ok(value)
+    }
+
+    fn declare(&mut self, place: Place, name: &'a str, value: Value) -> Evaluated<()> {
+        if self.variables.len() == MAX_VARIABLES {
+            let message = format!("over {MAX_VARIABLES} variables in scope");
+            return Err(self.error(place, &message));
+        }
+        self.variables.push((name, value));
+        Ok(())
     }
 
     fn command(
@@ -292,11 +301,11 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// How many bytes of text a value holds.
+/// How many bytes of text a value holds; an item of a list is looked at even when it is empty.
 fn size(value: &Value) -> usize {
     match value {
         Value::Text(text) => text.len(),
-        Value::List(items) => items.iter().map(size).sum(),
+        Value::List(items) => items.iter().map(|item| 1 + size(item)).sum(),
         _ => 0,
     }
 }

@@ -251,10 +251,13 @@ impl Lexer<'_> {
     /// Reads what looks like a number; whether it is one the parser finds out.
     fn number(&mut self) {
         let bytes = self.rest().as_bytes();
-        let hexadecimal = bytes
-            .iter()
-            .find(|byte| !matches!(byte, b'+' | b'-' | b'0'))
-            .is_some_and(|byte| matches!(byte, b'x' | b'X'));
+        // A sign, perhaps, and a prefix; nothing behind them is looked at, so that many signs in a
+        // row cost no more than their number.
+        let unsigned = match bytes {
+            [b'+' | b'-', unsigned @ ..] => unsigned,
+            unsigned => unsigned,
+        };
+        let hexadecimal = matches!(unsigned, [b'0', b'x' | b'X', ..]);
         let mut length = 1;
         while let Some(byte) = bytes.get(length) {
             let signs_exponent = matches!(byte, b'+' | b'-')

@@ -30,8 +30,13 @@ const MAX_DEPTH: usize = 64;
 /// How many nodes, operands and iterations one execution evaluates.
 const MAX_STEPS: u32 = 100_000;
 
-/// How many bytes of text one execution makes, written or kept in variables.
-const MAX_TEXT: usize = 8 * 1024 * 1024;
+/// How many bytes of text one execution makes, written or kept in variables. Bootstrap documents
+/// are much smaller, and what is made is read as JSON, which in memory takes up to eighty times as
+/// much.
+const MAX_TEXT: usize = 1024 * 1024;
+
+/// How many variables are in scope at one place. All of them are looked at to find one.
+const MAX_VARIABLES: usize = 256;
 
 /// Executes `source` with `data` as its dot.
 ///

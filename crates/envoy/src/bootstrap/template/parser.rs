@@ -5,7 +5,7 @@ use super::functions::Function;
 use super::lexer::{self, Kind, Token};
 use super::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
 use super::value::Value;
-use super::{MAX_DEPTH, TemplateError, literal};
+use super::{MAX_DEPTH, MAX_VARIABLES, TemplateError, literal};
 
 /// What actions there are, for those who look for others.
 const SUPPORTED: &str = "supported are fields, variables, pipelines, functions, if, else, range, with, end and comments";
@@ -321,7 +321,7 @@ impl<'a> Parser<'a> {
                     return Err(self.error(token.start, &message));
                 }
                 Kind::Declare | Kind::Assign => {
-                    self.variables.extend(&names);
+                    self.declare(&names, token.start)?;
                     return Ok((names, token.kind == Kind::Assign));
                 }
                 _ => break,
@@ -333,6 +333,19 @@ impl<'a> Parser<'a> {
         }
         self.at = start;
         Ok((Vec::new(), false))
+    }
+
+    /// Notes that these can be used from here on.
+    fn declare(&mut self, names: &[&'a str], at: usize) -> Parsed<()> {
+        for name in names {
+            if !self.variables.contains(name) {
+                self.variables.push(name);
+            }
+        }
+        match self.variables.len() <= MAX_VARIABLES {
+            true => Ok(()),
+            false => Err(self.error(at, &format!("over {MAX_VARIABLES} variables in scope"))),
+        }
     }
 
     fn check_variable(&self, name: &str, at: usize) -> Parsed<()> {

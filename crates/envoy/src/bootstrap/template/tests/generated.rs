@@ -18,7 +18,7 @@ fn no_template_runs_or_grows_without_end() {
         ),
         (
             format!("{{{{range 90000}}}}{large}{{{{end}}}}"),
-            "over 8388608 bytes",
+            "over 1048576 bytes",
         ),
         (
             "{{".to_owned() + &"(".repeat(5000),
@@ -27,14 +27,68 @@ fn no_template_runs_or_grows_without_end() {
         ("{{if 1}}".repeat(5000), "nested deeper than 64 levels"),
         ("{{range 1}}".repeat(5000), "nested deeper than 64 levels"),
         ("x".repeat(MAX_TEMPLATE + 1), "larger than 1048576 bytes"),
+        (
+            declarations(0..MAX_VARIABLES),
+            "over 256 variables in scope",
+        ),
+        (
+            "{{$x := 1}}".repeat(MAX_VARIABLES),
+            "over 256 variables in scope",
+        ),
     ] {
         let error = rendered(&template).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
 }
 
+/// A variable for each number. There is one before them, `$`.
+fn declarations(numbers: std::ops::Range<usize>) -> String {
+    numbers
+        .map(|number| format!("{{{{$x{number} := 1}}}}"))
+        .collect()
+}
+
+#[test]
+fn messages_are_short_whatever_they_repeat() {
+    let name = "a".repeat(100_000);
+    for template in [
+        format!("{{{{{name}}}}}"),
+        format!("{{{{${name}}}}}"),
+        format!("{{{{.{name}}}}}"),
+        format!("{{{{printf \"%s{name}\"}}}}"),
+        format!("{{{{1{name}}}}}"),
+    ] {
+        let error = rendered(&template).unwrap_err();
+        assert!(error.ends_with("..."), "{error}");
+        assert!(error.len() < 600, "{error}");
+    }
+}
+
+/// Looking at all that follows for each of these would take minutes.
+#[test]
+fn signs_in_a_row_are_read_once() {
+    let template = "{{".to_owned() + &"+".repeat(MAX_TEMPLATE - 2);
+    let error = rendered(&template).unwrap_err();
+    assert!(error.contains("bad number syntax: \"+\""), "{error}");
+    for (template, expected) in [
+        ("{{+0x1e+5}}", "unexpected \"+5\" in operand"),
+        ("{{00x1e+5}}", "bad number syntax: \"00x1e+5\""),
+    ] {
+        let error = rendered(template).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(rendered("{{-0x1e}} {{+1e+5}}").as_deref(), Ok("-30 100000"));
+}
+
 #[test]
 fn what_is_long_but_flat_is_no_problem() {
+    let in_turn = (0..100)
+        .map(|first| {
+            let declared = declarations(first * 200..(first + 1) * 200);
+            format!("{{{{if 1}}}}{declared}{{{{end}}}}")
+        })
+        .collect::<String>();
+    assert_eq!(rendered(&in_turn).as_deref(), Ok(""));
     let chain = "{{else if .Empty}}".repeat(2000);
     let template = format!("{{{{if .Empty}}}}{chain}{{{{else}}}}x{{{{end}}}}");
     assert_eq!(rendered(&template).as_deref(), Ok("x"));
