@@ -338,7 +338,7 @@ settings! {
     }
     ShutdownGracePeriod: Int {
         flag: "shutdown-grace-period-seconds", env: "DP_SHUTDOWN_GRACE_PERIOD_SECONDS", file: "envoy.shutdownGracePeriodSeconds", default: "0",
-        doc: "How many seconds Envoy keeps serving after a stop was asked for"
+        doc: "How many seconds Envoy keeps serving after a stop was asked for; with -shutdown-drain-listeners it ends earlier, with the last connection, after 5 s at least"
     }
     GracefulShutdownPath: Text {
         flag: "graceful-shutdown-path", env: "DP_GRACEFUL_SHUTDOWN_PATH", file: "envoy.gracefulShutdownPath", default: "/graceful_shutdown",
