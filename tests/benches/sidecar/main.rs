@@ -1,9 +1,10 @@
 //! What a sidecar costs, beside `consul-dataplane` where one is at hand: memory, time from exec to
-//! ready by stage, the health probe, the relay's work, and what a lost Envoy costs.
+//! ready by stage, the health probe, the relay's work, large metrics pages, and what a lost Envoy costs.
 //!
 //! Whatever is compared is measured in the same run, in turns. Prints tables; passes no judgement.
 #![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
 
+mod metrics;
 mod program;
 mod relay;
 mod restart;
@@ -87,6 +88,9 @@ async fn measure(options: &Options) {
     }
     if options.wants("relay") {
         relay::measure(&programs, options).await;
+    }
+    if options.wants("metrics") {
+        metrics::measure(&programs).await;
     }
     if options.wants("restart") {
         restart::measure(options).await;

@@ -33,12 +33,12 @@ const PUSHES: [(usize, usize); 4] = [(32, 64), (32, 4), (64, 64), (64, 4)];
 /// Updates of one turn.
 const TURN: u32 = 1_000;
 /// What the server's certificate says.
-const SERVER_NAME: &str = "server.test";
+pub(crate) const SERVER_NAME: &str = "server.test";
 /// Bytes of an updated resource.
 const UPDATED: usize = 1_024;
 /// Far above what anything here takes.
-const LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(5);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) async fn measure(programs: &[Program], options: &Options) {
     updates(programs, options.updates).await;
@@ -193,14 +193,14 @@ impl Sidecar {
 }
 
 /// A program that does nothing.
-fn sleeper(folder: &Path) -> PathBuf {
+pub(crate) fn sleeper(folder: &Path) -> PathBuf {
     let file = folder.join("envoy");
     fs::write(&file, "#!/bin/sh\nexec sleep 600\n").expect("the program can be written");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("it is ours");
     file
 }
 
-fn arguments(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Vec<String> {
+pub(crate) fn arguments(server: &FakeServer, envoy: &Path, xds: SocketAddr) -> Vec<String> {
     let address = server.address();
     vec![
         format!("-addresses={}", address.ip()),
