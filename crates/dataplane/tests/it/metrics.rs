@@ -188,12 +188,25 @@ async fn every_metric_has_the_name_that_the_list_says() {
         "consul_dataplane_consul_connected 1\n",
         "consul_dataplane_session_state{state=\"connected\"} 1\n",
         "consul_dataplane_envoy_connected 1\n",
+        "consul_dataplane_consul_connections_total 1\n",
+        "consul_dataplane_xds_upstream_connected 1\n",
+        "consul_dataplane_xds_responses_total{answer=\"ack\",type=\"clusters\"} 1\n",
+        "consul_dataplane_envoy_restarts_total{kind=\"crash\"} 0\n",
+        "consul_dataplane_envoy_restarts_total{kind=\"hot\"} 0\n",
+        "consul_dataplane_envoy_restarts_total{kind=\"plain\"} 0\n",
+        "consul_dataplane_startup_stage_seconds{stage=\"listen\"} ",
+        "consul_dataplane_startup_stage_seconds{stage=\"connect\"} ",
+        "consul_dataplane_startup_stage_seconds{stage=\"bootstrap\"} ",
+        "consul_dataplane_startup_stage_seconds{stage=\"envoy\"} ",
+        "consul_dataplane_xds_last_response_age_seconds ",
+        "consul_dataplane_token_age_seconds ",
+        "consul_dataplane_login_duration_count 1\n",
         "consul_dataplane_logins_total 1\n",
         "consul_dataplane_bearer_token_expiry_timestamp_seconds 4000000000\n",
         "consul_dataplane_certificate_expiry_timestamp_seconds{certificate=\"prometheus\"}",
         "consul_dataplane_metrics_source_up{source=\"envoy\"} 0\n",
     ] {
-        assert!(page.contains(line), "{line}\n{page}");
+        assert!(page.contains(&format!("\n{line}")), "{line}\n{page}");
     }
     insta::assert_snapshot!("names", names(&page));
     dataplane.child.kill().await.unwrap();
