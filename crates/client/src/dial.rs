@@ -253,8 +253,9 @@ fn failure(server: SocketAddr, error: &io::Error) -> Failure {
 fn distrust(reason: &rustls::CertificateError) -> String {
     let text = reason.to_string();
     match text.contains("CaUsedAsEndEntity") {
-        true => "it is the certificate of an authority (CA:TRUE), which cannot be a server's own: \
-                 have the authority issue one for the server"
+        true => "it is the certificate of an authority (CA:TRUE), which cannot be a server's own \
+                 unless -ca-certs names this very certificate: do that, or have the authority \
+                 issue one for the server"
             .to_owned(),
         false => text,
     }

@@ -4,6 +4,7 @@
 //! process-wide default is needed or set.
 
 mod insecure;
+mod named;
 mod trust;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use self::named::NamedVerifier;
+
 /// The ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
 
@@ -23,7 +26,8 @@ const H2: &[u8] = b"h2";
 pub struct ClientTls {
     /// PEM file, or directory whose PEM files are all read, that replaces the roots of the system.
     /// In directories, entries that start with `..` are skipped and links to files are followed,
-    /// which is how Kubernetes mounts secrets. `None`: the roots of the system.
+    /// which is how Kubernetes mounts secrets. A server may also show one of these certificates
+    /// itself, also one of an authority. `None`: the roots of the system.
     pub ca: Option<PathBuf>,
     /// PEM files of the client's certificate chain and its key.
     pub client_cert: Option<(PathBuf, PathBuf)>,
@@ -129,18 +133,22 @@ pub fn client_config(options: &ClientTls) -> Result<Arc<ClientConfig>, TlsError>
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Library)?;
     // Read even when nothing is verified, so that a wrong path is not found out years later.
-    let named = options.ca.as_deref().map(trust::from_path).transpose()?;
+    let named = match options.ca.as_deref() {
+        Some(path) => Some((trust::from_path(path)?, path.display().to_string())),
+        None => None,
+    };
     let builder = if options.insecure_skip_verify {
         let verifier = Arc::new(insecure::AcceptAny::new(provider()));
         builder
             .dangerous()
             .with_custom_certificate_verifier(verifier)
+    } else if let Some((roots, origin)) = named {
+        let verifier = Arc::new(NamedVerifier::new(roots, &origin, provider())?);
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
     } else {
-        let roots = match named {
-            Some(roots) => roots,
-            None => trust::system()?,
-        };
-        builder.with_root_certificates(roots)
+        builder.with_root_certificates(trust::system()?)
     };
     let mut config = match &options.client_cert {
         None => builder.with_no_client_auth(),

@@ -1,5 +1,7 @@
 //! Handshakes between two ends of a pipe, and what is said about unusable files.
 
+mod own;
+
 use std::fs;
 use std::time::{Duration, SystemTime};
 
@@ -207,7 +209,7 @@ fn a_ca_directory_is_read_with_those_inside() {
     fs::write(directory.path().join("a.pem"), root().cert_pem()).unwrap();
     let two = format!("{}{}", root().cert_pem(), root().cert_pem());
     fs::write(inside.join("b.pem"), two).unwrap();
-    assert_eq!(trust::from_path(directory.path()).unwrap().len(), 3);
+    assert_eq!(trust::from_path(directory.path()).unwrap().store.len(), 3);
 }
 
 /// The error for this CA path, which must name the path.

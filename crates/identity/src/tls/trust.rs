@@ -1,5 +1,6 @@
 //! The roots that servers are verified against: from a file, a directory, or the system.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -12,16 +13,33 @@ use super::{Source, TlsError};
 /// How many directories deep a CA directory is read. Real trees have one or two levels.
 const MAX_DEPTH: usize = 16;
 
+/// Roots that somebody named, with their certificates as they were given.
+#[derive(Debug)]
+pub(super) struct NamedRoots {
+    pub(super) store: RootCertStore,
+    pub(super) certificates: HashSet<CertificateDer<'static>>,
+}
+
+impl NamedRoots {
+    fn add(&mut self, given: Vec<CertificateDer<'static>>, origin: &str) -> Result<(), TlsError> {
+        self.certificates.extend(given.iter().cloned());
+        add(&mut self.store, given, origin)
+    }
+}
+
 /// Roots from a PEM file or from all PEM files of a directory.
-pub(super) fn from_path(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
+pub(super) fn from_path(path: &Path) -> Result<NamedRoots, TlsError> {
+    let mut roots = NamedRoots {
+        store: RootCertStore::empty(),
+        certificates: HashSet::new(),
+    };
     if is_directory(path)? {
         walk(path, MAX_DEPTH, &mut roots)?;
     } else {
         let source = Source::file(path)?;
-        add(&mut roots, source.certificates()?, &source.origin)?;
+        roots.add(source.certificates()?, &source.origin)?;
     }
-    if roots.is_empty() {
+    if roots.store.is_empty() {
         let origin = path.display().to_string();
         return Err(TlsError::NoCertificate { origin });
     }
@@ -61,7 +79,7 @@ pub(super) fn add(
     Ok(())
 }
 
-fn walk(directory: &Path, depth: usize, roots: &mut RootCertStore) -> Result<(), TlsError> {
+fn walk(directory: &Path, depth: usize, roots: &mut NamedRoots) -> Result<(), TlsError> {
     let entries = fs::read_dir(directory).map_err(|error| cannot_read(directory, error))?;
     for entry in entries {
         let entry = entry.map_err(|error| cannot_read(directory, error))?;
@@ -89,14 +107,14 @@ fn walk(directory: &Path, depth: usize, roots: &mut RootCertStore) -> Result<(),
 }
 
 /// Adds the certificates of one file. A mounted secret can hold keys as well, which are left alone.
-fn add_file(path: &Path, roots: &mut RootCertStore) -> Result<(), TlsError> {
+fn add_file(path: &Path, roots: &mut NamedRoots) -> Result<(), TlsError> {
     let source = Source::file(path)?;
     let is_pem = source
         .pem
         .windows(PEM_BEGIN.len())
         .any(|window| window == PEM_BEGIN);
     match source.certificates() {
-        Ok(certificates) => add(roots, certificates, &source.origin),
+        Ok(certificates) => roots.add(certificates, &source.origin),
         Err(TlsError::NoCertificate { .. }) if is_pem => Ok(()),
         Err(error) => Err(error),
     }

@@ -1,0 +1,145 @@
+//! The verifier of servers where roots are named: as usual, and a server may also show one of the
+//! named certificates itself. That is what a certificate is that was signed by its own key and
+//! says that it is an authority, as `openssl req -x509` makes them: whoever names it means this
+//! very server. It never trusts a certificate for being like a named one.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::TlsError;
+use super::trust::NamedRoots;
+
+/// Accepts what the roots have signed, and the roots' own certificates, byte for byte. Name, time
+/// and purpose are verified either way, and that the server has the key.
+#[derive(Debug)]
+pub(super) struct NamedVerifier {
+    usual: Arc<WebPkiServerVerifier>,
+    named: HashSet<CertificateDer<'static>>,
+}
+
+impl NamedVerifier {
+    /// The roots are not empty; `origin` is where they are from.
+    pub(super) fn new(
+        roots: NamedRoots,
+        origin: &str,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<NamedVerifier, TlsError> {
+        let usual =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots.store), provider).build();
+        let usual = usual.map_err(|error| TlsError::BadCertificate {
+            origin: origin.to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(NamedVerifier {
+            usual,
+            named: roots.certificates,
+        })
+    }
+}
+
+/// Verifies a certificate that was named itself: everything but who signed it.
+fn verify_itself(
+    certificate: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+    now: UnixTime,
+) -> Result<(), CertificateError> {
+    // Refuses critical extensions that nobody understands as well.
+    let parsed = ParsedCertificate::try_from(certificate).map_err(bad_certificate)?;
+    let (_, details) =
+        X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    verify_time(&details, now)?;
+    verify_purpose(&details)?;
+    verify_server_name(&parsed, name).map_err(bad_certificate)
+}
+
+fn verify_time(certificate: &X509Certificate<'_>, time: UnixTime) -> Result<(), CertificateError> {
+    let unix = |seconds: i64| {
+        // Nothing was valid before 1970 that is worth being told apart.
+        UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            u64::try_from(seconds).unwrap_or_default(),
+        ))
+    };
+    let validity = certificate.validity();
+    let not_before = unix(validity.not_before.timestamp());
+    let not_after = unix(validity.not_after.timestamp());
+    if time < not_before {
+        return Err(CertificateError::NotValidYetContext { time, not_before });
+    }
+    if time > not_after {
+        return Err(CertificateError::ExpiredContext { time, not_after });
+    }
+    Ok(())
+}
+
+/// A certificate that says what it is for has to say that it is for servers.
+fn verify_purpose(certificate: &X509Certificate<'_>) -> Result<(), CertificateError> {
+    let purposes = certificate.extended_key_usage();
+    match purposes.map_err(|_| CertificateError::BadEncoding)? {
+        Some(purposes) if !purposes.value.server_auth && !purposes.value.any => {
+            Err(CertificateError::InvalidPurpose)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn bad_certificate(error: Error) -> CertificateError {
+    match error {
+        Error::InvalidCertificate(reason) => reason,
+        _ => CertificateError::BadEncoding,
+    }
+}
+
+impl ServerCertVerifier for NamedVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let usual = self.usual.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        if usual.is_ok() || !self.named.contains(end_entity) {
+            return usual;
+        }
+        verify_itself(end_entity, server_name, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
+}

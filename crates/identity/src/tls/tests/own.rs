@@ -1,0 +1,183 @@
+//! A server whose own certificate is named as a root, though it says that it is an authority's.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
+};
+use time::OffsetDateTime;
+
+use super::*;
+
+const NAME: &str = "server.dc1.consul";
+const ADDRESS: &str = "127.0.0.1";
+
+/// A certificate that its own key signed, as `openssl req -x509` makes them.
+struct Own {
+    pem: String,
+    key: KeyPair,
+    params: CertificateParams,
+}
+
+fn params() -> CertificateParams {
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    let address = SanType::IpAddress(ADDRESS.parse().unwrap());
+    params.subject_alt_names.push(address);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_before = OffsetDateTime::now_utc() - HOUR;
+    params.not_after = OffsetDateTime::now_utc() + HOUR;
+    params
+}
+
+fn own_with(change: impl FnOnce(&mut CertificateParams)) -> Own {
+    let mut params = params();
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let pem = params.self_signed(&key).unwrap().pem();
+    Own { pem, key, params }
+}
+
+fn own() -> Own {
+    own_with(|_| {})
+}
+
+impl Own {
+    fn serves(&self) -> Arc<ServerConfig> {
+        server_config(&self.pem, &self.key.serialize_pem(), None).unwrap()
+    }
+
+    /// What comes of a handshake with this server where `ca` is trusted.
+    async fn met_with(&self, ca: &Path, name: &str) -> Result<(), String> {
+        let client = ClientTls {
+            ca: Some(ca.to_owned()),
+            ..ClientTls::default()
+        };
+        handshake(&client, self.serves(), name).await.map(drop)
+    }
+
+    /// The same, with itself as the only root.
+    async fn met(&self, name: &str) -> Result<(), String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &self.pem).unwrap();
+        self.met_with(file.path(), name).await
+    }
+}
+
+#[tokio::test]
+async fn a_server_may_show_the_very_certificate_that_is_named() {
+    let own = own();
+    for name in [NAME, ADDRESS] {
+        own.met(name).await.unwrap();
+    }
+    // Also for those that say what they are for, and in a directory beside others.
+    for purpose in [
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::Any,
+    ] {
+        let own = own_with(|params| params.extended_key_usages = vec![purpose]);
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a.pem"), root().cert_pem()).unwrap();
+        fs::write(directory.path().join("b.pem"), &own.pem).unwrap();
+        own.met_with(directory.path(), NAME).await.unwrap();
+    }
+    // Not only authorities': nothing else may be said of a certificate that is named itself.
+    own_with(|params| params.is_ca = IsCa::ExplicitNoCa)
+        .met(NAME)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_tls_1_2_server_proves_that_it_has_the_key_as_well() {
+    let own = own();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), &own.pem).unwrap();
+    let client = ClientTls {
+        ca: Some(file.path().to_owned()),
+        ..ClientTls::default()
+    };
+    let serving = |key: &KeyPair, version| {
+        let certificate = Source::text(&own.pem, "test").certificates().unwrap();
+        let key = Source::text(&key.serialize_pem(), "test");
+        let signer = provider().key_provider;
+        let key = signer.load_private_key(key.private_key().unwrap()).unwrap();
+        // Unlike the usual way, this one takes a key that is not the certificate's.
+        let shown = rustls::sign::CertifiedKey::new(certificate, key);
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(shown)));
+        Arc::new(config)
+    };
+    let stranger = KeyPair::generate().unwrap();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let right = serving(&own.key, version);
+        handshake(&client, right, NAME).await.unwrap();
+        let wrong = serving(&stranger, version);
+        let error = handshake(&client, wrong, NAME).await.unwrap_err();
+        assert!(error.contains("BadSignature"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn name_time_and_purpose_count_for_it_as_well() {
+    for name in ["server.dc2.consul", "127.0.0.2"] {
+        let error = own().met(name).await.unwrap_err();
+        assert!(error.contains("not valid for name"), "{error}");
+    }
+    let now = OffsetDateTime::now_utc();
+    let expired = own_with(|params| params.not_after = now - HOUR / 2);
+    let error = expired.met(NAME).await.unwrap_err();
+    assert!(error.contains("expired"), "{error}");
+    let early = own_with(|params| params.not_before = now + HOUR / 2);
+    let error = early.met(NAME).await.unwrap_err();
+    assert!(error.contains("not valid yet"), "{error}");
+    let client = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let error = own_with(|params| params.extended_key_usages = client)
+        .met(NAME)
+        .await
+        .unwrap_err();
+    assert!(error.contains("InvalidPurpose"), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_that_is_only_like_it_is_accepted() {
+    let (own, other) = (own(), own());
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    // The same names and another key.
+    fs::write(&ca, &other.pem).unwrap();
+    let error = own.met_with(&ca, NAME).await.unwrap_err();
+    assert!(error.contains("CaUsedAsEndEntity"), "{error}");
+    // The same key, signed again: other bytes.
+    let mut params = params();
+    params.not_after += HOUR;
+    fs::write(&ca, params.self_signed(&own.key).unwrap().pem()).unwrap();
+    let error = own.met_with(&ca, NAME).await.unwrap_err();
+    assert!(error.contains("CaUsedAsEndEntity"), "{error}");
+    // An authority that the named one has signed is not named.
+    fs::write(&ca, &other.pem).unwrap();
+    let issuer = Issuer::new(other.params, other.key);
+    let key = KeyPair::generate().unwrap();
+    let pem = self::params().signed_by(&key, &issuer).unwrap().pem();
+    let params = self::params();
+    let below = Own { pem, key, params };
+    let error = below.met_with(&ca, NAME).await.unwrap_err();
+    assert!(error.contains("CaUsedAsEndEntity"), "{error}");
+}
+
+#[tokio::test]
+async fn what_it_has_signed_is_trusted_as_before() {
+    let own = own();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    fs::write(&ca, &own.pem).unwrap();
+    let mut params = params();
+    params.is_ca = IsCa::ExplicitNoCa;
+    let key = KeyPair::generate().unwrap();
+    let issuer = Issuer::new(own.params, own.key);
+    let pem = params.signed_by(&key, &issuer).unwrap().pem();
+    let leaf = Own { pem, key, params };
+    leaf.met_with(&ca, NAME).await.unwrap();
+    let error = leaf.met_with(&ca, "server.dc2.consul").await.unwrap_err();
+    assert!(error.contains("not valid for name"), "{error}");
+}
