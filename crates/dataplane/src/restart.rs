@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use legate_envoy::epochs::{EpochReport, Report};
+use legate_envoy::epochs::{EpochReport, EpochState, Report};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -36,12 +36,15 @@ pub struct Restarter {
 /// A request; it is answered before it is fulfilled.
 #[derive(Debug)]
 pub struct Request {
-    answer: oneshot::Sender<Result<(), String>>,
+    answer: oneshot::Sender<Result<Report, String>>,
+    report: watch::Receiver<Report>,
 }
 
 impl Request {
-    /// Tells whether the supervisor was asked for a new Envoy, or why not.
+    /// Tells whether the supervisor was asked for a new Envoy, or why not. Call it right after the
+    /// supervisor was asked: what its report shows from then on comes of that.
     pub fn answer(self, answer: Result<(), String>) {
+        let answer = answer.map(|()| self.report.borrow().clone());
         // Whoever asked may have gone.
         let _ = self.answer.send(answer);
     }
@@ -58,26 +61,34 @@ impl Restarter {
     /// or has taken half a minute.
     pub async fn restart(&self) -> Outcome {
         let mut report = self.report.clone();
-        let before = report.borrow_and_update().clone();
+        if let Some(outcome) = impossible(&report.borrow()) {
+            return outcome;
+        }
         let (answer, answered) = oneshot::channel();
-        if self.requests.try_send(Request { answer }).is_err() {
-            return Outcome::Unavailable(match before.epochs.is_empty() {
-                true => "Envoy has not been started yet".to_owned(),
-                false => "too many requests wait already, or the dataplane ends".to_owned(),
-            });
+        let request = Request {
+            answer,
+            report: self.report.clone(),
+        };
+        if self.requests.try_send(request).is_err() {
+            let reason = "too many requests wait already, or the dataplane ends";
+            return Outcome::Unavailable(reason.to_owned());
         }
         let asked = async {
-            match answered.await {
-                Ok(Ok(())) => {}
-                Ok(Err(reason)) => return Outcome::Refused(reason),
-                Err(_) => return Outcome::Unavailable("the dataplane ends".to_owned()),
-            }
+            let before = match answered.await {
+                Ok(Ok(before)) => before,
+                // A stop may have come first.
+                Ok(Err(reason)) => {
+                    let impossible = impossible(&report.borrow());
+                    return impossible.unwrap_or(Outcome::Refused(reason));
+                }
+                Err(_) => return ending(),
+            };
             loop {
                 if let Some(outcome) = outcome(&before, &report.borrow_and_update()) {
                     return outcome;
                 }
                 if report.changed().await.is_err() {
-                    return Outcome::Unavailable("the dataplane ends".to_owned());
+                    return ending();
                 }
             }
         };
@@ -88,10 +99,24 @@ impl Restarter {
     }
 }
 
+fn ending() -> Outcome {
+    Outcome::Unavailable("the dataplane ends".to_owned())
+}
+
+/// Why there can be no new Envoy at a time.
+fn impossible(now: &Report) -> Option<Outcome> {
+    if now.stopping {
+        return Some(ending());
+    }
+    // One that was adopted has not been started here.
+    (now.starts == 0 && now.epochs.is_empty())
+        .then(|| Outcome::Unavailable("Envoy has not been started yet".to_owned()))
+}
+
 /// What became of a request that was made when the report was `before`.
 fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     if now.stopping {
-        return Some(Outcome::Unavailable("the dataplane ends".to_owned()));
+        return Some(ending());
     }
     if now.refusals > before.refusals {
         let reason = now.refusal.clone().unwrap_or_default();
@@ -106,7 +131,12 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
     let same =
         |one: &EpochReport, other: &EpochReport| (one.pid, one.since) == (other.pid, other.since);
     let current = now.current().filter(|epoch| epoch.state.serves())?;
-    if before.epochs.iter().any(|old| same(old, current)) {
+    // One that only just started when it was asked for is as new as any other.
+    let mut served = before
+        .epochs
+        .iter()
+        .filter(|old| old.state != EpochState::Starting);
+    if served.any(|old| same(old, current)) {
         return None;
     }
     let mut text = format!("epoch {} (pid {}) serves", current.epoch, current.pid);
@@ -125,8 +155,9 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
 }
 
 fn waiting(report: &Report) -> String {
-    let draining = report.epochs.len() > 1;
-    match report.epochs.first().filter(|_| draining) {
+    let starts = |epoch: &EpochReport| epoch.state == EpochState::Starting;
+    let waits = report.epochs.len() > 1 && !report.epochs.iter().any(starts);
+    match report.epochs.first().filter(|_| waits) {
         Some(oldest) => format!(
             "the new Envoy is started as soon as epoch {} (pid {}), which is {}, has ended",
             oldest.epoch,
@@ -139,7 +170,6 @@ fn waiting(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use legate_envoy::epochs::EpochState;
     use tokio::time::Instant;
 
     use super::*;
@@ -163,7 +193,15 @@ mod tests {
 
     /// Asks while the report goes through `steps`.
     async fn restart(answer: Result<(), String>, steps: Vec<Report>) -> Outcome {
-        let (sender, report) = watch::channel(running());
+        restart_from(running(), answer, steps).await
+    }
+
+    async fn restart_from(
+        first: Report,
+        answer: Result<(), String>,
+        steps: Vec<Report>,
+    ) -> Outcome {
+        let (sender, report) = watch::channel(first);
         let (restarter, mut requests) = channel(report);
         let fulfil = async {
             requests.recv().await.unwrap().answer(answer);
@@ -211,14 +249,83 @@ mod tests {
     async fn a_parent_that_drains_is_not_waited_for_without_bound() {
         let mut draining = running();
         draining.epochs[0].state = EpochState::Draining;
-        draining.epochs.push(epoch(1, 11, EpochState::Starting));
-        let Outcome::UnderWay(text) = restart(Ok(()), vec![draining]).await else {
+        draining.epochs.push(epoch(1, 11, EpochState::Serving));
+        let Outcome::UnderWay(text) = restart_from(draining, Ok(()), Vec::new()).await else {
             panic!("it takes longer")
         };
         assert!(
             text.contains("epoch 0 (pid 10), which is draining"),
             "{text}"
         );
+        // Once it has been started nobody waits for the other any more.
+        let mut starting = running();
+        starting.epochs.push(epoch(1, 11, EpochState::Starting));
+        let Outcome::UnderWay(text) = restart(Ok(()), vec![starting]).await else {
+            panic!("it takes longer")
+        };
+        assert!(text.contains("does not serve yet"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_envoy_that_only_just_starts_is_new_enough() {
+        let mut starting = running();
+        starting.epochs.push(epoch(1, 11, EpochState::Starting));
+        let mut taken = starting.clone();
+        taken.epochs[0].state = EpochState::Draining;
+        taken.epochs[1].state = EpochState::Serving;
+        let outcome = restart_from(starting, Ok(()), vec![taken]).await;
+        assert!(matches!(outcome, Outcome::Serves(_)), "{outcome:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_until_the_supervisor_is_asked_is_not_what_came_of_it() {
+        let mut starting = running();
+        starting.epochs[0].state = EpochState::Starting;
+        let (sender, report) = watch::channel(starting);
+        let (restarter, mut requests) = channel(report);
+        let fulfil = async {
+            let request = requests.recv().await.unwrap();
+            // It came to serve while servers were asked, and is replaced all the same.
+            sender.send_replace(running());
+            request.answer(Ok(()));
+            tokio::task::yield_now().await;
+            sender.send_replace(Report {
+                epochs: vec![
+                    epoch(0, 10, EpochState::Draining),
+                    epoch(1, 11, EpochState::Serving),
+                ],
+                ..Report::default()
+            });
+        };
+        let (outcome, ()) = tokio::join!(restarter.restart(), fulfil);
+        let expected = "epoch 1 (pid 11) serves, epoch 0 (pid 10) is draining";
+        assert_eq!(outcome, Outcome::Serves(expected.to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_before_the_first_start_or_after_the_end_began() {
+        let (sender, report) = watch::channel(Report::default());
+        let (restarter, mut requests) = channel(report);
+        let Outcome::Unavailable(text) = restarter.restart().await else {
+            panic!("there is none yet")
+        };
+        assert!(text.contains("not been started yet"), "{text}");
+        let stopping = Report {
+            stopping: true,
+            ..running()
+        };
+        sender.send_replace(stopping.clone());
+        assert_eq!(restarter.restart().await, ending());
+        assert!(requests.try_recv().is_err(), "nothing is left to be done");
+        // It was asked for before, and refused because of the end.
+        sender.send_replace(running());
+        let fulfil = async {
+            let request = requests.recv().await.unwrap();
+            sender.send_replace(stopping);
+            request.answer(Err("a stop is final".to_owned()));
+        };
+        let (outcome, ()) = tokio::join!(restarter.restart(), fulfil);
+        assert_eq!(outcome, ending());
     }
 
     #[tokio::test(start_paused = true)]
