@@ -87,6 +87,11 @@ impl Signals {
         }
     }
 
+    /// Counts what was asked so far as done: the Envoy that is about to be started is a new one.
+    pub fn forget_restarts(&mut self) {
+        self.restarts = self.wishes.borrow().restarts;
+    }
+
     /// Waits until a new Envoy was asked for since the last time; several requests may be told as
     /// one. Pending for ever when the sender is gone. Cancel safe.
     pub async fn restart(&mut self) {
@@ -193,6 +198,11 @@ mod tests {
         sender.restart();
         signals.restart().await;
         assert!(timeout(wait, signals.restart()).await.is_err());
+        sender.restart();
+        signals.forget_restarts();
+        assert!(timeout(wait, signals.restart()).await.is_err());
+        sender.restart();
+        signals.restart().await;
         assert_eq!(signals.urgency(), Urgency::None);
         assert_eq!(sender.request(Urgency::Release), Urgency::Release);
         assert_eq!(signals.at_least(Urgency::Release).await, Urgency::Release);

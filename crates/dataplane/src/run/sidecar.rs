@@ -74,6 +74,9 @@ impl Sidecar {
             settings: process.settings.clone(),
             xds,
         };
+        // Whoever asked for a new Envoy before there was one gets it now.
+        let mut signals = process.signals.clone();
+        signals.forget_restarts();
         let configured = desired.configure(&params)?;
         let exposition = expose(process, &configured).await?;
         announce_ready(process);
@@ -84,7 +87,7 @@ impl Sidecar {
             params,
             handle: handle.clone(),
             requests,
-            signals: process.signals.clone(),
+            signals,
             current: configured.envoy.clone(),
             found: None,
             told: None,
