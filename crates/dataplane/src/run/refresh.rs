@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_client::Session;
-use legate_envoy::epochs::{EnvoyConfig, Handle};
+use legate_envoy::epochs::{EnvoyConfig, EpochReport, EpochState, Handle, Report};
 use legate_runtime::CancellationToken;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
@@ -128,15 +128,20 @@ impl Refresh {
             return;
         }
         let changed = self.current.difference(&configured.envoy);
-        match self.handle.report().obstacle {
-            None => {
+        match way(&self.handle.report()) {
+            Way::Hot => {
                 tracing::info!(changed, "envoy is restarted hot");
                 self.follow(&configured).await;
                 let _ = self
                     .handle
                     .schedule_config_update(configured.envoy.gapless());
             }
-            Some(obstacle) if self.told.as_ref() != Some(&configured.envoy) => {
+            Way::Free => {
+                tracing::info!(changed, "envoy, which does not serve, is started anew");
+                self.follow(&configured).await;
+                let _ = self.handle.schedule_config_update(configured.envoy);
+            }
+            Way::Blocked(obstacle) if self.told.as_ref() != Some(&configured.envoy) => {
                 tracing::warn!(
                     changed,
                     obstacle,
@@ -145,7 +150,7 @@ impl Refresh {
                 );
                 self.told = Some(configured.envoy);
             }
-            Some(_) => {}
+            Way::Blocked(_) => {}
         }
     }
 
@@ -181,6 +186,28 @@ impl Refresh {
     }
 }
 
+/// How Envoy can come to run something else without cutting connections.
+#[derive(Debug, PartialEq)]
+enum Way {
+    /// The new one takes over.
+    Hot,
+    /// Nobody can be connected, so that nothing has to be taken over.
+    Free,
+    /// It cannot.
+    Blocked(String),
+}
+
+fn way(report: &Report) -> Way {
+    let starts = |epoch: &EpochReport| epoch.state == EpochState::Starting;
+    if report.epochs.iter().all(starts) {
+        return Way::Free;
+    }
+    match &report.obstacle {
+        None => Way::Hot,
+        Some(obstacle) => Way::Blocked(obstacle.clone()),
+    }
+}
+
 /// `period`, by at most [`JITTER`] longer or shorter; `random` is from 0 to 1.
 fn varied(period: Duration, random: f64) -> Duration {
     period.mul_f64(1.0 + JITTER * (2.0 * random - 1.0))
@@ -196,5 +223,34 @@ mod tests {
         assert_eq!(varied(period, 0.0), Duration::from_secs(240));
         assert_eq!(varied(period, 0.5), period);
         assert_eq!(varied(period, 1.0), Duration::from_secs(360));
+    }
+
+    #[test]
+    fn only_connections_keep_a_change_waiting() {
+        let report = |states: &[EpochState]| Report {
+            epochs: (0..)
+                .zip(states)
+                .map(|(epoch, &state)| EpochReport {
+                    epoch,
+                    pid: 10 + epoch,
+                    state,
+                    since: Instant::now(),
+                    adopted: false,
+                })
+                .collect(),
+            obstacle: Some("it is switched off".to_owned()),
+            ..Report::default()
+        };
+        use EpochState::{Draining, Healthy, Starting};
+        // What crashes again and again, or only starts, may get what mends it.
+        for free in [&[][..], &[Starting]] {
+            assert_eq!(way(&report(free)), Way::Free);
+        }
+        for held in [&[Healthy][..], &[Draining, Starting], &[Draining]] {
+            let mut report = report(held);
+            assert!(matches!(way(&report), Way::Blocked(_)), "{held:?}");
+            report.obstacle = None;
+            assert_eq!(way(&report), Way::Hot, "{held:?}");
+        }
     }
 }
