@@ -1,5 +1,6 @@
 //! Whole-mesh scenarios with real Envoys: what users rely on, seen from outside.
 
+mod counters;
 mod instances;
 mod intentions;
 mod login;
