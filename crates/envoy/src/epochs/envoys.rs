@@ -374,9 +374,18 @@ impl Host for EnvoyHost {
     }
 
     fn clean_up(&mut self, _epoch: u32, idle: bool) {
-        if let (true, Some(hot), Some(base_id)) = (idle && self.family, &self.hot, self.base_id) {
-            // Envoy leaves it behind.
-            let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
+        let Some(hot) = self.hot.as_ref().filter(|_| idle && self.family) else {
+            return;
+        };
+        // Envoy leaves both behind.
+        match (self.base_id, &hot.base_id) {
+            (Some(base_id), _) => {
+                let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
+            }
+            (None, BaseId::Dynamic(file)) => {
+                let _ = fs::remove_file(file);
+            }
+            (None, BaseId::Fixed(_)) => {}
         }
     }
 

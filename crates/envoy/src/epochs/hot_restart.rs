@@ -1,8 +1,10 @@
 //! Whether Envoy can be restarted hot here, and if not, why; and the piece of memory that parent
 //! and child share, as far as a supervisor has to care for it.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -49,7 +51,7 @@ impl HotRestart {
     /// A family with a number that Envoy chooses, its file in shared memory so that no other
     /// folder has to be writable, and parents that live 15 s longer than `drain_time`.
     pub fn new(drain_time: Duration) -> Self {
-        let name = format!("legate-envoy-{}.base-id", std::process::id());
+        let name = unique("legate-envoy") + ".base-id";
         Self {
             base_id: BaseId::Dynamic(Path::new(SHARED_MEMORY).join(name)),
             parent_shutdown: drain_time.saturating_add(PARENT_MARGIN),
@@ -146,18 +148,24 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Obst
         })
 }
 
+/// A name that nobody else has. The number of this process is not enough: containers of a pod share
+/// their memory, and in each of them it is 1.
+fn unique(what: &str) -> String {
+    let random = RandomState::new().build_hasher().finish();
+    format!("{what}-{}-{random:016x}", std::process::id())
+}
+
 fn given(extra: &[OsString]) -> Option<&'static str> {
     hot_restart_option(extra)
 }
 
 /// Writes as much as Envoy does, because the space may be used up or nil.
 fn writable(folder: &Path) -> io::Result<()> {
-    let probe = folder.join(format!("legate-probe-{}", std::process::id()));
+    let probe = folder.join(unique("legate-probe"));
     let write = || {
         let mut file = OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
             .open(&probe)?;
         file.write_all(&[1; REGION_SIZE])
@@ -286,6 +294,12 @@ mod tests {
             let document = format!(r#"{{"static_resources":{{"listeners":[{listener}]}}}}"#);
             assert!(said(&here, &launch(&document, &[])).contains("\"dns\" takes UDP"));
         }
+    }
+
+    #[test]
+    fn containers_that_share_memory_have_files_of_their_own() {
+        let names = [(); 2].map(|()| HotRestart::new(Duration::ZERO).base_id);
+        assert_ne!(names[0], names[1], "though the process is the same");
     }
 
     #[test]
