@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::host::Process;
-use super::identity::Identity;
+use super::identity::{Identity, start_time};
 use crate::process::{EnvoyProcess, ExitReason};
 
 /// How often is looked whether a process still runs.
@@ -38,7 +38,22 @@ impl DetachedProcess {
         Ok(Self::new(identity))
     }
 
-    pub(super) fn new(identity: Identity) -> Self {
+    /// The process that was just started under this number.
+    ///
+    /// # Errors
+    /// When it has ended already, or must not be looked at. The latter is ended: nobody could
+    /// supervise it.
+    pub(super) fn started(pid: u32) -> Result<Self, String> {
+        match Identity::of(pid) {
+            Some(identity) => Ok(Self::new(identity)),
+            None if start_time(pid).is_none() => {
+                Err("envoy ended at once; its log says why".to_owned())
+            }
+            None => Err(give_up(pid)),
+        }
+    }
+
+    fn new(identity: Identity) -> Self {
         Self {
             identity,
             poll: every(POLL),
@@ -48,16 +63,32 @@ impl DetachedProcess {
 
     /// Signals nobody else: the process is looked at directly before.
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        if self.identity.verify().is_err() {
+        if self.identity.lives().is_err() {
             return Ok(());
         }
         self.poll = every(FAST_POLL);
-        let pid = i32::try_from(self.identity.pid).map_err(io::Error::other)?;
-        match kill(Pid::from_raw(pid), signal) {
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        send(self.identity.pid, signal)
     }
+}
+
+fn send(pid: u32, signal: Signal) -> io::Result<()> {
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    match kill(Pid::from_raw(pid), signal) {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Ends a process that was just started and must not be looked at. Answers what to do about it.
+fn give_up(pid: u32) -> String {
+    let ended = match send(pid, Signal::SIGKILL) {
+        Ok(()) => String::new(),
+        Err(error) => format!(", and could not be ended either ({error})"),
+    };
+    format!(
+        "process {pid} must not be looked at, as one whose program file has capabilities, so that \
+         it could not be supervised{ended}; use a program without them, or no -envoy-state-dir"
+    )
 }
 
 fn every(period: Duration) -> Interval {
@@ -72,11 +103,13 @@ impl Process for DetachedProcess {
     }
 
     fn identity(&self) -> Option<Identity> {
-        Some(self.identity.clone())
+        let now = Identity::of(self.identity.pid);
+        let same = now.filter(|now| now.start_time == self.identity.start_time);
+        Some(same.unwrap_or_else(|| self.identity.clone()))
     }
 
     async fn wait(&mut self) -> ExitReason {
-        while self.identity.verify().is_ok() {
+        while self.identity.lives().is_ok() {
             self.poll.tick().await;
         }
         // Where this program collects orphans, nobody else would.
@@ -160,5 +193,49 @@ impl Process for Envoy {
             Self::Child(process, _) => drop(process),
             Self::Detached(process) => process.detach(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Child, Command, Stdio};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_script_that_becomes_another_program_is_still_the_process() {
+        let mut child = shell("read line; exec sleep 600");
+        let mut process = DetachedProcess::started(child.id()).unwrap();
+        let script = process.identity().unwrap();
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        while script.verify().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert!(process.wait().now_or_never().is_none(), "it runs");
+        let program = process.identity().unwrap();
+        program.verify().unwrap();
+        assert_ne!(program.executable, script.executable);
+        process.terminate().unwrap();
+        let reason = process.wait().await;
+        assert!(matches!(reason, ExitReason::Unobserved(_)), "{reason:?}");
+        // It was collected with that.
+        child.wait().unwrap_err();
+    }
+
+    #[test]
+    fn a_process_that_must_not_be_looked_at_is_not_left_to_itself() {
+        let mut child = shell("read line");
+        let reason = give_up(child.id());
+        assert!(reason.contains("-envoy-state-dir"), "{reason}");
+        assert!(!child.wait().unwrap().success());
     }
 }

@@ -257,8 +257,7 @@ impl Host for EnvoyHost {
         let pid = launch
             .spawn_detached(&place, self.log.as_deref())
             .map_err(|error| error.to_string())?;
-        let identity = Identity::of(pid).ok_or("envoy ended at once; its log says why")?;
-        Ok(Envoy::Detached(DetachedProcess::new(identity)))
+        DetachedProcess::started(pid).map(Envoy::Detached)
     }
 
     fn check(

@@ -78,23 +78,35 @@ impl Identity {
         })
     }
 
-    /// Whether the process still runs.
+    /// Whether the process has not ended, whichever program it runs by now: a script may have put
+    /// one in its place.
     ///
     /// # Errors
     /// Says what is different.
-    pub fn verify(&self) -> Result<(), Mismatch> {
+    pub(super) fn lives(&self) -> Result<(), Mismatch> {
         let pid = self.pid;
         if boot().is_some_and(|boot| boot != self.boot) {
             return Err(Mismatch::Boot { pid });
         }
-        let found = Self::of(pid).ok_or(Mismatch::Gone { pid })?;
-        if found.start_time != self.start_time {
+        let found = start_time(pid).ok_or(Mismatch::Gone { pid })?;
+        if found != self.start_time {
             return Err(Mismatch::StartTime {
                 pid,
-                found: found.start_time,
+                found,
                 expected: self.start_time,
             });
         }
+        Ok(())
+    }
+
+    /// Whether the process still runs, and the same program.
+    ///
+    /// # Errors
+    /// Says what is different.
+    pub fn verify(&self) -> Result<(), Mismatch> {
+        self.lives()?;
+        let pid = self.pid;
+        let found = Self::of(pid).ok_or(Mismatch::Gone { pid })?;
         if (found.device, found.inode) != (self.device, self.inode) {
             return Err(Mismatch::Executable {
                 pid,
@@ -118,7 +130,7 @@ fn boot() -> Option<String> {
 }
 
 /// The start of a process that has not ended, also when nobody has collected it yet.
-fn start_time(pid: u32) -> Option<u64> {
+pub(super) fn start_time(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
     // The name stands in parentheses and may hold anything, so that only the last one ends it.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
