@@ -17,7 +17,7 @@ const LISTENER: u16 = 20200;
 const ALONE: Duration = Duration::from_secs(60);
 
 /// The values of everything that only counts, by name and labels.
-fn counts(page: &str) -> HashMap<&str, f64> {
+pub(crate) fn counts(page: &str) -> HashMap<&str, f64> {
     let mut kinds = HashMap::new();
     let mut counts = HashMap::new();
     for line in page.lines() {
@@ -41,7 +41,7 @@ fn counts(page: &str) -> HashMap<&str, f64> {
 }
 
 /// Reads again and again. Runs for ever.
-async fn watch(metrics: SocketAddr, highest: &mut HashMap<String, f64>) {
+pub(crate) async fn watch(metrics: SocketAddr, highest: &mut HashMap<String, f64>) {
     loop {
         // While the listener changes hands a connection may be cut.
         if let Ok((_, page)) = client::get(metrics, "/metrics").await {

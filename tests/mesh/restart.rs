@@ -2,7 +2,6 @@
 //! and by a dataplane that finds them running.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
+use crate::counters::{counts, watch};
 use crate::process::alive;
 use crate::{API, WEB};
 
@@ -66,8 +65,9 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
     mesh.stop_server().await;
     let load = Load::start(mesh.upstream("web", 0));
     let metrics = (sidecars[1].address, METRICS).into();
+    let mut highest = HashMap::new();
     tokio::select! {
-        () = counters_rise(metrics) => unreachable!("it never ends"),
+        () = watch(metrics, &mut highest) => unreachable!("it never ends"),
         () = restart_twice(&sidecars) => {}
     }
     let before = load.seen().of(API.instance);
@@ -80,7 +80,7 @@ async fn hot_restarts_without_any_server_fail_no_request_and_lose_no_configurati
     let seen = load.finish().await;
     assert_eq!(seen.failures, Vec::<String>::new());
     let page = client::get(metrics, "/metrics").await.expect("metrics").1;
-    let requests = counters(&page).into_iter().filter(|(series, _)| {
+    let requests = counts(&page).into_iter().filter(|(series, _)| {
         series.starts_with("envoy_cluster_upstream_rq_completed") && series.contains("api")
     });
     let requests: f64 = requests.map(|(_, value)| value).sum();
@@ -122,36 +122,6 @@ async fn restart_twice(sidecars: &[Sidecar]) {
     }
     for sidecar in sidecars {
         epoch(sidecar, 2).await;
-    }
-}
-
-/// The counters of a page of metrics, with their labels.
-fn counters(page: &str) -> HashMap<String, f64> {
-    let mut counter = false;
-    let values = page.lines().filter_map(|line| {
-        if let Some(declared) = line.strip_prefix("# TYPE ") {
-            counter = declared.ends_with(" counter");
-        }
-        let (series, value) = line.rsplit_once(' ')?;
-        Some((series.to_owned(), value.parse().ok()?))
-            .filter(|_| counter && series.starts_with("envoy_"))
-    });
-    values.collect()
-}
-
-/// Reads a sidecar's metrics for ever, and fails when a counter of Envoy's goes back.
-async fn counters_rise(metrics: SocketAddr) {
-    let mut last = HashMap::new();
-    loop {
-        if let Ok((_, page)) = client::get(metrics, "/metrics").await {
-            let now = counters(&page);
-            for (series, value) in &now {
-                let before = last.get(series).copied().unwrap_or_default();
-                assert!(*value >= before, "{series}: {before}, then {value}");
-            }
-            last.extend(now);
-        }
-        sleep(Duration::from_millis(100)).await;
     }
 }
 

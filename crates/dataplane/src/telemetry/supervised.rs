@@ -85,6 +85,10 @@ impl<H: Host> Host for Supervised<H> {
         self.host.ready(epoch)
     }
 
+    fn serving(&self) -> Work<Option<u32>> {
+        self.host.serving()
+    }
+
     fn drain(&self) -> Work<Result<(), String>> {
         self.host.drain()
     }

@@ -21,10 +21,11 @@ use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
 use crate::process::ExitReason;
 
-/// How often is looked whether the snapshot has to be written.
+/// How often is looked whether the snapshot still has to be written.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
 
-/// Supervises processes with `config` until that ends. Dropping the future ends the processes.
+/// Supervises processes with `config` until that ends. Dropping the future ends the processes. When
+/// an end is wished for already, nothing is started, and what a former supervisor left is ended.
 ///
 /// Poll it on the thread that lives as long as the program when the host ties processes to their
 /// thread, as [`super::EnvoyHost`] does.
@@ -41,7 +42,8 @@ pub async fn run<H: Host>(
         return Err(StartError::Root);
     }
     let Controls { mut wishes, report } = controls;
-    let (mut driver, actions) = Driver::begin(host, config, options, report)?;
+    let ends = wishes.borrow().end != End::Never;
+    let (mut driver, actions) = Driver::begin(host, config, options, report, ends).await?;
     if let Err(error) = driver.write_snapshot() {
         // What was adopted serves on, for a supervisor that can begin.
         driver.let_go();
@@ -126,15 +128,17 @@ struct Driver<H: Host> {
 type Actions<H> = Vec<Action<<H as Host>::Config>>;
 
 impl<H: Host> Driver<H> {
-    fn begin(
+    /// With `ends` nothing is started, because an end is wished for already.
+    async fn begin(
         mut host: H,
         config: H::Config,
         options: Options,
         report: watch::Sender<Report>,
+        ends: bool,
     ) -> Result<(Self, Actions<H>), FileError> {
         let wanted = host.fingerprint(&config);
         let found = match &options.snapshot {
-            Some(path) => resume::adopt(&mut host, Snapshot::load(path)?),
+            Some(path) => resume::adopt(&mut host, Snapshot::load(path)?).await,
             None => Vec::new(),
         };
         let adopted: Vec<Adopted> = found
@@ -144,7 +148,10 @@ impl<H: Host> Driver<H> {
                 current: entry.fingerprint == wanted,
             })
             .collect();
-        let (machine, actions) = Machine::new(options.policy, config, &adopted);
+        let (machine, actions) = match ends {
+            true => Machine::heir(options.policy, config, &adopted),
+            false => Machine::new(options.policy, config, &adopted),
+        };
         // The machine has just made epochs of them, in this order.
         let runs: Vec<Run> = machine.epochs().iter().map(|epoch| epoch.run).collect();
         let running = runs.into_iter().zip(found).map(|(run, (entry, process))| {
@@ -294,6 +301,11 @@ impl<H: Host> Driver<H> {
             self.perform(actions);
         }
         self.publish();
+        // At once: a process that is not in it would be nobody's if this program were killed now.
+        // What is let go of stays as it is.
+        if self.machine.outcome().is_none() {
+            self.keep_snapshot();
+        }
     }
 
     fn perform(&mut self, actions: Actions<H>) {

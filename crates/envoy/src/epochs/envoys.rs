@@ -403,6 +403,14 @@ impl Host for EnvoyHost {
         self.base_id.filter(|_| self.family)
     }
 
+    fn serving(&self) -> Work<Option<u32>> {
+        let admin = self.admin;
+        Box::pin(async move {
+            let info = admin.server_info().await.ok()?;
+            info.live().then(|| info.epoch())
+        })
+    }
+
     fn adopt(&mut self, entry: &Entry) -> Result<Envoy, String> {
         let process = DetachedProcess::find(entry.identity.clone());
         process
@@ -415,6 +423,12 @@ impl Host for EnvoyHost {
         if self.family {
             self.base_id = base_id;
         }
+        let obstacle = match (&self.hot, self.family) {
+            (_, true) => None,
+            (Some(_), false) => Some(Obstacle::Running),
+            (None, false) => Some(Obstacle::Off),
+        };
+        tell(&self.told, obstacle);
     }
 
     fn obstacle(&self) -> Option<String> {

@@ -89,6 +89,9 @@ pub trait Host: Send {
     /// The number that parent and child of a hot restart share, once it is known.
     fn base_id(&self) -> Option<u32>;
 
+    /// The epoch that says of itself that it serves; nothing when none does.
+    fn serving(&self) -> Work<Option<u32>>;
+
     /// Takes over a process that a former supervisor started.
     ///
     /// # Errors

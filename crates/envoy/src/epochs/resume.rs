@@ -3,9 +3,12 @@
 use super::files::{Entry, Snapshot, Stage};
 use super::host::Host;
 
-/// The processes of a snapshot that are taken over, the one that serves last. What only just
-/// started, or cannot serve without another that is gone, is ended.
-pub(super) fn adopt<H: Host>(host: &mut H, snapshot: Option<Snapshot>) -> Vec<(Entry, H::Process)> {
+/// The processes of a snapshot that are taken over, the one that serves last. What does not
+/// serve yet, or cannot serve without another that is gone, is ended.
+pub(super) async fn adopt<H: Host>(
+    host: &mut H,
+    snapshot: Option<Snapshot>,
+) -> Vec<(Entry, H::Process)> {
     let Some(snapshot) = snapshot else {
         return Vec::new();
     };
@@ -17,6 +20,20 @@ pub(super) fn adopt<H: Host>(host: &mut H, snapshot: Option<Snapshot>) -> Vec<(E
                 tracing::warn!(epoch = entry.epoch, %reason, "the envoy of the snapshot is not adopted");
             }
             Err(reason) => tracing::debug!(epoch = entry.epoch, %reason, "not adopted"),
+        }
+    }
+    // Processes hand over to one another also when nobody looks.
+    let starting = found
+        .last()
+        .filter(|(entry, _)| entry.stage == Stage::Starting);
+    if let Some(epoch) = starting.map(|(entry, _)| entry.epoch)
+        && host.serving().await == Some(epoch)
+    {
+        for (entry, _) in &mut found {
+            entry.stage = match entry.epoch == epoch {
+                true => Stage::Serving,
+                false => Stage::Leaving,
+            };
         }
     }
     let serving = found

@@ -13,6 +13,7 @@ use crate::process::ExitReason;
 mod adopting;
 mod draining;
 mod refusing;
+mod resuming;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -47,6 +48,8 @@ struct Fake {
     ready_after: Duration,
     way: Result<Way, String>,
     adopts: bool,
+    /// The epoch that says that it serves.
+    serving: Option<u32>,
     /// What is said of a configuration while nothing serves, and how long that takes.
     validation: (Duration, Result<(), String>),
     /// When the last connection ends, counted from the first start.
@@ -189,6 +192,11 @@ impl Host for Fake {
         Some(7)
     }
 
+    fn serving(&self) -> Work<Option<u32>> {
+        let serving = self.serving;
+        Box::pin(async move { serving })
+    }
+
     fn adopt(&mut self, entry: &Entry) -> Result<FakeProcess, String> {
         self.adopts
             .then(|| FakeProcess::new(&self.record, entry.identity.pid, None))
@@ -213,6 +221,7 @@ fn fake() -> (Fake, Record) {
         ready_after: Duration::ZERO,
         way: Ok(Way::Hot),
         adopts: true,
+        serving: None,
         validation: (Duration::ZERO, Ok(())),
         connected: None,
     };

@@ -24,8 +24,13 @@ impl<H: Host> Driver<H> {
         self.state.epochs = epochs.collect();
         self.state.obstacle = self.host.obstacle();
         self.state.stopping = self.machine.stopping();
-        if let (Some(file), Some(current)) = (&mut self.pid_file, self.state.current()) {
-            file.keep(format!("{}\n", current.pid).into_bytes());
+        if let Some(file) = &mut self.pid_file {
+            match self.state.current() {
+                Some(current) => file.keep(format!("{}\n", current.pid).into_bytes()),
+                // The number may soon be another's, unless the process lives on.
+                None if self.machine.outcome().is_none() => file.remove(),
+                None => {}
+            }
         }
         self.report.send_if_modified(|report| {
             let changed = *report != self.state;
@@ -45,6 +50,9 @@ impl<H: Host> Driver<H> {
     }
 
     pub(super) fn keep_snapshot(&mut self) {
+        if self.snapshot.is_none() {
+            return;
+        }
         let content = self.snapshot_content();
         if let Some(file) = &mut self.snapshot {
             file.keep(content);

@@ -105,6 +105,13 @@ impl<D: Clone + PartialEq> Machine<D> {
     /// A supervisor that wants `config`, beside what it `adopted` in the order of the epochs.
     /// The last of those serves, the others have handed over. Answers what has to be done first.
     pub fn new(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
+        let (mut machine, mut actions) = Self::heir(policy, config, adopted);
+        machine.reconcile(&mut actions);
+        (machine, actions)
+    }
+
+    /// The same, for a supervisor whose next event is one that ends it: it starts nothing.
+    pub fn heir(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
         let mut machine = Self {
             policy,
             phase: Phase::Running,
@@ -131,7 +138,6 @@ impl<D: Clone + PartialEq> Machine<D> {
         for (index, adopted_one) in adopted.iter().enumerate() {
             machine.adopt(*adopted_one, index + 1 == adopted.len(), &mut actions);
         }
-        machine.reconcile(&mut actions);
         (machine, actions)
     }
 

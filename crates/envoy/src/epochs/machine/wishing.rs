@@ -16,6 +16,12 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     pub(super) fn restart(&mut self) {
+        // One that is on its way to replace what serves has not been started yet.
+        let wanted = self.wanted.serial;
+        let runs = self.epochs.iter().any(|epoch| epoch.serial == wanted);
+        if !runs && self.wanted.failures == 0 && self.serving().is_some() {
+            return;
+        }
         // A process that only just starts is as fresh as one can be.
         let newest = self.epochs.last().map(|newest| newest.serial);
         if !self.starting() || newest != Some(self.wanted.serial) {

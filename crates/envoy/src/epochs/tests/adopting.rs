@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 
-fn with_files(folder: &Path) -> Options {
+pub(super) fn with_files(folder: &Path) -> Options {
     Options {
         pid_file: Some(folder.join("envoy.pid")),
         snapshot: Some(folder.join("snapshot.json")),
