@@ -261,6 +261,44 @@ async fn an_envoy_that_outlives_its_dataplane_is_adopted_by_the_next() {
     mesh.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envoy_that_could_not_be_adopted_yet_ends_with_its_dataplane() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.register(&API).await;
+    let socket = format!("unix://{}", mesh.file("xds.sock").display());
+    let folder = mesh.file("state");
+    let flags = mesh
+        .flags(API.instance)
+        .with("xds-bind-addr", socket)
+        .with("envoy-state-dir", folder.display().to_string());
+    let mut first = mesh.sidecar("first", &flags);
+    first.ready().await;
+    let (_, pid) = newest(&first.status().await).expect("Envoy serves");
+    // What runs is in the snapshot from its beginning.
+    first.signal(Signal::SIGKILL);
+    first.exit().await;
+    mesh.stop_server().await;
+
+    // Without a server nobody knows what it should run, so that it runs on as it is.
+    for (signal, lives) in [(Signal::SIGUSR2, true), (Signal::SIGTERM, false)] {
+        let mut next = mesh.sidecar("next", &flags);
+        eventually(
+            "the dataplane looks for a server",
+            || async { next.log() },
+            |log| log.contains("cannot connect"),
+        )
+        .await;
+        let (status, text) = next.restart().await;
+        assert_eq!(status, 503, "{text}");
+        assert!(text.contains("not been started yet"), "{text}");
+        next.signal(signal);
+        assert!(next.exit().await.success(), "{}", next.log());
+        assert_eq!(alive(Pid::from_raw(pid)), lives, "{}", next.log());
+        assert_eq!(folder.join("snapshot.json").exists(), lives);
+    }
+    mesh.stop().await;
+}
+
 async fn assert_adopted(sidecar: &Sidecar, pid: i32) {
     let status = sidecar.status().await;
     assert_eq!(newest(&status), Some((0, pid)), "{status:#}");

@@ -64,19 +64,7 @@ impl Desired {
             bootstrap::inputs(settings, params, self.xds.clone()).map_err(RunError::Bootstrap)?;
         let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
         let document = envoy_bootstrap::build(&inputs, &variable).map_err(RunError::Bootstrap)?;
-        let launch = Launch {
-            executable: Self::executable(settings)?,
-            bootstrap: document.to_json(),
-            log: EnvoyLog {
-                level: envoy_level(settings.logging.level),
-                json: settings.logging.json,
-            },
-            concurrency: settings.envoy.concurrency,
-            drain_time: settings.envoy.drain_time,
-            drain_strategy: settings.envoy.drain_strategy,
-            extra_args: settings.envoy.extra_args.clone(),
-            secret_variables: Vec::new(),
-        };
+        let launch = launch(settings, document.to_json())?;
         launch.check()?;
         Ok(Configured {
             envoy: EnvoyConfig::new(launch).reading(files(&inputs)),
@@ -84,6 +72,31 @@ impl Desired {
             telemetry: inputs.proxy_config,
         })
     }
+}
+
+/// A configuration that nobody wants to run: for the end of what a former dataplane left.
+///
+/// # Errors
+/// When there is no program.
+pub(super) fn none(settings: &Settings) -> Result<EnvoyConfig, RunError> {
+    let launch = launch(settings, "{}".to_owned())?;
+    Ok(EnvoyConfig::new(launch))
+}
+
+fn launch(settings: &Settings, bootstrap: String) -> Result<Launch, RunError> {
+    Ok(Launch {
+        executable: Desired::executable(settings)?,
+        bootstrap,
+        log: EnvoyLog {
+            level: envoy_level(settings.logging.level),
+            json: settings.logging.json,
+        },
+        concurrency: settings.envoy.concurrency,
+        drain_time: settings.envoy.drain_time,
+        drain_strategy: settings.envoy.drain_strategy,
+        extra_args: settings.envoy.extra_args.clone(),
+        secret_variables: Vec::new(),
+    })
 }
 
 /// The files that the document names. Envoy reads them when it starts and never again.

@@ -12,7 +12,7 @@ use legate_envoy::epochs::{
 };
 use legate_runtime::ReadyHandle;
 
-use super::desired::{Configured, Desired};
+use super::desired::{self, Configured, Desired};
 use super::ending::{End, judge, more_urgent};
 use super::exposition::Exposition;
 use super::refresh::Refresh;
@@ -21,6 +21,7 @@ use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::restart;
+use crate::signals::Urgency;
 use crate::status::state;
 use crate::telemetry::{Stage, Supervised};
 
@@ -65,10 +66,10 @@ impl Sidecar {
             process.serve_lifecycle(lifecycle, source, Some(restarter));
         }
         if process.connect().await?.is_none() {
-            return Ok(());
+            return process.end_left(handle, controls, &ready).await;
         }
         let Some(params) = parameters(process).await? else {
-            return Ok(());
+            return process.end_left(handle, controls, &ready).await;
         };
         let desired = Desired {
             settings: process.settings.clone(),
@@ -188,6 +189,26 @@ fn make(folder: &Path) -> Result<(), RunError> {
 }
 
 impl Process {
+    /// Ends the Envoys that a former dataplane left, where this one is asked to end before it
+    /// could adopt them: whoever ends a service means all of it.
+    async fn end_left(
+        &mut self,
+        handle: epochs::Handle<EnvoyConfig>,
+        controls: Controls<EnvoyConfig>,
+        ready: &ReadyHandle,
+    ) -> Result<(), RunError> {
+        let folder = self.settings.envoy.state_dir.as_deref();
+        let left = folder.is_some_and(|folder| folder.join(SNAPSHOT).exists());
+        // Before supervision begins, so that it starts nothing.
+        match self.signals.urgency() {
+            Urgency::Graceful if left => handle.stop(),
+            Urgency::Now if left => handle.kill(),
+            _ => return Ok(()),
+        }
+        let envoy = desired::none(&self.settings)?;
+        self.supervise(envoy, handle, controls, ready).await
+    }
+
     /// Keeps Envoy running until that was asked to end, or makes no sense any more.
     async fn supervise(
         &mut self,
