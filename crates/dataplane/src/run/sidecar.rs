@@ -254,12 +254,37 @@ impl Process {
 fn show(ready: &ReadyHandle, report: &Report) {
     if report.ready() {
         ready.ready();
-    } else if report.exits.is_empty() && !report.stopping {
+    } else if report.exits.is_empty() && !report.epochs.is_empty() && !report.stopping {
         ready.pending("Envoy does not answer that it is live yet");
     } else {
         let last = report.exits.back();
         let ended = last.map(|exit| format!(", the last one {}", exit.reason));
+        let why = ended.or_else(|| report.refusal.as_ref().map(|why| format!(": {why}")));
         let state = state(report);
-        ready.pending(format!("Envoy is {state}{}", ended.unwrap_or_default()));
+        ready.pending(format!("Envoy is {state}{}", why.unwrap_or_default()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_runtime::Readiness;
+
+    use super::*;
+    use crate::status::reasons;
+
+    #[test]
+    fn an_envoy_that_cannot_be_started_is_not_waited_for_in_silence() {
+        let readiness = Readiness::new();
+        let ready = readiness.register("envoy");
+        let report = Report {
+            starts: 1,
+            refusal: Some("no such file".to_owned()),
+            ..Report::default()
+        };
+        show(&ready, &report);
+        assert_eq!(
+            reasons(&readiness),
+            "envoy: Envoy is waiting to be started again: no such file\n"
+        );
     }
 }
