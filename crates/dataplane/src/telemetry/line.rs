@@ -84,7 +84,8 @@ fn metadata(line: &str) -> Option<Line<'_>> {
     let (family, text) = rest.split_once(BLANKS).unwrap_or((rest, ""));
     let text = match what {
         Metadata::Help => text,
-        Metadata::Type | Metadata::Unit => text.trim_matches(BLANKS),
+        // Behind a blank, a carriage return would be the end of the line in what is made of it.
+        Metadata::Type | Metadata::Unit => text.trim_matches([' ', '\t', '\r']),
     };
     let sound = match what {
         Metadata::Help => is_escaped(text.as_bytes()),
@@ -284,6 +285,16 @@ mod tests {
         };
         assert_eq!((sample.value, sample.timestamp), ("3", Some("1.5")));
         assert!(matches!(open(line), Ok(Line::Sample(_))));
+    }
+
+    #[test]
+    fn carriage_returns_at_the_end_of_words_are_blanks() {
+        for line in ["# TYPE a counter\r\r ", "# TYPE a counter \r\t"] {
+            let Ok(Line::Metadata { text, .. }) = text(line) else {
+                panic!("{line}");
+            };
+            assert_eq!(text, "counter");
+        }
     }
 
     #[test]
