@@ -3,6 +3,7 @@
 //! One attempt; whether and when there is another one is the machine's decision.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -122,7 +123,7 @@ async fn run(words: &[String]) -> Result<String, String> {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| format!("it cannot be started: {error}"))?;
+        .map_err(|error| not_started(program, &error))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (stdout, stderr, status) = tokio::join!(read(stdout), read(stderr), child.wait());
     let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
@@ -139,6 +140,19 @@ async fn run(words: &[String]) -> Result<String, String> {
         (_, true) => Err(format!("it printed more than {OUTPUT} bytes")),
         (stdout, false) => Ok(String::from_utf8_lossy(&stdout).into_owned()),
     }
+}
+
+/// Why a command did not start, with what to do about it.
+fn not_started(program: &str, error: &io::Error) -> String {
+    let advice = match (error.kind(), program) {
+        // Consul's documentation tells to use it; only some images have it.
+        (io::ErrorKind::NotFound, "discover") => {
+            "; it is HashiCorp's go-discover: put it on PATH, or use the image's target with-discover"
+        }
+        (io::ErrorKind::NotFound, _) => "; put it on PATH, or name it with its whole path",
+        _ => "",
+    };
+    format!("it cannot be started: {error}{advice}")
 }
 
 /// The beginning of what a command wrote to standard error.
@@ -279,12 +293,16 @@ mod tests {
                 .unwrap_err()
                 .contains("\"10.0.0.1:8502\"")
         );
-        assert!(
-            of("exec=/no/such/program")
-                .await
-                .unwrap_err()
-                .contains("cannot be started")
-        );
+        for (command, advice) in [
+            ("exec=/no/such/program", "name it with its whole path"),
+            ("exec=/no/such/discover", "name it with its whole path"),
+        ] {
+            let failed = of(command).await.unwrap_err();
+            assert!(failed.contains("cannot be started"), "{failed}");
+            assert!(failed.contains(advice), "{failed}");
+        }
+        let missing = not_started("discover", &io::ErrorKind::NotFound.into());
+        assert!(missing.contains("with-discover"), "{missing}");
         let secret = of("exec=false provider=aws secret_access_key=hidden")
             .await
             .unwrap_err();
