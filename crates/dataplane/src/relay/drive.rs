@@ -2,12 +2,13 @@
 //! does what it says. It decides nothing about resources.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -97,6 +98,10 @@ impl Driver {
     }
 
     pub(super) async fn run(mut self) -> Result<(), RelayError> {
+        // Made once: with every message they would be entered into a list and taken out again.
+        let stop = self.stop.clone();
+        let mut stopped = pin!(stop.cancelled());
+        let mut alarm = Alarm::default();
         loop {
             if self.core.needs_upstream() {
                 for event in self.supply.connect() {
@@ -111,12 +116,12 @@ impl Driver {
                 .into_iter()
                 .chain(self.forget_at)
                 .chain(self.overdue_at());
-            let timer = timer.min();
+            alarm.set(timer.min());
             let wake = tokio::select! {
-                () = self.stop.cancelled() => Wake::Stop,
+                () = &mut stopped => Wake::Stop,
                 input = self.inputs.recv() => Wake::Input(input),
                 supplied = self.supply.next(may_read) => Wake::Supplied(supplied),
-                () = wait_until(timer) => Wake::Timer,
+                () = alarm.rings() => Wake::Timer,
             };
             match wake {
                 Wake::Stop | Wake::Input(None) => return Ok(()),
@@ -240,6 +245,7 @@ impl Driver {
         }
     }
 
+    /// Does what is due, which may be nothing: the alarm also rings for what has come to nothing.
     fn on_timer(&mut self) {
         let now = Instant::now();
         self.pause_until = self.pause_until.filter(|at| *at > now);
@@ -365,9 +371,32 @@ impl Driver {
     }
 }
 
-async fn wait_until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
+/// A timer that never moves back: what is due moves further away with almost every message, and
+/// one alarm in vain every two minutes costs less than one that is set for each of them.
+#[derive(Default)]
+struct Alarm {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Alarm {
+    /// Makes it ring at this time at the latest.
+    fn set(&mut self, at: Option<Instant>) {
+        let Some(at) = at else {
+            return;
+        };
+        match &mut self.sleep {
+            Some(sleep) if sleep.deadline() <= at => {}
+            Some(sleep) => sleep.as_mut().reset(at),
+            None => self.sleep = Some(Box::pin(sleep_until(at))),
+        }
+    }
+
+    /// Cancel safe.
+    async fn rings(&mut self) {
+        match &mut self.sleep {
+            Some(sleep) => sleep.as_mut().await,
+            None => std::future::pending().await,
+        }
+        self.sleep = None;
     }
 }

@@ -3,7 +3,7 @@
 //! Only the delta variant of ADS is served; everything else is unimplemented.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -222,9 +222,10 @@ async fn read(
     inputs: &mpsc::Sender<Input>,
     stop: CancellationToken,
 ) {
+    let mut stopped = pin!(stop.cancelled());
     loop {
         let request = tokio::select! {
-            () = stop.cancelled() => return,
+            () = &mut stopped => return,
             request = requests.next() => request,
         };
         let request = match request {

@@ -233,10 +233,9 @@ impl Supply {
             .last()
             .filter(|stream| self.streams.len() > 1 && !stream.accepted);
         let silence = silence.map(|stream| stream.opened + ACCEPT_WITHIN);
-        let now = Instant::now();
         silence
             .into_iter()
-            .chain(self.retry_at.filter(|at| *at > now))
+            .chain(self.retry_at.filter(|at| *at > Instant::now()))
             .min()
     }
 
