@@ -135,17 +135,13 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     /// The one with the admin interface may finish what it writes; a signal has to do for others.
+    /// Who started last has it, and while that one only starts nobody knows who would be asked.
     fn quit_all(&mut self, actions: &mut Actions<D>) {
         let alone = self.epochs.len() == 1;
         let has_admin = |epoch: &&Epoch<D>| {
             alone || (epoch.state != EpochState::Starting && !epoch.handed_over)
         };
-        let newest = self
-            .epochs
-            .iter()
-            .rev()
-            .find(has_admin)
-            .map(|epoch| epoch.run);
+        let newest = self.epochs.last().filter(has_admin).map(|epoch| epoch.run);
         for state in [
             EpochState::Starting,
             EpochState::Serving,

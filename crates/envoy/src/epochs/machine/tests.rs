@@ -360,6 +360,16 @@ fn a_drain_is_not_cut_short_while_an_older_epoch_has_connections() {
 }
 
 #[test]
+fn nobody_is_asked_to_quit_over_the_admin_interface_of_another() {
+    // A child has it as soon as it starts, and would confirm what its parent never hears of.
+    let mut machine = replacing();
+    let actions = machine.on(Event::Stop);
+    assert!(actions.contains(&Action::Terminate(1)) && actions.contains(&Action::Terminate(2)));
+    let quits = |action: &Action| matches!(action, Action::Quit(_));
+    assert!(!actions.iter().any(quits), "{actions:?}");
+}
+
+#[test]
 fn a_stop_in_the_middle_of_a_hand_over_ends_both() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
