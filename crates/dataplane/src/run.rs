@@ -35,7 +35,7 @@ use crate::restart::Restarter;
 use crate::session_ready;
 use crate::settings::{self, Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender, Urgency};
-use crate::status::StatusSource;
+use crate::status::{ConnectionCounter, StatusSource};
 use crate::telemetry::{Stage, Telemetry};
 
 use self::desired::Desired;
@@ -258,6 +258,7 @@ impl Process {
             envoy,
             readiness: self.readiness.clone(),
             stages: self.telemetry.stages().clone(),
+            counter: ConnectionCounter::default(),
         }
     }
 

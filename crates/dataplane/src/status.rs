@@ -1,12 +1,14 @@
 //! The one document that answers "why is this proxy not configured?". It is put together when
 //! somebody asks, and holds no secret.
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use legate_client::{Session, SessionSnapshot};
-use legate_envoy::epochs::{EpochReport, ExitRecord, Report, connections};
+use legate_envoy::epochs::{EpochReport, ExitRecord, Report};
 use legate_model::timestamp;
 use legate_runtime::{Component, Readiness, ReadyState};
 use serde::Serialize;
@@ -16,6 +18,8 @@ use tokio::time::{Instant, timeout};
 use crate::relay::{Relay, RelayStatus};
 use crate::settings::Proxy;
 use crate::telemetry::Stages;
+
+pub use self::connections::ConnectionCounter;
 
 /// How long the relay may take to tell its state; it only has to get to it.
 const RELAY_ANSWER: Duration = Duration::from_secs(2);
@@ -37,6 +41,8 @@ pub struct StatusSource {
     pub readiness: Readiness,
     /// How the start went.
     pub stages: Stages,
+    /// Counts the connections of Envoys.
+    pub counter: ConnectionCounter,
 }
 
 /// The state of the Envoy process. Durations are in seconds.
@@ -276,14 +282,10 @@ impl StatusSource {
     async fn envoy(&self) -> Option<EnvoyStatus> {
         let report = self.envoy.as_ref()?.borrow().clone();
         let mut status = envoy(&report, self.admin);
-        let pids: Vec<u32> = status.epochs.iter().map(|epoch| epoch.pid).collect();
-        // The kernel writes a table of all connections for it.
-        let counted =
-            tokio::task::spawn_blocking(move || pids.into_iter().map(connections).collect());
-        let counted: Vec<_> = counted.await.unwrap_or_default();
-        for (epoch, counted) in status.epochs.iter_mut().zip(counted) {
-            let counted = counted.map(|counted| counted.without(&[self.admin.port()]));
-            epoch.connections = counted.ok();
+        let processes = status.epochs.iter().map(|epoch| epoch.pid).collect();
+        let counted = self.counter.count(processes, self.admin.port()).await;
+        for epoch in &mut status.epochs {
+            epoch.connections = counted.get(&epoch.pid).copied();
         }
         Some(status)
     }

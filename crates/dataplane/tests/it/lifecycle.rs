@@ -8,7 +8,7 @@ use legate_dataplane::lifecycle::{LifecycleListener, LifecycleParts};
 use legate_dataplane::restart;
 use legate_dataplane::settings::{Lifecycle, Proxy};
 use legate_dataplane::signals::{self, Signals, Urgency};
-use legate_dataplane::status::StatusSource;
+use legate_dataplane::status::{ConnectionCounter, StatusSource};
 use legate_dataplane::telemetry::Telemetry;
 use legate_envoy::epochs::{EpochReport, EpochState, Report};
 use legate_model::Secret;
@@ -84,6 +84,7 @@ async fn start(startup_grace: Duration) -> Setup {
             envoy: Some(seen),
             readiness,
             stages: telemetry.stages().clone(),
+            counter: ConnectionCounter::default(),
         },
         telemetry,
         stop,

@@ -1,0 +1,103 @@
+//! How many connections each Envoy has, for the status. The kernel writes a table of every connection
+//! of the machine or pod for it, which takes seconds where there are very many: one count runs at a
+//! time, none waits for long, and none follows another at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use legate_envoy::epochs::connections;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+/// How long the status waits for a count.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How old a count may be to be told in the place of one that takes longer.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Between the end of a count and the next one.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Counts connections. Copies share what was counted.
+#[derive(Debug, Clone)]
+pub struct ConnectionCounter {
+    last: Arc<Mutex<Option<Counted>>>,
+    running: Arc<Semaphore>,
+}
+
+#[derive(Debug, Clone)]
+struct Counted {
+    at: Instant,
+    by_process: BTreeMap<u32, u64>,
+}
+
+impl Default for ConnectionCounter {
+    fn default() -> Self {
+        Self {
+            last: Arc::default(),
+            running: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+impl ConnectionCounter {
+    /// The connections of these processes to listeners other than the one at `admin`. A process is
+    /// missing when the kernel does not let this user count, or takes too long.
+    pub(super) async fn count(&self, processes: Vec<u32>, admin: u16) -> BTreeMap<u32, u64> {
+        let rested = self.last(PAUSE).is_none();
+        if let Ok(turn) = Arc::clone(&self.running).try_acquire_owned()
+            && rested
+        {
+            let last = Arc::clone(&self.last);
+            let count = tokio::task::spawn_blocking(move || {
+                let counted = processes.into_iter().filter_map(|process| {
+                    let connections = connections(process).ok()?;
+                    Some((process, connections.without(&[admin])))
+                });
+                let by_process = counted.collect();
+                let counted = Counted {
+                    at: Instant::now(),
+                    by_process,
+                };
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
+                drop(turn);
+            });
+            // It goes on, for who asks next.
+            let _ = timeout(PATIENCE, count).await;
+        }
+        self.last(FRESH).unwrap_or_default()
+    }
+
+    /// The last count, unless it is older than that.
+    fn last(&self, age: Duration) -> Option<BTreeMap<u32, u64>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = last.as_ref().filter(|last| last.at.elapsed() < age);
+        fresh.map(|last| last.by_process.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_count_runs_at_a_time_and_its_result_is_shared() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _client = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+        let _served = listener.accept().await.unwrap();
+        let (counter, own) = (ConnectionCounter::default(), std::process::id());
+        // Others in this program may have connections as well.
+        let turn = Arc::clone(&counter.running).acquire_owned().await.unwrap();
+        assert!(
+            counter.count(vec![own], 0).await.is_empty(),
+            "another one runs"
+        );
+        drop(turn);
+        let counted = counter.count(vec![own, u32::MAX], 0).await;
+        assert!(counted[&own] >= 1 && counted.len() == 1, "{counted:?}");
+        let again = counter.count(vec![u32::MAX], 0).await;
+        assert_eq!(again, counted, "none follows another at once");
+    }
+}
