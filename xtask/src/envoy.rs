@@ -34,7 +34,7 @@ pub(crate) fn get(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 }
 
 /// The version in `workspace.metadata.envoy.version`.
-fn version(workspace: &Workspace) -> anyhow::Result<&str> {
+pub(crate) fn version(workspace: &Workspace) -> anyhow::Result<&str> {
     workspace.manifest["workspace"]
         .get("metadata")
         .and_then(|metadata| metadata.get("envoy")?.get("version")?.as_str())

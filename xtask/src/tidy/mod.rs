@@ -4,6 +4,7 @@
 //! run, so that one look shows everything.
 
 mod dependencies;
+mod image;
 mod licences;
 mod sources;
 
@@ -22,6 +23,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     findings.extend(dependencies::check(workspace)?);
     findings.extend(licences::check(workspace)?);
     findings.extend(sources::check(workspace)?);
+    findings.extend(image::check(workspace)?);
     findings.extend(named_in_architecture(workspace)?);
     for finding in &findings {
         println!("{finding}");
