@@ -3,13 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use crate::workspace::{self, Workspace};
-use crate::{envoy, tidy};
+use crate::{envoy, fuzz, tidy};
 
 type Stage = (&'static str, fn(&Workspace) -> anyhow::Result<()>);
 
-const STAGES: [Stage; 5] = [
+const STAGES: [Stage; 6] = [
     ("format", |workspace| {
-        workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))
+        workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
+        fuzz::format(workspace)
     }),
     ("tidy", tidy::run),
     ("clippy", |workspace| {
@@ -21,7 +22,8 @@ const STAGES: [Stage; 5] = [
             "--",
             "-D",
             "warnings",
-        ]))
+        ]))?;
+        fuzz::clippy(workspace)
     }),
     ("docs", |workspace| {
         let args = [
@@ -34,6 +36,7 @@ const STAGES: [Stage; 5] = [
         workspace::run(workspace.cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
     ("test", |workspace| test(workspace, &[])),
+    ("fuzz", fuzz::ci),
 ];
 
 fn run_stage(workspace: &Workspace, stage: &Stage) -> (anyhow::Result<()>, Duration) {

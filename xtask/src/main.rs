@@ -40,7 +40,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Everything a change has to pass: format, tidy, clippy, docs and the tests
+    /// Everything a change has to pass: format, tidy, clippy, docs, the tests and some fuzzing
     Ci,
     /// Print the path of an Envoy binary, fetching one when there is none
     Envoy {
@@ -52,7 +52,7 @@ enum Task {
     Tidy,
     /// Measure the dataplane and print the figures as a table
     Bench(bench::Options),
-    /// Feed what others may send to the code that reads it (needs a nightly compiler and cargo-fuzz)
+    /// Feed what others may send to the code that reads it (needs a C++ compiler)
     Fuzz(fuzz::Options),
 }
 

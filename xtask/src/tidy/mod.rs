@@ -4,6 +4,7 @@
 //! run, so that one look shows everything.
 
 mod dependencies;
+mod fuzz;
 mod image;
 mod licences;
 mod sources;
@@ -23,6 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     findings.extend(dependencies::check(workspace)?);
     findings.extend(licences::check(workspace)?);
     findings.extend(sources::check(workspace)?);
+    findings.extend(fuzz::check(workspace)?);
     findings.extend(image::check(workspace)?);
     findings.extend(named_in_architecture(workspace)?);
     for finding in &findings {

@@ -32,7 +32,8 @@ pub(super) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut exceptions = Vec::new();
-    for member in workspace.members()? {
+    let folders = workspace.members()?.into_iter().chain(["fuzz".to_owned()]);
+    for member in folders {
         for path in rust_files(&workspace.root.join(&member))? {
             let name = path
                 .strip_prefix(&workspace.root)
