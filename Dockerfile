@@ -12,11 +12,10 @@
 
 ARG RUST=1.95.0
 ARG ENVOY=1.38.2
-# One Debian for building and for running, so that the C library is the same.
-ARG DEBIAN=12
 
 FROM docker.io/envoyproxy/envoy:v${ENVOY} AS envoy
 
+# Debian 12, as below: the program runs with the C library that it was built with.
 FROM docker.io/library/rust:${RUST}-bookworm AS build
 ARG RUST
 # The compiler that the image has: rust-toolchain.toml also asks for tools that building needs not.
@@ -49,8 +48,9 @@ RUN CGO_ENABLED=0 GOBIN=/out go install -trimpath -ldflags=-s \
     github.com/hashicorp/go-discover/cmd/discover@${DISCOVER}
 
 # The C library and GCC's, which Rust programs unwind with; the CA bundle of Debian, for servers
-# whose certificates are public. No shell and no package manager: nothing here calls them.
-FROM gcr.io/distroless/cc-debian${DEBIAN} AS runtime
+# whose certificates are public. No shell and no package manager: nothing here calls them. It has no
+# versions; whoever has to build the same image twice names it by its digest.
+FROM gcr.io/distroless/cc-debian12 AS runtime
 COPY --from=layout /image/ /
 # A number, because Kubernetes can tell from a number only that it is not root (runAsNonRoot). The
 # programs run as every user, known in /etc/passwd or not.
