@@ -57,7 +57,7 @@ pub use register::{DeregisterRequest, RegisterRequest, RegistrationParts};
 pub use secret::Secret;
 pub use service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
-pub use tenancy::{NoPeer, NotServed, OnlyDefault};
+pub use tenancy::{NoPeer, NotServed, OnlyDefault, Tenancy};
 
 /// A map of opaque JSON values whose keys are kept as the user wrote them.
 pub type Opaque = serde_json::Map<String, serde_json::Value>;

@@ -1,10 +1,34 @@
-//! Fields that Consul has and that cannot be used here. They are declared all the same, because a
+//! Whose a row is, and fields that Consul has and that cannot be used here. They are declared all the same, because a
 //! field that is left out is ignored by some decoders, and ignoring one that restricts access would
 //! widen it.
+
+use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, Error};
 
 use crate::DEFAULT_TENANCY;
+
+/// Whose a row is. Names are unique within one tenancy only.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenancy {
+    /// The admin partition.
+    pub partition: Arc<str>,
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The peer that it was imported from; empty for what is registered here.
+    pub peer: Arc<str>,
+}
+
+impl Default for Tenancy {
+    /// Partition and namespace `default`, registered here.
+    fn default() -> Self {
+        Self {
+            partition: DEFAULT_TENANCY.into(),
+            namespace: DEFAULT_TENANCY.into(),
+            peer: "".into(),
+        }
+    }
+}
 
 /// A `Namespace` or `Partition` field: reads `""` and `"default"`, refuses anything else.
 ///

@@ -2,196 +2,173 @@
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
 
-use crate::apply::Changes;
-use crate::catalog::Key;
 use crate::command::{Rejected, TokenKey};
-use crate::topic::{Topic, fold};
+use crate::key::{Key, Table, fold};
+use crate::read::ReadTxn;
+use crate::rows::ManagementRow;
+use crate::write::WriteTxn;
 
-/// The ACL tables.
-#[derive(Clone, Default)]
-pub(crate) struct Access {
-    tokens: OrdMap<Key, Arc<Token>>,
-    /// Secret half to public half. Secrets are compared exactly.
-    secrets: OrdMap<Key, Key>,
-    methods: OrdMap<Key, Arc<AuthMethod>>,
-    rules: OrdMap<Key, Arc<BindingRule>>,
-    /// The index of the first token that could do everything. It stays when the token goes.
-    managed_since: Option<u64>,
-}
-
-// Reading.
-impl Access {
-    pub(crate) fn token(&self, accessor: &str) -> Option<&Arc<Token>> {
-        self.tokens.get(&fold(accessor))
+impl ReadTxn<'_> {
+    /// A token, by its public half.
+    pub fn token_by_accessor(&self, accessor: &str) -> Option<Arc<Token>> {
+        self.get(&[accessor])
     }
 
-    pub(crate) fn token_by_secret(&self, secret: &str) -> Option<&Arc<Token>> {
-        self.tokens.get(self.secrets.get(secret)?)
+    /// A token, by its secret half, which is compared exactly.
+    pub fn token_by_secret(&self, secret: &str) -> Option<Arc<Token>> {
+        self.find(Key::exact(Table::TokensBySecret, &self.tenancy, secret))
     }
 
-    pub(crate) fn tokens(&self) -> impl Iterator<Item = &Arc<Token>> {
-        self.tokens.values()
+    /// All tokens in the order of their accessor ids.
+    pub fn tokens(&self) -> Vec<Arc<Token>> {
+        self.scan(&[])
     }
 
-    pub(crate) fn managed_since(&self) -> Option<u64> {
-        self.managed_since
+    /// The index of the write of the first token that could do everything. It stays when the token
+    /// goes: whoever takes the control plane over first, nobody does so a second time.
+    pub fn managed_since(&self) -> Option<u64> {
+        self.get::<ManagementRow>(&[]).map(|row| row.since)
     }
 
-    pub(crate) fn method(&self, name: &str) -> Option<&Arc<AuthMethod>> {
-        self.methods.get(&fold(name))
+    /// A way to log in.
+    pub fn auth_method(&self, name: &str) -> Option<Arc<AuthMethod>> {
+        self.get(&[name])
     }
 
-    pub(crate) fn methods(&self) -> impl Iterator<Item = &Arc<AuthMethod>> {
-        self.methods.values()
+    /// All ways to log in, in the order of their names.
+    pub fn auth_methods(&self) -> Vec<Arc<AuthMethod>> {
+        self.scan(&[])
     }
 
-    pub(crate) fn rule(&self, id: &str) -> Option<&Arc<BindingRule>> {
-        self.rules.get(&fold(id))
+    /// A binding rule.
+    pub fn binding_rule(&self, id: &str) -> Option<Arc<BindingRule>> {
+        self.get(&[id])
     }
 
-    pub(crate) fn rules(&self) -> impl Iterator<Item = &Arc<BindingRule>> {
-        self.rules.values()
+    /// The binding rules of one auth method in the order of their ids.
+    pub fn binding_rules(&self, auth_method: &str) -> Vec<Arc<BindingRule>> {
+        self.find_all(Table::BindingRulesByMethod, &[auth_method])
     }
 
-    pub(crate) fn rules_of(&self, method: &str) -> impl Iterator<Item = &Arc<BindingRule>> {
-        let method = fold(method);
-        self.rules()
-            .filter(move |rule| fold(&rule.auth_method) == method)
+    /// All binding rules in the order of their ids.
+    pub fn all_binding_rules(&self) -> Vec<Arc<BindingRule>> {
+        self.scan(&[])
     }
 }
 
-// Changing. On an error the caller throws this copy away.
-impl Access {
-    pub(crate) fn upsert_token(
-        &mut self,
-        mut token: Token,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+impl WriteTxn {
+    /// Adds or replaces a token, found by its accessor id.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`], or [`Rejected::SecretTaken`] when another token has the secret.
+    pub fn put_token(&mut self, mut token: Token) -> Result<(), Rejected> {
         if token.accessor_id.is_empty() || token.secret_id.expose().is_empty() {
             return Err(Rejected::Missing {
                 field: "AccessorID or SecretID",
                 hint: "a token has both; they are made before it is stored",
             });
         }
-        let key = fold(&token.accessor_id);
-        let secret: Key = token.secret_id.expose().into();
-        if self
-            .secrets
-            .get(&secret)
-            .is_some_and(|holder| *holder != key)
-        {
+        let holder = self.read().token_by_secret(token.secret_id.expose());
+        if holder.is_some_and(|holder| fold(&holder.accessor_id) != fold(&token.accessor_id)) {
             return Err(Rejected::SecretTaken);
         }
-        let existing = self.tokens.get(&key).cloned();
-        token.create_index = existing.as_ref().map_or(changes.index, |t| t.create_index);
-        token.modify_index = existing.as_ref().map_or(changes.index, |t| t.modify_index);
+        let existing = self.read().token_by_accessor(&token.accessor_id);
+        let index = self.index();
+        token.create_index = existing.as_ref().map_or(index, |t| t.create_index);
+        token.modify_index = existing.as_ref().map_or(index, |t| t.modify_index);
         if existing.as_deref() == Some(&token) {
             return Ok(());
         }
-        token.modify_index = changes.index;
-        if let Some(old) = existing {
-            self.secrets.remove(old.secret_id.expose());
+        token.modify_index = index;
+        let manages = token.policies.iter().any(PolicyLink::is_global_management);
+        if manages && self.read().managed_since().is_none() {
+            self.put(ManagementRow { since: index });
         }
-        self.secrets.insert(secret, key.clone());
-        if token.policies.iter().any(PolicyLink::is_global_management) {
-            self.managed_since.get_or_insert(changes.index);
-        }
-        self.tokens.insert(key, Arc::new(token));
-        changes.touch(Topic::Tokens);
+        self.put(token);
         Ok(())
     }
 
-    pub(crate) fn delete_token(&mut self, key: &TokenKey, changes: &mut Changes) {
+    /// Removes a token. A token that does not exist is no error.
+    pub fn remove_token(&mut self, key: &TokenKey) {
         let accessor = match key {
-            TokenKey::Accessor(accessor) => Some(fold(accessor)),
-            TokenKey::Secret(secret) => self.secrets.get(secret.expose()).cloned(),
+            TokenKey::Accessor(accessor) => Some(accessor.clone()),
+            TokenKey::Secret(secret) => {
+                let token = self.read().token_by_secret(secret.expose());
+                token.map(|token| token.accessor_id.clone())
+            }
         };
-        if let Some(old) = accessor.and_then(|accessor| self.tokens.remove(&accessor)) {
-            self.secrets.remove(old.secret_id.expose());
-            changes.touch(Topic::Tokens);
+        if let Some(accessor) = accessor {
+            self.remove::<Token>(&[&accessor]);
         }
     }
 
-    pub(crate) fn upsert_method(
-        &mut self,
-        mut method: AuthMethod,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+    /// Adds or replaces a way to log in.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`] without a name.
+    pub fn put_auth_method(&mut self, mut method: AuthMethod) -> Result<(), Rejected> {
         if method.name.is_empty() {
             return Err(Rejected::Missing {
                 field: "Name",
                 hint: "name the auth method",
             });
         }
-        let key = fold(&method.name);
-        let existing = self.methods.get(&key);
-        method.create_index = existing.map_or(changes.index, |m| m.create_index);
-        method.modify_index = existing.map_or(changes.index, |m| m.modify_index);
-        if existing.is_some_and(|old| **old == method) {
-            return Ok(());
+        let existing = self.read().auth_method(&method.name);
+        let index = self.index();
+        method.create_index = existing.as_ref().map_or(index, |m| m.create_index);
+        method.modify_index = existing.as_ref().map_or(index, |m| m.modify_index);
+        if existing.as_deref() != Some(&method) {
+            method.modify_index = index;
+            self.put(method);
         }
-        method.modify_index = changes.index;
-        self.methods.insert(key, Arc::new(method));
-        changes.touch(Topic::AuthMethods);
         Ok(())
     }
 
-    pub(crate) fn delete_method(&mut self, name: &str, changes: &mut Changes) {
-        let name = fold(name);
-        if self.methods.remove(&name).is_none() {
+    /// Removes a way to log in with its binding rules and the tokens made through it.
+    pub fn remove_auth_method(&mut self, name: &str) {
+        if !self.remove::<AuthMethod>(&[name]) {
             return;
         }
-        changes.touch(Topic::AuthMethods);
-        let rules: Vec<Key> = self.rules_of(&name).map(|rule| fold(&rule.id)).collect();
-        for id in rules {
-            self.delete_rule(&id, changes);
+        for rule in self.read().binding_rules(name) {
+            self.remove_binding_rule(&rule.id);
         }
-        let made_through_it = |token: &&Arc<Token>| fold(&token.auth_method) == name;
-        let tokens: Vec<String> = self
-            .tokens()
-            .filter(made_through_it)
-            .map(|token| token.accessor_id.clone())
-            .collect();
-        for accessor in tokens {
-            self.delete_token(&TokenKey::Accessor(accessor), changes);
+        let made_through_it: Vec<Arc<Token>> = self.read().find_all(Table::TokensByMethod, &[name]);
+        for token in made_through_it {
+            self.remove::<Token>(&[&token.accessor_id]);
         }
     }
 
-    pub(crate) fn upsert_rule(
-        &mut self,
-        mut rule: BindingRule,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+    /// Adds or replaces a binding rule, found by its id.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`] without an id, [`Rejected::MissingAuthMethod`].
+    pub fn put_binding_rule(&mut self, mut rule: BindingRule) -> Result<(), Rejected> {
         if rule.id.is_empty() {
             return Err(Rejected::Missing {
                 field: "ID",
                 hint: "a binding rule's id is made before it is stored",
             });
         }
-        if self.method(&rule.auth_method).is_none() {
+        if self.read().auth_method(&rule.auth_method).is_none() {
             return Err(Rejected::MissingAuthMethod {
                 name: rule.auth_method,
             });
         }
-        let key = fold(&rule.id);
-        let existing = self.rules.get(&key);
-        rule.create_index = existing.map_or(changes.index, |r| r.create_index);
-        rule.modify_index = existing.map_or(changes.index, |r| r.modify_index);
-        if existing.is_some_and(|old| **old == rule) {
-            return Ok(());
+        let existing = self.read().binding_rule(&rule.id);
+        let index = self.index();
+        rule.create_index = existing.as_ref().map_or(index, |r| r.create_index);
+        rule.modify_index = existing.as_ref().map_or(index, |r| r.modify_index);
+        if existing.as_deref() != Some(&rule) {
+            rule.modify_index = index;
+            self.put(rule);
         }
-        rule.modify_index = changes.index;
-        self.rules.insert(key, Arc::new(rule));
-        changes.touch(Topic::BindingRules);
         Ok(())
     }
 
-    pub(crate) fn delete_rule(&mut self, id: &str, changes: &mut Changes) {
-        if self.rules.remove(&fold(id)).is_some() {
-            changes.touch(Topic::BindingRules);
-        }
+    /// Removes a binding rule.
+    pub fn remove_binding_rule(&mut self, id: &str) {
+        self.remove::<BindingRule>(&[id]);
     }
 }

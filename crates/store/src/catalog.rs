@@ -1,87 +1,81 @@
-//! Nodes, instances and checks, with the indexes to find them by. Knows nothing of who is allowed
-//! to see them.
+//! Nodes, instances and checks. Knows nothing of who is allowed to see them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
-use crate::apply::Changes;
 use crate::command::{Deregistration, Registration, Rejected};
-use crate::topic::{Topic, fold};
+use crate::key::{Table, fold};
+use crate::read::ReadTxn;
+use crate::rows::InstanceRow;
+use crate::write::WriteTxn;
 
-/// A name as the tables spell it.
-pub(crate) type Key = Arc<str>;
-/// A node and the id of an instance on it.
-type InstanceKey = (Key, Key);
-
-/// The catalog's tables. Cloning is cheap: clones share what they have in common.
-#[derive(Clone, Default)]
-pub(crate) struct Catalog {
-    nodes: OrdMap<Key, Arc<Node>>,
-    /// Node id to node name.
-    node_ids: OrdMap<Key, Key>,
-    instances: OrdMap<InstanceKey, Arc<ServiceInstance>>,
-    /// Service name, node, instance id.
-    by_service: OrdSet<(Key, Key, Key)>,
-    /// The service reached through an instance in the mesh, node, instance id.
-    by_destination: OrdSet<(Key, Key, Key)>,
-    /// Node, instance id (empty for checks of the node itself), check id.
-    checks: OrdMap<(Key, Key, Key), Arc<HealthCheck>>,
-    /// Node and check id to the instance id of the check.
-    check_owners: OrdMap<InstanceKey, Key>,
-}
-
-// Reading.
-impl Catalog {
-    pub(crate) fn node(&self, name: &str) -> Option<&Arc<Node>> {
-        self.nodes.get(&fold(name))
+impl ReadTxn<'_> {
+    /// A node, by its name.
+    pub fn node(&self, name: &str) -> Option<Arc<Node>> {
+        self.get(&[name])
     }
 
-    pub(crate) fn node_by_id(&self, id: &str) -> Option<&Arc<Node>> {
-        self.nodes.get(self.node_ids.get(&fold(id))?)
+    /// A node, by its id.
+    pub fn node_by_id(&self, id: &str) -> Option<Arc<Node>> {
+        self.find(self.key(Table::NodeIds, &[id]))
     }
 
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.nodes.values()
+    /// All nodes in the order of their names.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.scan(&[])
     }
 
-    pub(crate) fn instance(&self, node: &str, id: &str) -> Option<CheckServiceNode> {
-        self.assemble(&fold(node), &fold(id))
+    /// One instance with its node and checks, by the node's name.
+    pub fn instance(&self, node: &str, id: &str) -> Option<CheckServiceNode> {
+        let row: Arc<InstanceRow> = self.get(&[node, id])?;
+        self.note(self.key(Table::ChecksByOwner, &[node, id]));
+        self.assemble(&row)
     }
 
-    pub(crate) fn instances_on(&self, node: &str) -> impl Iterator<Item = &Arc<ServiceInstance>> {
-        self.instances_of(fold(node)).map(|(_, instance)| instance)
+    /// One instance with its node and checks, by the node's id.
+    pub fn instance_by_node_id(&self, node_id: &str, id: &str) -> Option<CheckServiceNode> {
+        let node = self.node_by_id(node_id)?;
+        self.instance(&node.node, id)
     }
 
-    /// The checks of a node itself, or of one instance on it.
-    pub(crate) fn checks_of(&self, node: &str, id: &str) -> Vec<Arc<HealthCheck>> {
-        self.checks_with(&fold(node), &fold(id)).cloned().collect()
+    /// The instances on a node in the order of their ids.
+    pub fn instances_on(&self, node: &str) -> Vec<Arc<ServiceInstance>> {
+        let rows: Vec<Arc<InstanceRow>> = self.scan(&[node]);
+        rows.iter().map(|row| Arc::clone(&row.instance)).collect()
     }
 
-    pub(crate) fn check(&self, node: &str, check: &str) -> Option<&Arc<HealthCheck>> {
-        let (node, check) = (fold(node), fold(check));
-        let owner = self.check_owners.get(&(node.clone(), check.clone()))?;
-        self.checks.get(&(node, owner.clone(), check))
+    /// The checks of a node itself, without those of its instances.
+    pub fn node_checks(&self, node: &str) -> Vec<Arc<HealthCheck>> {
+        self.find_all(Table::ChecksByOwner, &[node, ""])
     }
 
-    pub(crate) fn service(&self, name: &str) -> Vec<CheckServiceNode> {
-        self.found_by(&self.by_service, fold(name))
+    /// One check, of the node or of an instance on it.
+    pub fn check(&self, node: &str, check_id: &str) -> Option<Arc<HealthCheck>> {
+        self.get(&[node, check_id])
     }
 
-    pub(crate) fn connect(&self, destination: &str) -> Vec<CheckServiceNode> {
-        self.found_by(&self.by_destination, fold(destination))
+    /// The instances of a service in the order of their nodes and ids.
+    pub fn service(&self, name: &str) -> Vec<CheckServiceNode> {
+        self.instances_by(Table::InstancesByService, name)
+    }
+
+    /// The instances through which a service is reached in the mesh, in the order of their nodes
+    /// and ids: its `connect-proxy` instances and those that speak the mesh protocol themselves.
+    pub fn connect(&self, destination: &str) -> Vec<CheckServiceNode> {
+        self.instances_by(Table::InstancesByDestination, destination)
     }
 
     /// Every service with the tags of its instances.
-    pub(crate) fn services(&self) -> BTreeMap<String, Vec<String>> {
+    pub fn services(&self) -> BTreeMap<String, Vec<String>> {
+        let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
         let mut services = BTreeMap::<&str, BTreeSet<&str>>::new();
-        for instance in self.instances.values() {
+        for row in &rows {
             services
-                .entry(&instance.service)
+                .entry(&row.instance.service)
                 .or_default()
-                .extend(instance.tags.iter().map(String::as_str));
+                .extend(row.instance.tags.iter().map(String::as_str));
         }
         let owned = |tags: BTreeSet<&str>| tags.into_iter().map(str::to_owned).collect();
         services
@@ -90,119 +84,77 @@ impl Catalog {
             .collect()
     }
 
-    /// Whether any row belongs to the topic. Only for topics of the catalog.
-    pub(crate) fn has_rows(&self, topic: &Topic) -> bool {
-        match topic {
-            Topic::Node(name) => self.nodes.contains_key(name),
-            Topic::Service(name) => first_of(&self.by_service, name.clone()).is_some(),
-            Topic::Connect(name) => first_of(&self.by_destination, name.clone()).is_some(),
-            Topic::Instance { node, id } => {
-                self.instances.contains_key(&(node.clone(), id.clone()))
-            }
-            _ => true,
+    /// Notes one prefix for all instances and one for the checks of each service among them, so
+    /// that a large service is not a long list of keys.
+    fn instances_by(&self, index: Table, name: &str) -> Vec<CheckServiceNode> {
+        let rows: Vec<Arc<InstanceRow>> = self.find_all(index, &[name]);
+        let services: BTreeSet<_> = rows.iter().map(|row| fold(&row.instance.service)).collect();
+        for service in services {
+            self.note(self.key(Table::ChecksByService, &[&service]));
         }
+        rows.iter().filter_map(|row| self.assemble(row)).collect()
     }
 
-    fn found_by(&self, index: &OrdSet<(Key, Key, Key)>, name: Key) -> Vec<CheckServiceNode> {
-        rows_of(index, name)
-            .filter_map(|(_, node, id)| self.assemble(node, id))
-            .collect()
-    }
-
-    fn assemble(&self, node: &Key, id: &Key) -> Option<CheckServiceNode> {
-        let service = self.instances.get(&(node.clone(), id.clone()))?.clone();
-        let of_node = self.checks_with(node, &Key::from(""));
+    /// The caller has noted the instance and its checks; the node's are noted here.
+    fn assemble(&self, row: &InstanceRow) -> Option<CheckServiceNode> {
+        let mut checks = self.node_checks(&row.node);
+        let own = self.key(Table::ChecksByOwner, &[&row.node, &row.instance.id]);
+        checks.extend(self.peek_all(&own));
         Some(CheckServiceNode {
-            node: self.nodes.get(node)?.clone(),
-            service,
-            checks: of_node.chain(self.checks_with(node, id)).cloned().collect(),
+            node: self.node(&row.node)?,
+            service: Arc::clone(&row.instance),
+            checks,
         })
     }
-
-    fn checks_with<'a>(
-        &'a self,
-        node: &Key,
-        id: &Key,
-    ) -> impl Iterator<Item = &'a Arc<HealthCheck>> + use<'a> {
-        let (node, id) = (node.clone(), id.clone());
-        self.checks
-            .range((node.clone(), id.clone(), Key::from(""))..)
-            .take_while(move |((of, owner, _), _)| *of == node && *owner == id)
-            .map(|(_, check)| check)
-    }
-
-    fn instances_of(
-        &self,
-        node: Key,
-    ) -> impl Iterator<Item = (&InstanceKey, &Arc<ServiceInstance>)> {
-        self.instances
-            .range((node.clone(), Key::from(""))..)
-            .take_while(move |((of, _), _)| *of == node)
-    }
 }
 
-fn rows_of(index: &OrdSet<(Key, Key, Key)>, name: Key) -> impl Iterator<Item = &(Key, Key, Key)> {
-    index
-        .range((name.clone(), Key::from(""), Key::from(""))..)
-        .take_while(move |(of, _, _)| *of == name)
-}
-
-fn first_of(index: &OrdSet<(Key, Key, Key)>, name: Key) -> Option<&(Key, Key, Key)> {
-    rows_of(index, name).next()
-}
-
-// Changing. On an error the caller throws this copy away.
-impl Catalog {
-    pub(crate) fn register(
-        &mut self,
-        registration: Registration,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+impl WriteTxn {
+    /// Adds or replaces a node, an instance on it, and checks.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what the registration lacks. The transaction must be given up then.
+    pub fn register(&mut self, registration: Registration) -> Result<(), Rejected> {
         let Registration {
             node,
             service,
             checks,
             skip_node_update,
         } = registration;
-        let name = node.node.clone();
-        let key = self.put_node(node, skip_node_update, changes)?;
+        let name = self.put_node(node, skip_node_update)?;
         if let Some(instance) = service {
-            self.put_instance(&key, instance, changes)?;
+            self.put_instance(&name, instance)?;
         }
         for check in checks {
-            self.put_check(&key, &name, check, changes)?;
+            self.put_check(&name, check)?;
         }
         Ok(())
     }
 
-    pub(crate) fn deregister(&mut self, what: &Deregistration, changes: &mut Changes) {
-        let node = fold(&what.node);
-        let named = |id: &Option<String>| id.as_deref().filter(|id| !id.is_empty()).map(fold);
+    /// Removes an instance with its checks, a check, or a node with everything on it.
+    pub fn deregister(&mut self, what: &Deregistration) {
+        let named = |id: &Option<String>| id.clone().filter(|id| !id.is_empty());
         if let Some(id) = named(&what.service_id) {
-            self.remove_instance(&node, &id, changes);
+            self.remove_instance(&what.node, &id);
         } else if let Some(check) = named(&what.check_id) {
-            self.remove_check(&node, &check, changes);
+            self.remove::<HealthCheck>(&[&what.node, &check]);
         } else {
-            self.remove_node(&node, changes);
+            self.remove_node(&what.node);
         }
     }
 
-    fn put_node(
-        &mut self,
-        mut node: Node,
-        skip_update: bool,
-        changes: &mut Changes,
-    ) -> Result<Key, Rejected> {
+    /// Returns the node's name as it is stored.
+    fn put_node(&mut self, mut node: Node, skip_update: bool) -> Result<String, Rejected> {
         if node.node.is_empty() {
             return Err(Rejected::Missing {
                 field: "Node",
                 hint: "name the node that the registration is for",
             });
         }
-        let key = fold(&node.node);
-        let existing = self.nodes.get(&key).cloned();
-        if skip_update && existing.is_some() {
-            return Ok(key);
+        let existing = self.read().node(&node.node);
+        if let Some(existing) = &existing
+            && skip_update
+        {
+            return Ok(existing.node.clone());
         }
         if node.address.is_empty() {
             return Err(match existing {
@@ -218,28 +170,19 @@ impl Catalog {
         {
             node.id = old.id.clone();
         }
-        self.refuse_foreign_id(&key, &node, existing.as_deref())?;
-        node.create_index = existing.as_ref().map_or(changes.index, |n| n.create_index);
-        node.modify_index = existing.as_ref().map_or(changes.index, |n| n.modify_index);
-        if existing.as_deref() == Some(&node) {
-            return Ok(key);
+        self.refuse_foreign_id(&node, existing.as_deref())?;
+        let index = self.index();
+        node.create_index = existing.as_ref().map_or(index, |n| n.create_index);
+        node.modify_index = existing.as_ref().map_or(index, |n| n.modify_index);
+        let name = node.node.clone();
+        if existing.as_deref() != Some(&node) {
+            node.modify_index = index;
+            self.put(node);
         }
-        node.modify_index = changes.index;
-        if !node.id.is_empty() {
-            self.node_ids.insert(fold(&node.id), key.clone());
-        }
-        self.nodes.insert(key.clone(), Arc::new(node));
-        changes.touch(Topic::Nodes);
-        self.touch_node(&key, changes);
-        Ok(key)
+        Ok(name)
     }
 
-    fn refuse_foreign_id(
-        &self,
-        key: &Key,
-        node: &Node,
-        existing: Option<&Node>,
-    ) -> Result<(), Rejected> {
+    fn refuse_foreign_id(&self, node: &Node, existing: Option<&Node>) -> Result<(), Rejected> {
         if node.id.is_empty() {
             return Ok(());
         }
@@ -253,25 +196,17 @@ impl Catalog {
                 asked: node.id.clone(),
             });
         }
-        match self.node_ids.get(&fold(&node.id)) {
-            Some(holder) if holder != key => Err(Rejected::NodeIdTaken {
+        match self.read().node_by_id(&node.id) {
+            Some(holder) if fold(&holder.node) != fold(&node.node) => Err(Rejected::NodeIdTaken {
                 id: node.id.clone(),
-                holder: self
-                    .nodes
-                    .get(holder)
-                    .map_or_else(|| holder.to_string(), |n| n.node.clone()),
+                holder: holder.node.clone(),
                 node: node.node.clone(),
             }),
             _ => Ok(()),
         }
     }
 
-    fn put_instance(
-        &mut self,
-        node: &Key,
-        mut instance: ServiceInstance,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+    fn put_instance(&mut self, node: &str, mut instance: ServiceInstance) -> Result<(), Rejected> {
         if instance.service.is_empty() {
             return Err(Rejected::Missing {
                 field: "Service.Service",
@@ -281,57 +216,44 @@ impl Catalog {
         if instance.id.is_empty() {
             instance.id = instance.service.clone();
         }
-        let key = (node.clone(), fold(&instance.id));
-        let existing = self.instances.get(&key).cloned();
-        instance.create_index = existing.as_ref().map_or(changes.index, |i| i.create_index);
-        instance.modify_index = existing.as_ref().map_or(changes.index, |i| i.modify_index);
+        let existing: Option<Arc<InstanceRow>> = self.read().get(&[node, &instance.id]);
+        let existing = existing.map(|row| Arc::clone(&row.instance));
+        let index = self.index();
+        instance.create_index = existing.as_ref().map_or(index, |i| i.create_index);
+        instance.modify_index = existing.as_ref().map_or(index, |i| i.modify_index);
         if existing.as_deref() == Some(&instance) {
             return Ok(());
         }
-        instance.modify_index = changes.index;
-        let listed_anew = existing
-            .as_deref()
-            .is_none_or(|old| old.service != instance.service || old.tags != instance.tags);
-        if listed_anew {
-            changes.touch(Topic::Services);
-        }
-        if let Some(old) = &existing {
-            touch_instance(&key, old, changes);
-            self.unindex(&key, old);
-        }
-        self.by_service.insert(row(fold(&instance.service), &key));
-        if let Some(destination) = instance.destination() {
-            self.by_destination.insert(row(fold(destination), &key));
-        }
-        touch_instance(&key, &instance, changes);
+        instance.modify_index = index;
         let instance = Arc::new(instance);
-        self.instances.insert(key.clone(), instance.clone());
-        if listed_anew && existing.is_some() {
-            self.rename_checks(&key, &instance, changes.index);
+        self.put(InstanceRow {
+            node: node.to_owned(),
+            instance: Arc::clone(&instance),
+        });
+        if existing.is_some_and(|old| old.service != instance.service || old.tags != instance.tags)
+        {
+            self.rename_checks(node, &instance);
         }
         Ok(())
     }
 
     /// Checks carry the name and tags of their service.
-    fn rename_checks(&mut self, (node, id): &InstanceKey, of: &ServiceInstance, index: u64) {
-        let old: Vec<_> = self.checks_with(node, id).cloned().collect();
-        for check in old {
-            let mut check = HealthCheck::clone(&check);
-            let key = (node.clone(), id.clone(), fold(&check.check_id));
-            check.service_name = of.service.clone();
-            check.service_tags = of.tags.clone();
-            check.modify_index = index;
-            self.checks.insert(key, Arc::new(check));
+    fn rename_checks(&mut self, node: &str, of: &ServiceInstance) {
+        for check in self.checks_of(node, &of.id) {
+            self.put(HealthCheck {
+                service_name: of.service.clone(),
+                service_tags: of.tags.clone(),
+                modify_index: self.index(),
+                ..HealthCheck::clone(&check)
+            });
         }
     }
 
-    fn put_check(
-        &mut self,
-        node: &Key,
-        node_name: &str,
-        mut check: HealthCheck,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+    fn checks_of(&self, node: &str, id: &str) -> Vec<Arc<HealthCheck>> {
+        self.read().find_all(Table::ChecksByOwner, &[node, id])
+    }
+
+    fn put_check(&mut self, node: &str, mut check: HealthCheck) -> Result<(), Rejected> {
         if check.check_id.is_empty() {
             check.check_id = check.name.clone();
         }
@@ -341,139 +263,57 @@ impl Catalog {
                 hint: "give the check a name or a CheckID",
             });
         }
-        if !check.node.is_empty() && fold(&check.node) != *node {
+        if !check.node.is_empty() && fold(&check.node) != fold(node) {
             return Err(Rejected::CheckOnOtherNode {
                 check: check.check_id.clone(),
                 check_node: check.node.clone(),
-                node: node_name.to_owned(),
+                node: node.to_owned(),
             });
         }
-        check.node = node_name.to_owned();
-        let owner = fold(&check.service_id);
-        if !owner.is_empty() {
-            let Some(instance) = self.instances.get(&(node.clone(), owner.clone())) else {
+        check.node = node.to_owned();
+        if !check.service_id.is_empty() {
+            let owner: Option<Arc<InstanceRow>> = self.read().get(&[node, &check.service_id]);
+            let Some(owner) = owner else {
                 return Err(Rejected::MissingService {
                     check: check.check_id.clone(),
                     service_id: check.service_id.clone(),
-                    node: node_name.to_owned(),
+                    node: node.to_owned(),
                 });
             };
-            check.service_name = instance.service.clone();
-            check.service_tags = instance.tags.clone();
+            check.service_name = owner.instance.service.clone();
+            check.service_tags = owner.instance.tags.clone();
         }
-        let id = fold(&check.check_id);
-        let moved_from = self
-            .check_owners
-            .get(&(node.clone(), id.clone()))
-            .filter(|previous| **previous != owner)
-            .cloned();
-        if moved_from.is_some() {
-            self.remove_check(node, &id, changes);
+        let existing = self.read().check(node, &check.check_id);
+        // A check that moves to another owner is another check.
+        let existing = existing.filter(|old| fold(&old.service_id) == fold(&check.service_id));
+        let index = self.index();
+        check.create_index = existing.as_ref().map_or(index, |c| c.create_index);
+        check.modify_index = existing.as_ref().map_or(index, |c| c.modify_index);
+        if existing.as_deref() != Some(&check) {
+            check.modify_index = index;
+            self.put(check);
         }
-        let key = (node.clone(), owner.clone(), id.clone());
-        let existing = self.checks.get(&key);
-        check.create_index = existing.map_or(changes.index, |c| c.create_index);
-        check.modify_index = existing.map_or(changes.index, |c| c.modify_index);
-        if existing.is_some_and(|old| **old == check) {
-            return Ok(());
-        }
-        check.modify_index = changes.index;
-        self.checks.insert(key, Arc::new(check));
-        self.check_owners.insert((node.clone(), id), owner.clone());
-        self.touch_owner(node, &owner, changes);
         Ok(())
     }
 
-    fn remove_check(&mut self, node: &Key, check: &Key, changes: &mut Changes) {
-        let Some(owner) = self.check_owners.remove(&(node.clone(), check.clone())) else {
+    fn remove_instance(&mut self, node: &str, id: &str) {
+        if self.remove::<InstanceRow>(&[node, id]) {
+            for check in self.checks_of(node, id) {
+                self.remove::<HealthCheck>(&[node, &check.check_id]);
+            }
+        }
+    }
+
+    fn remove_node(&mut self, node: &str) {
+        if !self.remove::<Node>(&[node]) {
             return;
-        };
-        self.checks
-            .remove(&(node.clone(), owner.clone(), check.clone()));
-        self.touch_owner(node, &owner, changes);
-    }
-
-    fn remove_instance(&mut self, node: &Key, id: &Key, changes: &mut Changes) {
-        let key = (node.clone(), id.clone());
-        let Some(old) = self.instances.remove(&key) else {
-            return;
-        };
-        self.unindex(&key, &old);
-        self.drop_checks(node, Some(id));
-        changes.touch(Topic::Services);
-        touch_instance(&key, &old, changes);
-    }
-
-    fn remove_node(&mut self, node: &Key, changes: &mut Changes) {
-        let Some(old) = self.nodes.remove(node) else {
-            return;
-        };
-        self.node_ids.remove(&fold(&old.id));
-        changes.touch(Topic::Nodes);
-        changes.touch(Topic::Node(node.clone()));
-        let on_it: Vec<Key> = self
-            .instances_of(node.clone())
-            .map(|((_, id), _)| id.clone())
-            .collect();
-        for id in on_it {
-            self.remove_instance(node, &id, changes);
         }
-        self.drop_checks(node, None);
-    }
-
-    /// Removes the checks of one instance, or all that are left on the node.
-    fn drop_checks(&mut self, node: &Key, id: Option<&Key>) {
-        let start = (node.clone(), id.cloned().unwrap_or_default(), Key::from(""));
-        let gone: Vec<_> = self
-            .checks
-            .range(start..)
-            .map(|(key, _)| key.clone())
-            .take_while(|(of, owner, _)| of == node && id.is_none_or(|id| id == owner))
-            .collect();
-        for key in gone {
-            self.checks.remove(&key);
-            self.check_owners.remove(&(key.0, key.2));
+        for instance in self.read().instances_on(node) {
+            self.remove_instance(node, &instance.id);
         }
-    }
-
-    fn unindex(&mut self, key: &InstanceKey, old: &ServiceInstance) {
-        self.by_service.remove(&row(fold(&old.service), key));
-        if let Some(destination) = old.destination() {
-            self.by_destination.remove(&row(fold(destination), key));
+        let left: Vec<Arc<HealthCheck>> = self.read().scan(&[node]);
+        for check in left {
+            self.remove::<HealthCheck>(&[node, &check.check_id]);
         }
-    }
-
-    /// A node's own row or checks changed: so did everything that is read together with it.
-    fn touch_node(&self, node: &Key, changes: &mut Changes) {
-        changes.touch(Topic::Node(node.clone()));
-        for (key, instance) in self.instances_of(node.clone()) {
-            touch_instance(key, instance, changes);
-        }
-    }
-
-    fn touch_owner(&self, node: &Key, owner: &Key, changes: &mut Changes) {
-        if owner.is_empty() {
-            return self.touch_node(node, changes);
-        }
-        let key = (node.clone(), owner.clone());
-        if let Some(instance) = self.instances.get(&key) {
-            touch_instance(&key, instance, changes);
-        }
-    }
-}
-
-fn row(name: Key, (node, id): &InstanceKey) -> (Key, Key, Key) {
-    (name, node.clone(), id.clone())
-}
-
-fn touch_instance((node, id): &InstanceKey, instance: &ServiceInstance, changes: &mut Changes) {
-    changes.touch(Topic::Node(node.clone()));
-    changes.touch(Topic::Instance {
-        node: node.clone(),
-        id: id.clone(),
-    });
-    changes.touch(Topic::Service(fold(&instance.service)));
-    if let Some(destination) = instance.destination() {
-        changes.touch(Topic::Connect(fold(destination)));
     }
 }

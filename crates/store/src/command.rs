@@ -1,11 +1,15 @@
-//! Everything that can change the tables, and what comes of it. Nothing here changes anything.
+//! Changes as values, for those who pass them on, and what comes of a change.
 
 use std::fmt;
+use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Token};
 use legate_model::{
     CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, Secret, ServiceInstance,
 };
+use serde::{Deserialize, Serialize};
+
+use crate::write::WriteTxn;
 
 /// One change of the tables. Applied completely or not at all.
 #[derive(Debug, Clone)]
@@ -42,8 +46,6 @@ pub enum Command {
     },
     /// Replaces the CA's roots and signing key.
     SetCa(Box<CaState>),
-    /// Takes the next certificate serial number; [`Applied::serial`] carries it.
-    ReserveSerial,
     /// Adds or replaces a token, found by its accessor id.
     UpsertToken(Box<Token>),
     /// Removes a token. A token that does not exist is no error.
@@ -102,19 +104,52 @@ pub enum TokenKey {
 }
 
 /// The CA's state: what is public, and the key that signs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaState {
     /// The root certificates, of which one is active. Their indexes are ignored.
-    pub roots: CaRoots,
+    pub roots: Arc<CaRoots>,
     /// The PEM of the active root's private key.
     pub signing_key: Secret,
-    /// The last serial number given away.
-    pub serial: u64,
     /// The UUID at the front of the trust domain, chosen once.
     pub cluster_id: String,
 }
 
-/// What a command did.
+impl WriteTxn {
+    /// Applies a command.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what the command lacks. The transaction must be given up then.
+    pub fn apply(&mut self, command: Command) -> Result<(), Rejected> {
+        match command {
+            Command::Register(registration) => self.register(*registration)?,
+            Command::Deregister(what) => self.deregister(&what),
+            Command::UpsertConfigEntry { entry, cas } => self.put_config_entry(*entry, cas)?,
+            Command::DeleteConfigEntry { kind, name, cas } => {
+                self.remove_config_entry(kind, &name, cas)?;
+            }
+            Command::UpsertIntention(intention) => self.put_intention(*intention)?,
+            Command::DeleteIntention {
+                source,
+                destination,
+            } => self.remove_intention(&source, &destination)?,
+            Command::SetCa(ca) => self.put_ca(*ca),
+            Command::UpsertToken(token) => self.put_token(*token)?,
+            Command::DeleteToken(key) => self.remove_token(&key),
+            Command::UpsertAuthMethod(method) => self.put_auth_method(*method)?,
+            Command::DeleteAuthMethod { name } => self.remove_auth_method(&name),
+            Command::UpsertBindingRule(rule) => self.put_binding_rule(*rule)?,
+            Command::DeleteBindingRule { id } => self.remove_binding_rule(&id),
+            Command::All(commands) => {
+                for command in commands {
+                    self.apply(command)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a transaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
     /// The index of the tables afterwards.
@@ -122,8 +157,6 @@ pub struct Applied {
     /// Whether anything changed. A write of what is there already changes nothing, takes no index
     /// and wakes nobody.
     pub changed: bool,
-    /// The serial number taken by [`Command::ReserveSerial`]; 0 for every other command.
-    pub serial: u64,
 }
 
 /// Why a command was refused. The tables are as they were before.
@@ -228,9 +261,6 @@ pub enum Rejected {
     /// Another token has this secret.
     #[error("this secret id belongs to another token already: choose another, or leave it out")]
     SecretTaken,
-    /// There is no CA that could count serial numbers.
-    #[error("the CA has no root yet: initialise it before taking serial numbers")]
-    NoCa,
 }
 
 impl fmt::Display for TokenKey {

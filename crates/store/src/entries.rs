@@ -3,133 +3,126 @@
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use legate_model::{
     ConfigEntry, ConfigKind, Intention, ServiceIntentions, SourceIntention, WILDCARD,
 };
 
-use crate::apply::Changes;
-use crate::catalog::Key;
 use crate::command::Rejected;
-use crate::topic::{Topic, fold};
+use crate::key::fold;
+use crate::read::ReadTxn;
+use crate::write::WriteTxn;
 
-type EntryKey = (ConfigKind, Key);
-
-/// The config entries.
-#[derive(Clone, Default)]
-pub(crate) struct Entries {
-    entries: OrdMap<EntryKey, Arc<ConfigEntry>>,
-    /// What each `service-intentions` entry says, one intention a source, by destination.
-    intentions: OrdMap<Key, Arc<[Arc<Intention>]>>,
-}
-
-// Reading.
-impl Entries {
-    pub(crate) fn get(&self, kind: ConfigKind, name: &str) -> Option<&Arc<ConfigEntry>> {
-        self.entries.get(&(kind, fold(name)))
+impl ReadTxn<'_> {
+    /// One config entry.
+    pub fn config_entry(&self, kind: ConfigKind, name: &str) -> Option<Arc<ConfigEntry>> {
+        self.get(&[kind.as_str(), name])
     }
 
-    pub(crate) fn of_kind(&self, kind: ConfigKind) -> impl Iterator<Item = &Arc<ConfigEntry>> {
-        self.entries
-            .range((kind, Key::from(""))..)
-            .take_while(move |((of, _), _)| *of == kind)
-            .map(|(_, entry)| entry)
+    /// All config entries of a kind in the order of their names.
+    pub fn config_entries(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
+        self.scan(&[kind.as_str()])
     }
 
-    pub(crate) fn intentions(&self) -> Vec<Arc<Intention>> {
-        sorted(self.intentions.values().flat_map(|of| of.iter()))
+    /// All intentions, the one that decides first before the others.
+    pub fn intentions(&self) -> Vec<Arc<Intention>> {
+        sorted(&self.config_entries(ConfigKind::ServiceIntentions))
     }
 
-    pub(crate) fn intentions_for(&self, destination: &str) -> Vec<Arc<Intention>> {
-        let destination = fold(destination);
-        let any = (&*destination != WILDCARD).then(|| self.intentions.get(WILDCARD));
-        let own = self.intentions.get(&destination);
-        let both = own.into_iter().chain(any.flatten());
-        sorted(both.flat_map(|of| of.iter()))
+    /// The intentions that apply to a destination, those for `*` included, the one that decides
+    /// first before the others.
+    pub fn intentions_for(&self, destination: &str) -> Vec<Arc<Intention>> {
+        let of = |name| self.config_entry(ConfigKind::ServiceIntentions, name);
+        let any = (fold(destination) != WILDCARD).then(|| of(WILDCARD));
+        let both: Vec<_> = of(destination).into_iter().chain(any.flatten()).collect();
+        sorted(&both)
     }
 
-    pub(crate) fn intention(&self, source: &str, destination: &str) -> Option<Arc<Intention>> {
-        let all = self.intentions.get(&fold(destination))?;
-        all.iter().find(|i| i.source_name == source).cloned()
+    /// The intention for exactly this pair. The source is compared with regard to case, as it is
+    /// where the intention is enforced.
+    pub fn intention(&self, source: &str, destination: &str) -> Option<Arc<Intention>> {
+        let entry = self.service_intentions(destination)?;
+        let mut all = entry.intentions();
+        all.find(|i| i.source_name == source).map(Arc::new)
     }
 
-    pub(crate) fn has_intentions(&self, destination: &str) -> bool {
-        self.intentions.contains_key(&fold(destination))
+    fn service_intentions(&self, destination: &str) -> Option<ServiceIntentions> {
+        match &*self.config_entry(ConfigKind::ServiceIntentions, destination)? {
+            ConfigEntry::ServiceIntentions(entry) => Some(entry.clone()),
+            _ => None,
+        }
     }
 }
 
-/// In the order in which intentions decide.
-fn sorted<'a>(intentions: impl Iterator<Item = &'a Arc<Intention>>) -> Vec<Arc<Intention>> {
-    let mut all: Vec<_> = intentions.cloned().collect();
+/// The intentions of some entries, in the order in which they decide.
+fn sorted(entries: &[Arc<ConfigEntry>]) -> Vec<Arc<Intention>> {
+    let of = |entry: &Arc<ConfigEntry>| match &**entry {
+        ConfigEntry::ServiceIntentions(entry) => entry.intentions().map(Arc::new).collect(),
+        _ => Vec::new(),
+    };
+    let mut all: Vec<Arc<Intention>> = entries.iter().flat_map(of).collect();
     all.sort_by(|a, b| {
-        let names = |i: &Intention| (i.source_name.clone(), i.destination_name.clone());
-        b.precedence
-            .cmp(&a.precedence)
-            .then_with(|| names(a).cmp(&names(b)))
+        let decides_first = b.precedence.cmp(&a.precedence);
+        decides_first
+            .then_with(|| a.source_name.cmp(&b.source_name))
+            .then_with(|| a.destination_name.cmp(&b.destination_name))
     });
     all
 }
 
-// Changing. On an error the caller throws this copy away.
-impl Entries {
-    pub(crate) fn upsert(
+impl WriteTxn {
+    /// Adds or replaces a config entry that is valid and normalised. `cas`: only when the stored
+    /// entry's modify index is this one; 0: only when there is none.
+    ///
+    /// # Errors
+    /// [`Rejected::CasMismatch`].
+    pub fn put_config_entry(
         &mut self,
         mut entry: ConfigEntry,
         cas: Option<u64>,
-        changes: &mut Changes,
     ) -> Result<(), Rejected> {
-        let key = (entry.kind(), fold(entry.name()));
-        let existing = self.entries.get(&key).cloned();
-        refuse_stale(&key, existing.as_deref(), cas)?;
+        let existing = self.read().config_entry(entry.kind(), entry.name());
+        refuse_stale(entry.kind(), entry.name(), existing.as_deref(), cas)?;
         let old = existing.as_deref();
-        let index = changes.index;
+        let index = self.index();
         entry.set_indexes(
             old.map_or(index, ConfigEntry::create_index),
             old.map_or(index, ConfigEntry::modify_index),
         );
-        if old == Some(&entry) {
-            return Ok(());
+        if old != Some(&entry) {
+            entry.set_indexes(entry.create_index(), index);
+            self.put(entry);
         }
-        entry.set_indexes(entry.create_index(), index);
-        if let ConfigEntry::ServiceIntentions(intentions) = &entry {
-            let expanded = intentions.intentions().map(Arc::new).collect();
-            self.intentions.insert(key.1.clone(), expanded);
-        }
-        self.entries.insert(key.clone(), Arc::new(entry));
-        touch_entry(&key, changes);
         Ok(())
     }
 
-    pub(crate) fn delete(
+    /// Removes a config entry. An entry that does not exist is no error. `cas`: only when the
+    /// stored entry's modify index is this one.
+    ///
+    /// # Errors
+    /// [`Rejected::CasMismatch`].
+    pub fn remove_config_entry(
         &mut self,
         kind: ConfigKind,
         name: &str,
         cas: Option<u64>,
-        changes: &mut Changes,
     ) -> Result<(), Rejected> {
-        let key = (kind, fold(name));
-        refuse_stale(&key, self.entries.get(&key).map(|entry| &**entry), cas)?;
-        if self.entries.remove(&key).is_none() {
-            return Ok(());
-        }
-        if kind == ConfigKind::ServiceIntentions {
-            self.intentions.remove(&key.1);
-        }
-        touch_entry(&key, changes);
+        let existing = self.read().config_entry(kind, name);
+        refuse_stale(kind, name, existing.as_deref(), cas)?;
+        self.remove::<ConfigEntry>(&[kind.as_str(), name]);
         Ok(())
     }
 
-    pub(crate) fn upsert_intention(
-        &mut self,
-        intention: Intention,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
-        let mut entry = self
-            .of_destination(&intention.destination_name)
-            .unwrap_or_else(|| ServiceIntentions {
-                name: intention.destination_name.clone(),
-                ..ServiceIntentions::default()
-            });
+    /// Adds or replaces one source in the `service-intentions` entry of its destination.
+    ///
+    /// # Errors
+    /// [`Rejected::InvalidEntry`] when the entry would not be valid.
+    pub fn put_intention(&mut self, intention: Intention) -> Result<(), Rejected> {
+        let name = intention.destination_name.clone();
+        let existing = self.read().service_intentions(&name);
+        let mut entry = existing.unwrap_or_else(|| ServiceIntentions {
+            name,
+            ..ServiceIntentions::default()
+        });
         // Exactly: proxies compare callers' certificates with the name as it is written here.
         let source = &intention.source_name;
         let place = entry.sources.iter().position(|s| s.name == *source);
@@ -138,37 +131,26 @@ impl Entries {
             Some(place) => entry.sources[place] = edited,
             None => entry.sources.push(edited),
         }
-        self.replace_sources(entry, changes)
+        self.replace_sources(entry)
     }
 
-    pub(crate) fn delete_intention(
-        &mut self,
-        source: &str,
-        destination: &str,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
-        let Some(mut entry) = self.of_destination(destination) else {
+    /// Removes one source from the `service-intentions` entry of its destination, and the entry
+    /// with its last source. What does not exist is no error.
+    ///
+    /// # Errors
+    /// [`Rejected::InvalidEntry`] when the entry would not be valid.
+    pub fn remove_intention(&mut self, source: &str, destination: &str) -> Result<(), Rejected> {
+        let Some(mut entry) = self.read().service_intentions(destination) else {
             return Ok(());
         };
         entry.sources.retain(|s| s.name != source);
         if entry.sources.is_empty() {
-            return self.delete(ConfigKind::ServiceIntentions, destination, None, changes);
+            return self.remove_config_entry(ConfigKind::ServiceIntentions, destination, None);
         }
-        self.replace_sources(entry, changes)
+        self.replace_sources(entry)
     }
 
-    fn of_destination(&self, destination: &str) -> Option<ServiceIntentions> {
-        match &**self.get(ConfigKind::ServiceIntentions, destination)? {
-            ConfigEntry::ServiceIntentions(entry) => Some(entry.clone()),
-            _ => None,
-        }
-    }
-
-    fn replace_sources(
-        &mut self,
-        entry: ServiceIntentions,
-        changes: &mut Changes,
-    ) -> Result<(), Rejected> {
+    fn replace_sources(&mut self, entry: ServiceIntentions) -> Result<(), Rejected> {
         let name = entry.name.clone();
         let mut entry = ConfigEntry::ServiceIntentions(entry);
         entry.validate().map_err(|invalid| Rejected::InvalidEntry {
@@ -176,12 +158,13 @@ impl Entries {
             reason: invalid.to_string(),
         })?;
         entry.normalise();
-        self.upsert(entry, None, changes)
+        self.put_config_entry(entry, None)
     }
 }
 
 fn refuse_stale(
-    (kind, name): &EntryKey,
+    kind: ConfigKind,
+    name: &str,
     existing: Option<&ConfigEntry>,
     cas: Option<u64>,
 ) -> Result<(), Rejected> {
@@ -193,17 +176,5 @@ fn refuse_stale(
             actual,
         }),
         _ => Ok(()),
-    }
-}
-
-fn touch_entry((kind, name): &EntryKey, changes: &mut Changes) {
-    changes.touch(Topic::ConfigEntries(*kind));
-    changes.touch(Topic::ConfigEntry {
-        kind: *kind,
-        name: name.clone(),
-    });
-    if *kind == ConfigKind::ServiceIntentions {
-        changes.touch(Topic::Intentions);
-        changes.touch(Topic::IntentionsFor(name.clone()));
     }
 }

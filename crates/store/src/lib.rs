@@ -1,27 +1,35 @@
-//! The control plane's tables: one writer, immutable snapshots, indexes and a change feed.
+//! The control plane's tables: transactions over rows, recorded reads, and where rows are kept.
 //!
-//! Everything that changes is a [`Command`], applied by one function. Readers take a [`State`] that
-//! never changes under them, and [`Topic`]s tell them when to take the next one: a change wakes
-//! only those who watch what it touched.
+//! Everything that changes is a transaction ([`Store::write`]): a function of the state that it is
+//! applied to, with one index. Readers take a [`State`] that never changes under them; what a
+//! [`ReadTxn`] looks at is noted, and [`Store::watch`] wakes them when something of that has
+//! changed.
 //!
-//! This crate never reads a clock, never draws a random number and never talks to a network, so
-//! that applying the same commands gives the same state wherever that happens.
+//! This crate never reads a clock and never decides who may see what.
 
 mod access;
-mod apply;
+mod authority;
 mod catalog;
 mod command;
+mod commit;
 mod entries;
+mod key;
+mod query;
+mod read;
+mod row;
+mod rows;
 mod state;
 mod store;
-mod topic;
 mod watch;
+mod write;
 
 #[cfg(test)]
 mod tests;
 
 pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
+pub use commit::Unavailable;
+pub use read::{ReadTxn, Reads};
 pub use state::State;
-pub use store::{Answer, BlockingQuery, Store};
-pub use topic::Topic;
-pub use watch::TopicWatch;
+pub use store::{Answer, BlockingQuery, Store, WriteError};
+pub use watch::Watch;
+pub use write::WriteTxn;

@@ -1,30 +1,41 @@
-//! The store's handle: applies commands one at a time, hands out states, answers blocking queries.
+//! The store's handle: applies transactions, hands out states, answers blocking queries.
 
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
-use crate::apply::apply;
 use crate::command::{Applied, Command, Rejected};
+use crate::commit::{self, Attempt, Job, Unavailable};
+use crate::read::{ReadTxn, Reads};
 use crate::state::State;
-use crate::topic::Topic;
-use crate::watch::{Registry, TopicWatch};
+use crate::watch::Watch;
+use crate::write::{Changes, WriteTxn};
 
 /// No query waits longer than a day, so that adding the wait to the time cannot overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The tables of a control plane, in memory. Clones are handles to the same tables.
+/// The tables of a control plane. Clones are handles to the same tables.
 #[derive(Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     state: ArcSwap<State>,
-    writer: Mutex<()>,
-    registry: Arc<Registry>,
+    writer: Writer,
+}
+
+/// Who applies transactions.
+enum Writer {
+    /// Whoever asks: nothing has to be waited for.
+    Memory(Mutex<()>),
+    /// A task that commits many at once.
+    Committer(commit::Queue),
 }
 
 /// How long to wait for what.
@@ -45,92 +56,172 @@ pub struct Answer<T> {
     pub value: T,
 }
 
+/// Why a write was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The tables do not allow it.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+    /// It could not be stored.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+impl Inner {
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.state.load_full()
+    }
+
+    /// Makes a commit visible and wakes those whom it concerns.
+    pub(crate) fn publish(&self, state: State, changes: &Changes) {
+        let queries = Arc::clone(&state.queries);
+        let index = state.index();
+        let publish = || self.state.store(Arc::new(state));
+        queries.registry.commit(index, &changes.touched, publish);
+    }
+}
+
 impl Store {
-    /// Makes an empty store.
+    /// Makes an empty store that keeps nothing when it goes.
     pub fn new() -> Self {
+        Self::with(State::empty(), Writer::Memory(Mutex::new(())))
+    }
+
+    fn with(state: State, writer: Writer) -> Self {
         Self {
             inner: Arc::new(Inner {
-                state: ArcSwap::from_pointee(State::empty()),
-                writer: Mutex::new(()),
-                registry: Arc::default(),
+                state: ArcSwap::from_pointee(state),
+                writer,
             }),
         }
     }
 
+    /// A store whose transactions are committed by whoever empties the queue.
+    pub(crate) fn committed_by(state: State, queue: commit::Queue) -> Self {
+        Self::with(state, Writer::Committer(queue))
+    }
+
     /// The tables as they are now. They do not change under the caller.
     pub fn state(&self) -> Arc<State> {
-        self.inner.state.load_full()
+        self.inner.state()
     }
 
-    /// Applies one command, completely or not at all, and wakes those who watch what it touched.
+    /// Runs a transaction: all of its writes or none, at an index of its own, and durable where the
+    /// store is. Wakes those who read what it changed.
+    ///
+    /// The transaction is a function of the state that it is applied to, and may be run again on a
+    /// newer one when somebody else was faster. It goes on when the future is dropped.
     ///
     /// # Errors
-    /// [`Rejected`] says what the command lacks; the tables are as they were.
-    pub fn apply(&self, command: Command) -> Result<Applied, Rejected> {
-        // A panic while applying leaves the old state in place, which is whole.
-        let writer = self.inner.writer.lock();
-        let writer = writer.unwrap_or_else(PoisonError::into_inner);
-        let outcome = apply(&self.inner.state.load(), command)?;
-        if let Some(state) = outcome.state {
-            self.inner.state.store(Arc::new(state));
+    /// What the transaction returns: then it changed nothing. [`Unavailable`] when the store cannot
+    /// keep the change; where the store is on another machine, it may have been made all the same.
+    pub async fn write<T, E>(
+        &self,
+        transaction: impl FnMut(&mut WriteTxn) -> Result<T, E> + Send + 'static,
+    ) -> Result<(Applied, T), E>
+    where
+        T: Send + 'static,
+        E: From<Unavailable> + Send + 'static,
+    {
+        let (mut job, done) = Job::new(transaction);
+        match &self.inner.writer {
+            Writer::Memory(writer) => self.write_in_memory(writer, &mut job),
+            Writer::Committer(queue) => queue.send(Box::new(job)).await?,
         }
-        drop(writer);
-        self.inner.registry.wake(&outcome.touched);
-        Ok(outcome.applied)
+        done.await
+            .unwrap_or_else(|_| Err(Unavailable::gone().into()))
     }
 
-    /// Watches topics. Take the state after the watch, not before.
-    pub fn watch(&self, topics: impl IntoIterator<Item = Topic>) -> TopicWatch {
-        self.inner.registry.watch(topics)
+    fn write_in_memory(&self, writer: &Mutex<()>, job: &mut dyn Attempt) {
+        // A panic in a transaction leaves the old state in place, which is whole.
+        let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        let mut txn = WriteTxn::on(&state);
+        if job.run(&mut txn) {
+            let (next, changes) = txn.into_parts();
+            let applied = Applied {
+                index: next.index(),
+                changed: !changes.is_empty(),
+            };
+            if applied.changed {
+                self.inner.publish(next, &changes);
+            }
+            job.done(Ok(applied));
+        }
+        drop(writer);
+    }
+
+    /// Applies one command.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing has changed then.
+    pub async fn apply(&self, command: Command) -> Result<Applied, WriteError> {
+        let write =
+            move |txn: &mut WriteTxn| -> Result<(), WriteError> { Ok(txn.apply(command.clone())?) };
+        self.write(write).await.map(|(applied, ())| applied)
+    }
+
+    /// Watches what was read, from the moment of the read.
+    pub fn watch(&self, reads: &Reads) -> Watch {
+        self.state().queries.registry.watch(reads)
     }
 
     /// Reads when there is something newer than what the caller has seen, or when the wait is over.
     ///
-    /// `topics` must cover everything that `read` looks at. What is newer than `min_index` at the
-    /// start is returned at once. Later, the result must differ from the first one: what a change
-    /// of the topics leaves as it was does not end the waiting. A `min_index` from the future
-    /// (another life of the server) is answered at once, so that the caller can start again.
-    pub async fn blocking<T: PartialEq>(
+    /// What is newer than `min_index` at the start is returned at once. Later, the result must
+    /// differ from the first one: a change that leaves it as it was does not end the waiting. A
+    /// `min_index` from the future (another life of the server) is answered at once, so that the
+    /// caller can start again. A waiting query holds a digest of what it read and not the result.
+    pub async fn blocking<T: Serialize>(
         &self,
-        topics: Vec<Topic>,
         query: BlockingQuery,
-        read: impl Fn(&State) -> T,
+        read: impl Fn(&ReadTxn<'_>) -> T,
     ) -> Answer<T> {
         let deadline = Instant::now() + query.wait.min(LONGEST_WAIT);
         let mut seen = query.min_index;
-        let mut watch = (seen > 0).then(|| self.watch(topics.iter().cloned()));
-        let mut first: Option<T> = None;
+        let mut first: Option<[u8; 32]> = None;
+        let mut over = false;
         loop {
-            let state = self.state();
-            let index = state.newest_index(&topics);
-            let value = read(&state);
-            let Some(watch) = watch.as_mut() else {
-                return Answer { index, value };
-            };
-            if seen > state.index() {
-                return Answer { index, value };
-            }
-            if index > seen {
-                if first.as_ref().is_none_or(|first| *first != value) {
+            let mut watch = {
+                let state = self.state();
+                let txn = state.read();
+                let value = read(&txn);
+                let reads = txn.into_reads();
+                let index = reads.index();
+                let news = index > seen && {
+                    seen = index;
+                    first.is_none_or(|first| first != digest(&value))
+                };
+                if over || query.min_index == 0 || query.min_index > state.index() || news {
                     return Answer { index, value };
                 }
-                seen = index;
-            }
-            first.get_or_insert(value);
-            drop(state);
-            if timeout_at(deadline, watch.changed()).await.is_err() {
-                let state = self.state();
-                return Answer {
-                    index: state.newest_index(&topics),
-                    value: read(&state),
-                };
-            }
+                if first.is_none() {
+                    first = Some(digest(&value));
+                }
+                self.watch(&reads)
+            };
+            over = timeout_at(deadline, watch.changed()).await.is_err();
         }
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn watchers(&self, topic: &Topic) -> usize {
-        self.inner.registry.watchers(topic)
+/// Tells results apart without keeping them.
+fn digest<T: Serialize>(value: &T) -> [u8; 32] {
+    struct Digesting(Sha256);
+    impl Write for Digesting {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut digesting = Digesting(Sha256::new());
+    match serde_json::to_writer(&mut digesting, value) {
+        Ok(()) => digesting.0.finalize().into(),
+        // What has no JSON form is answered with an error anyway.
+        Err(_) => [0; 32],
     }
 }
 

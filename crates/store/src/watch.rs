@@ -1,12 +1,20 @@
-//! Who waits for what. Waking costs work in proportion to the topics that changed and to those who
+//! Who waits for what. Waking costs work in proportion to the keys that changed and to those who
 //! watch them; nobody else is looked at.
+//!
+//! Readers read first and watch afterwards. Commits in between are not missed, because the latest
+//! ones are remembered: a watch over something that changed since it was read wakes at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::topic::Topic;
+use crate::key::Key;
+use crate::read::Reads;
+
+/// How many keys of the latest commits are remembered. Whoever read before that wakes at once.
+const REMEMBERED: usize = 64 * 1024;
 
 /// The waiting list of a store.
 #[derive(Default)]
@@ -16,59 +24,99 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Waiting {
-    by_topic: HashMap<Topic, HashMap<u64, Arc<Notify>>>,
+    by_key: HashMap<Key, HashMap<u64, Waiter>>,
     next_id: u64,
+    /// The latest commits, the oldest first.
+    recent: VecDeque<Commit>,
+    remembered: usize,
+    /// The index of the newest commit that is not remembered any more.
+    forgotten: u64,
+}
+
+/// A commit: its index, and everything that it touched with all prefixes.
+struct Commit {
+    index: u64,
+    touched: HashSet<Key>,
+}
+
+enum Waiter {
+    Task(Arc<Notify>),
+    /// A shared result, which its readers watch under a key of its own.
+    Query {
+        key: Key,
+        fresh: Arc<AtomicBool>,
+    },
 }
 
 impl Registry {
-    pub(crate) fn watch(self: &Arc<Self>, topics: impl IntoIterator<Item = Topic>) -> TopicWatch {
-        let mut all: Vec<Topic> = Vec::new();
-        for topic in topics {
-            let topic = topic.folded();
-            all.extend(topic.implied());
-            all.push(topic);
-        }
-        all.sort_unstable();
-        all.dedup();
-
+    /// Watches what was read.
+    pub(crate) fn watch(self: &Arc<Self>, reads: &Reads) -> Watch {
         let bell = Arc::new(Notify::new());
         let mut waiting = self.lock();
-        let id = waiting.next_id;
-        waiting.next_id += 1;
-        for topic in &all {
-            waiting
-                .by_topic
-                .entry(topic.clone())
-                .or_default()
-                .insert(id, bell.clone());
+        if waiting.changed_since(reads) {
+            bell.notify_one();
+        }
+        let id = waiting.add(&reads.keys, || Waiter::Task(Arc::clone(&bell)));
+        drop(waiting);
+        Watch {
+            bell,
+            _place: self.place(id, reads),
+        }
+    }
+
+    /// Watches what a shared result was computed from. `fresh` is cleared by the first change.
+    pub(crate) fn watch_query(
+        self: &Arc<Self>,
+        key: &Key,
+        reads: &Reads,
+        fresh: &Arc<AtomicBool>,
+    ) -> Place {
+        let mut waiting = self.lock();
+        let id = waiting.add(&reads.keys, || Waiter::Query {
+            key: key.clone(),
+            fresh: Arc::clone(fresh),
+        });
+        if waiting.changed_since(reads) {
+            fresh.store(false, Ordering::Release);
+            // Who read the result a moment ago and watches it a moment later must hear of it.
+            if let Some(last) = waiting.recent.back_mut() {
+                last.touched.insert(key.clone());
+            }
+            waiting.wake(HashSet::from([key.clone()]));
         }
         drop(waiting);
-        TopicWatch {
-            registry: self.clone(),
-            id,
-            topics: all,
-            bell,
-        }
+        self.place(id, reads)
     }
 
-    pub(crate) fn wake<'a>(&self, topics: impl IntoIterator<Item = &'a Topic>) {
-        let waiting = self.lock();
-        for topic in topics {
-            for bell in waiting
-                .by_topic
-                .get(topic)
-                .into_iter()
-                .flat_map(HashMap::values)
-            {
-                bell.notify_one();
+    /// Marks everything that read what a commit touched, then makes the commit visible with
+    /// `publish`. Nobody sees the new state together with an old shared result.
+    pub(crate) fn commit(&self, index: u64, touched: &HashSet<Key>, publish: impl FnOnce()) {
+        let mut prefixes = HashSet::new();
+        for key in touched {
+            for prefix in key.prefixes() {
+                if !prefixes.contains(prefix) {
+                    prefixes.insert(Key::from_bytes(prefix));
+                }
             }
         }
+        let mut waiting = self.lock();
+        let touched = waiting.wake(prefixes);
+        waiting.remember(Commit { index, touched });
+        publish();
     }
 
-    /// How many watches there are for a topic.
+    /// How many watches there are below a key.
     #[cfg(test)]
-    pub(crate) fn watchers(&self, topic: &Topic) -> usize {
-        self.lock().by_topic.get(topic).map_or(0, HashMap::len)
+    pub(crate) fn watchers(&self) -> usize {
+        self.lock().by_key.values().map(HashMap::len).sum()
+    }
+
+    fn place(self: &Arc<Self>, id: u64, reads: &Reads) -> Place {
+        Place {
+            registry: Arc::clone(self),
+            id,
+            keys: reads.keys.iter().cloned().collect(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -77,43 +125,106 @@ impl Registry {
     }
 }
 
-/// Waits for changes of some topics. Dropping it ends the waiting.
-///
-/// Take the watch first and the state after it: then no change can fall between the two. Changes
-/// that happen while nobody waits are remembered as one.
-pub struct TopicWatch {
-    registry: Arc<Registry>,
-    id: u64,
-    topics: Vec<Topic>,
-    bell: Arc<Notify>,
-}
+impl Waiting {
+    fn add(&mut self, keys: &HashSet<Key>, waiter: impl Fn() -> Waiter) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        for key in keys {
+            let waiters = self.by_key.entry(key.clone()).or_default();
+            waiters.insert(id, waiter());
+        }
+        id
+    }
 
-impl TopicWatch {
-    /// Returns when something in the topics has changed since the watch was made or since this
-    /// returned last. Cancel safe: a change is not lost when the future is dropped.
-    pub async fn changed(&mut self) {
-        self.bell.notified().await;
+    fn changed_since(&self, reads: &Reads) -> bool {
+        if self.forgotten > reads.at {
+            return true;
+        }
+        let newer = self.recent.iter().rev();
+        newer
+            .take_while(|commit| commit.index > reads.at)
+            .any(|commit| {
+                // The smaller set is walked through.
+                if reads.keys.len() < commit.touched.len() {
+                    reads.keys.iter().any(|key| commit.touched.contains(key))
+                } else {
+                    commit.touched.iter().any(|key| reads.keys.contains(key))
+                }
+            })
+    }
+
+    /// Wakes those who watch one of the keys, also through shared results; returns the keys with
+    /// those of the results.
+    fn wake(&self, mut keys: HashSet<Key>) -> HashSet<Key> {
+        let mut left: Vec<Key> = keys.iter().cloned().collect();
+        while let Some(key) = left.pop() {
+            for waiter in self.by_key.get(&key).into_iter().flat_map(HashMap::values) {
+                match waiter {
+                    Waiter::Task(bell) => bell.notify_one(),
+                    Waiter::Query { key, fresh } => {
+                        fresh.store(false, Ordering::Release);
+                        if keys.insert(key.clone()) {
+                            left.push(key.clone());
+                        }
+                    }
+                }
+            }
+        }
+        keys
+    }
+
+    fn remember(&mut self, commit: Commit) {
+        self.remembered += commit.touched.len();
+        self.recent.push_back(commit);
+        while self.remembered > REMEMBERED
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.remembered = self.remembered.saturating_sub(oldest.touched.len());
+            self.forgotten = oldest.index;
+        }
     }
 }
 
-impl Drop for TopicWatch {
+/// A place on the waiting list. Dropping it gives it up.
+pub(crate) struct Place {
+    registry: Arc<Registry>,
+    id: u64,
+    keys: Box<[Key]>,
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         let mut waiting = self.registry.lock();
-        for topic in &self.topics {
-            if let Some(watchers) = waiting.by_topic.get_mut(topic) {
-                watchers.remove(&self.id);
-                if watchers.is_empty() {
-                    waiting.by_topic.remove(topic);
+        for key in &self.keys {
+            if let Some(waiters) = waiting.by_key.get_mut(key) {
+                waiters.remove(&self.id);
+                if waiters.is_empty() {
+                    waiting.by_key.remove(key);
                 }
             }
         }
     }
 }
 
-impl std::fmt::Debug for TopicWatch {
+/// Waits until something that was read has changed. Dropping it ends the waiting.
+///
+/// Changes since the read count, also those before the watch was made; changes while nobody waits
+/// are remembered as one.
+pub struct Watch {
+    bell: Arc<Notify>,
+    _place: Place,
+}
+
+impl Watch {
+    /// Returns when something has changed since the read or since this returned last. Cancel safe:
+    /// a change is not lost when the future is dropped.
+    pub async fn changed(&mut self) {
+        self.bell.notified().await;
+    }
+}
+
+impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TopicWatch")
-            .field("topics", &self.topics)
-            .finish_non_exhaustive()
+        f.debug_struct("Watch").finish_non_exhaustive()
     }
 }

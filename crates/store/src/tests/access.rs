@@ -1,12 +1,13 @@
 //! Tokens, auth methods, binding rules, and the CA.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use legate_model::acl::{AuthMethod, BindingRule, Token};
 use legate_model::{CaRoot, CaRoots, Secret};
 
-use super::{apply, refuse, woken};
-use crate::{CaState, Command, Rejected, Store, TokenKey, Topic};
+use super::{apply, refuse, watch, woken};
+use crate::{CaState, Command, ReadTxn, Rejected, Store, TokenKey};
 
 fn token(accessor: &str, secret: &str, method: &str) -> Command {
     Command::UpsertToken(Box::new(Token {
@@ -38,6 +39,7 @@ fn a_token_is_found_by_both_halves() {
     apply(&store, token("a", "secret", ""));
     assert!(!apply(&store, token("a", "secret", "")).changed);
     let state = store.state();
+    let state = state.read();
     assert_eq!(
         state
             .token_by_secret("secret")
@@ -52,7 +54,7 @@ fn a_token_is_found_by_both_halves() {
     assert!(state.token_by_accessor("a").is_some());
 
     apply(&store, token("a", "changed", ""));
-    assert!(store.state().token_by_secret("secret").is_none());
+    assert!(store.state().read().token_by_secret("secret").is_none());
     let taken = refuse(&store, token("b", "changed", ""));
     assert_eq!(taken, Rejected::SecretTaken);
     assert!(!format!("{taken} {taken:?}").contains("changed"));
@@ -61,7 +63,7 @@ fn a_token_is_found_by_both_halves() {
         &store,
         Command::DeleteToken(TokenKey::Secret(Secret::new("changed"))),
     );
-    assert!(store.state().tokens().is_empty());
+    assert!(store.state().read().tokens().is_empty());
     let gone = TokenKey::Accessor("a".to_owned());
     assert!(!apply(&store, Command::DeleteToken(gone)).changed);
 }
@@ -80,6 +82,7 @@ fn an_auth_method_takes_its_rules_and_tokens_along() {
     let name = "jwt".to_owned();
     apply(&store, Command::DeleteAuthMethod { name });
     let state = store.state();
+    let state = state.read();
     assert!(state.auth_method("jwt").is_none());
     assert!(state.binding_rules("jwt").is_empty());
     assert_eq!(state.all_binding_rules().len(), 1);
@@ -87,7 +90,7 @@ fn an_auth_method_takes_its_rules_and_tokens_along() {
     assert!(state.token_by_accessor("b").is_some());
 }
 
-fn ca(root: &str, serial: u64) -> Command {
+fn ca(root: &str) -> Command {
     let root = CaRoot {
         id: root.to_owned(),
         name: root.to_owned(),
@@ -105,33 +108,29 @@ fn ca(root: &str, serial: u64) -> Command {
         modify_index: 0,
     };
     Command::SetCa(Box::new(CaState {
-        roots: CaRoots {
+        roots: Arc::new(CaRoots {
             active_root_id: root.id.clone(),
             trust_domain: "x.consul".to_owned(),
             roots: vec![root],
-        },
+        }),
         signing_key: Secret::new("a private key"),
-        serial,
         cluster_id: "x".to_owned(),
     }))
 }
 
 #[test]
-fn serial_numbers_are_given_once_and_wake_nobody() {
+fn new_roots_wake_those_who_read_them() {
     let store = Store::new();
-    assert_eq!(refuse(&store, Command::ReserveSerial), Rejected::NoCa);
-    apply(&store, ca("r1", 4));
-    let mut roots = store.watch([Topic::CaRoots]);
-    let first = apply(&store, Command::ReserveSerial);
-    let second = apply(&store, Command::ReserveSerial);
-    assert_eq!((first.serial, second.serial), (5, 6));
-    assert!(second.index > first.index);
+    apply(&store, ca("r1"));
+    let mut roots = watch(&store, |txn| txn.ca_roots());
+    assert!(!apply(&store, ca("r1")).changed);
+    apply(&store, token("a", "secret", ""));
     assert!(!woken(&mut roots));
 
-    apply(&store, ca("r2", 0));
+    apply(&store, ca("r2"));
     assert!(woken(&mut roots));
-    assert_eq!(apply(&store, Command::ReserveSerial).serial, 7);
     let state = store.state();
+    let state = state.read();
     assert_eq!(
         state.ca_roots().expect("there are roots").active_root_id,
         "r2"

@@ -32,6 +32,7 @@ fn an_instance_is_found_by_every_index() {
     );
 
     let state = store.state();
+    let state = state.read();
     assert_eq!(
         ids(&state.service("web")),
         [("n1", "web-1"), ("n2", "web-2")]
@@ -61,6 +62,7 @@ fn names_are_compared_without_regard_to_case() {
         register(node("NODE"), Some(instance("web", "web-1")), vec![]),
     );
     let state = store.state();
+    let state = state.read();
     assert_eq!(state.nodes().len(), 1);
     assert_eq!(state.service("WEB").len(), 1);
     assert_eq!(state.service("web")[0].service.id, "web-1");
@@ -88,7 +90,11 @@ fn indexes_say_when_a_row_was_made_and_changed() {
     let mut changed = instance("web", "w");
     changed.port = 9090;
     let second = apply(&store, register(node("n"), Some(changed), vec![]));
-    let found = store.state().instance("n", "w").expect("it is there");
+    let found = store
+        .state()
+        .read()
+        .instance("n", "w")
+        .expect("it is there");
     assert_eq!(found.service.create_index, first.index);
     assert_eq!(found.service.modify_index, second.index);
     assert_eq!(found.node.modify_index, first.index);
@@ -106,12 +112,14 @@ fn an_instance_that_changes_its_name_leaves_the_old_one() {
         register(node("n"), Some(instance("api", "x")), vec![]),
     );
     let state = store.state();
+    let state = state.read();
     assert!(state.service("web").is_empty());
     let api = state.service("api");
     assert_eq!(api[0].checks[0].service_name, "api");
     apply(&store, register(node("n"), Some(proxy("web", "x")), vec![]));
     apply(&store, register(node("n"), Some(proxy("api", "x")), vec![]));
     let state = store.state();
+    let state = state.read();
     assert!(state.connect("web").is_empty());
     assert_eq!(state.connect("api").len(), 1);
 }
@@ -119,7 +127,7 @@ fn an_instance_that_changes_its_name_leaves_the_old_one() {
 #[test]
 fn checks_of_node_and_instance_decide_together() {
     let store = Store::new();
-    let health = |state: &State| state.instance("n", "w").map(|i| i.health());
+    let health = |state: &State| state.read().instance("n", "w").map(|i| i.health());
     apply(
         &store,
         register(node("n"), Some(instance("web", "w")), vec![]),
@@ -147,7 +155,11 @@ fn checks_of_node_and_instance_decide_together() {
         Some(CheckStatus::Critical),
         "the check has moved"
     );
-    let api = store.state().instance("n", "a").expect("it is there");
+    let api = store
+        .state()
+        .read()
+        .instance("n", "a")
+        .expect("it is there");
     assert!(api.checks.is_empty());
 }
 
@@ -163,12 +175,14 @@ fn removing_takes_along_what_hangs_on_it() {
 
     apply(&store, deregister("n", Some("w"), None));
     let state = store.state();
+    let state = state.read();
     assert!(state.service("web").is_empty());
     assert!(state.check("n", "c").is_none());
     assert!(state.check("n", "serf").is_some());
 
     apply(&store, deregister("n", None, None));
     let state = store.state();
+    let state = state.read();
     assert!(state.nodes().is_empty());
     assert!(state.connect("web").is_empty());
     assert!(state.services().is_empty());
@@ -176,7 +190,7 @@ fn removing_takes_along_what_hangs_on_it() {
 
     let nothing = apply(&store, deregister("n", None, None));
     assert!(!nothing.changed);
-    assert_eq!(nothing.index, state.index());
+    assert_eq!(nothing.index, state.state_index());
 }
 
 #[test]
@@ -210,7 +224,7 @@ fn what_is_missing_is_named() {
     let rejected = refuse(&store, orphan);
     assert!(rejected.to_string().contains("absent"), "{rejected}");
     assert!(
-        store.state().nodes().is_empty(),
+        store.state().read().nodes().is_empty(),
         "not even the node is registered"
     );
     let nameless = register(node("n"), Some(instance("", "x")), vec![]);
@@ -232,7 +246,11 @@ fn a_node_that_exists_can_be_left_alone() {
         skip_node_update: true,
     };
     apply(&store, Command::Register(Box::new(skipping)));
-    let found = store.state().instance("n", "w").expect("it is registered");
+    let found = store
+        .state()
+        .read()
+        .instance("n", "w")
+        .expect("it is registered");
     assert_eq!(found.node.address, "10.0.0.1");
 }
 
@@ -260,7 +278,12 @@ fn node_ids_are_unique() {
     apply(&store, deregister("a", None, None));
     apply(&store, register(with_id("b", "1"), None, vec![]));
     assert_eq!(
-        store.state().node_by_id("1").expect("it is there").node,
+        store
+            .state()
+            .read()
+            .node_by_id("1")
+            .expect("it is there")
+            .node,
         "b"
     );
 }
@@ -271,7 +294,7 @@ fn several_commands_are_one_change_or_none() {
     let good = || register(node("n"), Some(instance("web", "w")), vec![]);
     let bad = register(node("n"), None, vec![check("c", "absent")]);
     refuse(&store, Command::All(vec![good(), bad]));
-    assert!(store.state().nodes().is_empty());
+    assert!(store.state().read().nodes().is_empty());
     let before = store.state().index();
     let both = Command::All(vec![good(), register(node("m"), None, vec![])]);
     assert_eq!(apply(&store, both).index, before + 1);

@@ -40,6 +40,7 @@ fn compare_and_set_writes_only_what_was_seen() {
     assert!(
         store
             .state()
+            .read()
             .config_entry(ConfigKind::ServiceDefaults, "web")
             .is_none()
     );
@@ -53,6 +54,7 @@ fn kinds_are_listed_apart() {
     apply(&store, upsert(defaults("api", "http"), None));
     apply(&store, intention("web", "api", IntentionAction::Allow));
     let state = store.state();
+    let state = state.read();
     let names = |kind| -> Vec<String> {
         let entries = state.config_entries(kind);
         entries
@@ -74,6 +76,7 @@ fn intentions_live_in_the_entry_of_their_destination() {
     apply(&store, intention("web", "*", IntentionAction::Allow));
 
     let state = store.state();
+    let state = state.read();
     let pairs: Vec<_> = state
         .intentions_for("api")
         .iter()
@@ -110,7 +113,7 @@ fn intentions_live_in_the_entry_of_their_destination() {
 fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
     let store = Store::new();
     let action = |store: &Store| {
-        let found = store.state().intention("web", "api");
+        let found = store.state().read().intention("web", "api");
         found.and_then(|intention| intention.action)
     };
     apply(&store, intention("web", "api", IntentionAction::Deny));
@@ -125,6 +128,7 @@ fn an_intention_is_replaced_and_the_last_one_takes_the_entry_along() {
     };
     apply(&store, remove());
     let state = store.state();
+    let state = state.read();
     assert!(state.intentions().is_empty());
     assert!(
         state
@@ -140,6 +144,7 @@ fn sources_that_differ_in_case_are_two_as_they_are_for_the_proxies() {
     apply(&store, intention("web", "api", IntentionAction::Deny));
     apply(&store, intention("Web", "API", IntentionAction::Allow));
     let state = store.state();
+    let state = state.read();
     let action = |source| state.intention(source, "api").and_then(|i| i.action);
     assert_eq!(action("web"), Some(IntentionAction::Deny));
     assert_eq!(action("Web"), Some(IntentionAction::Allow));

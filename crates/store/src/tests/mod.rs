@@ -15,7 +15,11 @@ use legate_model::{
     ServiceDefaults, ServiceInstance, ServiceKind,
 };
 
-use crate::{Applied, Command, Deregistration, Registration, Rejected, Store, TopicWatch};
+use futures_util::FutureExt;
+
+use crate::{
+    Applied, Command, Deregistration, ReadTxn, Registration, Rejected, Store, Watch, WriteError,
+};
 
 fn node(name: &str) -> Node {
     Node {
@@ -100,19 +104,46 @@ fn intention(source: &str, destination: &str, action: IntentionAction) -> Comman
 
 /// Applies a command that must not be refused.
 fn apply(store: &Store, command: Command) -> Applied {
-    store.apply(command).expect("the command is accepted")
+    attempt(store, command).expect("the command is accepted")
+}
+
+/// A store in memory never makes anybody wait.
+fn attempt(store: &Store, command: Command) -> Result<Applied, Rejected> {
+    let applied = store.apply(command).now_or_never();
+    applied
+        .expect("nothing to wait for")
+        .map_err(|error| match error {
+            WriteError::Rejected(rejected) => rejected,
+            WriteError::Unavailable(error) => panic!("{error}"),
+        })
+}
+
+/// Watches what a question looks at.
+fn watch<T>(store: &Store, question: impl Fn(&ReadTxn<'_>) -> T) -> Watch {
+    let state = store.state();
+    let txn = state.read();
+    question(&txn);
+    store.watch(&txn.into_reads())
+}
+
+/// The index that the answer to a question has.
+fn index_of<T>(store: &Store, question: impl Fn(&ReadTxn<'_>) -> T) -> u64 {
+    let state = store.state();
+    let txn = state.read();
+    question(&txn);
+    txn.into_reads().index()
 }
 
 /// Applies a command that must be refused, and checks that nothing changed.
 fn refuse(store: &Store, command: Command) -> Rejected {
     let before = store.state().index();
-    let rejected = store.apply(command).expect_err("the command is refused");
+    let rejected = attempt(store, command).expect_err("the command is refused");
     assert_eq!(store.state().index(), before, "{rejected}");
     rejected
 }
 
 /// Whether a change is waiting to be seen; seeing it takes it away.
-fn woken(watch: &mut TopicWatch) -> bool {
+fn woken(watch: &mut Watch) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     pin!(watch.changed()).poll(&mut context).is_ready()
 }

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use legate_model::{CheckStatus, ConfigKind, HealthCheck, IntentionAction, Node, ServiceInstance};
 use proptest::prelude::*;
 
-use super::{check, defaults, deregister, instance, intention, native, node, proxy, woken};
-use crate::{Command, Deregistration, Registration, State, Store, Topic};
+use super::{
+    attempt, check, defaults, deregister, instance, intention, native, node, proxy, woken,
+};
+use crate::{Command, Deregistration, ReadTxn, Reads, Registration, State, Store};
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const SERVICES: [&str; 3] = ["a", "b", "c"];
@@ -226,6 +228,7 @@ fn described(found: &[legate_model::CheckServiceNode]) -> Vec<String> {
 }
 
 fn assert_same(state: &State, naive: &Naive) {
+    let state = state.read();
     let names: Vec<_> = state.nodes().iter().map(|n| n.node.clone()).collect();
     assert_eq!(names, naive.nodes.keys().cloned().collect::<Vec<_>>());
     let proxies = SERVICES.map(|name| format!("{name}-sidecar-proxy"));
@@ -248,7 +251,7 @@ fn assert_same(state: &State, naive: &Naive) {
     for (name, node) in &naive.nodes {
         if !node.id.is_empty() {
             assert_eq!(
-                state.node_by_id(&node.id).map(|n| n.node.as_str()),
+                state.node_by_id(&node.id).as_ref().map(|n| n.node.as_str()),
                 Some(name.as_str())
             );
         }
@@ -260,68 +263,74 @@ fn assert_same(state: &State, naive: &Naive) {
     }
 }
 
-/// Every topic that the commands can touch.
-fn topics() -> Vec<Topic> {
-    let mut topics = vec![
-        Topic::Nodes,
-        Topic::Services,
-        Topic::CaRoots,
-        Topic::Intentions,
-        Topic::Tokens,
-        Topic::ConfigEntries(ConfigKind::ServiceDefaults),
-        Topic::ConfigEntries(ConfigKind::ServiceIntentions),
-        Topic::ConfigEntries(ConfigKind::Mesh),
-        Topic::IntentionsFor("*".into()),
-    ];
-    for name in SERVICES {
-        topics.push(Topic::Service(name.into()));
-        topics.push(Topic::Connect(name.into()));
-        topics.push(Topic::IntentionsFor(name.into()));
+type Question = Box<dyn Fn(&ReadTxn<'_>) -> String>;
+
+/// Everything that can be asked and that the commands can change.
+fn questions() -> Vec<(String, Question)> {
+    let mut all: Vec<(String, Question)> = Vec::new();
+    let mut add = |name: String, question: Question| all.push((name, question));
+    add("nodes".into(), Box::new(|t| format!("{:?}", t.nodes())));
+    add(
+        "services".into(),
+        Box::new(|t| format!("{:?}", t.services())),
+    );
+    add(
+        "intentions".into(),
+        Box::new(|t| format!("{:?}", t.intentions())),
+    );
+    for kind in ConfigKind::ALL {
+        let ask: Question = Box::new(move |t| format!("{:?}", t.config_entries(kind)));
+        add(format!("{kind} entries"), ask);
+    }
+    for name in ["a", "b", "c", "*"] {
+        let of = |what: &str| format!("{what} {name}");
+        add(
+            of("service"),
+            Box::new(move |t| format!("{:?}", t.service(name))),
+        );
+        add(
+            of("connect"),
+            Box::new(move |t| format!("{:?}", t.connect(name))),
+        );
+        add(
+            of("shared connect"),
+            Box::new(move |t| {
+                let shared = t.shared("connect", name, |t| t.connect(name));
+                format!("{shared:?}")
+            }),
+        );
+        add(
+            of("intentions for"),
+            Box::new(move |t| format!("{:?}", t.intentions_for(name))),
+        );
         let kind = ConfigKind::ServiceDefaults;
-        let name = name.into();
-        topics.push(Topic::ConfigEntry { kind, name });
+        add(
+            of("defaults of"),
+            Box::new(move |t| format!("{:?}", t.config_entry(kind, name))),
+        );
     }
     for node in NODES {
-        topics.push(Topic::Node(node.into()));
-        let instance = |id: &str| Topic::Instance {
-            node: node.into(),
-            id: id.into(),
-        };
-        topics.extend(IDS.map(instance));
+        add(
+            format!("node {node}"),
+            Box::new(move |t| {
+                let (row, checks) = (t.node(node), t.node_checks(node));
+                format!("{row:?} {checks:?} {:?}", t.instances_on(node))
+            }),
+        );
+        for id in IDS {
+            add(
+                format!("instance {id} on {node}"),
+                Box::new(move |t| format!("{:?}", t.instance(node, id))),
+            );
+        }
     }
-    topics
+    all
 }
 
-/// Everything that belongs to a topic.
-fn content(state: &State, topic: &Topic) -> String {
-    match topic {
-        Topic::Nodes => format!("{:?}", state.nodes()),
-        Topic::Services => format!("{:?}", state.services()),
-        Topic::Node(name) => {
-            let instances = state.instances_on(name);
-            let full = instances.iter().map(|i| state.instance(name, &i.id));
-            let (node, checks) = (state.node(name), state.node_checks(name));
-            format!("{node:?} {checks:?} {:?}", full.collect::<Vec<_>>())
-        }
-        Topic::Service(name) => format!("{:?}", state.service(name)),
-        Topic::Connect(name) => format!("{:?}", state.connect(name)),
-        Topic::Instance { node, id } => format!("{:?}", state.instance(node, id)),
-        Topic::Intentions => format!("{:?}", state.intentions()),
-        Topic::IntentionsFor(name) => format!("{:?}", state.intentions_for(name)),
-        Topic::ConfigEntries(kind) => format!("{:?}", state.config_entries(*kind)),
-        Topic::ConfigEntry { kind, name } => format!("{:?}", state.config_entry(*kind, name)),
-        Topic::CaRoots | Topic::Tokens | Topic::AuthMethods | Topic::BindingRules => String::new(),
-    }
-}
-
-fn has_rows_of_its_own(state: &State, topic: &Topic) -> bool {
-    match topic {
-        Topic::IntentionsFor(name) => {
-            let kind = ConfigKind::ServiceIntentions;
-            state.config_entry(kind, name).is_some()
-        }
-        topic => !["[]", "None", "None [] []"].contains(&content(state, topic).as_str()),
-    }
+fn ask(state: &State, question: &Question) -> (String, Reads) {
+    let txn = state.read();
+    let answer = question(&txn);
+    (answer, txn.into_reads())
 }
 
 /// One command: what it must do, and what it must leave alone.
@@ -336,11 +345,15 @@ fn step(store: &Store, naive: &mut Naive, command: Command) {
         _ => None,
     };
     let before = store.state();
-    let mut watches: Vec<_> = topics()
-        .into_iter()
-        .map(|topic| (store.watch([topic.clone()]), topic))
+    let questions = questions();
+    let asked: Vec<_> = questions
+        .iter()
+        .map(|(name, question)| {
+            let (answer, reads) = ask(&before, question);
+            (name, question, answer, store.watch(&reads), reads)
+        })
         .collect();
-    let outcome = store.apply(command);
+    let outcome = attempt(store, command);
     let after = store.state();
     if let Some(expected) = expected {
         assert_eq!(outcome.is_ok(), expected.is_some(), "{outcome:?}");
@@ -352,23 +365,23 @@ fn step(store: &Store, naive: &mut Naive, command: Command) {
 
     let changed = outcome.as_ref().is_ok_and(|applied| applied.changed);
     assert_eq!(after.index(), before.index() + u64::from(changed));
-    for (watch, topic) in &mut watches {
-        let differs = content(&before, topic) != content(&after, topic);
-        let woke = woken(watch);
-        assert!(changed || !differs, "a change without an index: {topic:?}");
-        if *topic == Topic::Services {
-            assert!(woke || !differs, "the list of services sleeps on");
-        } else {
-            assert_eq!(woke, differs, "{topic:?}");
+    for (name, question, answer, mut watch, reads) in asked {
+        let (new_answer, new_reads) = ask(&after, question);
+        let differs = answer != new_answer;
+        let woke = woken(&mut watch);
+        assert!(changed || !woke, "{name} woke without a change");
+        assert!(woke || !differs, "{name} sleeps on");
+        // A list of all services is read from all instances, and the checks of a service are noted
+        // together, also those of its instances outside the mesh.
+        let wide = name == "services" || name.contains("connect");
+        assert!(differs || !woke || wide, "{name} woke for nothing");
+        let (old, new) = (reads.index(), new_reads.index());
+        assert!(new >= old, "{name} went back from {old} to {new}");
+        if differs {
+            assert_eq!(new, after.index(), "{name}");
         }
-        let (old, new) = (before.topic_index(topic), after.topic_index(topic));
-        assert!(new >= old, "{topic:?} went back from {old} to {new}");
-        if woke {
-            assert_eq!(new, after.index(), "{topic:?}");
-        } else if old != new {
-            // Without rows, a topic shares the index of the last one that lost its own.
-            assert!(!has_rows_of_its_own(&after, topic), "{topic:?}");
-        }
+        let late = woken(&mut store.watch(&reads));
+        assert_eq!(late, woke, "{name}: watched after the change");
     }
 }
 

@@ -1,19 +1,29 @@
-//! Topics, watches and blocking queries. Time is paused: waiting costs none.
+//! Watches, shared results and blocking queries. Time is paused: waiting costs none.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::IntentionAction;
 use tokio::time::Instant;
 
-use super::{apply, check, deregister, instance, intention, node, proxy, register, woken};
-use crate::{Answer, BlockingQuery, Store, Topic};
+use super::{
+    apply, check, deregister, index_of, instance, intention, node, proxy, register, watch, woken,
+};
+use crate::{Answer, BlockingQuery, Command, ReadTxn, Store, Watch};
 
-fn service(name: &str) -> Topic {
-    Topic::Service(name.into())
+/// Watches the instances of a service.
+fn service(store: &Store, name: &str) -> Watch {
+    watch(store, |txn| txn.service(name))
 }
 
-fn of(name: &str) -> Topic {
-    Topic::IntentionsFor(name.into())
+/// Watches the intentions for a service.
+fn intentions(store: &Store, name: &str) -> Watch {
+    watch(store, |txn| txn.intentions_for(name))
+}
+
+fn index_of_web(store: &Store) -> u64 {
+    index_of(store, |txn| txn.service("web"))
 }
 
 #[test]
@@ -23,10 +33,10 @@ fn only_those_who_watch_what_changed_wake() {
         &store,
         register(node("n"), Some(instance("web", "w")), vec![]),
     );
-    let mut web = store.watch([service("web")]);
-    let mut api = store.watch([service("api")]);
-    let mut mesh = store.watch([Topic::Connect("web".into())]);
-    let mut names = store.watch([Topic::Services]);
+    let mut web = service(&store, "web");
+    let mut api = service(&store, "api");
+    let mut mesh = watch(&store, |txn| txn.connect("web"));
+    let mut names = watch(&store, |txn| txn.services());
 
     apply(&store, register(node("n"), None, vec![check("c", "w")]));
     assert_eq!((woken(&mut web), woken(&mut api)), (true, false));
@@ -38,6 +48,7 @@ fn only_those_who_watch_what_changed_wake() {
         (false, true, true)
     );
 
+    let mut mesh = watch(&store, |txn| txn.connect("web"));
     let mut moved = node("n");
     moved.address = "10.0.0.2".to_owned();
     apply(&store, register(moved, None, vec![]));
@@ -51,33 +62,75 @@ fn only_those_who_watch_what_changed_wake() {
 #[test]
 fn an_intention_for_everybody_wakes_everybody() {
     let store = Store::new();
-    let mut web = store.watch([of("web")]);
-    let mut api = store.watch([of("api")]);
+    let mut web = intentions(&store, "web");
+    let mut api = intentions(&store, "api");
     apply(&store, intention("*", "api", IntentionAction::Deny));
     assert_eq!((woken(&mut web), woken(&mut api)), (false, true));
     let applied = apply(&store, intention("*", "*", IntentionAction::Deny));
     assert_eq!((woken(&mut web), woken(&mut api)), (true, true));
-    assert_eq!(store.state().topic_index(&of("web")), applied.index);
+    assert_eq!(
+        index_of(&store, |txn| txn.intentions_for("web")),
+        applied.index
+    );
+}
+
+#[test]
+fn a_change_between_read_and_watch_is_not_missed() {
+    let store = Store::new();
+    let state = store.state();
+    let txn = state.read();
+    assert!(txn.service("web").is_empty());
+    let reads = txn.into_reads();
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "a")), vec![]),
+    );
+    assert!(!woken(&mut store.watch(&reads)), "something else changed");
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "b")), vec![]),
+    );
+    assert!(woken(&mut store.watch(&reads)));
+}
+
+#[test]
+fn who_read_before_what_is_remembered_wakes() {
+    let store = Store::new();
+    let state = store.state();
+    let txn = state.read();
+    txn.service("web");
+    let reads = txn.into_reads();
+    for i in 0..200 {
+        let many = (0..400).map(|j| register(node(&format!("n{i}-{j}")), None, vec![]));
+        apply(&store, Command::All(many.collect()));
+    }
+    assert!(woken(&mut store.watch(&reads)));
+    assert!(!woken(&mut service(&store, "web")));
 }
 
 #[test]
 fn a_dropped_watch_leaves_nothing_behind() {
     let store = Store::new();
-    let one = store.watch([service("web"), service("WEB"), of("web")]);
-    let two = store.watch([service("web")]);
-    assert_eq!(store.watchers(&service("web")), 2);
-    assert_eq!(store.watchers(&of("*")), 1);
-    drop(one);
-    assert_eq!(store.watchers(&service("web")), 1);
+    let watchers = || store.state().queries.registry.watchers();
+    let one = service(&store, "web");
+    let of_one = watchers();
+    assert!(of_one > 0);
+    let two = intentions(&store, "web");
+    assert!(watchers() > of_one);
     drop(two);
-    assert_eq!(store.watchers(&service("web")), 0);
-    assert_eq!(store.watchers(&of("*")), 0);
+    assert_eq!(watchers(), of_one);
+    drop(one);
+    assert_eq!(watchers(), 0);
 }
 
 #[test]
 fn indexes_move_forward_when_rows_vanish_and_do_not_pile_up() {
     let store = Store::new();
-    let mut last = store.state().topic_index(&service("web"));
+    let mut last = index_of_web(&store);
     assert_eq!(last, 1);
     for _ in 0..20 {
         for command in [
@@ -85,22 +138,111 @@ fn indexes_move_forward_when_rows_vanish_and_do_not_pile_up() {
             deregister("n", Some("w"), None),
         ] {
             let applied = apply(&store, command);
-            let index = store.state().topic_index(&service("web"));
+            let index = index_of_web(&store);
             assert_eq!(index, applied.index);
             assert!(index > last);
             last = index;
         }
     }
-    let few = store.state().topic_count();
-    for i in 0..100 {
+    for i in 0..20_000 {
         let name = format!("s{i}");
+        let there = register(node("n"), Some(instance(&name, &name)), vec![]);
         apply(
             &store,
-            register(node("n"), Some(instance(&name, &name)), vec![]),
+            Command::All(vec![there, deregister("n", Some(&name), None)]),
         );
-        apply(&store, deregister("n", Some(&name), None));
     }
-    assert_eq!(store.state().topic_count(), few);
+    assert!(store.state().graves() <= 16 * 1024);
+    assert!(index_of_web(&store) >= last, "what is forgotten counts too");
+}
+
+#[test]
+fn a_shared_result_is_computed_once_and_again_after_a_change() {
+    let store = Store::new();
+    let computed = Cell::new(0);
+    let ports = || {
+        let state = store.state();
+        let txn = state.read();
+        let value = txn.shared("ports", "web", |txn| {
+            computed.set(computed.get() + 1);
+            let found = txn.service("web");
+            found.iter().map(|i| i.service.port).collect::<Vec<_>>()
+        });
+        (value, txn.into_reads())
+    };
+    let (empty, reads) = ports();
+    assert!(Arc::ptr_eq(&empty, &ports().0));
+    assert_eq!(computed.get(), 1);
+    let mut watch = store.watch(&reads);
+
+    // Another service changes nothing, a check is looked at and gives an equal value.
+    let web = || register(node("n"), Some(instance("web", "w")), vec![]);
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "a")), vec![]),
+    );
+    assert!(!woken(&mut watch));
+    let applied = apply(&store, web());
+    assert!(woken(&mut watch));
+    let (one, reads) = ports();
+    assert_eq!((&*one, computed.get()), (&vec![8080], 2));
+    assert_eq!(reads.index(), applied.index);
+    apply(&store, register(node("n"), None, vec![check("c", "w")]));
+    let (same, _) = ports();
+    assert!(Arc::ptr_eq(&one, &same));
+    assert_eq!(computed.get(), 3);
+
+    // Who held a state from before keeps its own result and takes nobody's away.
+    drop((empty, one, same));
+    let (kept, _) = ports();
+    assert_eq!(computed.get(), 4, "nobody held it");
+    drop(kept);
+}
+
+#[test]
+fn a_reader_that_is_behind_sees_its_own_state() {
+    let store = Store::new();
+    let old = store.state();
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    let count = |txn: &ReadTxn<'_>| txn.shared("count", "web", |txn| txn.service("web").len());
+    let new = store.state();
+    let newer = count(&new.read());
+    assert_eq!((*newer, *count(&old.read())), (1, 0));
+    assert!(Arc::ptr_eq(&newer, &count(&new.read())));
+}
+
+#[test]
+fn a_shared_result_of_shared_results_wakes_its_readers() {
+    let store = Store::new();
+    let read = |txn: &ReadTxn<'_>| {
+        txn.shared("outer", "", |txn| {
+            *txn.shared("inner", "web", |txn| txn.service("web").len()) + 1
+        })
+    };
+    let held = read(&store.state().read());
+    let mut watch = watch(&store, read);
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    assert!(woken(&mut watch));
+    assert_eq!((*held, *read(&store.state().read())), (1, 2));
+}
+
+#[test]
+fn shared_results_that_nobody_holds_are_swept() {
+    let store = Store::new();
+    for i in 0..1000 {
+        let name = i.to_string();
+        let state = store.state();
+        state
+            .read()
+            .shared("n", &name, |txn| txn.service(&name).len());
+    }
+    assert!(store.state().queries.kept() < 200);
 }
 
 /// Reads the ports of a service in a blocking query.
@@ -109,11 +251,11 @@ async fn ports(store: &Store, min_index: u64) -> Answer<Vec<u16>> {
         min_index,
         wait: Duration::from_secs(60),
     };
-    let read = |state: &crate::State| {
-        let found = state.service("web");
+    let read = |txn: &ReadTxn<'_>| {
+        let found = txn.service("web");
         found.iter().map(|i| i.service.port).collect()
     };
-    store.blocking(vec![service("web")], query, read).await
+    store.blocking(query, read).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,6 +379,6 @@ async fn an_endless_wait_does_not_overflow() {
         min_index: 1,
         wait: Duration::MAX,
     };
-    let answer = store.blocking(vec![Topic::Nodes], query, |_| ()).await;
+    let answer = store.blocking(query, |txn| txn.nodes().len()).await;
     assert_eq!(answer.index, 1);
 }

@@ -1,0 +1,47 @@
+//! The CA's roots and its signing key.
+
+use std::sync::Arc;
+
+use legate_model::CaRoots;
+
+use crate::command::CaState;
+use crate::read::ReadTxn;
+use crate::rows::CaRow;
+use crate::write::WriteTxn;
+
+impl ReadTxn<'_> {
+    /// The CA's state with its signing key, once there is one.
+    pub fn ca(&self) -> Option<Arc<CaState>> {
+        self.get::<CaRow>(&[]).map(|row| Arc::clone(&row.ca))
+    }
+
+    /// The CA's public certificates, once there are any.
+    pub fn ca_roots(&self) -> Option<Arc<CaRoots>> {
+        self.ca().map(|ca| Arc::clone(&ca.roots))
+    }
+}
+
+impl WriteTxn {
+    /// Replaces the CA's roots and signing key.
+    pub fn put_ca(&mut self, mut ca: CaState) {
+        let old = self.read().ca();
+        let index = self.index();
+        let mut roots = CaRoots::clone(&ca.roots);
+        for root in &mut roots.roots {
+            let old = old.as_ref();
+            let known = old.and_then(|old| old.roots.roots.iter().find(|r| r.id == root.id));
+            root.create_index = known.map_or(index, |r| r.create_index);
+            root.modify_index = known.map_or(index, |r| r.modify_index);
+            if known.is_some_and(|known| known != root) {
+                root.modify_index = index;
+            }
+        }
+        ca.roots = Arc::new(roots);
+        if old.as_deref() != Some(&ca) {
+            self.put(CaRow {
+                ca: Arc::new(ca),
+                modify_index: index,
+            });
+        }
+    }
+}

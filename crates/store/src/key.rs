@@ -1,0 +1,230 @@
+//! Keys of rows and of index entries: one ordered space of bytes, in which everything that is read
+//! together stands together.
+//!
+//! A key is a table and a list of parts, the tenancy first. Parts end with a zero byte, so that a
+//! key that is cut off after a part is the prefix of everything below it: such a prefix is what
+//! readers note and what commits wake. The bytes are stored; they never change their meaning.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use legate_model::Tenancy;
+
+/// A table of rows, or an index over one. The number is the first byte of stored keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub(crate) enum Table {
+    /// Node name.
+    Nodes = 1,
+    /// Node name, instance id.
+    Instances = 2,
+    /// Node name, check id.
+    Checks = 3,
+    /// Kind, name.
+    ConfigEntries = 4,
+    /// Accessor id.
+    Tokens = 5,
+    /// Name.
+    AuthMethods = 6,
+    /// Id.
+    BindingRules = 7,
+    /// One row.
+    Ca = 8,
+    /// One row.
+    Management = 9,
+
+    /// Node id. From here on: indexes, which are made from the rows and not stored.
+    NodeIds = 128,
+    /// Service name, node name, instance id.
+    InstancesByService = 129,
+    /// The service reached in the mesh, node name, instance id.
+    InstancesByDestination = 130,
+    /// Node name, instance id or nothing, check id.
+    ChecksByOwner = 131,
+    /// Service name, node name, check id.
+    ChecksByService = 132,
+    /// The secret half of a token.
+    TokensBySecret = 133,
+    /// Auth method, id.
+    BindingRulesByMethod = 134,
+    /// Auth method, accessor id.
+    TokensByMethod = 135,
+    /// Results that readers share: name of the query, its argument.
+    Queries = 255,
+}
+
+const END: u8 = 0;
+const ESCAPE: u8 = 1;
+
+/// The key of a row or index entry, or the common beginning of several.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key(Arc<[u8]>);
+
+impl Key {
+    /// The table's part for one tenancy, followed by names that are compared without regard to
+    /// case.
+    pub(crate) fn new(table: Table, tenancy: &Tenancy, names: &[&str]) -> Self {
+        let mut bytes = Self::begin(table, tenancy);
+        for name in names {
+            push(&mut bytes, &fold(name));
+        }
+        Self(bytes.into())
+    }
+
+    /// The same with one name that is compared exactly, as secrets are.
+    pub(crate) fn exact(table: Table, tenancy: &Tenancy, name: &str) -> Self {
+        let mut bytes = Self::begin(table, tenancy);
+        push(&mut bytes, name);
+        Self(bytes.into())
+    }
+
+    fn begin(table: Table, tenancy: &Tenancy) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(64);
+        bytes.push(table as u8);
+        for part in [&tenancy.partition, &tenancy.namespace, &tenancy.peer] {
+            push(&mut bytes, part);
+        }
+        bytes
+    }
+
+    /// A key that was stored.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The key as it is stored.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The first byte: the table's number.
+    pub(crate) fn table(&self) -> u8 {
+        self.0.first().copied().unwrap_or_default()
+    }
+
+    /// The tenancy and the names behind it. `None` for bytes that are no key.
+    pub(crate) fn parts(&self) -> Option<Vec<String>> {
+        let mut parts = Vec::new();
+        let mut part = Vec::new();
+        let mut bytes = self.0.iter().skip(1);
+        while let Some(byte) = bytes.next() {
+            match *byte {
+                END => parts.push(String::from_utf8(std::mem::take(&mut part)).ok()?),
+                ESCAPE => part.push(bytes.next()?.checked_sub(1)?),
+                other => part.push(other),
+            }
+        }
+        part.is_empty().then_some(parts)
+    }
+
+    /// The tenancy that the row belongs to. `None` for bytes that are no key.
+    pub(crate) fn tenancy(&self) -> Option<Tenancy> {
+        let mut parts = self.parts()?.into_iter();
+        Some(Tenancy {
+            partition: parts.next()?.into(),
+            namespace: parts.next()?.into(),
+            peer: parts.next()?.into(),
+        })
+    }
+
+    /// Whether this key stands below a prefix, or is it.
+    pub(crate) fn is_below(&self, prefix: &Key) -> bool {
+        self.0.starts_with(&prefix.0)
+    }
+
+    /// The key itself and every prefix that ends behind a part, the longest first.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
+        let ends = self.0.iter().enumerate().rev();
+        ends.filter(|(_, byte)| **byte == END)
+            .map(|(at, _)| &self.0[..=at])
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    /// Without the parts where they can be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.table() == Table::TokensBySecret as u8 {
+            return write!(f, "{}:***", self.table());
+        }
+        write!(f, "{}:", self.table())?;
+        f.debug_list()
+            .entries(self.parts().unwrap_or_default())
+            .finish()
+    }
+}
+
+/// A name as keys spell it: Consul compares names without regard to case.
+pub(crate) fn fold(name: &str) -> Cow<'_, str> {
+    if name.chars().any(char::is_uppercase) {
+        name.to_lowercase().into()
+    } else {
+        name.into()
+    }
+}
+
+/// Zero ends a part, so zero and the escape itself are escaped; the order of parts stays.
+fn push(bytes: &mut Vec<u8>, part: &str) {
+    for byte in part.bytes() {
+        if byte <= ESCAPE {
+            bytes.push(ESCAPE);
+            bytes.push(byte + 1);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    bytes.push(END);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(names: &[&str]) -> Key {
+        Key::new(Table::Nodes, &Tenancy::default(), names)
+    }
+
+    #[test]
+    fn names_are_folded_and_secrets_are_not() {
+        assert_eq!(key(&["Web"]), key(&["web"]));
+        let secret = |name| Key::exact(Table::TokensBySecret, &Tenancy::default(), name);
+        assert_ne!(secret("A"), secret("a"));
+        assert!(!format!("{:?}", secret("hidden")).contains("hidden"));
+    }
+
+    #[test]
+    fn a_name_is_not_below_a_shorter_one() {
+        assert!(key(&["web", "1"]).is_below(&key(&["web"])));
+        assert!(!key(&["web-2"]).is_below(&key(&["web"])));
+    }
+
+    #[test]
+    fn prefixes_end_behind_parts() {
+        let full = key(&["a", "b"]);
+        let found: Vec<Key> = full.prefixes().map(Key::from_bytes).collect();
+        assert_eq!(found[..3], [full.clone(), key(&["a"]), key(&[])]);
+        // Namespace and partition, too.
+        assert_eq!(found.len(), 5);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_come_back_and_keep_their_order(
+            a in "[\\x00-\\x03a-c]{0,4}", b in "[\\x00-\\x03a-c]{0,4}",
+            c in "[\\x00-\\x03a-c]{0,4}",
+        ) {
+            let names = |key: &Key| key.parts().unwrap()[3..].to_vec();
+            prop_assert_eq!(names(&key(&[&a, &b])), [a.clone(), b.clone()]);
+            prop_assert_eq!(key(&[&a]).cmp(&key(&[&b])), a.cmp(&b));
+            prop_assert_eq!(key(&[&a, &c]).is_below(&key(&[&b])), a == b);
+            prop_assert_eq!(key(&[&a]).tenancy(), Some(Tenancy::default()));
+        }
+    }
+}

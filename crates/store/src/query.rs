@@ -1,0 +1,120 @@
+//! Results that many readers share. Each is computed once for a state and again when something that
+//! it was computed from has changed.
+//!
+//! A result belongs to its readers: when the last of them lets go, it is forgotten. Nothing here is
+//! computed ahead of a reader.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::key::Key;
+use crate::read::Reads;
+use crate::watch::{Place, Registry};
+
+/// Below this many results nothing is swept.
+const SWEEP_FROM: usize = 64;
+
+/// The shared results of a store, and its waiting list.
+#[derive(Default)]
+pub(crate) struct Queries {
+    pub(crate) registry: Arc<Registry>,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    by_key: HashMap<Key, Arc<Mutex<Option<Slot>>>>,
+    /// The number of results at which those that nobody holds are dropped next.
+    sweep_at: usize,
+}
+
+struct Slot {
+    value: Weak<dyn Any + Send + Sync>,
+    /// The index of the state that it was computed from.
+    at: u64,
+    /// The index of the last change of what it was computed from.
+    newest: u64,
+    /// Cleared by the first change of what it was computed from.
+    fresh: Arc<AtomicBool>,
+    _place: Place,
+}
+
+impl Queries {
+    /// The result for a reader of the state with this index, and when it changed last.
+    pub(crate) fn get<T: PartialEq + Any + Send + Sync>(
+        &self,
+        key: &Key,
+        at: u64,
+        compute: impl FnOnce() -> (T, Reads),
+    ) -> (Arc<T>, u64) {
+        let slot = self.slot(key);
+        // A panic leaves the slot as it was.
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = slot.as_ref().and_then(|slot| {
+            let value = slot.value.upgrade()?.downcast::<T>().ok()?;
+            Some((value, slot.at, slot.newest, &slot.fresh))
+        });
+        if let Some((value, computed_at, newest, fresh)) = &known {
+            if *computed_at > at {
+                // The reader is behind; what is newer stays for the others.
+                let (value, reads) = compute();
+                return (Arc::new(value), reads.newest);
+            }
+            if fresh.load(Ordering::Acquire) {
+                return (Arc::clone(value), *newest);
+            }
+        }
+        let (value, reads) = compute();
+        let value = match known {
+            Some((old, ..)) if *old == value => old,
+            _ => Arc::new(value),
+        };
+        let fresh = Arc::new(AtomicBool::new(true));
+        let place = self.registry.watch_query(key, &reads, &fresh);
+        let erased: Arc<dyn Any + Send + Sync> = value.clone();
+        *slot = Some(Slot {
+            value: Arc::downgrade(&erased),
+            at,
+            newest: reads.newest,
+            fresh,
+            _place: place,
+        });
+        (value, reads.newest)
+    }
+
+    fn slot(&self, key: &Key) -> Arc<Mutex<Option<Slot>>> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.by_key.get(key) {
+            return Arc::clone(slot);
+        }
+        if slots.by_key.len() >= slots.sweep_at {
+            slots.by_key.retain(|_, slot| is_held(slot));
+            slots.sweep_at = SWEEP_FROM.max(2 * slots.by_key.len());
+        }
+        let slot = Arc::default();
+        slots.by_key.insert(key.clone(), Arc::clone(&slot));
+        slot
+    }
+
+    /// How many results are kept or were not swept yet.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.by_key.len()
+    }
+}
+
+/// Whether somebody holds the result, or computes it just now.
+fn is_held(slot: &Arc<Mutex<Option<Slot>>>) -> bool {
+    if Arc::strong_count(slot) > 1 {
+        return true;
+    }
+    match slot.try_lock() {
+        Ok(slot) => slot
+            .as_ref()
+            .is_some_and(|slot| slot.value.strong_count() > 0),
+        Err(_) => true,
+    }
+}

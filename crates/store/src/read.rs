@@ -1,0 +1,177 @@
+//! Reading: what a reader looks at is what it depends on.
+//!
+//! Every getter notes the key or the prefix of keys that it looked at, rows that do not exist
+//! included. [`crate::Store::watch`] takes these notes; nobody lists by hand what to wait for.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use legate_model::Tenancy;
+
+use crate::key::{Key, Table};
+use crate::row::{Row, Stored};
+use crate::state::State;
+
+/// What was looked at, and when that changed last.
+#[derive(Debug, Clone, Default)]
+pub struct Reads {
+    pub(crate) keys: HashSet<Key>,
+    /// The index of the last change of anything that was looked at.
+    pub(crate) newest: u64,
+    /// The index of the state that was read.
+    pub(crate) at: u64,
+}
+
+impl Reads {
+    /// The index of the last change of what was read, at least 1. It never goes back; after
+    /// removals it may move forward without a change.
+    pub fn index(&self) -> u64 {
+        self.newest.max(1)
+    }
+}
+
+/// A look at one state. Names are compared without regard to case.
+#[derive(Debug)]
+pub struct ReadTxn<'s> {
+    pub(crate) state: &'s State,
+    pub(crate) tenancy: Tenancy,
+    reads: RefCell<Reads>,
+    /// Whether the state is one that all readers see; a transaction's own is not.
+    committed: bool,
+}
+
+impl<'s> ReadTxn<'s> {
+    pub(crate) fn new(state: &'s State, committed: bool) -> Self {
+        Self {
+            state,
+            tenancy: Tenancy::default(),
+            reads: RefCell::new(Reads {
+                at: state.index(),
+                ..Reads::default()
+            }),
+            committed,
+        }
+    }
+
+    /// The same look at another tenancy's rows.
+    #[must_use]
+    pub fn within(mut self, tenancy: Tenancy) -> Self {
+        self.tenancy = tenancy;
+        self
+    }
+
+    /// The index of the state that is read.
+    pub fn state_index(&self) -> u64 {
+        self.state.index()
+    }
+
+    /// What has been looked at so far.
+    pub fn reads(&self) -> Reads {
+        self.reads.borrow().clone()
+    }
+
+    /// What was looked at.
+    pub fn into_reads(self) -> Reads {
+        self.reads.into_inner()
+    }
+
+    /// A result that readers share: computed once for all who ask with the same argument, until
+    /// something that it was computed from changes. Computed anew to an equal value it is the same
+    /// `Arc` as before. It is kept for as long as somebody holds it.
+    ///
+    /// `name` tells queries apart; one name always stands for the same computation and type.
+    pub fn shared<T: PartialEq + Any + Send + Sync>(
+        &self,
+        name: &'static str,
+        argument: &str,
+        compute: impl FnOnce(&ReadTxn<'s>) -> T,
+    ) -> Arc<T> {
+        let compute = |tenancy: &Tenancy| {
+            let inner = ReadTxn::new(self.state, self.committed).within(tenancy.clone());
+            let value = compute(&inner);
+            (value, inner.into_reads())
+        };
+        if !self.committed {
+            let (value, reads) = compute(&self.tenancy);
+            self.note_all(&reads);
+            return Arc::new(value);
+        }
+        let key = Key::new(Table::Queries, &self.tenancy, &[name, argument]);
+        let (value, newest) = self
+            .state
+            .queries
+            .get(&key, self.state.index(), || compute(&self.tenancy));
+        let mut reads = self.reads.borrow_mut();
+        reads.newest = reads.newest.max(newest);
+        reads.keys.insert(key);
+        value
+    }
+
+    fn note_all(&self, other: &Reads) {
+        let mut reads = self.reads.borrow_mut();
+        reads.newest = reads.newest.max(other.newest);
+        reads.keys.extend(other.keys.iter().cloned());
+    }
+
+    /// Notes a prefix: whatever is written below it changes what is read.
+    pub(crate) fn note(&self, prefix: Key) {
+        let removed = self.state.removed_below(&prefix);
+        let mut reads = self.reads.borrow_mut();
+        reads.newest = reads.newest.max(removed);
+        reads.keys.insert(prefix);
+    }
+
+    fn seen(&self, row: &Stored) {
+        let mut reads = self.reads.borrow_mut();
+        reads.newest = reads.newest.max(row.modify_index);
+    }
+
+    pub(crate) fn key(&self, table: Table, names: &[&str]) -> Key {
+        Key::new(table, &self.tenancy, names)
+    }
+
+    pub(crate) fn get<R: Row>(&self, names: &[&str]) -> Option<Arc<R>> {
+        let key = self.key(R::TABLE, names);
+        let row = self.state.get(&key);
+        self.note(key);
+        self.read_row(row?)
+    }
+
+    /// Rows below a prefix, in the order of their keys.
+    pub(crate) fn scan<R: Row>(&self, names: &[&str]) -> Vec<Arc<R>> {
+        let prefix = self.key(R::TABLE, names);
+        let rows = self.state.below(&prefix);
+        let rows = rows.filter_map(|(_, row)| self.read_row(row)).collect();
+        self.note(prefix);
+        rows
+    }
+
+    /// The row that an index entry leads to.
+    pub(crate) fn find<R: Row>(&self, entry: Key) -> Option<Arc<R>> {
+        let row = self.state.found(&entry);
+        self.note(entry);
+        self.read_row(row?)
+    }
+
+    /// The rows that the entries of an index below a prefix lead to, in the order of the entries.
+    pub(crate) fn find_all<R: Row>(&self, index: Table, names: &[&str]) -> Vec<Arc<R>> {
+        let prefix = self.key(index, names);
+        let rows = self.peek_all(&prefix);
+        self.note(prefix);
+        rows
+    }
+
+    /// The same for rows whose changes are noted by a wider prefix.
+    pub(crate) fn peek_all<R: Row>(&self, prefix: &Key) -> Vec<Arc<R>> {
+        let rows = self.state.found_below(prefix);
+        rows.filter_map(|row| self.read_row(row)).collect()
+    }
+
+    fn read_row<R: Row>(&self, row: &Stored) -> Option<Arc<R>> {
+        self.seen(row);
+        row.get()
+    }
+}

@@ -1,0 +1,122 @@
+//! What a row is: its key, the index entries it is found by, and its stored form.
+//!
+//! A new kind of row is one `impl Row` and one line in [`decode`].
+
+use std::any::Any;
+use std::sync::Arc;
+
+use legate_model::Tenancy;
+use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::{ConfigEntry, HealthCheck, Node};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::key::{Key, Table};
+use crate::rows::{CaRow, InstanceRow, ManagementRow};
+
+/// A value of one table.
+pub(crate) trait Row: Any + Send + Sync + Serialize + DeserializeOwned {
+    /// Where it is kept.
+    const TABLE: Table;
+    /// Whether its stored form is sealed: it holds a key or a token.
+    const SECRET: bool = false;
+
+    /// Its key in the table.
+    fn key(&self, tenancy: &Tenancy) -> Key;
+
+    /// The index entries that lead to it.
+    fn indexes(&self, _tenancy: &Tenancy) -> Vec<Key> {
+        Vec::new()
+    }
+
+    /// The index of the write that changed it last.
+    fn modify_index(&self) -> u64;
+}
+
+/// A row as the tables hold it, whatever its type.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    row: Arc<dyn Any + Send + Sync>,
+    encode: fn(&Stored) -> serde_json::Result<Vec<u8>>,
+    pub(crate) modify_index: u64,
+    pub(crate) secret: bool,
+    /// The index entries that lead to it.
+    pub(crate) indexes: Arc<[Key]>,
+}
+
+impl Stored {
+    pub(crate) fn new<R: Row>(row: Arc<R>, tenancy: &Tenancy) -> Self {
+        Self {
+            modify_index: row.modify_index(),
+            secret: R::SECRET,
+            indexes: row.indexes(tenancy).into(),
+            encode: encode::<R>,
+            row,
+        }
+    }
+
+    /// The row, for those who know the table's type.
+    pub(crate) fn get<R: Row>(&self) -> Option<Arc<R>> {
+        Arc::clone(&self.row).downcast().ok()
+    }
+
+    /// What is stored: JSON, so that people can read it and fields can be added.
+    pub(crate) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
+        (self.encode)(self)
+    }
+}
+
+fn encode<R: Row>(stored: &Stored) -> serde_json::Result<Vec<u8>> {
+    match stored.get::<R>() {
+        Some(row) => serde_json::to_vec(&*row),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// A stored row that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadRow {
+    #[error("its key is malformed")]
+    Key,
+    #[error("table {0} is not known")]
+    Table(u8),
+    #[error("its text cannot be read: {0}")]
+    Text(#[from] serde_json::Error),
+}
+
+/// The row behind a key, from its stored form.
+pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
+    let tenancy = key.tenancy().ok_or(BadRow::Key)?;
+    let table = key.table();
+    for (known, read) in READERS {
+        if known as u8 == table {
+            return Ok(read(bytes, &tenancy)?);
+        }
+    }
+    Err(BadRow::Table(table))
+}
+
+/// Whether the rows of a table are sealed when they are stored.
+pub(crate) fn is_secret(key: &Key) -> bool {
+    key.table() == Table::Tokens as u8 || key.table() == Table::Ca as u8
+}
+
+type Reader = fn(&[u8], &Tenancy) -> serde_json::Result<Stored>;
+
+/// Every table that is stored.
+const READERS: [(Table, Reader); 9] = [
+    (Table::Nodes, read::<Node>),
+    (Table::Instances, read::<InstanceRow>),
+    (Table::Checks, read::<HealthCheck>),
+    (Table::ConfigEntries, read::<ConfigEntry>),
+    (Table::Tokens, read::<Token>),
+    (Table::AuthMethods, read::<AuthMethod>),
+    (Table::BindingRules, read::<BindingRule>),
+    (Table::Ca, read::<CaRow>),
+    (Table::Management, read::<ManagementRow>),
+];
+
+fn read<R: Row>(bytes: &[u8], tenancy: &Tenancy) -> serde_json::Result<Stored> {
+    let row: R = serde_json::from_slice(bytes)?;
+    Ok(Stored::new(Arc::new(row), tenancy))
+}

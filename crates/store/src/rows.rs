@@ -1,0 +1,189 @@
+//! The rows of every table: how each is named and found.
+
+use std::sync::Arc;
+
+use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::{ConfigEntry, HealthCheck, Node, ServiceInstance, Tenancy};
+use serde::{Deserialize, Serialize};
+
+use crate::command::CaState;
+use crate::key::{Key, Table};
+use crate::row::Row;
+
+/// An instance with the name of its node, which the instance itself does not carry.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct InstanceRow {
+    pub(crate) node: String,
+    pub(crate) instance: Arc<ServiceInstance>,
+}
+
+/// The CA, and the index of the write that changed it last.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CaRow {
+    pub(crate) ca: Arc<CaState>,
+    pub(crate) modify_index: u64,
+}
+
+/// Says since when somebody manages the control plane. It stays when the first token goes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ManagementRow {
+    pub(crate) since: u64,
+}
+
+impl Row for Node {
+    const TABLE: Table = Table::Nodes;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.node])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let id = Some(&self.id).filter(|id| !id.is_empty());
+        id.map(|id| Key::new(Table::NodeIds, tenancy, &[id]))
+            .into_iter()
+            .collect()
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for InstanceRow {
+    const TABLE: Table = Table::Instances;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.node, &self.instance.id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let key = |table, name: &str| {
+            let names = [name, &self.node, &self.instance.id];
+            Key::new(table, tenancy, &names)
+        };
+        let by_service = key(Table::InstancesByService, &self.instance.service);
+        let destination = self.instance.destination();
+        let by_destination = destination.map(|name| key(Table::InstancesByDestination, name));
+        std::iter::once(by_service).chain(by_destination).collect()
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.instance.modify_index
+    }
+}
+
+impl Row for HealthCheck {
+    const TABLE: Table = Table::Checks;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.node, &self.check_id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let owner = [
+            self.node.as_str(),
+            self.service_id.as_str(),
+            self.check_id.as_str(),
+        ];
+        let mut keys = vec![Key::new(Table::ChecksByOwner, tenancy, &owner)];
+        if !self.service_id.is_empty() {
+            let names = [&*self.service_name, &*self.node, &*self.check_id];
+            keys.push(Key::new(Table::ChecksByService, tenancy, &names));
+        }
+        keys
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for ConfigEntry {
+    const TABLE: Table = Table::ConfigEntries;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        let names = [self.kind().as_str(), self.name()];
+        Key::new(Self::TABLE, tenancy, &names)
+    }
+
+    fn modify_index(&self) -> u64 {
+        ConfigEntry::modify_index(self)
+    }
+}
+
+impl Row for Token {
+    const TABLE: Table = Table::Tokens;
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.accessor_id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let secret = self.secret_id.expose();
+        let mut keys = vec![Key::exact(Table::TokensBySecret, tenancy, secret)];
+        if !self.auth_method.is_empty() {
+            let names = [&*self.auth_method, &*self.accessor_id];
+            keys.push(Key::new(Table::TokensByMethod, tenancy, &names));
+        }
+        keys
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for AuthMethod {
+    const TABLE: Table = Table::AuthMethods;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.name])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for BindingRule {
+    const TABLE: Table = Table::BindingRules;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let names = [&*self.auth_method, &*self.id];
+        vec![Key::new(Table::BindingRulesByMethod, tenancy, &names)]
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for CaRow {
+    const TABLE: Table = Table::Ca;
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for ManagementRow {
+    const TABLE: Table = Table::Management;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.since
+    }
+}

@@ -1,0 +1,120 @@
+//! Changing: a transaction sees its own writes, has one index, and is applied wholly or not at all.
+//!
+//! A transaction is a function of the state that it is applied to. Where several servers write, it
+//! may run more than once, each time on a newer state; rules that span rows therefore hold for the
+//! state that is really changed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use legate_model::Tenancy;
+
+use crate::key::Key;
+use crate::read::ReadTxn;
+use crate::row::{Row, Stored};
+use crate::state::State;
+
+/// A state that is being changed.
+#[derive(Debug)]
+pub struct WriteTxn {
+    state: State,
+    index: u64,
+    pub(crate) tenancy: Tenancy,
+    changes: Changes,
+}
+
+/// What transactions changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Keys of the rows that were put or deleted.
+    pub(crate) rows: BTreeMap<Key, ()>,
+    /// The same and the index entries that lead or led to them.
+    pub(crate) touched: HashSet<Key>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Adds what a later transaction changed.
+    pub(crate) fn extend(&mut self, later: Changes) {
+        self.rows.extend(later.rows);
+        self.touched.extend(later.touched);
+    }
+}
+
+impl WriteTxn {
+    pub(crate) fn on(state: &State) -> Self {
+        Self {
+            index: state.index() + 1,
+            state: state.clone(),
+            tenancy: Tenancy::default(),
+            changes: Changes::default(),
+        }
+    }
+
+    /// The index that the rows written by this transaction get.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Reads the state as it is after the writes so far.
+    pub fn read(&self) -> ReadTxn<'_> {
+        ReadTxn::new(&self.state, false).within(self.tenancy.clone())
+    }
+
+    /// The state with the writes, and what they changed. Without writes it is the state it was.
+    pub(crate) fn into_parts(mut self) -> (State, Changes) {
+        if !self.changes.is_empty() {
+            self.state.set_index(self.index);
+        }
+        (self.state, self.changes)
+    }
+
+    /// Adds or replaces a row.
+    pub(crate) fn put<R: Row>(&mut self, row: impl Into<Arc<R>>) {
+        let row = row.into();
+        let key = row.key(&self.tenancy);
+        let stored = Stored::new(row, &self.tenancy);
+        let touched = self.state.put(key.clone(), stored, self.index);
+        self.changed(key, touched);
+    }
+
+    /// Removes a row. Says whether there was one.
+    pub(crate) fn remove<R: Row>(&mut self, names: &[&str]) -> bool {
+        let key = Key::new(R::TABLE, &self.tenancy, names);
+        let Some(touched) = self.state.delete(&key, self.index) else {
+            return false;
+        };
+        self.changed(key, touched);
+        true
+    }
+
+    fn changed(&mut self, key: Key, touched: Vec<Key>) {
+        self.changes.touched.extend(touched);
+        self.changes.touched.insert(key.clone());
+        self.changes.rows.insert(key, ());
+    }
+}
+
+/// Applies rows that another server wrote.
+pub(crate) fn replay(
+    state: &State,
+    index: u64,
+    rows: impl IntoIterator<Item = (Key, Option<Stored>)>,
+) -> (State, Changes) {
+    let mut next = state.clone();
+    let mut changes = Changes::default();
+    for (key, row) in rows {
+        let touched = match row {
+            Some(row) => next.put(key.clone(), row, index),
+            None => next.delete(&key, index).unwrap_or_default(),
+        };
+        changes.touched.extend(touched);
+        changes.touched.insert(key.clone());
+        changes.rows.insert(key, ());
+    }
+    next.set_index(index);
+    (next, changes)
+}
