@@ -12,12 +12,12 @@ use legate_identity::{
 };
 use legate_model::{CaRoot, CaRoots, Secret, SpiffeId, TrustDomain};
 use legate_runtime::{Clock, Spawner};
-use legate_store::{CaState, Command, Store};
+use legate_store::{CaState, Store, Watch, WriteTxn};
 
 use crate::leaves::{Leaf, LeafStore};
 use crate::{CaConfig, CaError};
 
-/// The serial number of the first root; every other certificate takes the next one.
+/// The serial number of the first root. All others are random.
 const FIRST_SERIAL: u64 = 1;
 
 /// The domain of the names that clients verify servers by, as in `server.dc1.consul`.
@@ -85,31 +85,37 @@ impl Ca {
     /// # Errors
     ///
     /// When the configuration contradicts itself, or the store's CA cannot be used.
-    pub fn initialise(
+    pub async fn initialise(
         store: &Store,
         datacenter: &str,
         clock: Clock,
         config: CaConfig,
     ) -> Result<Ca, CaError> {
         config.validate()?;
-        if store.state().ca().is_none() {
-            let state = first_root(&clock, &config)?;
-            tracing::info!(
-                trust_domain = state.roots.trust_domain,
-                root = state.roots.active_root_id,
-                "created the root of a new mesh"
-            );
-            store.apply(Command::SetCa(Box::new(state)))?;
+        if store.state().read().ca().is_none() {
+            let first = first_root(&clock, &config)?;
+            let (_, created) = store
+                .write(move |txn: &mut WriteTxn| -> Result<bool, CaError> {
+                    // Another server may have been faster.
+                    let missing = txn.read().ca().is_none();
+                    if missing {
+                        txn.put_ca(first.clone());
+                    }
+                    Ok(missing)
+                })
+                .await?;
+            if created {
+                tracing::info!("created the root of a new mesh");
+            }
         }
-        let state = store.state();
-        let ca = state.ca().ok_or(legate_store::Rejected::NoCa)?;
+        let ca = store.state().read().ca().ok_or(CaError::Missing)?;
         let inner = Inner {
             store: store.clone(),
             datacenter: datacenter.to_owned(),
             clock,
             config,
             trust_domain: TrustDomain::of_cluster(&ca.cluster_id),
-            signer: Mutex::new(Arc::new(Signer::of(ca)?)),
+            signer: Mutex::new(Arc::new(Signer::of(&ca)?)),
         };
         Ok(Ca {
             inner: Arc::new(inner),
@@ -160,7 +166,7 @@ impl Ca {
         let signer = self.signer()?;
         let mut issued = signer
             .authority
-            .issue(self.request(&identity, names, addresses)?.0)?;
+            .issue(self.request(&identity, names, addresses))?;
         issued.cert_pem = signer.with_chain(&issued.cert_pem);
         Ok(issued)
     }
@@ -216,7 +222,7 @@ impl Ca {
         let identity = self.csr_identity(csr_pem)?;
         let signer = self.signer()?;
         let profile = CsrProfile {
-            serial: self.reserve_serial()?.0,
+            serial: random_serial(),
             now: self.inner.clock.now(),
             ttl: self.inner.config.leaf_ttl,
         };
@@ -232,7 +238,7 @@ impl Ca {
             service: service.to_owned(),
         };
         let signer = self.signer()?;
-        let (request, modify_index) = self.request(&identity, Vec::new(), Vec::new())?;
+        let request = self.request(&identity, Vec::new(), Vec::new());
         let issued = signer.authority.issue(request)?;
         Ok(Leaf {
             service: service.to_owned(),
@@ -243,60 +249,52 @@ impl Ca {
             valid_after: issued.info.not_before,
             valid_before: issued.info.not_after,
             authority_key_id: signer.root.signing_key_id.clone(),
-            modify_index,
         })
     }
 
-    /// Identifier of the key that signs now; `None` when the store's CA is unusable.
-    pub(crate) fn signing_key_id(&self) -> Option<String> {
-        let roots = self.inner.store.state().ca_roots()?;
-        roots.active().map(|root| root.signing_key_id.clone())
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.inner.store
+    /// Identifier of the key that signs now, and a watch that wakes when the CA changes. `None`
+    /// when the store's CA is unusable.
+    pub(crate) fn watch_signing_key(&self) -> (Option<String>, Watch) {
+        let state = self.inner.store.state();
+        let txn = state.read();
+        let roots = txn.ca_roots();
+        let active = roots.as_ref().and_then(|roots| roots.active());
+        let key_id = active.map(|root| root.signing_key_id.clone());
+        (key_id, self.inner.store.watch(&txn.into_reads()))
     }
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
-    /// What to sign and the index of the write that gave it its serial number.
     fn request(
         &self,
         identity: &SpiffeId,
         dns_names: Vec<String>,
         ips: Vec<IpAddr>,
-    ) -> Result<(LeafRequest, u64), CaError> {
-        let (serial, index) = self.reserve_serial()?;
-        let request = LeafRequest {
+    ) -> LeafRequest {
+        LeafRequest {
             uris: vec![identity.to_string()],
             dns_names,
             ips,
-            serial,
+            serial: random_serial(),
             now: self.inner.clock.now(),
             ttl: self.inner.config.leaf_ttl,
-        };
-        Ok((request, index))
-    }
-
-    fn reserve_serial(&self) -> Result<(u64, u64), CaError> {
-        let applied = self.inner.store.apply(Command::ReserveSerial)?;
-        Ok((applied.serial, applied.index))
+        }
     }
 
     /// The active root and its key as the store has them now.
     fn signer(&self) -> Result<Arc<Signer>, CaError> {
-        let state = self.inner.store.state();
-        let ca = state.ca().ok_or(legate_store::Rejected::NoCa)?;
+        let ca = self.inner.store.state().read().ca();
+        let ca = ca.ok_or(CaError::Missing)?;
         let mut known = self
             .inner
             .signer
             .lock()
             // What is behind the lock is replaced as a whole.
             .unwrap_or_else(PoisonError::into_inner);
-        if !known.serves(ca) {
-            *known = Arc::new(Signer::of(ca)?);
+        if !known.serves(&ca) {
+            *known = Arc::new(Signer::of(&ca)?);
         }
         let signer = Arc::clone(&known);
         drop(known);
@@ -327,6 +325,12 @@ fn add_new<T: PartialEq + Clone>(list: &mut Vec<T>, more: &[T]) {
     }
 }
 
+/// Unique without anybody counting: 127 random bits, so that servers that share a root need not
+/// agree on each certificate, and the number stays positive.
+fn random_serial() -> u128 {
+    rand::random::<u128>() >> 1
+}
+
 /// A new cluster id and the root of its mesh.
 fn first_root(clock: &Clock, config: &CaConfig) -> Result<CaState, CaError> {
     let cluster_id = uuid::Uuid::new_v4().to_string();
@@ -337,7 +341,7 @@ fn first_root(clock: &Clock, config: &CaConfig) -> Result<CaState, CaError> {
     let authority = Authority::generate_root(RootRequest {
         common_name: common_name(&cluster_id, rand::random()),
         uri: identity.to_string(),
-        serial: FIRST_SERIAL,
+        serial: FIRST_SERIAL.into(),
         now: clock.now(),
         ttl: config.root_ttl,
     })?;
@@ -359,13 +363,12 @@ fn first_root(clock: &Clock, config: &CaConfig) -> Result<CaState, CaError> {
         modify_index: 0,
     };
     Ok(CaState {
-        roots: CaRoots {
+        roots: Arc::new(CaRoots {
             active_root_id: root.id.clone(),
             trust_domain: trust_domain.as_str().to_owned(),
             roots: vec![root],
-        },
+        }),
         signing_key: Secret::new(authority.key_pem()),
-        serial: FIRST_SERIAL,
         cluster_id,
     })
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use legate_identity::IdentityError;
 use legate_model::InvalidSpiffeId;
-use legate_store::Rejected;
+use legate_store::Unavailable;
 
 /// The CA cannot start or cannot sign.
 #[derive(Debug, thiserror::Error)]
@@ -46,9 +46,12 @@ pub enum CaError {
     /// A certificate cannot be made.
     #[error(transparent)]
     Certificate(IdentityError),
-    /// The store refused a write.
+    /// The store holds no CA.
+    #[error("the store has no CA: start the server again, which makes one")]
+    Missing,
+    /// The store could not keep a write.
     #[error("the CA cannot write to the store: {0}")]
-    Store(#[from] Rejected),
+    Store(#[from] Unavailable),
 }
 
 impl CaError {
@@ -61,6 +64,7 @@ impl CaError {
             | CaError::Stored { .. }
             | CaError::RootExpired { .. }
             | CaError::Certificate(_)
+            | CaError::Missing
             | CaError::Store(_) => false,
         }
     }

@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime};
 
 use legate_model::Secret;
 use legate_runtime::{CancellationToken, Spawner};
-use legate_store::Topic;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -41,8 +40,6 @@ pub struct Leaf {
     pub valid_before: SystemTime,
     /// Identifier of the key that signed it: the active root's `SigningKeyID` at that time.
     pub authority_key_id: String,
-    /// Index of the write that gave it its serial number.
-    pub modify_index: u64,
 }
 
 type Published = watch::Sender<Option<Arc<Leaf>>>;
@@ -161,11 +158,11 @@ struct Task {
 
 impl Task {
     async fn run(self, stop: CancellationToken) -> Result<(), Infallible> {
-        let mut roots = self.shared.ca.store().watch([Topic::CaRoots]);
         let mut renewal = Renewal::Missing;
         loop {
             let now = self.shared.ca.clock().now();
-            if let Some(key_id) = self.shared.ca.signing_key_id() {
+            let (key_id, mut signer) = self.shared.ca.watch_signing_key();
+            if let Some(key_id) = key_id {
                 renewal.handle(Event::Signer {
                     key_id: &key_id,
                     now,
@@ -181,7 +178,7 @@ impl Task {
             };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = roots.changed() => {}
+                () = signer.changed() => {}
                 () = self.published.closed() => {
                     if self.leave() {
                         return Ok(());

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
+    Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
+    SubjectPublicKeyInfo,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
@@ -35,8 +36,8 @@ pub struct RootRequest {
     pub common_name: String,
     /// URI of the trust domain, `spiffe://<trust domain>`.
     pub uri: String,
-    /// Serial number.
-    pub serial: u64,
+    /// Serial number, below 2^127.
+    pub serial: u128,
     /// Beginning of the validity.
     pub now: SystemTime,
     /// Length of the validity.
@@ -52,8 +53,8 @@ pub struct LeafRequest {
     pub dns_names: Vec<String>,
     /// IP addresses.
     pub ips: Vec<IpAddr>,
-    /// Serial number.
-    pub serial: u64,
+    /// Serial number, below 2^127.
+    pub serial: u128,
     /// The current time; the validity starts a minute earlier, or a tenth of `ttl` if that is less.
     pub now: SystemTime,
     /// Length of the validity.
@@ -63,8 +64,8 @@ pub struct LeafRequest {
 /// What the signer decides about a certificate for someone else's key.
 #[derive(Clone, Copy, Debug)]
 pub struct CsrProfile {
-    /// Serial number.
-    pub serial: u64,
+    /// Serial number, below 2^127.
+    pub serial: u128,
     /// The current time; the validity starts a minute earlier, or a tenth of `ttl` if that is less.
     pub now: SystemTime,
     /// Length of the validity.
@@ -288,14 +289,14 @@ pub fn csr_names_hosts(csr_pem: &str) -> Result<bool, IdentityError> {
 
 /// Parameters with an empty subject and what all certificates here have in common.
 fn validity(
-    serial: u64,
+    serial: u128,
     not_before: SystemTime,
     ttl: Duration,
 ) -> Result<CertificateParams, IdentityError> {
     let not_after = not_before.checked_add(ttl);
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.serial_number = Some(serial.into());
+    params.serial_number = Some(SerialNumber::from_slice(&serial.to_be_bytes()));
     params.not_before = date(not_before)?;
     params.not_after = date(not_after.ok_or(IdentityError::Validity)?)?;
     params.use_authority_key_identifier_extension = true;

@@ -1,25 +1,24 @@
-//! The one asynchronous part: turns store topics and certificate renewals into updates, and
-//! publishes when the schedule says so. What updates mean is the state's business.
+//! The one asynchronous part: computes a proxy's snapshot again when something that it was computed
+//! from has changed, and publishes it when the schedule says so.
 
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 
-use legate_ca::{LeafStore, LeafWatch};
-use legate_model::{CaRoots, ConfigKind, Mesh, ProxyDefaults};
+use legate_ca::{Leaf, LeafStore, LeafWatch};
 use legate_runtime::CancellationToken;
-use legate_store::{Store, Topic, TopicWatch};
+use legate_store::{Store, Watch};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::error::Ended;
+use crate::kinds::{self, Leaves, Outcome};
 use crate::limiter::Limiter;
 use crate::manager::ManagerConfig;
+use crate::same;
 use crate::schedule::Schedule;
-use crate::shared::Shared;
-use crate::snapshot::ProxyId;
-use crate::state::{Derived, Effects, Registered, State, Update};
+use crate::snapshot::{ProxyId, Snapshot};
 use crate::watch::Published;
 
 /// What all proxies of a manager share.
@@ -29,7 +28,6 @@ pub(crate) struct Context {
     pub(crate) leaves: LeafStore,
     pub(crate) config: ManagerConfig,
     pub(crate) limiter: Limiter,
-    pub(crate) shared: Shared,
 }
 
 /// The ends of a source's channels that belong to its task.
@@ -40,28 +38,6 @@ pub(crate) struct Ends {
     pub(crate) abandoned: oneshot::Receiver<()>,
     /// Cancelled when the control plane stops.
     pub(crate) stop: CancellationToken,
-}
-
-/// One topic that is read, and the index it was read at.
-#[derive(Debug)]
-struct Source {
-    topic: Topic,
-    part: Part,
-    /// What started it; `None` for those that last as long as the proxy.
-    parent: Option<Derived>,
-    seen: Option<u64>,
-}
-
-/// What is read from a topic.
-#[derive(Clone, Debug)]
-enum Part {
-    Registration,
-    ProxyDefaults,
-    Mesh,
-    Roots,
-    ServiceDefaults(Arc<str>),
-    Intentions(Arc<str>),
-    Instances(Arc<str>),
 }
 
 /// Runs one proxy until its last watcher has left, the control plane stops or the registration
@@ -77,12 +53,14 @@ pub(crate) async fn run(
         stop,
     } = ends;
     let mut driver = Driver::new(context, proxy);
-    driver.read();
     let ended = loop {
         if let Some(ended) = driver.ended.take() {
             break ended;
         }
-        driver.publish(&publish);
+        driver.publish_when_due(&publish);
+        if driver.ended.is_some() {
+            continue;
+        }
         tokio::select! {
             biased;
             _ = &mut abandoned => {
@@ -90,14 +68,21 @@ pub(crate) async fn run(
                 return Ok(());
             }
             () = stop.cancelled() => break Ended::Stopping,
-            () = driver.topics.changed() => driver.read(),
-            renewed = next_leaf(&mut driver.leaf) => driver.renewed(renewed),
+            () = changed(&mut driver.reads) => driver.schedule.changed(Instant::now()),
+            renewed = driver.leaf.renewed() => driver.renewed(renewed),
             () = wake(driver.schedule.wake_at()) => {}
         }
     };
     info!(proxy = %driver.proxy, reason = %ended, "the proxy is not watched any longer");
     publish.send_modify(|published| published.ended = Some(ended));
     Ok(())
+}
+
+async fn changed(reads: &mut Option<Watch>) {
+    match reads {
+        Some(reads) => reads.changed().await,
+        None => pending().await,
+    }
 }
 
 async fn wake(at: Option<Instant>) {
@@ -107,252 +92,111 @@ async fn wake(at: Option<Instant>) {
     }
 }
 
-/// Waits for the next certificate; `Err` carries why there will be none.
-async fn next_leaf(leaf: &mut Option<LeafWatch>) -> Result<(), String> {
-    match leaf {
-        Some(leaf) => leaf.changed().await.map_err(|error| error.to_string()),
-        None => pending().await,
-    }
-}
-
 struct Driver {
     context: Arc<Context>,
     proxy: ProxyId,
-    state: State,
     schedule: Schedule,
-    sources: Vec<Source>,
-    topics: TopicWatch,
-    leaf: Option<LeafWatch>,
+    leaf: ServiceLeaf,
+    /// Wakes when something that the last snapshot was computed from has changed.
+    reads: Option<Watch>,
+    last: Option<Arc<Snapshot>>,
     ended: Option<Ended>,
+}
+
+/// The certificate of the service that the proxy stands for, watched from the first snapshot on.
+struct ServiceLeaf {
+    leaves: LeafStore,
+    watched: Option<(String, LeafWatch)>,
+}
+
+impl Leaves for ServiceLeaf {
+    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
+        let known = self.watched.as_ref().is_some_and(|(of, _)| of == service);
+        if !known {
+            self.watched = Some((service.to_owned(), self.leaves.watch(service)));
+        }
+        self.watched.as_ref().and_then(|(_, leaf)| leaf.current())
+    }
+}
+
+impl ServiceLeaf {
+    /// Waits for the next certificate; `Err` carries why there will be none.
+    async fn renewed(&mut self) -> Result<(), String> {
+        match &mut self.watched {
+            Some((_, leaf)) => leaf.changed().await.map_err(|error| error.to_string()),
+            None => pending().await,
+        }
+    }
 }
 
 impl Driver {
     fn new(context: Arc<Context>, proxy: ProxyId) -> Self {
-        let registration = Topic::Instance {
-            node: Arc::clone(&proxy.node),
-            id: Arc::clone(&proxy.service_id),
-        };
-        let lasting = [
-            (registration, Part::Registration),
-            (
-                entry_topic(ConfigKind::ProxyDefaults, ProxyDefaults::NAME),
-                Part::ProxyDefaults,
-            ),
-            (entry_topic(ConfigKind::Mesh, Mesh::NAME), Part::Mesh),
-            (Topic::CaRoots, Part::Roots),
-        ];
-        let sources: Vec<Source> = lasting
-            .into_iter()
-            .map(|(topic, part)| Source {
-                topic,
-                part,
-                parent: None,
-                seen: None,
-            })
-            .collect();
-        let config = &context.config;
+        let mut schedule = Schedule::new(context.config.coalesce);
+        schedule.changed(Instant::now());
         Self {
-            state: State::new(
-                proxy.clone(),
-                Arc::clone(&config.datacenter),
-                config.default_intention,
-            ),
-            schedule: Schedule::new(config.coalesce),
-            topics: watch_all(&context.store, &sources),
-            sources,
-            leaf: None,
+            schedule,
+            leaf: ServiceLeaf {
+                leaves: context.leaves.clone(),
+                watched: None,
+            },
+            reads: None,
+            last: None,
             ended: None,
             context,
             proxy,
         }
     }
 
-    /// Reads what has changed, until reading starts no more watches.
-    fn read(&mut self) {
-        loop {
-            // The topics are watched before the state is taken: nothing falls between the two.
-            let catalog = self.context.store.state();
-            let mut updates = Vec::new();
-            for source in &mut self.sources {
-                let index = catalog.topic_index(&source.topic);
-                if source.seen == Some(index) {
-                    continue;
-                }
-                source.seen = Some(index);
-                updates.extend(read_part(
-                    &self.context,
-                    &self.proxy,
-                    &catalog,
-                    &source.part,
-                    index,
-                ));
-            }
-            drop(catalog);
-            let mut rewatch = false;
-            for update in updates {
-                rewatch |= self.apply(update);
-            }
-            if !rewatch {
-                return;
-            }
-            self.topics = watch_all(&self.context.store, &self.sources);
+    /// Publishes when something has changed, its moment has come, and it makes a difference.
+    fn publish_when_due(&mut self, publish: &watch::Sender<Published>) {
+        let now = Instant::now();
+        let limiter = &self.context.limiter;
+        // The first snapshot never waits for others.
+        let first = self.last.is_none();
+        let reserve = |now| if first { now } else { limiter.reserve(now) };
+        if !self.schedule.due(now, reserve) {
+            return;
         }
-    }
-
-    /// Applies one update. Tells whether other topics are to be watched from now on.
-    fn apply(&mut self, update: Update) -> bool {
-        debug!(proxy = %self.proxy, %update, "update");
-        let Effects { stop, start, end } = self.state.apply(update);
-        if let Some(refused) = end {
-            self.ended = Some(Ended::Registration(refused));
-            return false;
-        }
-        let rewatch = !stop.is_empty() || !start.is_empty();
-        for derived in stop {
-            if let Derived::Destination(_) = derived {
-                self.leaf = None;
-            }
-            self.sources
-                .retain(|source| source.parent.as_ref() != Some(&derived));
-        }
-        for derived in start {
-            self.start(derived);
-        }
-        rewatch
-    }
-
-    fn start(&mut self, derived: Derived) {
-        let topics = match &derived {
-            Derived::Destination(service) => {
-                let leaf = self.context.leaves.watch(service);
-                if let Some(current) = leaf.current() {
-                    self.state.apply(Update::Leaf(current));
-                }
-                self.leaf = Some(leaf);
-                vec![
-                    (
-                        entry_topic(ConfigKind::ServiceDefaults, service),
-                        Part::ServiceDefaults(Arc::clone(service)),
-                    ),
-                    (
-                        Topic::IntentionsFor(Arc::clone(service)),
-                        Part::Intentions(Arc::clone(service)),
-                    ),
-                ]
-            }
-            Derived::Upstream(service) => vec![
-                (
-                    entry_topic(ConfigKind::ServiceDefaults, service),
-                    Part::ServiceDefaults(Arc::clone(service)),
-                ),
-                (
-                    Topic::Connect(Arc::clone(service)),
-                    Part::Instances(Arc::clone(service)),
-                ),
-            ],
+        let Some(snapshot) = self.compute() else {
+            return;
         };
-        self.sources
-            .extend(topics.into_iter().map(|(topic, part)| Source {
-                topic,
-                part,
-                parent: Some(derived.clone()),
-                seen: None,
-            }));
+        if self
+            .last
+            .as_deref()
+            .is_some_and(|last| same::snapshots(last, &snapshot))
+        {
+            return;
+        }
+        debug!(proxy = %self.proxy, "new snapshot");
+        self.schedule.published(now);
+        let snapshot = Arc::new(snapshot);
+        self.last = Some(Arc::clone(&snapshot));
+        publish.send_modify(|published| published.snapshot = Some(snapshot));
+    }
+
+    fn compute(&mut self) -> Option<Snapshot> {
+        let state = self.context.store.state();
+        let txn = state.read();
+        let config = &self.context.config;
+        let outcome = kinds::snapshot(&txn, &self.proxy, config, &mut self.leaf);
+        self.reads = Some(self.context.store.watch(&txn.into_reads()));
+        match outcome {
+            Ok(Outcome::Ready(snapshot)) => Some(*snapshot),
+            Ok(Outcome::Pending) => None,
+            Err(refused) => {
+                self.ended = Some(Ended::Registration(refused));
+                None
+            }
+        }
     }
 
     fn renewed(&mut self, renewed: Result<(), String>) {
         match renewed {
-            Ok(()) => {
-                if let Some(current) = self.leaf.as_ref().and_then(LeafWatch::current) {
-                    self.apply(Update::Leaf(current));
-                }
-            }
+            Ok(()) => self.schedule.changed(Instant::now()),
             Err(reason) => {
                 warn!(proxy = %self.proxy, %reason, "the leaf certificate is no longer renewed");
-                self.leaf = None;
                 self.ended = Some(Ended::Leaf { reason });
             }
-        }
-    }
-
-    /// Publishes when there is something new and its moment has come.
-    fn publish(&mut self, publish: &watch::Sender<Published>) {
-        let now = Instant::now();
-        if !self.state.has_news() {
-            self.schedule.withdraw();
-            return;
-        }
-        self.schedule.changed(now);
-        let limiter = &self.context.limiter;
-        if !self.schedule.due(now, |now| limiter.reserve(now)) {
-            return;
-        }
-        if let Some(snapshot) = self.state.take_snapshot() {
-            let snapshot = Arc::new(snapshot);
-            publish.send_modify(|published| published.snapshot = Some(snapshot));
-        }
-    }
-}
-
-fn entry_topic(kind: ConfigKind, name: &str) -> Topic {
-    Topic::ConfigEntry {
-        kind,
-        name: name.into(),
-    }
-}
-
-fn watch_all(store: &Store, sources: &[Source]) -> TopicWatch {
-    store.watch(sources.iter().map(|source| source.topic.clone()))
-}
-
-fn read_part(
-    context: &Context,
-    proxy: &ProxyId,
-    catalog: &legate_store::State,
-    part: &Part,
-    index: u64,
-) -> Option<Update> {
-    let entry = |kind: ConfigKind, name: &str| catalog.config_entry(kind, name);
-    Some(match part {
-        Part::Registration => {
-            let found = catalog.instance(&proxy.node, &proxy.service_id);
-            Update::Registration(found.map(|found| Registered {
-                node_address: found.node.address.as_str().into(),
-                instance: found.service,
-            }))
-        }
-        Part::ProxyDefaults => {
-            Update::ProxyDefaults(entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME))
-        }
-        Part::Mesh => Update::Mesh(entry(ConfigKind::Mesh, Mesh::NAME)),
-        Part::Roots => return read_roots(catalog.ca_roots()?),
-        Part::ServiceDefaults(service) => Update::ServiceDefaults {
-            service: Arc::clone(service),
-            entry: entry(ConfigKind::ServiceDefaults, service),
-        },
-        Part::Intentions(destination) => Update::Intentions {
-            destination: Arc::clone(destination),
-            list: context
-                .shared
-                .intentions
-                .get(destination, index, || catalog.intentions_for(destination)),
-        },
-        Part::Instances(service) => Update::UpstreamTarget {
-            service: Arc::clone(service),
-            instances: context
-                .shared
-                .instances
-                .get(service, index, || catalog.connect(service)),
-        },
-    })
-}
-
-fn read_roots(roots: Arc<CaRoots>) -> Option<Update> {
-    match roots.trust_domain.parse() {
-        Ok(trust_domain) => Some(Update::Roots(trust_domain, roots)),
-        Err(error) => {
-            warn!(%error, "the stored CA roots cannot be used; proxies keep the ones they have");
-            None
         }
     }
 }

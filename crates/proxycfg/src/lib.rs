@@ -5,27 +5,27 @@
 //! else. It never builds Envoy resources and never decides who may open a stream.
 //!
 //! ```text
-//! store ─┐                        ┌─► SnapshotWatch (xDS stream)
-//! CA ────┼─► driver ─► State ─► schedule ─► latest Arc<Snapshot>
+//! store ─┐                         ┌─► SnapshotWatch (xDS stream)
+//! CA ────┴─► driver ─► kinds ─► schedule ─► latest Arc<Snapshot>
 //! ```
 //!
 //! - [`Manager`] holds one source per [`ProxyId`], shared by all its watchers.
-//! - `state` is the pure part: updates in, effects out, one rule that says when a snapshot is
-//!   complete.
+//! - `kinds` is the pure part: a look at the store in, a snapshot out, all of it from one index.
+//! - `queries` is what many proxies read alike.
 //! - `schedule` and `limiter` decide when a snapshot is published, also without doing any IO.
-//! - `driver` is the one asynchronous file: it turns store topics and leaf renewals into updates.
+//! - `driver` is the one asynchronous file: it computes again what has changed.
 
 mod driver;
 mod error;
+mod kinds;
 mod limiter;
 mod manager;
 mod merge;
 pub mod opaque;
+mod queries;
 mod same;
 mod schedule;
-mod shared;
 mod snapshot;
-mod state;
 mod watch;
 
 pub use error::{Ended, WatchError};
@@ -33,5 +33,6 @@ pub use error::{Ended, WatchError};
 pub use legate_ca::Leaf;
 pub use manager::{Manager, ManagerConfig};
 pub use merge::merge_central_config;
+pub use queries::Instances;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
 pub use watch::SnapshotWatch;

@@ -12,10 +12,9 @@ use tokio::sync::{oneshot, watch};
 
 use crate::driver::{self, Context, Ends};
 use crate::error::WatchError;
+use crate::kinds;
 use crate::limiter::Limiter;
-use crate::shared::Shared;
 use crate::snapshot::ProxyId;
-use crate::state;
 use crate::watch::{Published, SnapshotWatch};
 
 /// How a [`Manager`] behaves.
@@ -28,8 +27,8 @@ pub struct ManagerConfig {
     /// Shortest time between two snapshots of one proxy. A change after a quiet time is published
     /// at once. 200 ms by default, as in Consul.
     pub coalesce: Duration,
-    /// Most snapshots of all proxies together in a second; 0 is no limit. 250 by default, Consul's
-    /// `xds.update_max_per_second`.
+    /// Most snapshots of all proxies together in a second, without the first of each; 0, the
+    /// default, is no limit. Consul's `xds.update_max_per_second` is 250.
     pub max_updates_per_second: u32,
 }
 
@@ -40,7 +39,7 @@ impl ManagerConfig {
             datacenter: datacenter.into(),
             default_intention,
             coalesce: Duration::from_millis(200),
-            max_updates_per_second: 250,
+            max_updates_per_second: 0,
         }
     }
 }
@@ -116,7 +115,6 @@ impl Manager {
             store,
             leaves,
             limiter: Limiter::new(config.max_updates_per_second),
-            shared: Shared::default(),
             config,
         };
         Self {
@@ -184,13 +182,14 @@ impl Manager {
     }
 
     fn check(&self, proxy: &ProxyId) -> Result<(), WatchError> {
-        let catalog = self.inner.context.store.state();
+        let state = self.inner.context.store.state();
+        let catalog = state.read();
         if catalog.node(&proxy.node).is_none() {
             return Err(WatchError::UnknownNode(proxy.clone()));
         }
         let Some(found) = catalog.instance(&proxy.node, &proxy.service_id) else {
             return Err(WatchError::UnknownProxy(proxy.clone()));
         };
-        state::check(proxy, &found.service)
+        kinds::check(proxy, &found.service)
     }
 }

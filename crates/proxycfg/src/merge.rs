@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, Opaque, Protocol, ProxyDefaults, ServiceDefaults,
-    ServiceInstance, Upstream, UpstreamDefaults,
+    ConfigEntry, ConfigKind, Opaque, Protocol, ProxyDefaults, ServiceDefaults, ServiceInstance,
+    Upstream, UpstreamDefaults,
 };
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::opaque;
+use crate::queries::Instances;
 use crate::snapshot::UpstreamSnapshot;
 
 /// How long a connection to an upstream's instance may take when nothing says otherwise.
@@ -50,7 +51,7 @@ impl<'a> Central<'a> {
 /// proxy's bootstrap and its snapshots are made from.
 pub fn merge_central_config(
     instance: &ServiceInstance,
-    catalog: &legate_store::State,
+    catalog: &legate_store::ReadTxn<'_>,
 ) -> ServiceInstance {
     let proxy_defaults = catalog.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     let service_defaults = catalog.config_entry(ConfigKind::ServiceDefaults, instance.identity());
@@ -287,7 +288,7 @@ fn config_protocol(config: &Opaque) -> Option<Protocol> {
 pub(crate) fn resolve_upstream(
     upstream: &Arc<Upstream>,
     usual: Protocol,
-    instances: Option<Arc<[CheckServiceNode]>>,
+    instances: Arc<Instances>,
 ) -> UpstreamSnapshot {
     let protocol = config_protocol(&upstream.config).unwrap_or(usual);
     let connect_timeout = opaque::count(&upstream.config, "connect_timeout_ms")

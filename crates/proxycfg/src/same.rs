@@ -6,25 +6,47 @@
 use std::sync::Arc;
 
 use legate_ca::Leaf;
-use legate_model::{CheckServiceNode, ConfigEntry, HealthCheck, Node, ServiceInstance};
+use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
-/// The same certificate.
-pub(crate) fn leaf(a: &Arc<Leaf>, b: &Arc<Leaf>) -> bool {
-    Arc::ptr_eq(a, b) || (a.cert_pem == b.cert_pem && a.service == b.service)
+use crate::snapshot::{Snapshot, UpstreamSnapshot};
+
+/// Whether two snapshots of a proxy give it the same configuration.
+pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
+    a.trust_domain == b.trust_domain
+        && a.node_address == b.node_address
+        && registration(&a.instance, &b.instance)
+        && shared(&a.roots, &b.roots)
+        && leaf(&a.leaf, &b.leaf)
+        && shared(&a.intentions, &b.intentions)
+        && shared(&a.mesh, &b.mesh)
+        && a.upstreams.len() == b.upstreams.len()
+        && a.upstreams
+            .iter()
+            .zip(&b.upstreams)
+            .all(|(a, b)| upstream(a, b))
 }
 
-/// The same entry, or none twice.
-pub(crate) fn entry(a: &Option<Arc<ConfigEntry>>, b: &Option<Arc<ConfigEntry>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
-        (None, None) => true,
-        _ => false,
-    }
+fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
+    a.upstream == b.upstream
+        && a.protocol == b.protocol
+        && a.connect_timeout == b.connect_timeout
+        && a.customisation == b.customisation
+        && shared(&a.instances, &b.instances)
+}
+
+/// The same value, which is most often the same pointer.
+fn shared<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
+}
+
+/// The same certificate.
+fn leaf(a: &Arc<Leaf>, b: &Arc<Leaf>) -> bool {
+    Arc::ptr_eq(a, b) || (a.cert_pem == b.cert_pem && a.service == b.service)
 }
 
 /// The same as far as the proxy of this registration is concerned. Tags, meta and weights are for
 /// those who look the proxy up.
-pub(crate) fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
+fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
     a.kind == b.kind
         && a.id == b.id
         && a.service == b.service
@@ -35,8 +57,8 @@ pub(crate) fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
 }
 
 /// The same instances in the same order, as far as those who call them are concerned.
-pub(crate) fn instances(a: &Arc<[CheckServiceNode]>, b: &Arc<[CheckServiceNode]>) -> bool {
-    Arc::ptr_eq(a, b) || (a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| instance(a, b)))
+pub(crate) fn instances(a: &[CheckServiceNode], b: &[CheckServiceNode]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| instance(a, b))
 }
 
 fn instance(a: &CheckServiceNode, b: &CheckServiceNode) -> bool {

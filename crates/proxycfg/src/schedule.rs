@@ -42,9 +42,9 @@ impl Schedule {
         }
     }
 
-    /// There is nothing to publish any more. A moment the limiter gave is lost.
-    pub(crate) fn withdraw(&mut self) {
-        self.phase = Phase::Idle;
+    /// Something was published. A look that found no difference is not one.
+    pub(crate) fn published(&mut self, now: Instant) {
+        self.last = Some(now);
     }
 
     /// When to call [`Schedule::due`] next.
@@ -56,7 +56,7 @@ impl Schedule {
         }
     }
 
-    /// Whether to publish now. `reserve` asks the shared limiter, once for each publication and
+    /// Whether to look for something to publish now. `reserve` asks the shared limiter, once for each publication and
     /// not before the folding is over, so that no moment is held that others could use.
     pub(crate) fn due(&mut self, now: Instant, reserve: impl FnOnce(Instant) -> Instant) -> bool {
         if let Phase::Folding { until } = self.phase
@@ -68,7 +68,6 @@ impl Schedule {
             && at <= now
         {
             self.phase = Phase::Idle;
-            self.last = Some(now);
             return true;
         }
         false
@@ -92,6 +91,7 @@ mod tests {
         assert_eq!(schedule.wake_at(), None);
         schedule.changed(start);
         assert!(schedule.due(start, |now| now));
+        schedule.published(start);
         assert_eq!(schedule.wake_at(), None);
 
         schedule.changed(at(start, 200));
@@ -104,6 +104,7 @@ mod tests {
         let mut schedule = Schedule::new(COALESCE);
         schedule.changed(start);
         assert!(schedule.due(start, |now| now));
+        schedule.published(start);
         schedule.changed(at(start, 10));
         schedule.changed(at(start, 150));
         assert_eq!(schedule.wake_at(), Some(at(start, 200)));
@@ -125,12 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_change_is_not_published() {
+    fn a_look_that_found_no_difference_delays_nothing() {
         let start = Instant::now();
         let mut schedule = Schedule::new(COALESCE);
         schedule.changed(start);
-        schedule.withdraw();
+        assert!(schedule.due(start, |now| now));
+        schedule.changed(at(start, 1));
+        assert!(schedule.due(at(start, 1), |now| now));
         assert_eq!(schedule.wake_at(), None);
-        assert!(!schedule.due(start, |now| now));
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use legate_ca::Leaf;
 use legate_intentions::Action;
-use legate_model::{
-    CaRoots, CheckServiceNode, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream,
-};
+use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream};
+
+use crate::queries::Instances;
 
 /// Names one proxy: the node it is registered on, and the ID of its registration there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,11 +48,11 @@ pub struct Snapshot {
     /// The destination service's certificate and key.
     pub leaf: Arc<Leaf>,
     /// The intentions that have the service as their destination, in order of precedence.
-    pub intentions: Arc<[Arc<Intention>]>,
+    pub intentions: Arc<Vec<Arc<Intention>>>,
     /// What holds where no intention matches.
     pub default_intention: Action,
     /// The `mesh` config entry, where there is one.
-    pub mesh: Option<Arc<Mesh>>,
+    pub mesh: Arc<Option<Mesh>>,
     /// The explicit upstreams, in the order of the registration.
     pub upstreams: Vec<UpstreamSnapshot>,
 }
@@ -69,6 +69,6 @@ pub struct UpstreamSnapshot {
     /// Set when this registration overrides the protocol or the timeout that the upstream has for
     /// everyone else: eight hexadecimal digits that keep its cluster apart from the usual one.
     pub customisation: Option<Arc<str>>,
-    /// The instances that can be reached in the mesh. `None` until the first answer.
-    pub instances: Option<Arc<[CheckServiceNode]>>,
+    /// The instances that can be reached in the mesh.
+    pub instances: Arc<Instances>,
 }

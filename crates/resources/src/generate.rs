@@ -53,7 +53,7 @@ impl Generator {
         let mut set = ResourceSet::default();
         let memo = &self.memo;
         let settings = ProxySettings::read(&snapshot.instance, &mut set.warnings);
-        let outgoing = TlsSettings::outgoing(snapshot.mesh.as_deref())?;
+        let outgoing = TlsSettings::outgoing((*snapshot.mesh).as_ref())?;
         put(&mut set.secrets, secret::leaf(memo, &snapshot.leaf)?);
         put(&mut set.secrets, secret::roots(memo, &snapshot.roots)?);
         put(
@@ -109,9 +109,8 @@ impl Generator {
                 plan.upstream.upstream.id()
             ));
         }
-        if let Some(instances) = &plan.upstream.instances
-            && !set.endpoints.contains_key(plan.cluster.as_str())
-        {
+        if !set.endpoints.contains_key(plan.cluster.as_str()) {
+            let instances = &plan.upstream.instances;
             let assignment =
                 endpoint::assignment(&self.memo, &plan.cluster, instances, &mut set.warnings)?;
             put(&mut set.endpoints, assignment);

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use legate_ca::Ca;
 use legate_identity::tls::{TlsError, server_config};
 use legate_runtime::{BoxError, CancellationToken, Clock};
-use legate_store::{Store, Topic};
+use legate_store::{Store, Watch};
 use rustls::ServerConfig as TlsConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -96,8 +96,8 @@ impl Renewed {
         store: Store,
         stop: CancellationToken,
     ) -> Result<(), BoxError> {
-        let mut roots = store.watch([Topic::CaRoots]);
         loop {
+            let mut roots = watch_roots(&store);
             let left = self.expires.duration_since(self.clock.now());
             let rest = left.unwrap_or_default().mul_f64(RENEW_AFTER);
             tokio::select! {
@@ -122,6 +122,14 @@ impl Renewed {
         tracing::debug!("the gRPC certificate was renewed");
         Ok(())
     }
+}
+
+/// Wakes when the roots change.
+fn watch_roots(store: &Store) -> Watch {
+    let state = store.state();
+    let txn = state.read();
+    txn.ca_roots();
+    store.watch(&txn.into_reads())
 }
 
 fn sign(ca: &Ca, ips: &[IpAddr]) -> Result<(Arc<TlsConfig>, SystemTime), CertificateError> {
@@ -162,7 +170,9 @@ mod tests {
             leaf_ttl: HOUR,
             ..CaConfig::default()
         };
-        let ca = Ca::initialise(&store, "dc1", clock.clone(), config).unwrap();
+        let ca = Ca::initialise(&store, "dc1", clock.clone(), config)
+            .await
+            .unwrap();
         let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default()).unwrap();
         let current = renewed.current.clone();
         let first = current.0.load_full();

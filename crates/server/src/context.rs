@@ -1,6 +1,6 @@
 //! What every API of one server shares. Holds handles only and never acts by itself.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use legate_ca::Ca;
 use legate_proxycfg::Manager;
@@ -29,6 +29,4 @@ pub(crate) struct Context {
     pub(crate) registry: Registry,
     /// Starts tasks that end with the server.
     pub(crate) spawner: Spawner,
-    /// Held between a look at the tables and a write that depends on what was seen.
-    pub(crate) writes: Mutex<()>,
 }

@@ -2,7 +2,7 @@
 //! nothing itself.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use legate_ca::{Ca, CaError};
@@ -11,7 +11,7 @@ use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, StopError, TaskError};
-use legate_store::{Command, Registration, Rejected, Store};
+use legate_store::{Command, Registration, Store, WriteError};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
 use uuid::Uuid;
@@ -77,7 +77,7 @@ pub enum StartError {
         /// What was to be written.
         what: &'static str,
         /// Why not.
-        source: Rejected,
+        source: WriteError,
     },
 }
 
@@ -106,8 +106,8 @@ impl Server {
         let config = Arc::new(listening.with_addresses(config));
         let scope = Scope::new("server");
 
-        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca)?;
-        seed(&config, &store, &clock)?;
+        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca).await?;
+        seed(&config, &store, &clock).await?;
         let manager = Manager::new(
             store.clone(),
             ca.leaves(&scope.spawner()),
@@ -126,7 +126,6 @@ impl Server {
             generator: Arc::new(Generator::new()),
             registry: Registry::new(),
             spawner: scope.spawner(),
-            writes: Mutex::default(),
         });
         let server = Self {
             scope,
@@ -227,10 +226,10 @@ impl Server {
 }
 
 /// What is in the tables from the first moment: the server's own node, and the first token.
-fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), StartError> {
+async fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
-    let state = store.state();
-    let known = state.node(&config.node_name).map(|node| node.id.clone());
+    let known = store.state().read().node(&config.node_name);
+    let known = known.map(|node| node.id.clone());
     let node = Node {
         id: known.unwrap_or_else(|| Uuid::new_v4().to_string()),
         node: config.node_name.clone(),
@@ -246,11 +245,13 @@ fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), Start
     };
     store
         .apply(Command::Register(Box::new(registration)))
+        .await
         .map_err(refused("the server's own node"))?;
     if let Some(token) = acl::initial_token(config, clock.now()) {
         token.validate()?;
         store
             .apply(Command::UpsertToken(Box::new(token)))
+            .await
             .map_err(refused("the initial management token"))?;
     }
     Ok(())

@@ -6,7 +6,6 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use legate_model::Tenancy;

@@ -101,7 +101,7 @@ fn what_everyone_does_is_no_customisation() {
             config: map(config),
             ..Upstream::default()
         });
-        resolve_upstream(&upstream, usual, None)
+        resolve_upstream(&upstream, usual, Arc::default())
     };
     let plain = resolve(json!({}), Protocol::Http);
     assert_eq!(plain.protocol, Protocol::Http);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt;
 use legate_ca::{Ca, CaConfig, LeafStore};
 use legate_intentions::Action;
 use legate_model::{ConfigEntry, HealthCheck, Intention, IntentionAction, Node, ServiceInstance};
@@ -16,6 +17,11 @@ use tokio::time::{Instant, timeout};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What has not come by then will not come.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// A store in memory never makes anybody wait.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().unwrap()
+}
 
 pub(crate) struct Mesh {
     pub(crate) store: Store,
@@ -34,7 +40,7 @@ impl Mesh {
     pub(crate) fn with(edit: impl FnOnce(&mut ManagerConfig), ca: CaConfig) -> Self {
         let store = Store::new();
         let clock = Clock::at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
-        let ca = Ca::initialise(&store, "dc1", clock, ca).unwrap();
+        let ca = ready(Ca::initialise(&store, "dc1", clock, ca)).unwrap();
         let scope = Scope::new("test");
         let leaves = ca.leaves(&scope.spawner());
         let mut config = ManagerConfig::new("dc1", Action::Deny);
@@ -53,7 +59,7 @@ impl Mesh {
     }
 
     pub(crate) fn apply(&self, command: Command) {
-        self.store.apply(command).unwrap();
+        ready(self.store.apply(command)).unwrap();
     }
 
     pub(crate) fn register(&self, node: &str, service: Value) {
@@ -168,7 +174,7 @@ pub(crate) async fn quiet(watch: &mut SnapshotWatch) {
 
 /// Ports of the instances of the first upstream.
 pub(crate) fn ports(snapshot: &Arc<Snapshot>) -> Vec<u16> {
-    let instances = snapshot.upstreams[0].instances.as_ref().unwrap();
+    let instances = &snapshot.upstreams[0].instances;
     instances
         .iter()
         .map(|instance| instance.address().1)

@@ -83,7 +83,7 @@ pub(crate) fn listener(
     snapshot: &Snapshot,
     settings: &ProxySettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let mesh = snapshot.mesh.as_deref();
+    let mesh = (*snapshot.mesh).as_ref();
     let bind = bind(snapshot, settings)?;
     let sanitize = mesh
         .and_then(|mesh| mesh.http.as_ref())

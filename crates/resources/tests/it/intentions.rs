@@ -34,7 +34,7 @@ fn speaks(protocol: Protocol) -> Snapshot {
 }
 
 /// What may become of intentions: none, either action, some requests only.
-fn changes() -> Vec<Arc<[Arc<Intention>]>> {
+fn changes() -> Vec<Arc<Vec<Arc<Intention>>>> {
     let get = json!([{"Action": "allow", "HTTP": {"Methods": ["GET"]}}]);
     let of = |says: Value| intentions(&[("shop", says)]);
     vec![

@@ -80,7 +80,7 @@ fn without_every_access_rule_nothing_is_made() {
     let snapshot = Snapshot {
         protocol: Protocol::Http,
         default_intention: legate_intentions::Action::Allow,
-        intentions: Arc::new([Arc::new(broken)]),
+        intentions: Arc::new(vec![Arc::new(broken)]),
         ..web()
     };
     let text = error(&snapshot).to_string();
@@ -99,7 +99,7 @@ fn addresses_must_be_ip_addresses() {
     };
     let definition = json!({"DestinationName": "api", "LocalBindPort": 1, "LocalBindAddress": "x"});
     let dialled = Snapshot {
-        upstreams: vec![upstream(definition, Protocol::Tcp, None)],
+        upstreams: vec![upstream(definition, Protocol::Tcp, Vec::new())],
         ..web()
     };
     for (snapshot, setting) in [
@@ -127,7 +127,7 @@ fn socket_permissions_must_be_octal() {
             "DestinationName": "api", "LocalBindSocketPath": "/a", "LocalBindSocketMode": mode,
         });
         let snapshot = Snapshot {
-            upstreams: vec![upstream(definition, Protocol::Tcp, None)],
+            upstreams: vec![upstream(definition, Protocol::Tcp, Vec::new())],
             ..web()
         };
         assert!(
@@ -149,7 +149,10 @@ fn what_has_no_effect_is_told() {
             "AccessLogs": {"Enabled": true},
             "Expose": {"Checks": true},
         })),
-        upstreams: vec![upstream(strange, Protocol::Tcp, None), api(Protocol::Tcp)],
+        upstreams: vec![
+            upstream(strange, Protocol::Tcp, Vec::new()),
+            api(Protocol::Tcp),
+        ],
         ..web()
     };
     let set = Generator::new().generate(&snapshot).unwrap();

@@ -55,7 +55,7 @@ fn rich() -> Snapshot {
             upstream(
                 json!({"DestinationName": "db", "LocalBindPort": 5432}),
                 Protocol::Tcp,
-                Some((1..20).map(|n| instance("10.0.3.1", n, &[])).collect()),
+                (1..20).map(|n| instance("10.0.3.1", n, &[])).collect(),
             ),
         ],
         ..web()
@@ -141,7 +141,7 @@ fn each_change_touches_only_what_depends_on_it() {
         ["public_listener"]
     );
     assert_eq!(
-        after(&|s| s.upstreams[0].instances = Some(Arc::default())),
+        after(&|s| s.upstreams[0].instances = Arc::default()),
         ["api.default.dc1.internal.c1.consul"]
     );
     assert_eq!(

@@ -27,7 +27,7 @@ pub(crate) fn web() -> Snapshot {
         leaf: leaf("web", "first"),
         intentions: Arc::default(),
         default_intention: Action::Deny,
-        mesh: None,
+        mesh: Arc::new(None),
         upstreams: Vec::new(),
     }
 }
@@ -51,7 +51,6 @@ pub(crate) fn leaf(service: &str, version: &str) -> Arc<Leaf> {
         valid_after: SystemTime::UNIX_EPOCH,
         valid_before: SystemTime::UNIX_EPOCH,
         authority_key_id: String::new(),
-        modify_index: 1,
     })
 }
 
@@ -79,7 +78,7 @@ pub(crate) fn roots(name: &str) -> Arc<CaRoots> {
 }
 
 /// Intentions for `web`: each a source with an action, or with permissions.
-pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<[Arc<Intention>]> {
+pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<Vec<Arc<Intention>>> {
     let one = |(source, says): &(&str, Value)| {
         let mut intention = json!({"SourceName": source, "DestinationName": "web"});
         let field = if says.is_array() {
@@ -93,14 +92,14 @@ pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<[Arc<Intention>]> {
         intention.validate().unwrap();
         Arc::new(intention)
     };
-    list.iter().map(one).collect()
+    Arc::new(list.iter().map(one).collect())
 }
 
-pub(crate) fn mesh(entry: Value) -> Option<Arc<Mesh>> {
+pub(crate) fn mesh(entry: Value) -> Arc<Option<Mesh>> {
     let mut entry = entry;
     entry["Kind"] = json!("mesh");
     match serde_json::from_value(entry).unwrap() {
-        ConfigEntry::Mesh(mesh) => Some(Arc::new(mesh)),
+        ConfigEntry::Mesh(mesh) => Arc::new(Some(mesh)),
         other => panic!("{other:?}"),
     }
 }
@@ -108,7 +107,7 @@ pub(crate) fn mesh(entry: Value) -> Option<Arc<Mesh>> {
 pub(crate) fn upstream(
     definition: Value,
     protocol: Protocol,
-    instances: Option<Vec<CheckServiceNode>>,
+    instances: Vec<CheckServiceNode>,
 ) -> UpstreamSnapshot {
     let definition: Upstream = serde_json::from_value(definition).unwrap();
     UpstreamSnapshot {
@@ -116,7 +115,7 @@ pub(crate) fn upstream(
         protocol,
         connect_timeout: Duration::from_secs(5),
         customisation: None,
-        instances: instances.map(Into::into),
+        instances: Arc::new(instances.into()),
     }
 }
 
@@ -125,7 +124,7 @@ pub(crate) fn api(protocol: Protocol) -> UpstreamSnapshot {
     upstream(
         json!({"DestinationName": "api", "LocalBindPort": 9191}),
         protocol,
-        Some(vec![instance("10.0.2.1", 20001, &[])]),
+        vec![instance("10.0.2.1", 20001, &[])],
     )
 }
 

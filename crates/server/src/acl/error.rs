@@ -1,6 +1,6 @@
 //! Why a token is not accepted, or a login or logout fails. The texts never carry a secret.
 
-use legate_store::Rejected;
+use legate_store::{Rejected, Unavailable, WriteError};
 
 /// Access control says no, or cannot say yes.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,19 @@ pub(crate) enum AclError {
     /// A logout of a token that was not made by a login.
     #[error("Permission denied: this token was not created by a login, so it cannot be logged out")]
     NotALogin,
-    /// The tables refused the change.
+    /// The tables refused the change, or it could not be stored.
     #[error("{0}")]
-    Store(#[from] Rejected),
+    Store(#[from] WriteError),
+}
+
+impl From<Rejected> for AclError {
+    fn from(rejected: Rejected) -> Self {
+        Self::Store(rejected.into())
+    }
+}
+
+impl From<Unavailable> for AclError {
+    fn from(error: Unavailable) -> Self {
+        Self::Store(error.into())
+    }
 }

@@ -1,11 +1,11 @@
 //! Logins: a foreign proof of identity is exchanged for a token; and logouts, which end it.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::Arc;
 
 use legate_model::Secret;
 use legate_model::acl::{AuthMethod, Bindings, Token, TokenLocality, bind};
-use legate_store::{Command, TokenKey};
+use legate_store::{Command, TokenKey, WriteTxn};
 use uuid::Uuid;
 
 use super::AclError;
@@ -34,7 +34,7 @@ pub(crate) struct Login {
 /// # Errors
 /// [`AclError`] says whether the method, the proof or the rules are in the way. No token is made
 /// then.
-pub(crate) fn login(context: &Context, login: &Login) -> Result<Token, AclError> {
+pub(crate) async fn login(context: &Context, login: &Login) -> Result<Token, AclError> {
     if !context.config.acl.enabled {
         return Err(AclError::Disabled);
     }
@@ -43,23 +43,21 @@ pub(crate) fn login(context: &Context, login: &Login) -> Result<Token, AclError>
             "the login names no auth method: set AuthMethod (the dataplane's login-auth-method)";
         return Err(AclError::BadRequest(text.to_owned()));
     }
-    let state = context.store.state();
-    let method = state.auth_method(&login.auth_method).cloned();
+    let method = context.store.state().read().auth_method(&login.auth_method);
     let method = method.ok_or_else(|| unknown(&login.auth_method))?;
     let bindings = bindings(context, &method, login)?;
     let token = token(context, &method, &bindings, login);
-    // The proof was checked without the lock; a method that went in the meantime gives nothing.
-    let _writes = context
-        .writes
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let now = context.store.state().auth_method(&method.name).cloned();
-    if now.is_none_or(|now| now.modify_index != method.modify_index) {
-        return Err(unknown(&login.auth_method));
-    }
-    context
-        .store
-        .apply(Command::UpsertToken(Box::new(token.clone())))?;
+    let made = token.clone();
+    let used = Arc::clone(&method);
+    let write = move |txn: &mut WriteTxn| {
+        // A method that has changed since the proof was checked gives nothing.
+        let now = txn.read().auth_method(&used.name);
+        if now.is_none_or(|now| now.modify_index != used.modify_index) {
+            return Err(unknown(&used.name));
+        }
+        Ok(txn.put_token(made.clone())?)
+    };
+    context.store.write(write).await?;
     tracing::info!(
         auth_method = method.name,
         accessor = token.accessor_id,
@@ -105,7 +103,7 @@ fn bindings(context: &Context, method: &AuthMethod, login: &Login) -> Result<Bin
     config
         .verify_claims(&claims, context.clock.now())
         .map_err(|error| refused(error.to_string()))?;
-    let rules = context.store.state().binding_rules(&method.name);
+    let rules = context.store.state().read().binding_rules(&method.name);
     let rules = rules.iter().map(AsRef::as_ref);
     let bindings = bind(rules, &config.project(&claims), &context.config.datacenter)
         .map_err(|error| broken(error.to_string()))?;
@@ -144,7 +142,7 @@ fn token(context: &Context, method: &AuthMethod, bindings: &Bindings, login: &Lo
 ///
 /// # Errors
 /// [`AclError::NotALogin`] for tokens that people made.
-pub(crate) fn logout(context: &Context, token: &str) -> Result<(), AclError> {
+pub(crate) async fn logout(context: &Context, token: &str) -> Result<(), AclError> {
     if !context.config.acl.enabled {
         return Err(AclError::Disabled);
     }
@@ -152,15 +150,14 @@ pub(crate) fn logout(context: &Context, token: &str) -> Result<(), AclError> {
         let text = "the logout names no token: send the secret of the token to end";
         return Err(AclError::BadRequest(text.to_owned()));
     }
-    let state = context.store.state();
-    let Some(held) = state.token_by_secret(token) else {
+    let Some(held) = context.store.state().read().token_by_secret(token) else {
         return Ok(());
     };
     if held.auth_method.is_empty() {
         return Err(AclError::NotALogin);
     }
     let key = TokenKey::Secret(Secret::new(token));
-    context.store.apply(Command::DeleteToken(key))?;
+    context.store.apply(Command::DeleteToken(key)).await?;
     tracing::info!(
         auth_method = held.auth_method,
         accessor = held.accessor_id,

@@ -42,12 +42,11 @@ pub(crate) fn resolve(context: &Context, token: &str) -> Result<Authorizer, AclE
     }
     let anonymous = is_anonymous(token);
     let secret = if anonymous { ANONYMOUS_SECRET } else { token };
-    let state = context.store.state();
-    let held = state.token_by_secret(secret);
+    let held = context.store.state().read().token_by_secret(secret);
     let authorizer =
         |token: &Token| Authorizer::new(token, config.acl.default_policy, &config.datacenter);
     match held {
-        Some(held) if !held.is_expired(context.clock.now()) => Ok(authorizer(held)),
+        Some(held) if !held.is_expired(context.clock.now()) => Ok(authorizer(&held)),
         None if anonymous => Ok(authorizer(&Token::anonymous())),
         Some(_) | None => Err(AclError::NotFound),
     }
@@ -78,21 +77,23 @@ pub(crate) async fn sweep(context: Arc<Context>, stop: CancellationToken) -> Res
     let mut rounds = interval(SWEEP);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-        remove_expired(&context);
+        remove_expired(&context).await;
     }
     Ok(())
 }
 
-fn remove_expired(context: &Context) {
+async fn remove_expired(context: &Context) {
     let now = context.clock.now();
-    for token in context.store.state().tokens() {
+    let tokens = context.store.state().read().tokens();
+    for token in tokens {
         if !token.is_expired(now) {
             continue;
         }
         let accessor = token.accessor_id.clone();
         let removed = context
             .store
-            .apply(Command::DeleteToken(TokenKey::Accessor(accessor.clone())));
+            .apply(Command::DeleteToken(TokenKey::Accessor(accessor.clone())))
+            .await;
         match removed {
             Ok(_) => tracing::debug!(accessor, "expired token removed"),
             Err(error) => tracing::warn!(accessor, %error, "expired token not removed"),

@@ -8,7 +8,7 @@ use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
 use legate_model::{CheckServiceNode, CheckStatus};
-use legate_store::State;
+use legate_store::ReadTxn;
 
 use super::question::{DOMAIN, Target};
 
@@ -19,7 +19,7 @@ const TTL: u32 = 0;
 /// What is known besides the question.
 pub(super) struct Resolver<'a> {
     /// The catalog.
-    pub(super) state: &'a State,
+    pub(super) state: &'a ReadTxn<'a>,
     /// Whose names may be seen.
     pub(super) access: &'a Authorizer,
     /// The datacenter that is served.

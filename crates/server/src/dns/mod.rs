@@ -100,8 +100,9 @@ fn resolve(context: &Context, token: &str, request: &Message) -> Answer {
         }
     };
     let since_epoch = context.clock.now().duration_since(UNIX_EPOCH);
+    let state = context.store.state();
     let resolver = Resolver {
-        state: &context.store.state(),
+        state: &state.read(),
         access: &access,
         datacenter: &context.config.datacenter,
         server: context.config.advertise,

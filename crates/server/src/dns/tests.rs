@@ -1,5 +1,6 @@
 //! Questions to a small catalog.
 
+use futures_util::FutureExt;
 use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity, Token};
@@ -73,6 +74,8 @@ impl Instance {
         };
         store
             .apply(Command::Register(Box::new(registration)))
+            .now_or_never()
+            .unwrap()
             .unwrap();
     }
 }
@@ -97,8 +100,9 @@ fn catalog() -> Store {
 }
 
 fn ask_as(access: &Authorizer, name: &str, kind: RecordType) -> Answer {
+    let state = catalog().state();
     let resolver = Resolver {
-        state: &catalog().state(),
+        state: &state.read(),
         access,
         datacenter: "dc1",
         server: "192.0.2.1".parse().unwrap(),

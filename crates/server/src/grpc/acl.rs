@@ -36,7 +36,8 @@ impl AclService for Service {
             bearer: Secret::new(request.bearer_token),
             meta: request.meta.into_iter().collect(),
         };
-        let token = acl::login(&self.context, &login).map_err(auth::status)?;
+        let token = acl::login(&self.context, &login).await;
+        let token = token.map_err(auth::status)?;
         Ok(Response::new(LoginResponse {
             token: Some(LoginToken {
                 accessor_id: token.accessor_id.clone(),
@@ -51,7 +52,8 @@ impl AclService for Service {
     ) -> Result<Response<LogoutResponse>, Status> {
         let request = request.into_inner();
         auth::only_here(&self.context, &request.datacenter)?;
-        acl::logout(&self.context, &request.token).map_err(auth::status)?;
+        let ended = acl::logout(&self.context, &request.token).await;
+        ended.map_err(auth::status)?;
         Ok(Response::new(LogoutResponse {}))
     }
 }

@@ -12,7 +12,6 @@ use legate_ca::CaError;
 use legate_model::acl::Authorizer;
 use legate_model::{CaRoots, SpiffeId};
 use legate_runtime::CancellationToken;
-use legate_store::{Topic, TopicWatch};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -67,7 +66,6 @@ impl ConnectCaService for Service {
         let token = auth::token(request.metadata()).to_owned();
         auth::any_valid_token(&self.context, &token)?;
         let watch = RootsWatch {
-            topics: self.context.store.watch([Topic::CaRoots]),
             context: self.context.clone(),
             stop: self.stop.clone(),
             token,
@@ -99,7 +97,6 @@ impl ConnectCaService for Service {
 
 /// One watch of the roots.
 struct RootsWatch {
-    topics: TopicWatch,
     context: Arc<Context>,
     stop: CancellationToken,
     token: String,
@@ -110,7 +107,9 @@ impl RootsWatch {
     /// The roots at once, then after each change.
     async fn next(&mut self) -> Result<WatchRootsResponse, Status> {
         loop {
-            let Some(roots) = self.context.store.state().ca_roots() else {
+            let state = self.context.store.state();
+            let txn = state.read();
+            let Some(roots) = txn.ca_roots() else {
                 return Err(Status::failed_precondition(
                     "Connect CA is not yet initialized",
                 ));
@@ -120,8 +119,10 @@ impl RootsWatch {
                 self.sent = Some(roots);
                 return Ok(response);
             }
+            let mut changes = self.context.store.watch(&txn.into_reads());
+            drop(state);
             tokio::select! {
-                () = self.topics.changed() => {}
+                () = changes.changed() => {}
                 () = self.stop.cancelled() => return Err(stopping()),
                 status = token_lost(&self.context, &self.token) => return Err(status),
             }

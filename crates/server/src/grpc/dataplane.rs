@@ -12,7 +12,7 @@ use legate_api::dataplane::{
 use legate_api::json;
 use legate_model::{CheckServiceNode, DEFAULT_TENANCY};
 use legate_proxycfg::merge_central_config;
-use legate_store::State;
+use legate_store::ReadTxn;
 use tonic::{Request, Response, Status};
 
 use super::{access_logs, auth};
@@ -61,6 +61,7 @@ impl DataplaneService for Service {
         auth::only_default("namespace", &request.namespace)?;
         auth::only_default("partition", &request.partition)?;
         let state = self.context.store.state();
+        let state = state.read();
         let found = find(&state, &request)?;
         let service = &found.service.service;
         if !access.service_read(service) {
@@ -85,7 +86,7 @@ impl DataplaneService for Service {
 
 /// The registration that the request names by node and ID.
 fn find(
-    state: &State,
+    state: &ReadTxn<'_>,
     request: &GetEnvoyBootstrapParamsRequest,
 ) -> Result<CheckServiceNode, Status> {
     #[expect(deprecated, reason = "older dataplanes send the old name of proxy_id")]

@@ -2,6 +2,7 @@
 //! change them; where ACLs are off, nothing here exists.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Path;
@@ -10,7 +11,7 @@ use http::StatusCode;
 use legate_model::Secret;
 use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
 use legate_model::json::UnknownFields;
-use legate_store::{Command, State, TokenKey, Topic};
+use legate_store::{ReadTxn, TokenKey, WriteTxn};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -67,19 +68,24 @@ pub(super) async fn bootstrap(call: Call) -> Result<Response, ApiError> {
         ..Token::default()
     };
     token.validate()?;
-    let _exclusive = call.exclusive();
-    let state = call.ctx.store.state();
-    if let Some(index) = state.managed_since() {
-        return Err(ApiError::new(
-            StatusCode::FORBIDDEN,
-            format!(
-                "ACL bootstrap no longer allowed (reset index: {index}): there was a management \
-                 token already; use it to make others, or restart the server with another one in \
-                 LEGATE_INITIAL_MANAGEMENT_TOKEN when it is lost"
-            ),
-        ));
-    }
-    store_token(&call, token)
+    let token = call.write(move |txn| {
+        if let Some(index) = txn.read().managed_since() {
+            return Err(bootstrapped(index));
+        }
+        put_token(txn, &token)
+    });
+    call.json(&token.await?)
+}
+
+fn bootstrapped(index: u64) -> ApiError {
+    ApiError::new(
+        StatusCode::FORBIDDEN,
+        format!(
+            "ACL bootstrap no longer allowed (reset index: {index}): there was a management token \
+             already; use it to make others, or restart the server with another one in \
+             LEGATE_INITIAL_MANAGEMENT_TOKEN when it is lost"
+        ),
+    )
 }
 
 /// Body of a login.
@@ -102,7 +108,7 @@ pub(super) async fn login(call: Call) -> Result<Response, ApiError> {
         bearer: body.bearer_token,
         meta: body.meta,
     };
-    call.json(&acl::login(&call.ctx, &login)?)
+    call.json(&acl::login(&call.ctx, &login).await?)
 }
 
 /// `POST /v1/acl/logout`
@@ -112,7 +118,7 @@ pub(super) async fn logout(call: Call) -> Result<Response, ApiError> {
     }
     // A token that does not exist cannot log out, whatever the reason.
     call.authorizer()?;
-    acl::logout(&call.ctx, &call.token)?;
+    acl::logout(&call.ctx, &call.token).await?;
     call.json(&true)
 }
 
@@ -128,7 +134,7 @@ pub(super) async fn tokens(call: Call) -> Result<Response, ApiError> {
         .get("servicename")
         .filter(|name| !name.is_empty());
     let answer = call
-        .read(vec![Topic::Tokens], |state| {
+        .read(|state| {
             let mut tokens = state.tokens();
             tokens.retain(|token| {
                 let identities = &token.service_identities;
@@ -165,21 +171,17 @@ pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
     token.auth_method.clear();
     token.create_time = Some(now);
 
-    let _exclusive = call.exclusive();
-    let accessor = token.accessor_id.clone();
-    if call
-        .ctx
-        .store
-        .state()
-        .token_by_accessor(&accessor)
-        .is_some()
-    {
-        return Err(ApiError::bad_request(format!(
-            "Invalid request: AccessorID: token {accessor} exists already; update it with PUT \
-             /v1/acl/token/{accessor}, or leave AccessorID out"
-        )));
-    }
-    store_token(&call, token)
+    let token = call.write(move |txn| {
+        let accessor = &token.accessor_id;
+        if txn.read().token_by_accessor(accessor).is_some() {
+            return Err(ApiError::bad_request(format!(
+                "Invalid request: AccessorID: token {accessor} exists already; update it with PUT \
+                 /v1/acl/token/{accessor}, or leave AccessorID out"
+            )));
+        }
+        put_token(txn, &token)
+    });
+    call.json(&token.await?)
 }
 
 /// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
@@ -190,11 +192,16 @@ pub(super) async fn update_token(
     require_write(&call)?;
     let mut token: Token = call.decode(UnknownFields::Ignore)?;
     name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
-    let _exclusive = call.exclusive();
-    let state = call.ctx.store.state();
-    let existing = state
-        .token_by_accessor(&accessor)
-        .ok_or_else(|| no_token(&accessor))?;
+    let token = call.write(move |txn| {
+        let existing = txn.read().token_by_accessor(&accessor);
+        let existing = existing.ok_or_else(|| no_token(&accessor))?;
+        put_token(txn, &updated(token.clone(), &existing)?)
+    });
+    call.json(&token.await?)
+}
+
+/// A token with what cannot change taken from the one that there is.
+fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
     if !token.secret_id.is_empty() && token.secret_id != existing.secret_id {
         return Err(ApiError::bad_request(
             "Invalid request: SecretID: it cannot be changed; create another token",
@@ -208,20 +215,14 @@ pub(super) async fn update_token(
     token.create_time = existing.create_time;
     token.validate()?;
     refuse_unknown_policies(&token)?;
-    store_token(&call, token)
+    Ok(token)
 }
 
-fn store_token(call: &Call, token: Token) -> Result<Response, ApiError> {
-    let accessor = token.accessor_id.clone();
-    call.ctx
-        .store
-        .apply(Command::UpsertToken(Box::new(token)))?;
-    let state = call.ctx.store.state();
-    call.json(
-        state
-            .token_by_accessor(&accessor)
-            .ok_or_else(|| no_token(&accessor))?,
-    )
+/// Writes a token, and gives it back as it is stored.
+fn put_token(txn: &mut WriteTxn, token: &Token) -> Result<Arc<Token>, ApiError> {
+    txn.put_token(token.clone())?;
+    let stored = txn.read().token_by_accessor(&token.accessor_id);
+    stored.ok_or_else(|| no_token(&token.accessor_id))
 }
 
 fn refuse_unknown_policies(token: &Token) -> Result<(), ApiError> {
@@ -257,11 +258,7 @@ pub(super) async fn own_token(call: Call) -> Result<Response, ApiError> {
     } else {
         &call.token
     };
-    let answer = call
-        .read(vec![Topic::Tokens], |state| {
-            state.token_by_secret(secret).cloned()
-        })
-        .await?;
+    let answer = call.read(|state| state.token_by_secret(secret)).await?;
     match answer.value {
         Some(token) => call.answer(answer.index, &token, false),
         None if acl::is_anonymous(&call.token) => {
@@ -275,10 +272,7 @@ pub(super) async fn own_token(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn token(Path(accessor): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let missing = format!("Token {accessor:?} not found");
-    one(&call, Topic::Tokens, &missing, |state| {
-        state.token_by_accessor(&accessor).cloned()
-    })
-    .await
+    one(&call, &missing, |state| state.token_by_accessor(&accessor)).await
 }
 
 /// `DELETE /v1/acl/token/:accessor`
@@ -292,18 +286,19 @@ pub(super) async fn delete_token(
             "The anonymous token cannot be deleted: requests without a token have it",
         ));
     }
-    call.ctx
-        .store
-        .apply(Command::DeleteToken(TokenKey::Accessor(accessor)))?;
+    let key = TokenKey::Accessor(accessor);
+    call.write(move |txn| {
+        txn.remove_token(&key);
+        Ok(())
+    })
+    .await?;
     call.json(&true)
 }
 
 /// `GET /v1/acl/auth-methods`
 pub(super) async fn methods(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
-    let answer = call
-        .read(vec![Topic::AuthMethods], State::auth_methods)
-        .await?;
+    let answer = call.read(|state| state.auth_methods()).await?;
     call.answer(answer.index, &answer.value, false)
 }
 
@@ -311,17 +306,14 @@ pub(super) async fn methods(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn method(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let missing = format!("Auth method {name:?} not found");
-    one(&call, Topic::AuthMethods, &missing, |state| {
-        state.auth_method(&name).cloned()
-    })
-    .await
+    one(&call, &missing, |state| state.auth_method(&name)).await
 }
 
 /// `PUT /v1/acl/auth-method`
 pub(super) async fn create_method(call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
     let method: AuthMethod = call.decode(UnknownFields::Ignore)?;
-    store_method(&call, method)
+    store_method(&call, method).await
 }
 
 /// `PUT /v1/acl/auth-method/:name`
@@ -332,18 +324,17 @@ pub(super) async fn update_method(
     require_write(&call)?;
     let mut method: AuthMethod = call.decode(UnknownFields::Ignore)?;
     name_in_body("Name", &mut method.name, &name)?;
-    store_method(&call, method)
+    store_method(&call, method).await
 }
 
-fn store_method(call: &Call, method: AuthMethod) -> Result<Response, ApiError> {
+async fn store_method(call: &Call, method: AuthMethod) -> Result<Response, ApiError> {
     method.validate()?;
-    let name = method.name.clone();
-    let _exclusive = call.exclusive();
-    call.ctx
-        .store
-        .apply(Command::UpsertAuthMethod(Box::new(method)))?;
-    let state = call.ctx.store.state();
-    call.json(state.auth_method(&name).ok_or_else(|| no_method(&name))?)
+    let stored = call.write(move |txn| {
+        txn.put_auth_method(method.clone())?;
+        let stored = txn.read().auth_method(&method.name);
+        stored.ok_or_else(|| no_method(&method.name))
+    });
+    call.json(&stored.await?)
 }
 
 fn no_method(name: &str) -> ApiError {
@@ -358,8 +349,11 @@ pub(super) async fn delete_method(
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let _exclusive = call.exclusive();
-    call.ctx.store.apply(Command::DeleteAuthMethod { name })?;
+    call.write(move |txn| {
+        txn.remove_auth_method(&name);
+        Ok(())
+    })
+    .await?;
     call.json(&true)
 }
 
@@ -371,7 +365,7 @@ pub(super) async fn rules(call: Call) -> Result<Response, ApiError> {
         .get("authmethod")
         .filter(|name| !name.is_empty());
     let answer = call
-        .read(vec![Topic::BindingRules], |state| match method {
+        .read(|state| match method {
             Some(name) => state.binding_rules(name),
             None => state.all_binding_rules(),
         })
@@ -383,10 +377,7 @@ pub(super) async fn rules(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let missing = format!("Binding rule {id:?} not found");
-    one(&call, Topic::BindingRules, &missing, |state| {
-        state.binding_rule(&id).cloned()
-    })
-    .await
+    one(&call, &missing, |state| state.binding_rule(&id)).await
 }
 
 /// `PUT /v1/acl/binding-rule`
@@ -400,8 +391,8 @@ pub(super) async fn create_rule(call: Call) -> Result<Response, ApiError> {
         ));
     }
     rule.id = Uuid::new_v4().to_string();
-    let _exclusive = call.exclusive();
-    store_rule(&call, rule)
+    let stored = call.write(move |txn| put_rule(txn, &rule));
+    call.json(&stored.await?)
 }
 
 /// `PUT /v1/acl/binding-rule/:id`
@@ -409,30 +400,29 @@ pub(super) async fn update_rule(Path(id): Path<String>, call: Call) -> Result<Re
     require_write(&call)?;
     let mut rule: BindingRule = call.decode(UnknownFields::Ignore)?;
     name_in_body("ID", &mut rule.id, &id)?;
-    let _exclusive = call.exclusive();
-    let state = call.ctx.store.state();
-    let existing = state.binding_rule(&id).ok_or_else(|| no_rule(&id))?;
-    if rule.auth_method.is_empty() {
-        rule.auth_method.clone_from(&existing.auth_method);
-    }
-    store_rule(&call, rule)
+    let stored = call.write(move |txn| {
+        let existing = txn.read().binding_rule(&id);
+        let existing = existing.ok_or_else(|| no_rule(&id))?;
+        if rule.auth_method.is_empty() {
+            rule.auth_method.clone_from(&existing.auth_method);
+        }
+        put_rule(txn, &rule)
+    });
+    call.json(&stored.await?)
 }
 
-fn store_rule(call: &Call, rule: BindingRule) -> Result<Response, ApiError> {
-    let state = call.ctx.store.state();
-    let method = state.auth_method(&rule.auth_method).ok_or_else(|| {
+/// Writes a binding rule, and gives it back as it is stored.
+fn put_rule(txn: &mut WriteTxn, rule: &BindingRule) -> Result<Arc<BindingRule>, ApiError> {
+    let method = txn.read().auth_method(&rule.auth_method).ok_or_else(|| {
         ApiError::bad_request(format!(
             "Invalid request: AuthMethod: {:?} does not exist; create it first",
             rule.auth_method
         ))
     })?;
     rule.validate(&method.jwt()?.known_variables())?;
-    let id = rule.id.clone();
-    call.ctx
-        .store
-        .apply(Command::UpsertBindingRule(Box::new(rule)))?;
-    let state = call.ctx.store.state();
-    call.json(state.binding_rule(&id).ok_or_else(|| no_rule(&id))?)
+    txn.put_binding_rule(rule.clone())?;
+    let stored = txn.read().binding_rule(&rule.id);
+    stored.ok_or_else(|| no_rule(&rule.id))
 }
 
 fn no_rule(id: &str) -> ApiError {
@@ -444,18 +434,21 @@ fn no_rule(id: &str) -> ApiError {
 /// `DELETE /v1/acl/binding-rule/:id`
 pub(super) async fn delete_rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
-    call.ctx.store.apply(Command::DeleteBindingRule { id })?;
+    call.write(move |txn| {
+        txn.remove_binding_rule(&id);
+        Ok(())
+    })
+    .await?;
     call.json(&true)
 }
 
 /// Answers with one object, or waits for it to appear.
-async fn one<T: PartialEq + Send + serde::Serialize>(
+async fn one<T: Send + serde::Serialize>(
     call: &Call,
-    topic: Topic,
     missing: &str,
-    find: impl Fn(&State) -> Option<T> + Send + Sync,
+    find: impl Fn(&ReadTxn<'_>) -> Option<T> + Send + Sync,
 ) -> Result<Response, ApiError> {
-    let answer = call.read(vec![topic], find).await?;
+    let answer = call.read(find).await?;
     match answer.value {
         Some(found) => call.answer(answer.index, &found, false),
         None => call.absent(answer.index, missing),

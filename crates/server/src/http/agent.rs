@@ -11,7 +11,7 @@ use legate_model::acl::Authorizer;
 use legate_model::json::UnknownFields;
 use legate_model::{HealthCheck, ServiceDefinition, ServiceInstance, ServiceKind};
 use legate_runtime::metrics;
-use legate_store::{Command, Deregistration, Registration, State};
+use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn};
 
 use super::call::Call;
 use super::catalog::may_write_service;
@@ -21,28 +21,29 @@ use super::error::ApiError;
 pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let replace_checks = call.params.flag("replace-existing-checks")?;
-    let mut definition: ServiceDefinition = call.decode(UnknownFields::Ignore)?;
+    let definition: ServiceDefinition = call.decode(UnknownFields::Ignore)?;
     definition.validate()?;
     refuse_any_address(&definition)?;
 
-    // A free port must still be free when it is taken.
-    let _exclusive = call.exclusive();
-    let node = &call.ctx.config.node_name;
-    let state = call.ctx.store.state();
-    keep_sidecar_port(&mut definition, &state, node);
-    let taken: BTreeSet<u16> = state.instances_on(node).iter().map(|i| i.port).collect();
-    let parts = definition.into_parts(node, &taken)?;
-
-    let mut commands = Vec::new();
-    for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
-        may_register(&authorizer, &state, node, &instance)?;
-        may_take_checks(&authorizer, &state, node, &checks)?;
-        if replace_checks {
-            commands.extend(stale_checks(&state, node, &instance.id, &checks));
+    let node = call.ctx.config.node_name.clone();
+    call.write(move |txn| {
+        let mut definition = definition.clone();
+        keep_sidecar_port(&mut definition, &txn.read(), &node);
+        let instances = txn.read().instances_on(&node);
+        let taken: BTreeSet<u16> = instances.iter().map(|i| i.port).collect();
+        let parts = definition.into_parts(&node, &taken)?;
+        for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
+            may_register(&authorizer, &txn.read(), &node, &instance)?;
+            may_take_checks(&authorizer, &txn.read(), &node, &checks)?;
+            if replace_checks {
+                remove_stale_checks(txn, &node, &instance.id, &checks);
+            }
+            let registration = registration(&txn.read(), &node, instance, checks)?;
+            txn.register(registration)?;
         }
-        commands.push(registration(&state, node, instance, checks)?);
-    }
-    call.ctx.store.apply(Command::All(commands))?;
+        Ok(())
+    })
+    .await?;
     Ok(call.empty())
 }
 
@@ -62,7 +63,7 @@ fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
 }
 
 /// A sidecar that is registered again without a port keeps the one it got.
-fn keep_sidecar_port(definition: &mut ServiceDefinition, state: &State, node: &str) {
+fn keep_sidecar_port(definition: &mut ServiceDefinition, state: &ReadTxn<'_>, node: &str) {
     let id = sidecar_id(definition.service_id());
     let Some(sidecar) = definition.connect.sidecar_service.as_deref_mut() else {
         return;
@@ -81,7 +82,7 @@ fn sidecar_id(service_id: &str) -> String {
 
 fn may_register(
     authorizer: &Authorizer,
-    state: &State,
+    state: &ReadTxn<'_>,
     node: &str,
     instance: &ServiceInstance,
 ) -> Result<(), ApiError> {
@@ -99,7 +100,7 @@ fn may_register(
 /// service's health.
 fn may_take_checks(
     authorizer: &Authorizer,
-    state: &State,
+    state: &ReadTxn<'_>,
     node: &str,
     checks: &[HealthCheck],
 ) -> Result<(), ApiError> {
@@ -117,32 +118,27 @@ fn may_take_checks(
 }
 
 /// Removes the checks of an instance that its new definition does not have.
-fn stale_checks<'a>(
-    state: &State,
-    node: &'a str,
-    id: &str,
-    kept: &'a [HealthCheck],
-) -> impl Iterator<Item = Command> + use<'a> {
-    let existing = state.instance(node, id).map(|i| i.checks);
+fn remove_stale_checks(txn: &mut WriteTxn, node: &str, id: &str, kept: &[HealthCheck]) {
+    let existing = txn.read().instance(node, id).map(|i| i.checks);
     let of_instance = existing.into_iter().flatten();
     let stale = of_instance.filter(|old| {
         !old.service_id.is_empty() && !kept.iter().any(|new| new.check_id == old.check_id)
     });
-    stale.map(|check| {
-        Command::Deregister(Deregistration {
+    for check in stale {
+        txn.deregister(&Deregistration {
             node: node.to_owned(),
             service_id: None,
             check_id: Some(check.check_id.clone()),
-        })
-    })
+        });
+    }
 }
 
 fn registration(
-    state: &State,
+    state: &ReadTxn<'_>,
     node: &str,
     service: ServiceInstance,
     mut checks: Vec<HealthCheck>,
-) -> Result<Command, ApiError> {
+) -> Result<Registration, ApiError> {
     let own = state.node(node).ok_or_else(|| {
         ApiError::internal(format!(
             "The server's own node {node:?} was deregistered: restart the server, or register the \
@@ -152,16 +148,16 @@ fn registration(
     for check in &mut checks {
         keep_status(state, node, check);
     }
-    Ok(Command::Register(Box::new(Registration {
-        node: (**own).clone(),
+    Ok(Registration {
+        node: (*own).clone(),
         service: Some(service),
         checks,
         skip_node_update: true,
-    })))
+    })
 }
 
 /// A check that goes on keeps what it has found.
-fn keep_status(state: &State, node: &str, check: &mut HealthCheck) {
+fn keep_status(state: &ReadTxn<'_>, node: &str, check: &mut HealthCheck) {
     if let Some(known) = state.check(node, &check.check_id)
         && known.r#type == check.r#type
         && known.service_id == check.service_id
@@ -175,32 +171,37 @@ fn keep_status(state: &State, node: &str, check: &mut HealthCheck) {
 pub(super) async fn deregister(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let node = call.ctx.config.node_name.clone();
-    let _exclusive = call.exclusive();
-    let state = call.ctx.store.state();
-    let Some(instance) = state.instance(&node, &id) else {
+    call.write(move |txn| deregister_own(txn, &authorizer, &node, &id))
+        .await?;
+    Ok(call.empty())
+}
+
+/// Removes an instance and the sidecar that was registered with it.
+fn deregister_own(
+    txn: &mut WriteTxn,
+    authorizer: &Authorizer,
+    node: &str,
+    id: &str,
+) -> Result<(), ApiError> {
+    let Some(instance) = txn.read().instance(node, id) else {
         return Err(ApiError::not_found(format!(
             "Unknown service ID {id:?}: pass the service's ID, not its name; it must be registered \
              on node {node:?}"
         )));
     };
-    may_write_service(&authorizer, &instance.service.service)?;
-    let remove = |id: String| {
-        Command::Deregister(Deregistration {
-            node: node.clone(),
-            service_id: Some(id),
-            check_id: None,
-        })
+    may_write_service(authorizer, &instance.service.service)?;
+    let instance = |id: &str| Deregistration {
+        node: node.to_owned(),
+        service_id: Some(id.to_owned()),
+        check_id: None,
     };
-    let mut commands = vec![remove(id.clone())];
-    let sidecar = sidecar_id(&id);
-    let has_sidecar = state
-        .instance(&node, &sidecar)
-        .is_some_and(|proxy| proxy.service.proxy.destination_service_id == id);
-    if has_sidecar {
-        commands.push(remove(sidecar));
+    txn.deregister(&instance(id));
+    let sidecar = sidecar_id(id);
+    let found = txn.read().instance(node, &sidecar);
+    if found.is_some_and(|proxy| proxy.service.proxy.destination_service_id == id) {
+        txn.deregister(&instance(&sidecar));
     }
-    call.ctx.store.apply(Command::All(commands))?;
-    Ok(call.empty())
+    Ok(())
 }
 
 /// `GET /v1/agent/self`
@@ -211,8 +212,11 @@ pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
     let state = call.ctx.store.state();
-    let node = state.node(&config.node_name);
-    let id = node.map(|node| node.id.as_str()).unwrap_or_default();
+    let node = state.read().node(&config.node_name);
+    let id = node
+        .as_ref()
+        .map(|node| node.id.as_str())
+        .unwrap_or_default();
     let port = |api: Option<std::net::SocketAddr>| api.map_or(-1, |api| i32::from(api.port()));
     let version = env!("CARGO_PKG_VERSION");
     call.json(&serde_json::json!({
@@ -238,7 +242,7 @@ pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
             "Tags": { "dc": config.datacenter, "role": "consul", "build": version },
         },
         "Stats": {},
-        "Meta": node.map(|node| &node.meta),
+        "Meta": node.as_ref().map(|node| &node.meta),
         "xDS": {
             "SupportedProxies": { "envoy": [] },
             "Port": port(config.grpc),

@@ -4,7 +4,6 @@ use axum::body::Body;
 use axum::response::Response;
 use http::HeaderName;
 use http::header::{AGE, CONTENT_TYPE, HeaderValue};
-use legate_store::Topic;
 
 use super::call::Call;
 use super::error::ApiError;
@@ -12,9 +11,7 @@ use super::error::ApiError;
 /// `GET /v1/connect/ca/roots`
 pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
     let pem = call.params.flag("pem")?;
-    let answer = call
-        .read(vec![Topic::CaRoots], legate_store::State::ca_roots)
-        .await?;
+    let answer = call.read(|state| state.ca_roots()).await?;
     let Some(roots) = answer.value else {
         return Err(ApiError::unavailable(
             "The mesh CA has no root certificate yet: ask again in a moment",

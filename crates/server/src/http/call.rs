@@ -1,6 +1,6 @@
 //! One request as the endpoints see it: its parameters, token and body, and how it is answered.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -12,7 +12,7 @@ use http::{HeaderName, StatusCode};
 use http_body_util::LengthLimitError;
 use legate_model::acl::Authorizer;
 use legate_model::json::{self, UnknownFields};
-use legate_store::{Answer, State, Topic};
+use legate_store::{Answer, ReadTxn, WriteTxn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -142,11 +142,13 @@ impl Call {
         Ok(json::from_slice(&self.body, unknown)?)
     }
 
-    /// Held between a look at the tables and the write that depends on what was seen.
-    pub(crate) fn exclusive(&self) -> MutexGuard<'_, ()> {
-        // There is nothing behind the lock that a panic could leave half done.
-        let writes = self.ctx.writes.lock();
-        writes.unwrap_or_else(PoisonError::into_inner)
+    /// Runs a transaction. What it checks holds for the state that it changes.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        transaction: impl FnMut(&mut WriteTxn) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (_, value) = self.ctx.store.write(transaction).await?;
+        Ok(value)
     }
 
     /// Whether there is a body at all.
@@ -157,17 +159,16 @@ impl Call {
     /// Reads, after waiting for news if the client asked for that. Ends when the server stops, and
     /// with an error when the token means something else by then: the caller has judged by what it
     /// allowed before the wait, and a query may wait for minutes.
-    pub(crate) async fn read<T: PartialEq + Send>(
+    pub(crate) async fn read<T: Serialize + Send>(
         &self,
-        topics: Vec<Topic>,
-        read: impl Fn(&State) -> T + Send,
+        read: impl Fn(&ReadTxn<'_>) -> T + Send,
     ) -> Result<Answer<T>, ApiError> {
         self.params.consistency()?;
         let query = self.params.blocking(rand::random())?;
         let stop = self.ctx.spawner.token();
         let before = acl::resolve(&self.ctx, &self.token);
         let answer = tokio::select! {
-            answer = self.ctx.store.blocking(topics, query, read) => answer,
+            answer = self.ctx.store.blocking(query, read) => answer,
             () = stop.cancelled() => return Err(ApiError::unavailable(
                 "The server is shutting down: ask again later, or ask another server",
             )),

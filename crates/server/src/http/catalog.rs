@@ -9,7 +9,7 @@ use legate_model::json::UnknownFields;
 use legate_model::{
     CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceKind, ServiceNode,
 };
-use legate_store::{Command, Deregistration, Registration, State, Topic};
+use legate_store::{Deregistration, ReadTxn, Registration};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
@@ -21,13 +21,11 @@ pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
     let registration = registration(&call, request);
-    // What was allowed must still be what is replaced.
-    let _exclusive = call.exclusive();
-    let state = call.ctx.store.state();
-    may_register(&authorizer, &state, &registration)?;
-    call.ctx
-        .store
-        .apply(Command::Register(Box::new(registration)))?;
+    call.write(move |txn| {
+        may_register(&authorizer, &txn.read(), &registration)?;
+        Ok(txn.register(registration.clone())?)
+    })
+    .await?;
     call.json(&true)
 }
 
@@ -54,7 +52,7 @@ fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), ApiError> {
 
 fn may_register(
     authorizer: &Authorizer,
-    state: &State,
+    state: &ReadTxn<'_>,
     registration: &Registration,
 ) -> Result<(), ApiError> {
     let node = &registration.node.node;
@@ -96,23 +94,25 @@ pub(super) async fn deregister(call: Call) -> Result<Response, ApiError> {
     let request: DeregisterRequest = call.decode(UnknownFields::Ignore)?;
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
-    let _exclusive = call.exclusive();
-    let state = call.ctx.store.state();
     let some = |id: String| Some(id).filter(|id| !id.is_empty());
     let what = Deregistration {
         node: request.node,
         service_id: some(request.service_id),
         check_id: some(request.check_id),
     };
-    may_deregister(&authorizer, &state, &what)?;
-    call.ctx.store.apply(Command::Deregister(what))?;
+    call.write(move |txn| {
+        may_deregister(&authorizer, &txn.read(), &what)?;
+        txn.deregister(&what);
+        Ok(())
+    })
+    .await?;
     call.json(&true)
 }
 
 /// Who may write a node may remove what is on it; who may write a service, its instances.
 fn may_deregister(
     authorizer: &Authorizer,
-    state: &State,
+    state: &ReadTxn<'_>,
     what: &Deregistration,
 ) -> Result<(), ApiError> {
     if authorizer.node_write(&what.node) {
@@ -140,7 +140,7 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wanted = call.params.node_meta();
     let answer = call
-        .read(vec![Topic::Nodes], |state| {
+        .read(|state| {
             let mut nodes = state.nodes();
             nodes.retain(|node| has_meta(node, &wanted));
             nodes
@@ -153,10 +153,9 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/catalog/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let topic = Topic::Node(name.as_str().into());
     let answer = call
-        .read(vec![topic], |state| {
-            let node = state.node(&name)?.clone();
+        .read(|state| {
+            let node = state.node(&name)?;
             Some((node, state.instances_on(&name)))
         })
         .await?;
@@ -176,12 +175,8 @@ pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Respons
 pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wanted = call.params.node_meta();
-    let mut topics = vec![Topic::Services];
-    if !wanted.is_empty() {
-        topics.push(Topic::Nodes);
-    }
     let answer = call
-        .read(topics, |state| {
+        .read(|state| {
             if wanted.is_empty() {
                 state.services()
             } else {
@@ -196,7 +191,7 @@ pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &services, filtered)
 }
 
-fn services_on(state: &State, wanted: &[(&str, &str)]) -> BTreeMap<String, Vec<String>> {
+fn services_on(state: &ReadTxn<'_>, wanted: &[(&str, &str)]) -> BTreeMap<String, Vec<String>> {
     let mut services = BTreeMap::<String, BTreeSet<String>>::new();
     for node in state.nodes() {
         if has_meta(&node, wanted) {
@@ -214,25 +209,22 @@ fn services_on(state: &State, wanted: &[(&str, &str)]) -> BTreeMap<String, Vec<S
 
 /// `GET /v1/catalog/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let topic = Topic::Service(name.as_str().into());
-    list(&call, topic, |state| state.service(&name)).await
+    list(&call, |state| state.service(&name)).await
 }
 
 /// `GET /v1/catalog/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let topic = Topic::Connect(name.as_str().into());
-    list(&call, topic, |state| state.connect(&name)).await
+    list(&call, |state| state.connect(&name)).await
 }
 
 async fn list(
     call: &Call,
-    topic: Topic,
-    find: impl Fn(&State) -> Vec<CheckServiceNode> + Send + Sync,
+    find: impl Fn(&ReadTxn<'_>) -> Vec<CheckServiceNode> + Send + Sync,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;
     let answer = call
-        .read(vec![topic], |state| {
+        .read(|state| {
             let found = selection.apply(find(state));
             found.iter().map(ServiceNode::from).collect::<Vec<_>>()
         })

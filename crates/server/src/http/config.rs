@@ -5,7 +5,7 @@ use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::json::UnknownFields;
 use legate_model::{ConfigEntry, ConfigKind};
-use legate_store::{Command, Rejected, Topic};
+use legate_store::{Rejected, WriteTxn};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
@@ -19,30 +19,33 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     entry.validate()?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
-    let _exclusive = call.exclusive();
-    protocol::refuse_mismatch(&call.ctx.store.state(), &entry)?;
-    let entry = Box::new(entry);
-    write(&call, Command::UpsertConfigEntry { entry, cas })
+    write(&call, move |txn| {
+        protocol::refuse_mismatch(&txn.read(), &entry)?;
+        Ok(txn.put_config_entry(entry.clone(), cas))
+    })
+    .await
 }
 
 /// A compare-and-set that comes too late is an answer, not an error.
-fn write(call: &Call, command: Command) -> Result<Response, ApiError> {
-    match call.ctx.store.apply(command) {
-        Ok(_) => call.json(&true),
-        Err(Rejected::CasMismatch { .. }) => call.json(&false),
+async fn write(
+    call: &Call,
+    mut transaction: impl FnMut(&mut WriteTxn) -> Result<Result<(), Rejected>, ApiError>
+    + Send
+    + 'static,
+) -> Result<Response, ApiError> {
+    let written = call.write(move |txn| match transaction(txn)? {
+        Ok(()) => Ok(true),
+        Err(Rejected::CasMismatch { .. }) => Ok(false),
         Err(rejected) => Err(rejected.into()),
-    }
+    });
+    call.json(&written.await?)
 }
 
 /// `GET /v1/config/:kind`
 pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let kind = parse_kind(&kind)?;
-    let answer = call
-        .read(vec![Topic::ConfigEntries(kind)], |state| {
-            state.config_entries(kind)
-        })
-        .await?;
+    let answer = call.read(|state| state.config_entries(kind)).await?;
     let (entries, filtered) = visible(answer.value, |entry| {
         may_read(&authorizer, kind, entry.name()).is_ok()
     });
@@ -57,13 +60,7 @@ pub(super) async fn get(
     let authorizer = call.authorizer()?;
     let kind = parse_kind(&kind)?;
     may_read(&authorizer, kind, &name)?;
-    let topic = Topic::ConfigEntry {
-        kind,
-        name: name.as_str().into(),
-    };
-    let answer = call
-        .read(vec![topic], |state| state.config_entry(kind, &name))
-        .await?;
+    let answer = call.read(|state| state.config_entry(kind, &name)).await?;
     match answer.value {
         Some(entry) => call.answer(answer.index, &entry, false),
         None => {
@@ -82,13 +79,14 @@ pub(super) async fn delete(
     let cas = call.params.cas()?;
     let kind = parse_kind(&kind)?;
     may_write(&authorizer, kind, &name)?;
-    let _exclusive = call.exclusive();
-    protocol::refuse_removal(&call.ctx.store.state(), kind, &name)?;
-    let command = Command::DeleteConfigEntry { kind, name, cas };
+    let answer = write(&call, move |txn| {
+        protocol::refuse_removal(&txn.read(), kind, &name)?;
+        Ok(txn.remove_config_entry(kind, &name, cas))
+    })
+    .await?;
     if cas.is_some() {
-        return write(&call, command);
+        return Ok(answer);
     }
-    call.ctx.store.apply(command)?;
     call.json(&serde_json::Map::new())
 }
 

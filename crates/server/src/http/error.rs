@@ -6,7 +6,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderName, StatusCode};
 use legate_model::Invalid;
 use legate_model::json::DecodeError;
-use legate_store::Rejected;
+use legate_store::{Rejected, Unavailable, WriteError};
 
 use crate::acl::AclError;
 
@@ -90,7 +90,6 @@ impl From<Rejected> for ApiError {
             | Rejected::NodeNameTaken { .. }
             | Rejected::SecretTaken
             | Rejected::CasMismatch { .. } => StatusCode::CONFLICT,
-            Rejected::NoCa => StatusCode::SERVICE_UNAVAILABLE,
             Rejected::MissingNode { .. }
             | Rejected::MissingService { .. }
             | Rejected::CheckOnOtherNode { .. }
@@ -99,6 +98,21 @@ impl From<Rejected> for ApiError {
             | Rejected::MissingAuthMethod { .. } => StatusCode::BAD_REQUEST,
         };
         Self::new(status, rejected.to_string())
+    }
+}
+
+impl From<Unavailable> for ApiError {
+    fn from(error: Unavailable) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl From<WriteError> for ApiError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Rejected(rejected) => rejected.into(),
+            WriteError::Unavailable(error) => error.into(),
+        }
     }
 }
 
@@ -117,7 +131,7 @@ impl From<DecodeError> for ApiError {
 impl From<AclError> for ApiError {
     fn from(error: AclError) -> Self {
         let status = match error {
-            AclError::Store(rejected) => return rejected.into(),
+            AclError::Store(error) => return error.into(),
             AclError::Disabled => return Self::acl_disabled(),
             AclError::NotFound
             | AclError::Anonymous

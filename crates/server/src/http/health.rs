@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::CheckServiceNode;
-use legate_model::ConfigKind;
-use legate_store::{State, Topic};
+use legate_store::ReadTxn;
 
 use super::call::{Call, visible};
 use super::catalog::Selection;
@@ -14,31 +13,23 @@ use super::error::ApiError;
 
 /// `GET /v1/health/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let topic = Topic::Service(name.as_str().into());
-    list(&call, topic, |state| state.service(&name)).await
+    list(&call, |state| state.service(&name)).await
 }
 
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    let topic = Topic::Connect(name.as_str().into());
-    list(&call, topic, |state| state.connect(&name)).await
+    list(&call, |state| state.connect(&name)).await
 }
 
 async fn list(
     call: &Call,
-    topic: Topic,
-    find: impl Fn(&State) -> Vec<CheckServiceNode> + Send + Sync,
+    find: impl Fn(&ReadTxn<'_>) -> Vec<CheckServiceNode> + Send + Sync,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;
     let merge = call.params.flag("merge-central-config")?;
-    let mut topics = vec![topic];
-    if merge {
-        topics.push(Topic::ConfigEntries(ConfigKind::ProxyDefaults));
-        topics.push(Topic::ConfigEntries(ConfigKind::ServiceDefaults));
-    }
     let answer = call
-        .read(topics, |state| {
+        .read(|state| {
             let mut found = selection.apply(find(state));
             if merge {
                 for instance in &mut found {

@@ -8,7 +8,7 @@ use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::json::UnknownFields;
 use legate_model::{DEFAULT_TENANCY, Intention, WILDCARD};
-use legate_store::{Command, State, Topic};
+use legate_store::ReadTxn;
 
 use super::call::{Call, visible};
 use super::error::ApiError;
@@ -17,9 +17,7 @@ use super::protocol;
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let answer = call
-        .read(vec![Topic::Intentions], State::intentions)
-        .await?;
+    let answer = call.read(|state| state.intentions()).await?;
     let (intentions, filtered) = visible(answer.value, |i| may_read(&authorizer, i));
     call.answer(answer.index, &intentions, filtered)
 }
@@ -33,11 +31,8 @@ fn may_read(authorizer: &Authorizer, intention: &Intention) -> bool {
 pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
-    let topic = Topic::IntentionsFor(pair.destination.as_str().into());
     let answer = call
-        .read(vec![topic], |state| {
-            state.intention(&pair.source, &pair.destination)
-        })
+        .read(|state| state.intention(&pair.source, &pair.destination))
         .await?;
     match answer.value {
         None => call.absent(answer.index, "Intention not found"),
@@ -65,11 +60,11 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     if !authorizer.intention_write(&pair.destination) {
         return Err(ApiError::denied("intention:write", &pair.destination));
     }
-    let _exclusive = call.exclusive();
-    protocol::refuse_permissions(&call.ctx.store.state(), &intention)?;
-    call.ctx
-        .store
-        .apply(Command::UpsertIntention(Box::new(intention)))?;
+    call.write(move |txn| {
+        protocol::refuse_permissions(&txn.read(), &intention)?;
+        Ok(txn.put_intention(intention.clone())?)
+    })
+    .await?;
     call.json(&true)
 }
 
@@ -83,10 +78,8 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     if !authorizer.intention_write(&destination) {
         return Err(ApiError::denied("intention:write", &destination));
     }
-    call.ctx.store.apply(Command::DeleteIntention {
-        source,
-        destination,
-    })?;
+    call.write(move |txn| Ok(txn.remove_intention(&source, &destination)?))
+        .await?;
     call.json(&true)
 }
 
@@ -98,14 +91,14 @@ pub(super) async fn check(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::denied("service:read", &pair.destination));
     }
     let default = call.ctx.config.intention_default();
-    let topic = Topic::IntentionsFor(pair.destination.as_str().into());
     let answer = call
-        .read(vec![topic], |state| {
+        .read(|state| {
             let intentions = state.intentions_for(&pair.destination);
-            legate_intentions::check(&intentions, &pair.source, default).action
+            let check = legate_intentions::check(&intentions, &pair.source, default);
+            check.action == legate_intentions::Action::Allow
         })
         .await?;
-    let allowed = answer.value == legate_intentions::Action::Allow;
+    let allowed = answer.value;
     let body = serde_json::json!({ "Allowed": allowed });
     call.answer(answer.index, &body, false)
 }
@@ -131,14 +124,8 @@ pub(super) async fn matching(call: Call) -> Result<Response, ApiError> {
         }
         names.insert(text.to_owned(), name);
     }
-    let topics = if by_source {
-        vec![Topic::Intentions]
-    } else {
-        let of = |name: &String| Topic::IntentionsFor(name.as_str().into());
-        names.values().map(of).collect()
-    };
     let answer = call
-        .read(topics, |state| {
+        .read(|state| {
             let of = |(text, name): (&String, &String)| {
                 let found = if by_source {
                     from_source(state, name)
@@ -153,7 +140,7 @@ pub(super) async fn matching(call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &answer.value, false)
 }
 
-fn from_source(state: &State, source: &str) -> Vec<Arc<Intention>> {
+fn from_source(state: &ReadTxn<'_>, source: &str) -> Vec<Arc<Intention>> {
     let mut all = state.intentions();
     all.retain(|i| i.source_name == WILDCARD || i.source_name == source);
     all

@@ -4,12 +4,12 @@
 use legate_model::{
     ConfigEntry, ConfigKind, Intention, Protocol, ProxyDefaults, ServiceIntentions,
 };
-use legate_store::State;
+use legate_store::ReadTxn;
 
 use super::error::ApiError;
 
 /// Refuses an entry that would leave an intention with permissions on a service that is not HTTP.
-pub(super) fn refuse_mismatch(state: &State, entry: &ConfigEntry) -> Result<(), ApiError> {
+pub(super) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     match entry {
         ConfigEntry::ServiceIntentions(entry) if has_permissions(entry) => {
             require_http(&entry.name, protocol_of(state, &entry.name))
@@ -26,7 +26,11 @@ pub(super) fn refuse_mismatch(state: &State, entry: &ConfigEntry) -> Result<(), 
 }
 
 /// Refuses to remove an entry that gives a protocol to such a service.
-pub(super) fn refuse_removal(state: &State, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
+pub(super) fn refuse_removal(
+    state: &ReadTxn<'_>,
+    kind: ConfigKind,
+    name: &str,
+) -> Result<(), ApiError> {
     match kind {
         ConfigKind::ServiceDefaults => refuse_downgrade(state, name, default_protocol(state)),
         ConfigKind::ProxyDefaults => refuse_default_downgrade(state, Protocol::default()),
@@ -35,7 +39,10 @@ pub(super) fn refuse_removal(state: &State, kind: ConfigKind, name: &str) -> Res
 }
 
 /// The same for a single intention.
-pub(super) fn refuse_permissions(state: &State, intention: &Intention) -> Result<(), ApiError> {
+pub(super) fn refuse_permissions(
+    state: &ReadTxn<'_>,
+    intention: &Intention,
+) -> Result<(), ApiError> {
     if intention.permissions.is_empty() {
         return Ok(());
     }
@@ -54,7 +61,11 @@ fn require_http(service: &str, protocol: Protocol) -> Result<(), ApiError> {
     )))
 }
 
-fn refuse_downgrade(state: &State, service: &str, protocol: Protocol) -> Result<(), ApiError> {
+fn refuse_downgrade(
+    state: &ReadTxn<'_>,
+    service: &str,
+    protocol: Protocol,
+) -> Result<(), ApiError> {
     let entry = state.config_entry(ConfigKind::ServiceIntentions, service);
     let Some(ConfigEntry::ServiceIntentions(entry)) = entry.as_deref() else {
         return Ok(());
@@ -69,7 +80,7 @@ fn refuse_downgrade(state: &State, service: &str, protocol: Protocol) -> Result<
 }
 
 /// Services that have no protocol of their own take the default.
-fn refuse_default_downgrade(state: &State, default: Protocol) -> Result<(), ApiError> {
+fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<(), ApiError> {
     for entry in state.config_entries(ConfigKind::ServiceIntentions) {
         if own_protocol(state, entry.name()).is_none() {
             refuse_downgrade(state, entry.name(), default)?;
@@ -85,11 +96,11 @@ fn has_permissions(entry: &ServiceIntentions) -> bool {
         .any(|source| !source.permissions.is_empty())
 }
 
-fn protocol_of(state: &State, service: &str) -> Protocol {
+fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {
     own_protocol(state, service).unwrap_or_else(|| default_protocol(state))
 }
 
-fn own_protocol(state: &State, service: &str) -> Option<Protocol> {
+fn own_protocol(state: &ReadTxn<'_>, service: &str) -> Option<Protocol> {
     match state
         .config_entry(ConfigKind::ServiceDefaults, service)?
         .as_ref()
@@ -99,7 +110,7 @@ fn own_protocol(state: &State, service: &str) -> Option<Protocol> {
     }
 }
 
-fn default_protocol(state: &State) -> Protocol {
+fn default_protocol(state: &ReadTxn<'_>) -> Protocol {
     let entry = state.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     match entry.as_deref() {
         Some(ConfigEntry::ProxyDefaults(entry)) => entry.protocol().unwrap_or_default(),

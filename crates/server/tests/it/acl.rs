@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::FutureExt;
 use legate_api::acl::acl_service_client::AclServiceClient;
 use legate_api::acl::{LoginRequest, LogoutRequest};
 use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
@@ -58,9 +59,13 @@ pub(crate) fn add_method(server: &Server, signer: &TestSigner, ttl: Duration) {
     let store = server.store();
     store
         .apply(Command::UpsertAuthMethod(Box::new(method)))
+        .now_or_never()
+        .unwrap()
         .unwrap();
     store
         .apply(Command::UpsertBindingRule(Box::new(rule)))
+        .now_or_never()
+        .unwrap()
         .unwrap();
 }
 
@@ -132,8 +137,8 @@ async fn a_login_gives_a_token_for_the_service_until_the_logout() {
     let (accessor, secret) = login(&channel, "kubernetes", bearer).await.unwrap();
     features(&channel, &secret).await.unwrap();
     assert_eq!(bootstrap(&channel, "web", &secret).await, Code::Ok);
-    let state = server.store().state();
-    let token = state.token_by_accessor(&accessor).unwrap();
+    let token = server.store().state().read().token_by_accessor(&accessor);
+    let token = token.unwrap();
     assert_eq!(token.auth_method, "kubernetes");
     assert_eq!(
         token.description,
@@ -157,7 +162,7 @@ async fn refused_logins_say_why_and_make_no_token() {
     let signer = TestSigner::generate();
     add_method(&server, &signer, Duration::ZERO);
     let channel = channel(&server).await;
-    let before = server.store().state().tokens().len();
+    let before = server.store().state().read().tokens().len();
     let sign = |claims: Value| signer.sign(&claims);
     let good = json!({"aud": "mesh", "exp": now() + 60, "service": "web"});
     let nobody = json!({"aud": "mesh", "exp": now() + 60, "service": "nobody"});
@@ -219,7 +224,7 @@ async fn refused_logins_say_why_and_make_no_token() {
         assert_eq!(status.code(), code, "{status}");
         assert!(status.message().contains(hint), "{status}");
     }
-    assert_eq!(server.store().state().tokens().len(), before);
+    assert_eq!(server.store().state().read().tokens().len(), before);
     server.stop(STOP).await.unwrap();
 }
 
@@ -374,7 +379,11 @@ async fn a_token_ends_with_its_time() {
     let (accessor, secret) = login(&channel, "kubernetes", bearer).await.unwrap();
     features(&channel, &secret).await.unwrap();
 
-    let mut tokens = server.store().watch([legate_store::Topic::Tokens]);
+    let state = server.store().state();
+    let txn = state.read();
+    txn.tokens();
+    let mut tokens = server.store().watch(&txn.into_reads());
+    drop(state);
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(61)).await;
     tokio::time::resume();
@@ -383,6 +392,7 @@ async fn a_token_ends_with_its_time() {
     while server
         .store()
         .state()
+        .read()
         .token_by_accessor(&accessor)
         .is_some()
     {

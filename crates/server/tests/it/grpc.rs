@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
 use legate_api::connectca::{SignRequest, WatchRootsRequest};
 use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
@@ -70,7 +71,12 @@ pub(crate) fn register(server: &Server, service: ServiceInstance) {
         skip_node_update: false,
     };
     let command = Command::Register(Box::new(registration));
-    server.store().apply(command).unwrap();
+    server
+        .store()
+        .apply(command)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
 }
 
 /// The sidecar of a service.
@@ -129,7 +135,12 @@ async fn bootstrap_parameters_are_the_merged_registration() {
     });
     let entry = Box::new(entry);
     let command = Command::UpsertConfigEntry { entry, cas: None };
-    server.store().apply(command).unwrap();
+    server
+        .store()
+        .apply(command)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
 
     let mut client = DataplaneServiceClient::new(channel(&server).await);
     let by_id = Some(NodeSpec::NodeId(NODE_ID.to_owned()));
@@ -332,7 +343,7 @@ async fn tls_serves_the_same_with_the_certificate_of_the_mesh() {
 }
 
 async fn tls_channel(server: &Server, name: &str) -> Result<Channel, tonic::transport::Error> {
-    let roots = server.store().state().ca_roots().unwrap();
+    let roots = server.store().state().read().ca_roots().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     std::fs::write(&file, roots.bundle_pem()).unwrap();

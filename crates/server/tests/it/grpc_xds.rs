@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::node::{BuildVersion, Node, SemanticVersion};
@@ -145,7 +146,12 @@ fn deregister(server: &Server, id: &str) {
         service_id: Some(id.to_owned()),
         check_id: None,
     });
-    server.store().apply(command).unwrap();
+    server
+        .store()
+        .apply(command)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
 }
 
 fn upstream_cluster(server: &Server) -> String {
@@ -320,7 +326,12 @@ fn add_token(server: &Server, secret: &str, service: &str) {
         ..Token::default()
     };
     let command = Command::UpsertToken(Box::new(token));
-    server.store().apply(command).unwrap();
+    server
+        .store()
+        .apply(command)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test]
@@ -343,7 +354,12 @@ async fn the_configuration_is_for_who_may_be_the_service() {
     ads.send(first(CLUSTER)).await;
     assert!(!ads.accept().await.resources.is_empty());
     let key = TokenKey::Secret(Secret::new(WEB_TOKEN));
-    server.store().apply(Command::DeleteToken(key)).unwrap();
+    server
+        .store()
+        .apply(Command::DeleteToken(key))
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     // Told with the next change, whatever it is.
     register(&server, api(20_002));
     let status = ads.next().await.unwrap_err();

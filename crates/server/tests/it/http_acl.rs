@@ -370,9 +370,9 @@ async fn nobody_becomes_the_proxy_of_a_service_they_may_not_write() {
     let reply = web.put("/v1/catalog/register", &proxy_of("db")).await;
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
     assert!(reply.text().contains("\"db\""), "{}", reply.text());
-    assert!(server.store().state().connect("db").is_empty());
+    assert!(server.store().state().read().connect("db").is_empty());
     web.write("/v1/catalog/register", &proxy_of("web")).await;
-    assert_eq!(server.store().state().connect("web").len(), 1);
+    assert_eq!(server.store().state().read().connect("web").len(), 1);
 }
 
 #[tokio::test]
@@ -387,7 +387,10 @@ async fn nobody_takes_the_check_of_a_service_they_may_not_write() {
 
     let reply = web.put(path, &with_check("web", "alive")).await;
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
-    assert_eq!(server.store().state().service("db")[0].checks.len(), 1);
+    assert_eq!(
+        server.store().state().read().service("db")[0].checks.len(),
+        1
+    );
     web.write(path, &with_check("web", "web-alive")).await;
 }
 

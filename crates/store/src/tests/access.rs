@@ -7,7 +7,7 @@ use legate_model::acl::{AuthMethod, BindingRule, Token};
 use legate_model::{CaRoot, CaRoots, Secret};
 
 use super::{apply, refuse, watch, woken};
-use crate::{CaState, Command, ReadTxn, Rejected, Store, TokenKey};
+use crate::{CaState, Command, Rejected, Store, TokenKey};
 
 fn token(accessor: &str, secret: &str, method: &str) -> Command {
     Command::UpsertToken(Box::new(Token {

@@ -80,7 +80,9 @@ impl World {
     fn new() -> Self {
         let scope = Scope::new("test");
         let store = Store::new();
-        let ca = Ca::initialise(&store, "dc1", Clock::system(), CaConfig::default()).unwrap();
+        let ca = Ca::initialise(&store, "dc1", Clock::system(), CaConfig::default());
+        // A store in memory never makes anybody wait.
+        let ca = ca.now_or_never().unwrap().unwrap();
         let manager = Manager::new(
             store.clone(),
             ca.leaves(&scope.spawner()),
@@ -138,7 +140,7 @@ impl World {
             skip_node_update: false,
         };
         let command = Command::Register(Box::new(registration));
-        self.store.apply(command).unwrap();
+        self.store.apply(command).now_or_never().unwrap().unwrap();
     }
 
     fn open(&self) -> (Requests, Responses) {

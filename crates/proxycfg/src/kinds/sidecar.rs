@@ -1,0 +1,90 @@
+//! The sidecar of one service: its identity, who may call it, and the upstreams it was registered
+//! with.
+
+use std::sync::Arc;
+
+use legate_model::{
+    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, Upstream, UpstreamType, WILDCARD,
+};
+use legate_store::ReadTxn;
+
+use super::Leaves;
+use crate::manager::ManagerConfig;
+use crate::merge::{self, Central};
+use crate::queries;
+use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
+
+/// `None` while there are no roots or no certificate yet.
+pub(super) fn snapshot(
+    txn: &ReadTxn<'_>,
+    proxy: &ProxyId,
+    registered: &CheckServiceNode,
+    config: &ManagerConfig,
+    leaves: &mut dyn Leaves,
+) -> Option<Snapshot> {
+    let destination = &registered.service.proxy.destination_service_name;
+    let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
+    let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, destination);
+    let central = Central {
+        proxy_defaults: proxy_defaults.as_deref(),
+        service_defaults: service_defaults.as_deref(),
+    };
+    let instance = merge::merge(&registered.service, &central);
+    let upstreams = instance.proxy.upstreams.iter();
+    let explicit = upstreams.filter(|upstream| is_explicit(upstream));
+    let upstreams = explicit
+        .map(|upstream| resolve(txn, upstream, proxy_defaults.as_deref(), config))
+        .collect();
+    let roots = queries::roots(txn);
+    let (trust_domain, roots) = (*roots).clone()?;
+    Some(Snapshot {
+        proxy: proxy.clone(),
+        datacenter: Arc::clone(&config.datacenter),
+        trust_domain,
+        node_address: registered.node.address.as_str().into(),
+        protocol: merge::own_protocol(&instance),
+        instance: Arc::new(instance),
+        roots,
+        leaf: leaves.current(destination)?,
+        intentions: queries::intentions(txn, destination),
+        default_intention: config.default_intention,
+        mesh: queries::mesh(txn),
+        upstreams,
+    })
+}
+
+fn resolve(
+    txn: &ReadTxn<'_>,
+    upstream: &Upstream,
+    proxy_defaults: Option<&ConfigEntry>,
+    config: &ManagerConfig,
+) -> UpstreamSnapshot {
+    let service = &upstream.destination_name;
+    let fallback = merge::default_protocol(proxy_defaults);
+    let (usual, instances) = if is_local(upstream, &config.datacenter) {
+        let defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
+        let usual = defaults.and_then(|entry| merge::entry_protocol(&entry));
+        (usual.unwrap_or(fallback), queries::instances(txn, service))
+    } else {
+        // The catalog holds one datacenter.
+        (fallback, Arc::default())
+    };
+    merge::resolve_upstream(&Arc::new(upstream.clone()), usual, instances)
+}
+
+/// Whether the upstream is a service that the application dials, and not a default for others or a
+/// prepared query.
+fn is_explicit(upstream: &Upstream) -> bool {
+    upstream.destination_type == UpstreamType::Service
+        && upstream.destination_name != WILDCARD
+        && (upstream.local_bind_port != 0 || upstream.has_local_socket())
+}
+
+fn is_local(upstream: &Upstream, datacenter: &str) -> bool {
+    let own =
+        upstream.datacenter.is_empty() || upstream.datacenter.eq_ignore_ascii_case(datacenter);
+    own && upstream.destination_peer.is_empty()
+}
+
+#[cfg(test)]
+mod tests;

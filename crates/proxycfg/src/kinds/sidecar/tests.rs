@@ -1,0 +1,323 @@
+//! A sidecar's snapshot as a function of the store, for whole states and for any order of changes.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures_util::FutureExt;
+use legate_ca::Leaf;
+use legate_intentions::Action;
+use legate_model::{
+    CaRoots, CheckStatus, ConfigEntry, HealthCheck, Intention, IntentionAction, Node,
+    ServiceInstance,
+};
+use legate_store::{
+    CaState, Command, Deregistration, Reads, Registration, Store, Unavailable, Watch, WriteTxn,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::error::WatchError;
+use crate::kinds::{self, Leaves, Outcome};
+use crate::manager::ManagerConfig;
+use crate::same;
+use crate::snapshot::{ProxyId, Snapshot};
+
+/// Gives every service a certificate, or none.
+struct Issued(bool);
+
+impl Leaves for Issued {
+    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
+        self.0.then(|| {
+            Arc::new(Leaf {
+                service: service.to_owned(),
+                uri: String::new(),
+                cert_pem: format!("certificate of {service}"),
+                key_pem: "key".into(),
+                serial: "01".to_owned(),
+                valid_after: SystemTime::UNIX_EPOCH,
+                valid_before: SystemTime::UNIX_EPOCH,
+                authority_key_id: String::new(),
+            })
+        })
+    }
+}
+
+fn proxy() -> ProxyId {
+    ProxyId {
+        node: "n1".into(),
+        service_id: "web-proxy".into(),
+    }
+}
+
+fn apply(store: &Store, command: Command) {
+    // A generated change may be refused; then nothing changes.
+    drop(store.apply(command).now_or_never().unwrap());
+}
+
+fn register(node: &str, service: Value, checks: Vec<HealthCheck>) -> Command {
+    let service: ServiceInstance = serde_json::from_value(service).unwrap();
+    Command::Register(Box::new(Registration {
+        node: Node {
+            node: node.to_owned(),
+            address: "10.0.0.1".to_owned(),
+            datacenter: "dc1".to_owned(),
+            ..Node::default()
+        },
+        service: Some(service),
+        checks,
+        skip_node_update: false,
+    }))
+}
+
+fn deregister(node: &str, id: &str) -> Command {
+    Command::Deregister(Deregistration {
+        node: node.to_owned(),
+        service_id: Some(id.to_owned()),
+        check_id: None,
+    })
+}
+
+fn web(destination: &str, upstreams: &[&str]) -> Command {
+    let upstream = |(place, name): (usize, &&str)| json!({"DestinationName": name, "LocalBindPort": 9000 + place});
+    let upstreams: Vec<Value> = upstreams.iter().enumerate().map(upstream).collect();
+    let proxy = json!({"DestinationServiceName": destination, "Upstreams": upstreams});
+    let service = json!({
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy",
+        "Port": 20000, "Proxy": proxy,
+    });
+    register("n1", service, Vec::new())
+}
+
+fn instance(of: &str, id: &str, port: u16) -> Value {
+    json!({
+        "Kind": "connect-proxy", "ID": id, "Service": format!("{of}-proxy"), "Port": port,
+        "Proxy": {"DestinationServiceName": of},
+    })
+}
+
+fn check(service_id: &str, status: CheckStatus, output: &str) -> HealthCheck {
+    HealthCheck {
+        check_id: format!("check of {service_id}"),
+        name: "check".to_owned(),
+        service_id: service_id.to_owned(),
+        output: output.to_owned(),
+        status,
+        ..HealthCheck::default()
+    }
+}
+
+fn entry(entry: Value) -> Command {
+    let entry: ConfigEntry = serde_json::from_value(entry).unwrap();
+    Command::UpsertConfigEntry {
+        entry: Box::new(entry),
+        cas: None,
+    }
+}
+
+fn intention(source: &str, destination: &str, action: IntentionAction) -> Command {
+    let mut intention = Intention {
+        source_name: source.to_owned(),
+        destination_name: destination.to_owned(),
+        action: Some(action),
+        ..Intention::default()
+    };
+    intention.normalise();
+    Command::UpsertIntention(Box::new(intention))
+}
+
+fn ca(root: &str) -> Command {
+    Command::SetCa(Box::new(CaState {
+        roots: Arc::new(CaRoots {
+            active_root_id: root.to_owned(),
+            trust_domain: "11111111-2222-3333-4444-555555555555.consul".to_owned(),
+            roots: Vec::new(),
+        }),
+        signing_key: "key".into(),
+        cluster_id: "11111111-2222-3333-4444-555555555555".to_owned(),
+    }))
+}
+
+/// A mesh in which `web` calls `api`.
+fn mesh() -> Store {
+    let store = Store::new();
+    for command in [
+        ca("r1"),
+        web("web", &["api"]),
+        register("n2", instance("api", "api-proxy", 1), Vec::new()),
+    ] {
+        apply(&store, command);
+    }
+    store
+}
+
+fn compute(store: &Store, issued: bool) -> (Result<Outcome, WatchError>, Reads) {
+    let state = store.state();
+    let txn = state.read();
+    let config = ManagerConfig::new("dc1", Action::Deny);
+    let outcome = kinds::snapshot(&txn, &proxy(), &config, &mut Issued(issued));
+    (outcome, txn.into_reads())
+}
+
+/// Without shared results: a transaction reads everything itself.
+fn anew(store: &Store) -> Result<Outcome, WatchError> {
+    let read = |txn: &mut WriteTxn| -> Result<_, Unavailable> {
+        let config = ManagerConfig::new("dc1", Action::Deny);
+        let txn = txn.read();
+        Ok(kinds::snapshot(&txn, &proxy(), &config, &mut Issued(true)))
+    };
+    store.write(read).now_or_never().unwrap().unwrap().1
+}
+
+fn snapshot(store: &Store) -> Option<Snapshot> {
+    match compute(store, true).0 {
+        Ok(Outcome::Ready(snapshot)) => Some(*snapshot),
+        Ok(Outcome::Pending) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn woken(watch: &mut Watch) -> bool {
+    watch.changed().now_or_never().is_some()
+}
+
+#[test]
+fn roots_and_certificate_are_waited_for() {
+    let store = Store::new();
+    assert!(snapshot(&store).is_none());
+    apply(&store, web("web", &["api"]));
+    assert!(snapshot(&store).is_none(), "no roots");
+    apply(&store, ca("r1"));
+    assert!(matches!(compute(&store, false).0, Ok(Outcome::Pending)));
+    let snapshot = snapshot(&store).unwrap();
+    assert_eq!(snapshot.leaf.service, "web");
+    assert!(snapshot.upstreams[0].instances.is_empty());
+}
+
+#[test]
+fn a_registration_that_is_gone_is_waited_for() {
+    let store = mesh();
+    let before = snapshot(&store).unwrap();
+    let mut watch = store.watch(&compute(&store, true).1);
+    apply(&store, deregister("n1", "web-proxy"));
+    assert!(woken(&mut watch));
+    assert!(snapshot(&store).is_none());
+    let mut watch = store.watch(&compute(&store, true).1);
+    apply(&store, web("web", &["api"]));
+    assert!(woken(&mut watch));
+    assert!(same::snapshots(&before, &snapshot(&store).unwrap()));
+}
+
+#[test]
+fn an_upstream_elsewhere_has_no_instances_and_is_not_watched() {
+    let store = mesh();
+    let service = json!({
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": {"DestinationServiceName": "web", "Upstreams": [
+            {"DestinationName": "api", "LocalBindPort": 9000, "Datacenter": "dc2"},
+        ]},
+    });
+    apply(&store, register("n1", service, Vec::new()));
+    let (_, reads) = compute(&store, true);
+    assert!(snapshot(&store).unwrap().upstreams[0].instances.is_empty());
+    let mut watch = store.watch(&reads);
+    apply(&store, deregister("n2", "api-proxy"));
+    assert!(!woken(&mut watch));
+}
+
+#[test]
+fn only_what_callers_see_of_an_instance_is_news() {
+    let store = mesh();
+    let with = |checks| register("n2", instance("api", "api-proxy", 1), checks);
+    apply(
+        &store,
+        with(vec![check("api-proxy", CheckStatus::Passing, "")]),
+    );
+    let before = snapshot(&store).unwrap();
+    apply(
+        &store,
+        with(vec![check("api-proxy", CheckStatus::Passing, "x")]),
+    );
+    let after = snapshot(&store).unwrap();
+    assert!(same::snapshots(&before, &after));
+    let instances = |snapshot: &Snapshot| Arc::clone(&snapshot.upstreams[0].instances);
+    assert!(Arc::ptr_eq(&instances(&before), &instances(&after)));
+
+    apply(
+        &store,
+        with(vec![check("api-proxy", CheckStatus::Critical, "x")]),
+    );
+    assert!(!same::snapshots(&before, &snapshot(&store).unwrap()));
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let store = mesh();
+    apply(&store, web("", &[]));
+    let refused = compute(&store, true).0.unwrap_err();
+    assert_eq!(refused, WatchError::NoDestination(proxy()));
+    let service = json!({"ID": "web-proxy", "Service": "web"});
+    apply(&store, register("n1", service, Vec::new()));
+    let refused = compute(&store, true).0.unwrap_err();
+    assert!(matches!(refused, WatchError::NotAProxy { .. }));
+}
+
+fn any_change() -> impl Strategy<Value = Command> {
+    let name = || prop::sample::select(vec!["web", "api", "db"]);
+    let upstreams = prop::collection::vec(name(), 0..3);
+    let protocol = || prop::sample::select(vec!["", "http", "grpc"]);
+    let status = prop::sample::select(vec![CheckStatus::Passing, CheckStatus::Critical]);
+    let action = prop::sample::select(vec![IntentionAction::Allow, IntentionAction::Deny]);
+    let node = || prop::sample::select(vec!["n1", "n2"]);
+    prop_oneof![
+        3 => (name(), upstreams).prop_map(|(of, upstreams)| web(of, &upstreams)),
+        4 => (node(), name(), 1..3u16, status).prop_map(|(node, of, port, status)| {
+            let id = format!("{of}-{node}");
+            let checks = vec![check(&id, status, "")];
+            register(node, instance(of, &id, port), checks)
+        }),
+        2 => (node(), name()).prop_map(|(node, of)| deregister(node, &format!("{of}-{node}"))),
+        1 => Just(deregister("n1", "web-proxy")),
+        2 => (name(), protocol()).prop_map(|(name, protocol)| entry(
+            json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol}),
+        )),
+        1 => protocol().prop_map(|protocol| entry(
+            json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": protocol}}),
+        )),
+        1 => Just(entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}))),
+        2 => (name(), prop::sample::select(vec!["web", "api", "*"]), action)
+            .prop_map(|(source, destination, action)| intention(source, destination, action)),
+        1 => prop::sample::select(vec!["r1", "r2"]).prop_map(ca),
+    ]
+}
+
+proptest! {
+    /// A proxy that computes its snapshot again only when it is woken has at any time the snapshot
+    /// of the current state.
+    #[test]
+    fn a_snapshot_is_computed_again_exactly_when_it_may_have_changed(
+        changes in prop::collection::vec(any_change(), 1..40),
+    ) {
+        let store = mesh();
+        let (mut held, reads) = compute(&store, true);
+        let mut watch = store.watch(&reads);
+        for change in changes {
+            apply(&store, change);
+            if woken(&mut watch) {
+                let (outcome, reads) = compute(&store, true);
+                held = outcome;
+                watch = store.watch(&reads);
+            }
+            let now = anew(&store);
+            prop_assert!(same_outcome(&held, &now), "{held:?} is not {now:?}");
+        }
+    }
+}
+
+fn same_outcome(a: &Result<Outcome, WatchError>, b: &Result<Outcome, WatchError>) -> bool {
+    match (a, b) {
+        (Ok(Outcome::Ready(a)), Ok(Outcome::Ready(b))) => same::snapshots(a, b),
+        (Ok(Outcome::Pending), Ok(Outcome::Pending)) => true,
+        (Err(a), Err(b)) => a == b,
+        _ => false,
+    }
+}
