@@ -9,6 +9,7 @@
 
 mod access;
 mod authority;
+mod backend;
 mod catalog;
 mod command;
 mod commit;
