@@ -41,6 +41,18 @@ pub enum IdentityError {
     /// A validity outside the years that a certificate can express.
     #[error("the validity of the certificate is out of range: check the clock and the lifetime")]
     Validity,
+    /// The text of a sealing key; its content is never repeated.
+    #[error(
+        "not a key of 32 bytes in hexadecimal digits or base64: make one with \
+         `openssl rand -hex 32`"
+    )]
+    ParseSealingKey,
+    /// The system gave no randomness.
+    #[error("cannot encrypt: the system gives no randomness")]
+    Seal,
+    /// Another key, another place, or damage.
+    #[error("cannot decrypt: it was encrypted with another key, or it is damaged")]
+    Unseal,
     /// Encoding or signing failed.
     #[error("cannot sign the certificate: {0}")]
     Sign(#[source] rcgen::Error),

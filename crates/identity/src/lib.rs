@@ -1,5 +1,7 @@
 //! Keys, certificates and TLS configurations: the only crate that sees private keys as such.
 //!
+//! It also seals what is stored ([`SealingKey`]).
+//!
 //! It signs what it is told to sign: who may have which name is decided by its callers. It never
 //! reads the clock, and keys are printed as `***`.
 
@@ -7,6 +9,7 @@ mod authority;
 mod certificate;
 mod error;
 mod key;
+mod sealing;
 pub mod tls;
 
 pub use authority::{
@@ -15,3 +18,4 @@ pub use authority::{
 pub use certificate::CertificateInfo;
 pub use error::IdentityError;
 pub use key::PrivateKey;
+pub use sealing::SealingKey;
