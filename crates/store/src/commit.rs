@@ -1,18 +1,22 @@
 //! Group commit: transactions that arrive together are stored together, each at an index of its
 //! own.
 //!
-//! The committer is one task. It runs each waiting transaction on the state that the one before
-//! left, stores what all of them changed in one step, and only then shows the result to readers and
-//! answers. What cannot be stored has never happened.
+//! Each transaction runs on the state that the one before left; what all of them changed is stored
+//! in one step, and only then are they answered, those included that refused or that changed
+//! nothing: they have seen what the others changed. What cannot be stored has never happened.
+//! Storing is the business of [`crate::committer`].
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::State;
 use crate::command::Applied;
+use crate::snapshot::Snapshot;
+use crate::store::Tables;
 use crate::write::{Changes, WriteTxn};
-use crate::{State, store::Inner};
 
 /// How many transactions wait at most; who comes later waits to be let in.
 const QUEUE: usize = 4096;
@@ -40,35 +44,93 @@ impl Unavailable {
     }
 }
 
-/// Where transactions wait.
-pub(crate) type Waiting = mpsc::Receiver<Box<dyn Attempt>>;
+/// What waits for the committer.
+pub(crate) struct Waiting {
+    jobs: mpsc::Receiver<Box<dyn Attempt>>,
+    restores: mpsc::Receiver<Restore>,
+}
 
 /// The way to the committer.
-pub(crate) struct Queue(mpsc::Sender<Box<dyn Attempt>>);
+pub(crate) struct Queue {
+    jobs: mpsc::Sender<Box<dyn Attempt>>,
+    restores: mpsc::Sender<Restore>,
+}
+
+/// A snapshot that takes the place of everything, and where the answer goes to.
+pub(crate) struct Restore {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) answer: oneshot::Sender<Result<Applied, Unavailable>>,
+}
+
+/// What to do next.
+pub(crate) enum Work {
+    Write(Vec<Box<dyn Attempt>>),
+    Restore(Restore),
+}
 
 impl Queue {
     pub(crate) fn new() -> (Self, Waiting) {
-        let (sender, waiting) = mpsc::channel(QUEUE);
-        (Self(sender), waiting)
+        let (jobs, waiting_jobs) = mpsc::channel(QUEUE);
+        let (restores, waiting_restores) = mpsc::channel(1);
+        let waiting = Waiting {
+            jobs: waiting_jobs,
+            restores: waiting_restores,
+        };
+        (Self { jobs, restores }, waiting)
     }
 
     pub(crate) async fn send(&self, job: Box<dyn Attempt>) -> Result<(), Unavailable> {
-        self.0.send(job).await.map_err(|_| Unavailable::gone())
+        let sent = self.jobs.send(job).await;
+        sent.map_err(|_| Unavailable::gone())
+    }
+
+    pub(crate) async fn restore(&self, snapshot: Snapshot) -> Result<Applied, Unavailable> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.restores.send(Restore { snapshot, answer }).await;
+        sent.map_err(|_| Unavailable::gone())?;
+        answered.await.unwrap_or_else(|_| Err(Unavailable::gone()))
+    }
+}
+
+impl Waiting {
+    /// The next transactions, as many as wait now, or a restore. `None` when there will be none.
+    /// Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Work> {
+        let mut jobs = Vec::new();
+        tokio::select! {
+            received = self.jobs.recv_many(&mut jobs, GROUP) => {
+                (received > 0).then_some(Work::Write(jobs))
+            }
+            Some(restore) = self.restores.recv() => Some(Work::Restore(restore)),
+        }
+    }
+
+    /// Lets nobody in any more, and answers those who wait that the server stops.
+    pub(crate) async fn refuse_all(mut self) {
+        self.jobs.close();
+        self.restores.close();
+        while let Some(mut job) = self.jobs.recv().await {
+            job.done(Err(Unavailable::gone()));
+        }
+        while let Some(restore) = self.restores.recv().await {
+            drop(restore.answer.send(Err(Unavailable::gone())));
+        }
     }
 }
 
 /// A transaction that can be run until it has been stored once.
 pub(crate) trait Attempt: Send {
-    /// Runs it. `false`: it refused, and was answered.
+    /// Runs it. `false`: it refused, and its writes must be given up.
     fn run(&mut self, txn: &mut WriteTxn) -> bool;
-    /// Answers it.
+    /// Answers it with what the last run returned, when that counts.
     fn done(&mut self, stored: Result<Applied, Unavailable>);
 }
 
 /// A transaction with the place that its answer goes to.
 pub(crate) struct Job<F, T, E> {
     transaction: F,
-    value: Option<T>,
+    /// What the last run returned.
+    outcome: Option<Result<T, E>>,
     answer: Option<oneshot::Sender<Result<(Applied, T), E>>>,
 }
 
@@ -79,17 +141,10 @@ impl<F, T, E> Job<F, T, E> {
         let (answer, answered) = oneshot::channel();
         let job = Self {
             transaction,
-            value: None,
+            outcome: None,
             answer: Some(answer),
         };
         (job, answered)
-    }
-
-    fn answer(&mut self, result: Result<(Applied, T), E>) {
-        if let Some(answer) = self.answer.take() {
-            // Who has gone does not want the answer.
-            drop(answer.send(result));
-        }
     }
 }
 
@@ -100,23 +155,19 @@ where
     E: From<Unavailable> + Send,
 {
     fn run(&mut self, txn: &mut WriteTxn) -> bool {
-        match (self.transaction)(txn) {
-            Ok(value) => {
-                self.value = Some(value);
-                true
-            }
-            Err(refused) => {
-                self.answer(Err(refused));
-                false
-            }
-        }
+        let outcome = (self.transaction)(txn);
+        self.outcome.insert(outcome).is_ok()
     }
 
     fn done(&mut self, stored: Result<Applied, Unavailable>) {
-        match (stored, self.value.take()) {
-            (Ok(applied), Some(value)) => self.answer(Ok((applied, value))),
-            (Ok(_), None) => self.answer(Err(Unavailable::gone().into())),
-            (Err(unavailable), _) => self.answer(Err(unavailable.into())),
+        let result = match (stored, self.outcome.take()) {
+            (Ok(applied), Some(outcome)) => outcome.map(|value| (applied, value)),
+            (Ok(_), None) => Err(Unavailable::gone().into()),
+            (Err(unavailable), _) => Err(unavailable.into()),
+        };
+        if let Some(answer) = self.answer.take() {
+            // Who has gone does not want the answer.
+            drop(answer.send(result));
         }
     }
 }
@@ -125,29 +176,41 @@ where
 pub(crate) struct Group {
     pub(crate) state: State,
     pub(crate) changes: Changes,
-    ran: Vec<(Box<dyn Attempt>, Applied)>,
+    ran: Vec<Ran>,
+}
+
+struct Ran {
+    job: Box<dyn Attempt>,
+    applied: Applied,
+    /// Whether it ran on the state before the group: then it does not matter what becomes of it.
+    first: bool,
 }
 
 impl Group {
-    /// Runs transactions one after the other on a state.
-    pub(crate) fn run(state: &State, jobs: Vec<Box<dyn Attempt>>) -> Self {
+    /// Runs transactions one after the other on a state, until together they change more than
+    /// `rows` rows. Those that are left stay in `jobs`.
+    pub(crate) fn run(state: &State, jobs: &mut VecDeque<Box<dyn Attempt>>, rows: usize) -> Self {
         let mut group = Self {
             state: state.clone(),
             changes: Changes::default(),
             ran: Vec::new(),
         };
-        for mut job in jobs {
+        while let Some(mut job) = jobs.pop_front() {
+            let first = group.changes.is_empty();
             let mut txn = WriteTxn::on(&group.state);
             let run = catch_unwind(AssertUnwindSafe(|| job.run(&mut txn)));
-            match run {
-                Ok(true) => {}
-                Ok(false) => continue,
+            let (state, changes) = match run {
+                Ok(true) => txn.into_parts(),
+                Ok(false) => (group.state.clone(), Changes::default()),
                 Err(_) => {
                     job.done(Err(Unavailable::new("the transaction panicked")));
                     continue;
                 }
+            };
+            if !first && group.changes.rows.len() + changes.rows.len() > rows {
+                jobs.push_front(job);
+                break;
             }
-            let (state, changes) = txn.into_parts();
             let applied = Applied {
                 index: state.index(),
                 changed: !changes.is_empty(),
@@ -156,35 +219,33 @@ impl Group {
                 group.state = state;
                 group.changes.extend(changes);
             }
-            group.ran.push((job, applied));
+            group.ran.push(Ran {
+                job,
+                applied,
+                first,
+            });
         }
         group
     }
 
     /// The transactions, to be run again on a newer state.
-    pub(crate) fn into_jobs(self) -> Vec<Box<dyn Attempt>> {
-        self.ran.into_iter().map(|(job, _)| job).collect()
+    pub(crate) fn into_jobs(self) -> impl DoubleEndedIterator<Item = Box<dyn Attempt>> {
+        self.ran.into_iter().map(|ran| ran.job)
     }
 
     /// Answers the transactions, and shows the result to readers when it was stored.
-    pub(crate) fn finish(self, inner: &Inner, stored: Result<(), Unavailable>) {
+    pub(crate) fn finish(self, tables: &Tables, stored: Result<(), Unavailable>) {
         if stored.is_ok() && !self.changes.is_empty() {
-            inner.publish(self.state, &self.changes);
+            tables.publish(self.state, &self.changes);
         }
-        for (mut job, applied) in self.ran {
-            // What changed nothing needed no storing.
-            let result = if applied.changed {
-                stored.clone()
-            } else {
+        for mut ran in self.ran {
+            // What changed nothing and saw nothing new needed no storing.
+            let result = if ran.first && !ran.applied.changed {
                 Ok(())
+            } else {
+                stored.clone()
             };
-            job.done(result.map(|()| applied));
+            ran.job.done(result.map(|()| ran.applied));
         }
     }
-}
-
-/// The next transactions, as many as wait now. `None` when there will be none.
-pub(crate) async fn next(waiting: &mut Waiting) -> Option<Vec<Box<dyn Attempt>>> {
-    let mut jobs = Vec::new();
-    (waiting.recv_many(&mut jobs, GROUP).await > 0).then_some(jobs)
 }

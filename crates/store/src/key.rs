@@ -89,13 +89,13 @@ impl Key {
     }
 
     /// A key that was stored.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         Self(bytes.into())
     }
 
     /// The key as it is stored.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
+    pub(crate) fn to_bytes(&self) -> Arc<[u8]> {
+        Arc::clone(&self.0)
     }
 
     /// The first byte: the table's number.

@@ -5,20 +5,28 @@
 //! [`ReadTxn`] looks at is noted, and [`Store::watch`] wakes them when something of that has
 //! changed.
 //!
+//! What survives the process is kept by a backend: [`Store::open`] starts the one task that writes
+//! to it, [`Store::save`] makes a backup of it.
+//!
 //! This crate never reads a clock and never decides who may see what.
 
 mod access;
 mod authority;
 mod backend;
 mod catalog;
+mod codec;
 mod command;
 mod commit;
+mod committer;
 mod entries;
 mod key;
+mod key_file;
+mod open;
 mod query;
 mod read;
 mod row;
 mod rows;
+mod snapshot;
 mod state;
 mod store;
 mod watch;
@@ -29,7 +37,9 @@ mod tests;
 
 pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
 pub use commit::Unavailable;
+pub use open::{OpenError, StoreConfig};
 pub use read::{ReadTxn, Reads};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use state::State;
 pub use store::{Answer, BlockingQuery, Store, WriteError};
 pub use watch::Watch;

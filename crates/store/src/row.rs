@@ -1,10 +1,11 @@
 //! What a row is: its key, the index entries it is found by, and its stored form.
 //!
-//! A new kind of row is one `impl Row` and one line in [`decode`].
+//! A new kind of row is one `impl Row` and one line in `READERS`.
 
 use std::any::Any;
 use std::sync::Arc;
 
+use legate_identity::IdentityError;
 use legate_model::Tenancy;
 use legate_model::acl::{AuthMethod, BindingRule, Token};
 use legate_model::{ConfigEntry, HealthCheck, Node};
@@ -39,7 +40,6 @@ pub(crate) struct Stored {
     row: Arc<dyn Any + Send + Sync>,
     encode: fn(&Stored) -> serde_json::Result<Vec<u8>>,
     pub(crate) modify_index: u64,
-    pub(crate) secret: bool,
     /// The index entries that lead to it.
     pub(crate) indexes: Arc<[Key]>,
 }
@@ -48,7 +48,6 @@ impl Stored {
     pub(crate) fn new<R: Row>(row: Arc<R>, tenancy: &Tenancy) -> Self {
         Self {
             modify_index: row.modify_index(),
-            secret: R::SECRET,
             indexes: row.indexes(tenancy).into(),
             encode: encode::<R>,
             row,
@@ -82,39 +81,52 @@ pub(crate) enum BadRow {
     Table(u8),
     #[error("its text cannot be read: {0}")]
     Text(#[from] serde_json::Error),
+    #[error(transparent)]
+    Sealed(#[from] IdentityError),
 }
 
 /// The row behind a key, from its stored form.
 pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
     let tenancy = key.tenancy().ok_or(BadRow::Key)?;
     let table = key.table();
-    for (known, read) in READERS {
-        if known as u8 == table {
-            return Ok(read(bytes, &tenancy)?);
-        }
-    }
-    Err(BadRow::Table(table))
+    let known = READERS.iter().find(|known| known.number == table);
+    let known = known.ok_or(BadRow::Table(table))?;
+    Ok((known.read)(bytes, &tenancy)?)
 }
 
 /// Whether the rows of a table are sealed when they are stored.
 pub(crate) fn is_secret(key: &Key) -> bool {
-    key.table() == Table::Tokens as u8 || key.table() == Table::Ca as u8
+    let table = READERS.iter().find(|table| table.number == key.table());
+    table.is_some_and(|table| table.secret)
 }
 
-type Reader = fn(&[u8], &Tenancy) -> serde_json::Result<Stored>;
+/// A table that is stored.
+struct StoredTable {
+    number: u8,
+    secret: bool,
+    read: fn(&[u8], &Tenancy) -> serde_json::Result<Stored>,
+}
 
 /// Every table that is stored.
-const READERS: [(Table, Reader); 9] = [
-    (Table::Nodes, read::<Node>),
-    (Table::Instances, read::<InstanceRow>),
-    (Table::Checks, read::<HealthCheck>),
-    (Table::ConfigEntries, read::<ConfigEntry>),
-    (Table::Tokens, read::<Token>),
-    (Table::AuthMethods, read::<AuthMethod>),
-    (Table::BindingRules, read::<BindingRule>),
-    (Table::Ca, read::<CaRow>),
-    (Table::Management, read::<ManagementRow>),
+const READERS: [StoredTable; 9] = [
+    stored::<Node>(),
+    stored::<InstanceRow>(),
+    stored::<HealthCheck>(),
+    stored::<ConfigEntry>(),
+    stored::<Token>(),
+    stored::<AuthMethod>(),
+    stored::<BindingRule>(),
+    stored::<CaRow>(),
+    stored::<ManagementRow>(),
 ];
+
+const fn stored<R: Row>() -> StoredTable {
+    StoredTable {
+        number: R::TABLE as u8,
+        secret: R::SECRET,
+        read: read::<R>,
+    }
+}
 
 fn read<R: Row>(bytes: &[u8], tenancy: &Tenancy) -> serde_json::Result<Stored> {
     let row: R = serde_json::from_slice(bytes)?;

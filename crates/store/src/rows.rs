@@ -136,6 +136,8 @@ impl Row for Token {
 
 impl Row for AuthMethod {
     const TABLE: Table = Table::AuthMethods;
+    // The settings of some types hold a password or a token.
+    const SECRET: bool = true;
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::new(Self::TABLE, tenancy, &[&self.name])

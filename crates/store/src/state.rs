@@ -12,6 +12,7 @@ use crate::key::Key;
 use crate::query::Queries;
 use crate::read::ReadTxn;
 use crate::row::Stored;
+use crate::write::Changes;
 
 /// The index of the empty tables. The first write must be newer than what a client has seen, and
 /// clients never see an index below 1.
@@ -65,6 +66,25 @@ impl State {
             state.insert(key, row);
         }
         state
+    }
+
+    /// A state with other rows for the readers of this one, and what that changes: everything.
+    pub(crate) fn replaced(
+        &self,
+        index: u64,
+        rows: impl IntoIterator<Item = (Key, Stored)>,
+    ) -> (Self, Changes) {
+        let mut next = Self::restored(index, rows);
+        next.queries = Arc::clone(&self.queries);
+        let mut changes = Changes::default();
+        for state in [self, &next] {
+            changes
+                .rows
+                .extend(state.rows.keys().map(|key| (key.clone(), ())));
+            changes.touched.extend(state.rows.keys().cloned());
+            changes.touched.extend(state.entries.keys().cloned());
+        }
+        (next, changes)
     }
 
     /// The index of the last change of anything, at least 1.

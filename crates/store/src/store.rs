@@ -9,9 +9,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
+use crate::codec::Codec;
 use crate::command::{Applied, Command, Rejected};
 use crate::commit::{self, Attempt, Job, Unavailable};
 use crate::read::{ReadTxn, Reads};
+use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::watch::Watch;
 use crate::write::{Changes, WriteTxn};
@@ -26,8 +28,15 @@ pub struct Store {
 }
 
 pub(crate) struct Inner {
-    state: ArcSwap<State>,
+    pub(crate) tables: Arc<Tables>,
     writer: Writer,
+    /// How rows are stored. `None` in memory.
+    pub(crate) codec: Option<Codec>,
+}
+
+/// The state that readers see.
+pub(crate) struct Tables {
+    state: ArcSwap<State>,
 }
 
 /// Who applies transactions.
@@ -67,7 +76,7 @@ pub enum WriteError {
     Unavailable(#[from] Unavailable),
 }
 
-impl Inner {
+impl Tables {
     pub(crate) fn state(&self) -> Arc<State> {
         self.state.load_full()
     }
@@ -84,26 +93,30 @@ impl Inner {
 impl Store {
     /// Makes an empty store that keeps nothing when it goes.
     pub fn new() -> Self {
-        Self::with(State::empty(), Writer::Memory(Mutex::new(())))
+        Self::with(State::empty(), Writer::Memory(Mutex::new(())), None)
     }
 
-    fn with(state: State, writer: Writer) -> Self {
+    fn with(state: State, writer: Writer, codec: Option<Codec>) -> Self {
+        let tables = Tables {
+            state: ArcSwap::from_pointee(state),
+        };
         Self {
             inner: Arc::new(Inner {
-                state: ArcSwap::from_pointee(state),
+                tables: Arc::new(tables),
                 writer,
+                codec,
             }),
         }
     }
 
     /// A store whose transactions are committed by whoever empties the queue.
-    pub(crate) fn committed_by(state: State, queue: commit::Queue) -> Self {
-        Self::with(state, Writer::Committer(queue))
+    pub(crate) fn committed_by(state: State, queue: commit::Queue, codec: Codec) -> Self {
+        Self::with(state, Writer::Committer(queue), Some(codec))
     }
 
     /// The tables as they are now. They do not change under the caller.
     pub fn state(&self) -> Arc<State> {
-        self.inner.state()
+        self.inner.tables.state()
     }
 
     /// Runs a transaction: all of its writes or none, at an index of its own, and durable where the
@@ -137,18 +150,41 @@ impl Store {
         let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state();
         let mut txn = WriteTxn::on(&state);
-        if job.run(&mut txn) {
-            let (next, changes) = txn.into_parts();
-            let applied = Applied {
-                index: next.index(),
-                changed: !changes.is_empty(),
-            };
-            if applied.changed {
-                self.inner.publish(next, &changes);
-            }
-            job.done(Ok(applied));
+        let (next, changes) = if job.run(&mut txn) {
+            txn.into_parts()
+        } else {
+            (State::clone(&state), Changes::default())
+        };
+        let applied = Applied {
+            index: next.index(),
+            changed: !changes.is_empty(),
+        };
+        if applied.changed {
+            self.inner.tables.publish(next, &changes);
         }
+        job.done(Ok(applied));
         drop(writer);
+    }
+
+    /// Replaces everything with what a snapshot holds, in one step and at an index that is higher
+    /// than that of the store and that of the snapshot. Wakes all who read something.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when the store cannot keep it.
+    pub async fn restore(&self, snapshot: Snapshot) -> Result<Applied, Unavailable> {
+        let writer = match &self.inner.writer {
+            Writer::Committer(queue) => return queue.restore(snapshot).await,
+            Writer::Memory(writer) => writer,
+        };
+        let _writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        let index = snapshot.index_on(&state);
+        let (next, changes) = state.replaced(index, snapshot.rows);
+        self.inner.tables.publish(next, &changes);
+        Ok(Applied {
+            index,
+            changed: true,
+        })
     }
 
     /// Applies one command.

@@ -16,13 +16,15 @@
 //!
 //! [`State`]: crate::State
 
+pub(crate) mod disk;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
 use crate::Unavailable;
 
-/// Keys of rows in their stored form (`Key::as_bytes`).
+/// Keys of rows in their stored form (`Key::to_bytes`).
 pub(crate) type KeyBytes = Arc<[u8]>;
 
 /// Everything that a backend holds, at one index.
@@ -53,11 +55,11 @@ pub(crate) struct Batch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Some rows changed. `base` is the index of the commit before.
-    Batch(Batch),
+    Batch(Arc<Batch>),
     /// Everything was replaced, with a higher index. Also what a backend answers that cannot tell
     /// what happened in between (a watch was lost, history was compacted): it reads everything
     /// again.
-    Everything(Loaded),
+    Everything(Arc<Loaded>),
 }
 
 /// Why a commit was not made.
@@ -111,6 +113,16 @@ pub(crate) trait Backend: Send + 'static {
 
     /// Gives back what it holds (locks, leases, connections), in bounded time.
     fn close(self) -> impl Future<Output = ()> + Send;
+}
+
+impl Change {
+    /// The index afterwards.
+    pub(crate) fn index(&self) -> u64 {
+        match self {
+            Self::Batch(batch) => batch.index,
+            Self::Everything(loaded) => loaded.index,
+        }
+    }
 }
 
 /// Runs work that blocks (files, fsync) on a thread that may be blocked. `None`: it panicked.

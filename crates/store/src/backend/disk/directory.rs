@@ -1,0 +1,77 @@
+//! The directory that a server keeps its state in, locked against other servers.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::open::OpenError;
+
+/// The file that the lock is on. It holds the process id of the server that has it.
+const LOCK: &str = "store.lock";
+
+/// A locked directory. The lock goes with the value, and with the process however it ends.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Directory {
+    /// Makes the directory where it does not exist, for this user only, and locks it.
+    ///
+    /// It blocks.
+    pub(crate) fn lock(path: &Path) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Directory {
+            path: path.to_owned(),
+            source,
+        };
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(path).map_err(failed)?;
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut lock = options.open(path.join(LOCK)).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse {
+                    directory: path.to_owned(),
+                    by: holder(&lock),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // Who cannot write this cannot write anything, or the disk is full: then reads go on.
+        let _ = name_holder(&mut lock);
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn name_holder(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    writeln!(lock, "{}", std::process::id())
+}
+
+fn holder(lock: &File) -> String {
+    let mut id = String::new();
+    let read = lock.take(16).read_to_string(&mut id);
+    let id = read.ok().and_then(|_| id.trim().parse::<u32>().ok());
+    id.map_or_else(
+        || "another process".to_owned(),
+        |id| format!("process {id}"),
+    )
+}
+
+/// Makes the name of a file survive the loss of power.
+pub(crate) fn sync_directory(of: &Path) -> io::Result<()> {
+    let directory = of.parent().unwrap_or(of);
+    File::open(directory)?.sync_all()
+}

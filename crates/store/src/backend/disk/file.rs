@@ -1,0 +1,197 @@
+//! The database file: rows, the index and the header in one redb database.
+//!
+//! Everything here blocks. Nothing here decides what is written, or when.
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use redb::backends::FileBackend;
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, StorageError,
+    TableDefinition, TableError, TransactionError, WriteTransaction,
+};
+
+use super::directory::sync_directory;
+use super::guarded::Guarded;
+use crate::backend::{Batch, Loaded};
+
+const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows");
+const ABOUT: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("about");
+const HEADER: &str = "header";
+const INDEX: &str = "index";
+
+/// All rows are in memory, so that pages are kept for writing only.
+const CACHE: usize = 16 * 1024 * 1024;
+
+/// An open database file.
+pub(super) struct File {
+    database: Database,
+    /// The index of the last commit.
+    pub(super) index: u64,
+}
+
+/// Why a file cannot be opened.
+#[derive(Debug)]
+pub(super) enum Unopened {
+    /// It cannot be read or written.
+    Io(io::Error),
+    /// What is in it is not what was written.
+    Damaged(String),
+}
+
+impl File {
+    /// Opens a file and reads everything. A file that cannot be read wholly is not changed.
+    ///
+    /// The file is an error where the rows could be read and nothing can be written, as on a full
+    /// disk after a crash.
+    pub(super) fn open(path: &Path) -> Result<(Loaded, io::Result<Self>), Unopened> {
+        let file = std::fs::File::options().read(true).write(true).open(path);
+        let file = file.map_err(Unopened::Io)?;
+        Self::read(FileBackend::new(file)?)
+    }
+
+    /// The same for a file that is open already.
+    pub(super) fn read(file: impl StorageBackend) -> Result<(Loaded, io::Result<Self>), Unopened> {
+        // An empty file would be taken for a new database.
+        if file.len().map_err(Unopened::Io)? == 0 {
+            return Err(Unopened::Damaged("it is empty".to_owned()));
+        }
+        let file = Guarded::new(file);
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE);
+        // Without it, only a file that was not closed is checked.
+        builder.set_check_integrity_on_open(true);
+        let database = builder.create_with_backend(file.clone())?;
+        let loaded = load(&database)?;
+        let index = loaded.index;
+        let writable = file.release().map(|()| Self { database, index });
+        Ok((loaded, writable))
+    }
+
+    /// Makes a file with some contents, or replaces the one that is there.
+    pub(super) fn create(path: &Path, contents: &Loaded) -> Result<Self, redb::Error> {
+        let unfinished = unfinished(path);
+        let database = Self::write_new(&unfinished, contents);
+        let renamed = database.and_then(|database| {
+            std::fs::rename(&unfinished, path)?;
+            sync_directory(path)?;
+            Ok(database)
+        });
+        if renamed.is_err() {
+            // It takes room, which may be what is missing. The next attempt makes it anew.
+            let _ = std::fs::remove_file(&unfinished);
+        }
+        let index = contents.index;
+        renamed.map(|database| Self { database, index })
+    }
+
+    fn write_new(path: &Path, contents: &Loaded) -> Result<Database, redb::Error> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let mut options = std::fs::File::options();
+        let options = options.read(true).write(true).create_new(true).mode(0o600);
+        let file = FileBackend::new(options.open(path)?)?;
+        let mut builder = Database::builder();
+        let database = builder.set_cache_size(CACHE).create_with_backend(file)?;
+        let mut txn = database.begin_write()?;
+        txn.set_two_phase_commit(true);
+        {
+            let mut rows = txn.open_table(ROWS)?;
+            for (key, value) in &contents.rows {
+                rows.insert(&**key, value.as_slice())?;
+            }
+            let mut about = txn.open_table(ABOUT)?;
+            about.insert(HEADER, contents.header.as_slice())?;
+            about.insert(INDEX, &contents.index.to_be_bytes()[..])?;
+        }
+        txn.commit()?;
+        Ok(database)
+    }
+
+    /// Stores a batch. After `Ok` it survives the loss of power.
+    pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), redb::Error> {
+        let mut txn = self.database.begin_write()?;
+        // The newest of two versions is then never taken for one that was being written when the
+        // power went: should it be damaged, the file is refused, and nothing acknowledged is lost
+        // without a word.
+        txn.set_two_phase_commit(true);
+        write(&txn, batch)?;
+        txn.commit()?;
+        self.index = batch.index;
+        Ok(())
+    }
+
+    pub(super) fn close(self) -> Result<(), DatabaseError> {
+        self.database.close()
+    }
+}
+
+fn write(txn: &WriteTransaction, batch: &Batch) -> Result<(), redb::Error> {
+    let mut rows = txn.open_table(ROWS)?;
+    for (key, value) in &batch.rows {
+        match value {
+            Some(value) => rows.insert(&**key, value.as_slice())?,
+            None => rows.remove(&**key)?,
+        };
+    }
+    let mut about = txn.open_table(ABOUT)?;
+    about.insert(INDEX, &batch.index.to_be_bytes()[..])?;
+    Ok(())
+}
+
+fn load(database: &Database) -> Result<Loaded, Unopened> {
+    let missing = |what: &str| Unopened::Damaged(format!("its {what} is missing"));
+    let txn = database.begin_read()?;
+    let about = txn.open_table(ABOUT)?;
+    let header = about.get(HEADER)?.ok_or_else(|| missing("header"))?;
+    let index = about.get(INDEX)?.ok_or_else(|| missing("index"))?;
+    let index = <[u8; 8]>::try_from(index.value()).map_err(|_| missing("index"))?;
+    let mut rows = Vec::new();
+    for row in txn.open_table(ROWS)?.iter()? {
+        let (key, value) = row?;
+        rows.push((Arc::from(key.value()), value.value().to_vec()));
+    }
+    Ok(Loaded {
+        header: header.value().to_vec(),
+        index: u64::from_be_bytes(index),
+        rows,
+    })
+}
+
+/// Where a file is put together before it takes its place.
+fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+impl From<redb::Error> for Unopened {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            // The reader asked for bytes behind the end of the file.
+            redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Self::Damaged("it is shorter than it was".to_owned())
+            }
+            redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Self::Damaged("it is no database of this kind".to_owned())
+            }
+            redb::Error::Io(error) => Self::Io(error),
+            redb::Error::Corrupted(reason) => Self::Damaged(reason),
+            other => Self::Damaged(other.to_string()),
+        }
+    }
+}
+
+macro_rules! unopened {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Unopened {
+            fn from(error: $error) -> Self {
+                redb::Error::from(error).into()
+            }
+        }
+    )*};
+}
+
+unopened!(DatabaseError, TransactionError, TableError, StorageError);

@@ -1,0 +1,69 @@
+//! Between rows and the bytes that are stored: JSON, sealed where a table holds secrets.
+
+use std::sync::Arc;
+
+use legate_identity::SealingKey;
+use serde::{Deserialize, Serialize};
+
+use crate::Unavailable;
+use crate::key::Key;
+use crate::row::{BadRow, Stored, decode, is_secret};
+
+/// The format of everything that is stored. A server refuses a newer one than it knows.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Where the proof of the key stands. No row has this key: no table has the number 0.
+const PROOF: &[u8] = b"\0proof of the key";
+
+/// What to know before rows can be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    /// The format of keys and rows.
+    pub(crate) format: u32,
+    /// Something that was sealed with the key that seals the rows, to tell another key at once.
+    pub(crate) proof: Vec<u8>,
+}
+
+impl Header {
+    pub(crate) fn new(key: &SealingKey) -> Result<Self, legate_identity::IdentityError> {
+        Ok(Self {
+            format: FORMAT,
+            proof: key.seal(PROOF, b"")?,
+        })
+    }
+
+    /// Whether rows were sealed with this key.
+    pub(crate) fn is_sealed_with(&self, key: &SealingKey) -> bool {
+        key.open(PROOF, &self.proof).is_ok()
+    }
+}
+
+/// Turns rows into what is stored, and back.
+#[derive(Debug, Clone)]
+pub(crate) struct Codec {
+    pub(crate) key: SealingKey,
+}
+
+impl Codec {
+    /// The stored form of a row.
+    pub(crate) fn encode(&self, key: &Key, row: &Stored) -> Result<Vec<u8>, Unavailable> {
+        let text = row.to_bytes();
+        let text = text.map_err(|error| Unavailable::new(format!("{key:?}: {error}")))?;
+        if !is_secret(key) {
+            return Ok(text);
+        }
+        let sealed = self.key.seal(&key.to_bytes(), &text);
+        sealed.map_err(|error| Unavailable::new(error.to_string()))
+    }
+
+    /// A row from its stored form.
+    pub(crate) fn decode(&self, key: Arc<[u8]>, value: &[u8]) -> Result<(Key, Stored), BadRow> {
+        let key = Key::from_bytes(key);
+        let stored = if is_secret(&key) {
+            decode(&key, &self.key.open(&key.to_bytes(), value)?)?
+        } else {
+            decode(&key, value)?
+        };
+        Ok((key, stored))
+    }
+}

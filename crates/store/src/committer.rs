@@ -1,0 +1,189 @@
+//! The committer: the one task that writes to a backend, and follows what others write there.
+//!
+//! It decides in which order what happens; what transactions do is theirs, and how rows are stored
+//! is the backend's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use legate_runtime::CancellationToken;
+
+use crate::Unavailable;
+use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
+use crate::codec::Codec;
+use crate::command::Applied;
+use crate::commit::{Attempt, Group, Restore, Waiting, Work};
+use crate::row::BadRow;
+use crate::store::Tables;
+use crate::write::replay;
+
+/// How often a group runs again because others were faster, each time on what they left.
+const ATTEMPTS: usize = 100;
+
+/// What the task works with.
+pub(crate) struct Committer<B> {
+    pub(crate) backend: B,
+    pub(crate) codec: Codec,
+    /// What the backend keeps with the rows.
+    pub(crate) header: Vec<u8>,
+    pub(crate) tables: Arc<Tables>,
+}
+
+/// Another server wrote a row that this one cannot read: it must not go on with a part of the
+/// state.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "a row that another server stored cannot be read ({0}): is that server newer? Restart this \
+     one with the same version and key file"
+)]
+pub(crate) struct Unreadable(#[from] BadRow);
+
+impl<B: Backend> Committer<B> {
+    /// Commits until the token is cancelled or no handle of the store is left.
+    pub(crate) async fn run(
+        mut self,
+        mut waiting: Waiting,
+        token: CancellationToken,
+    ) -> Result<(), Unreadable> {
+        let ended = self.serve(&mut waiting, &token).await;
+        waiting.refuse_all().await;
+        self.backend.close().await;
+        ended
+    }
+
+    async fn serve(
+        &mut self,
+        waiting: &mut Waiting,
+        token: &CancellationToken,
+    ) -> Result<(), Unreadable> {
+        loop {
+            // What others wrote comes first: without it, a commit would be lost anyway.
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return Ok(()),
+                change = self.backend.changed() => self.follow(&change)?,
+                work = waiting.next() => match work {
+                    Some(Work::Write(jobs)) => self.write(jobs.into()).await?,
+                    Some(Work::Restore(restore)) => self.restore(restore).await?,
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// Commits transactions, in as many steps as their rows need.
+    async fn write(&mut self, mut jobs: VecDeque<Box<dyn Attempt>>) -> Result<(), Unreadable> {
+        let mut attempts = 0;
+        while !jobs.is_empty() {
+            let base = self.tables.state();
+            let group = Group::run(&base, &mut jobs, self.backend.rows_at_once());
+            let stored = match self.batch(base.index(), &group) {
+                Ok(None) => Ok(()),
+                Ok(Some(batch)) => self.backend.commit(Arc::new(batch)).await,
+                Err(unavailable) => Err(NotCommitted::Unavailable(unavailable)),
+            };
+            attempts += 1;
+            let stored = match stored {
+                Err(NotCommitted::Lost) if attempts < ATTEMPTS => {
+                    let change = self.backend.changed().await;
+                    self.follow(&change)?;
+                    for job in group.into_jobs().rev() {
+                        jobs.push_front(job);
+                    }
+                    continue;
+                }
+                stored => stored.map_err(why),
+            };
+            attempts = 0;
+            group.finish(&self.tables, stored);
+        }
+        Ok(())
+    }
+
+    /// The rows that a group changed, as they are stored.
+    fn batch(&self, base: u64, group: &Group) -> Result<Option<Batch>, Unavailable> {
+        if group.changes.is_empty() {
+            return Ok(None);
+        }
+        let mut rows = BTreeMap::new();
+        for key in group.changes.rows.keys() {
+            let row = group.state.get(key);
+            let value = row.map(|row| self.codec.encode(key, row)).transpose()?;
+            rows.insert(key.to_bytes(), value);
+        }
+        Ok(Some(Batch {
+            base,
+            index: group.state.index(),
+            rows,
+        }))
+    }
+
+    async fn restore(&mut self, restore: Restore) -> Result<(), Unreadable> {
+        let Restore { snapshot, answer } = restore;
+        for _ in 0..ATTEMPTS {
+            let state = self.tables.state();
+            let index = snapshot.index_on(&state);
+            let contents = Arc::new(Loaded {
+                header: self.header.clone(),
+                index,
+                rows: snapshot.stored.clone(),
+            });
+            match self.backend.replace(state.index(), contents).await {
+                Ok(()) => {
+                    let (next, changes) = state.replaced(index, snapshot.rows);
+                    self.tables.publish(next, &changes);
+                    let applied = Applied {
+                        index,
+                        changed: true,
+                    };
+                    drop(answer.send(Ok(applied)));
+                    return Ok(());
+                }
+                Err(NotCommitted::Lost) => {
+                    let change = self.backend.changed().await;
+                    self.follow(&change)?;
+                }
+                Err(NotCommitted::Unavailable(unavailable)) => {
+                    drop(answer.send(Err(unavailable)));
+                    return Ok(());
+                }
+            }
+        }
+        drop(answer.send(Err(why(NotCommitted::Lost))));
+        Ok(())
+    }
+
+    /// Applies what somebody else committed.
+    fn follow(&mut self, change: &Change) -> Result<(), Unreadable> {
+        let state = self.tables.state();
+        let (next, changes) = match change {
+            Change::Batch(batch) => {
+                let rows = batch.rows.iter().map(|(key, value)| match value {
+                    Some(value) => {
+                        let (key, row) = self.codec.decode(Arc::clone(key), value)?;
+                        Ok((key, Some(row)))
+                    }
+                    None => Ok((crate::key::Key::from_bytes(Arc::clone(key)), None)),
+                });
+                let rows: Vec<_> = rows.collect::<Result<_, BadRow>>()?;
+                replay(&state, batch.index, rows)
+            }
+            Change::Everything(loaded) => {
+                let rows = loaded.rows.iter();
+                let rows = rows.map(|(key, value)| self.codec.decode(Arc::clone(key), value));
+                let rows: Vec<_> = rows.collect::<Result<_, BadRow>>()?;
+                self.header = loaded.header.clone();
+                state.replaced(loaded.index, rows)
+            }
+        };
+        self.tables.publish(next, &changes);
+        Ok(())
+    }
+}
+
+fn why(not_committed: NotCommitted) -> Unavailable {
+    match not_committed {
+        NotCommitted::Unavailable(unavailable) => unavailable,
+        NotCommitted::Lost => Unavailable::new("other servers were always faster; try again later"),
+    }
+}

@@ -1,0 +1,253 @@
+//! Opening a store that keeps its rows.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use legate_identity::SealingKey;
+use legate_runtime::Spawner;
+
+use crate::backend::disk::{Directory, Disk};
+use crate::backend::{Backend, Loaded, NotCommitted, blocking};
+use crate::codec::{Codec, FORMAT, Header};
+use crate::commit::Queue;
+use crate::committer::Committer;
+use crate::{State, Store, key_file};
+
+/// Where a store keeps its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// In memory: they are gone when the process ends.
+    Memory,
+    /// In files of this machine, for one server.
+    Disk {
+        /// The directory. It is made when it does not exist; one server at a time uses it.
+        directory: PathBuf,
+        /// The file with the key that seals secrets: 32 bytes as hexadecimal digits or base64.
+        /// Without it, `store.key` in the directory, which is made for a new store.
+        key_file: Option<PathBuf>,
+    },
+}
+
+/// Why a store cannot be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory cannot be made or used.
+    #[error("cannot use the data directory {path}: {source}", path = path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another server has it.
+    #[error(
+        "the data directory {directory} is in use by {by}: stop that server, or give this one \
+         another directory",
+        directory = directory.display()
+    )]
+    InUse {
+        /// The directory.
+        directory: PathBuf,
+        /// Who has it.
+        by: String,
+    },
+    /// The database file cannot be read or written.
+    #[error("cannot open {path}: {source}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// What is in the file is not what was written.
+    #[error(
+        "{store} is damaged ({reason}) and was left as it is: move it away, start the server with \
+         an empty store and restore the last snapshot; check the disk"
+    )]
+    Damaged {
+        /// The file, or the place.
+        store: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A newer server wrote it.
+    #[error(
+        "this store was written by a newer Legate: its format is {found}, and this server knows \
+         {known}: start the newer server again"
+    )]
+    Newer {
+        /// The format of the store.
+        found: u32,
+        /// The newest format that this server knows.
+        known: u32,
+    },
+    /// The key file cannot be used.
+    #[error("cannot use the key file {path}: {reason}", path = path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The key that was made with the store is gone.
+    #[error(
+        "the key file {path} is missing, and the store has secrets that were encrypted with it: \
+         put it back from your backup, or name the file that has it",
+        path = path.display()
+    )]
+    MissingKey {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// Another key.
+    #[error(
+        "the store was encrypted with another key than the one in {path}: name the key file that \
+         it was made with",
+        path = path.display()
+    )]
+    WrongKey {
+        /// The key file that was read.
+        path: PathBuf,
+    },
+    /// A new store cannot be written.
+    #[error("cannot make a new store: {reason}")]
+    NotMade {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+impl Store {
+    /// Opens a store and starts the task that writes to it.
+    ///
+    /// When the scope stops, what is being written is finished, and later writes are answered
+    /// with [`crate::Unavailable`]; reads go on.
+    ///
+    /// # Errors
+    /// [`OpenError`]; what is stored is as it was.
+    pub async fn open(config: StoreConfig, spawner: &Spawner) -> Result<Self, OpenError> {
+        match config {
+            StoreConfig::Memory => Ok(Self::new()),
+            StoreConfig::Disk {
+                directory,
+                key_file,
+            } => {
+                let opened = blocking(move || open_disk(&directory, key_file)).await;
+                let (disk, loaded, origin) = opened.unwrap_or_else(|| {
+                    Err(OpenError::NotMade {
+                        reason: "opening it panicked".to_owned(),
+                    })
+                })?;
+                Self::start(disk, loaded, origin, spawner).await
+            }
+        }
+    }
+
+    /// Starts the committer over a backend that was opened.
+    pub(crate) async fn start(
+        mut backend: impl Backend,
+        loaded: Option<Loaded>,
+        origin: Origin,
+        spawner: &Spawner,
+    ) -> Result<Self, OpenError> {
+        let loaded = match loaded {
+            Some(loaded) => loaded,
+            None => make_new(&mut backend, &origin.key).await?,
+        };
+        let header = loaded.header.clone();
+        let state = read_all(loaded, &origin)?;
+        let codec = Codec { key: origin.key };
+        let (queue, waiting) = Queue::new();
+        let store = Self::committed_by(state, queue, codec.clone());
+        let committer = Committer {
+            backend,
+            codec,
+            header,
+            tables: Arc::clone(&store.inner.tables),
+        };
+        let token = spawner.token();
+        spawner.spawn("store", committer.run(waiting, token));
+        Ok(store)
+    }
+}
+
+/// What errors name, and the key.
+pub(crate) struct Origin {
+    /// The file, or the place, that keeps the rows.
+    pub(crate) store: String,
+    pub(crate) key: SealingKey,
+    pub(crate) key_file: PathBuf,
+}
+
+fn open_disk(
+    directory: &Path,
+    configured: Option<PathBuf>,
+) -> Result<(Disk, Option<Loaded>, Origin), OpenError> {
+    let locked = Directory::lock(directory)?;
+    let (disk, loaded) = Disk::open(locked)?;
+    let default = key_file::default_path(directory);
+    let (path, key) = match configured {
+        Some(path) => (path.clone(), key_file::read(&path)?),
+        None if default.exists() => (default.clone(), key_file::read(&default)?),
+        None if loaded.is_none() => (default.clone(), key_file::create(&default)?),
+        None => return Err(OpenError::MissingKey { path: default }),
+    };
+    let origin = Origin {
+        store: disk.name(),
+        key,
+        key_file: path,
+    };
+    Ok((disk, loaded, origin))
+}
+
+async fn make_new(backend: &mut impl Backend, key: &SealingKey) -> Result<Loaded, OpenError> {
+    let failed = |reason: String| OpenError::NotMade { reason };
+    let header = Header::new(key).map_err(|error| failed(error.to_string()))?;
+    let header = serde_json::to_vec(&header).map_err(|error| failed(error.to_string()))?;
+    let loaded = Arc::new(Loaded {
+        header,
+        index: State::empty().index(),
+        rows: Vec::new(),
+    });
+    match backend.replace(0, Arc::clone(&loaded)).await {
+        Ok(()) => Ok(Loaded::clone(&loaded)),
+        // Another server was faster.
+        Err(NotCommitted::Lost) => loop {
+            if let crate::backend::Change::Everything(theirs) = backend.changed().await {
+                return Ok(Loaded::clone(&theirs));
+            }
+        },
+        Err(NotCommitted::Unavailable(error)) => Err(failed(error.reason.to_string())),
+    }
+}
+
+/// The state that was stored.
+fn read_all(loaded: Loaded, origin: &Origin) -> Result<State, OpenError> {
+    let damaged = |reason: String| OpenError::Damaged {
+        store: origin.store.clone(),
+        reason,
+    };
+    let codec = Codec {
+        key: origin.key.clone(),
+    };
+    let header: Header = serde_json::from_slice(&loaded.header)
+        .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
+    if header.format > FORMAT {
+        return Err(OpenError::Newer {
+            found: header.format,
+            known: FORMAT,
+        });
+    }
+    if !header.is_sealed_with(&codec.key) {
+        return Err(OpenError::WrongKey {
+            path: origin.key_file.clone(),
+        });
+    }
+    let rows = loaded.rows.into_iter();
+    let rows = rows.map(|(key, value)| codec.decode(key, &value));
+    let rows: Vec<_> = rows
+        .collect::<Result<_, _>>()
+        .map_err(|error| damaged(format!("a row cannot be read: {error}")))?;
+    Ok(State::restored(loaded.index, rows))
+}

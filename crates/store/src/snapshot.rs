@@ -1,0 +1,268 @@
+//! Snapshots: everything that a store holds at one index, to be kept elsewhere.
+//!
+//! Secrets stay sealed with the store's key. So a snapshot gives none away, and whoever restores
+//! it on another machine needs the key file as well: keep the two apart.
+//!
+//! ```text
+//! "legate snapshot\n"
+//! length (4 bytes) and JSON: format, proof of the key, index, number of rows
+//! each row: length and key, length and value
+//! SHA-256 of everything before
+//! ```
+//! Lengths are big-endian.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::codec::{Codec, FORMAT, Header};
+use crate::key::Key;
+use crate::row::Stored;
+use crate::{State, Store};
+
+const MAGIC: &[u8; 16] = b"legate snapshot\n";
+
+/// Longer keys and values are not written by anybody.
+const LONGEST: u32 = 64 * 1024 * 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct About {
+    #[serde(flatten)]
+    header: Header,
+    index: u64,
+    rows: u64,
+}
+
+/// A snapshot that was read and can be restored.
+pub struct Snapshot {
+    /// The index of the state that was saved.
+    index: u64,
+    /// The rows as they are stored.
+    pub(crate) stored: Vec<(Arc<[u8]>, Vec<u8>)>,
+    pub(crate) rows: Vec<(Key, Stored)>,
+}
+
+/// Why a snapshot cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Writing or reading failed.
+    #[error("the snapshot could not be transferred: {0}")]
+    Io(#[from] io::Error),
+    /// A store in memory has no key for the secrets.
+    #[error(
+        "a store in memory saves and restores no snapshots: it has no key to encrypt secrets \
+         with; start the server with a data directory"
+    )]
+    InMemory,
+    /// It is no snapshot, or only a part of one.
+    #[error("this is no complete snapshot: {0}")]
+    Damaged(String),
+    /// A newer server made it.
+    #[error(
+        "this snapshot was made by a newer Legate: its format is {found}, and this server knows \
+         {FORMAT}"
+    )]
+    Newer {
+        /// The format of the snapshot.
+        found: u32,
+    },
+    /// Its secrets are sealed with another key.
+    #[error(
+        "this snapshot was made with another key: start the server with the key file of the \
+         store that it was made from"
+    )]
+    WrongKey,
+}
+
+impl Snapshot {
+    /// The index of the state that was saved.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// How many rows it holds.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The index of its rows on top of a state.
+    pub(crate) fn index_on(&self, state: &State) -> u64 {
+        self.index.max(state.index()) + 1
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("index", &self.index)
+            .field("rows", &self.rows.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Writes everything at one index, and returns that index. The store goes on meanwhile.
+    ///
+    /// It blocks as `to` does, and works for as long as there are rows: call it on a thread that
+    /// may be blocked.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] and [`SnapshotError::InMemory`].
+    pub fn save(&self, to: impl Write) -> Result<u64, SnapshotError> {
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        let state = self.state();
+        let mut to = Digesting::new(to);
+        let header = Header::new(&codec.key).map_err(io::Error::other)?;
+        let about = About {
+            header,
+            index: state.index(),
+            rows: state.rows() as u64,
+        };
+        to.write_all(MAGIC)?;
+        write_part(
+            &mut to,
+            &serde_json::to_vec(&about).map_err(io::Error::other)?,
+        )?;
+        for (key, row) in state.all() {
+            write_part(&mut to, &key.to_bytes())?;
+            write_part(&mut to, &codec.encode(key, row).map_err(io::Error::other)?)?;
+        }
+        let (mut to, digest) = to.finish();
+        to.write_all(&digest)?;
+        to.flush()?;
+        Ok(state.index())
+    }
+
+    /// Reads a snapshot wholly, so that it can be restored ([`Store::restore`]). Nothing changes.
+    ///
+    /// It blocks as `from` does: call it on a thread that may be blocked.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn read_snapshot(&self, from: impl Read) -> Result<Snapshot, SnapshotError> {
+        let codec = self.inner.codec.as_ref().ok_or(SnapshotError::InMemory)?;
+        let mut from = Digesting::new(from);
+        let mut magic = [0; MAGIC.len()];
+        read_exact(&mut from, &mut magic)?;
+        if magic != *MAGIC {
+            return Err(damaged("it does not begin like one"));
+        }
+        let about: About = serde_json::from_slice(&read_part(&mut from)?)
+            .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
+        if about.header.format > FORMAT {
+            return Err(SnapshotError::Newer {
+                found: about.header.format,
+            });
+        }
+        if !about.header.is_sealed_with(&codec.key) {
+            return Err(SnapshotError::WrongKey);
+        }
+        let mut stored: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
+        for _ in 0..about.rows {
+            let key = Arc::from(read_part(&mut from)?);
+            stored.push((key, read_part(&mut from)?));
+        }
+        let (mut from, digest) = from.finish();
+        let mut expected = [0; 32];
+        read_exact(&mut from, &mut expected)?;
+        if digest != expected {
+            return Err(damaged("its checksum is another one"));
+        }
+        Snapshot::decoded(about.index, stored, codec)
+    }
+}
+
+impl Snapshot {
+    fn decoded(
+        index: u64,
+        stored: Vec<(Arc<[u8]>, Vec<u8>)>,
+        codec: &Codec,
+    ) -> Result<Self, SnapshotError> {
+        let ordered = stored.is_sorted_by(|(one, _), (next, _)| one < next);
+        if !ordered {
+            return Err(damaged("its rows are out of order"));
+        }
+        let rows = stored.iter();
+        let rows = rows.map(|(key, value)| codec.decode(Arc::clone(key), value));
+        let rows: Result<_, _> = rows.collect();
+        Ok(Self {
+            index,
+            rows: rows.map_err(|error| damaged(format!("a row cannot be read: {error}")))?,
+            stored,
+        })
+    }
+}
+
+fn damaged(reason: impl Into<String>) -> SnapshotError {
+    SnapshotError::Damaged(reason.into())
+}
+
+fn write_part(to: &mut impl Write, part: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(part.len()).map_err(io::Error::other)?;
+    to.write_all(&length.to_be_bytes())?;
+    to.write_all(part)
+}
+
+fn read_part(from: &mut impl Read) -> Result<Vec<u8>, SnapshotError> {
+    let mut length = [0; 4];
+    read_exact(from, &mut length)?;
+    let length = u32::from_be_bytes(length);
+    if length > LONGEST {
+        return Err(damaged("a row is too long"));
+    }
+    // Grows with what really comes, and not with what is announced.
+    let mut part = Vec::new();
+    from.take(length.into()).read_to_end(&mut part)?;
+    if part.len() < length as usize {
+        return Err(damaged("it ends too early"));
+    }
+    Ok(part)
+}
+
+fn read_exact(from: &mut impl Read, buffer: &mut [u8]) -> Result<(), SnapshotError> {
+    from.read_exact(buffer).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
+        _ => error.into(),
+    })
+}
+
+/// Passes bytes on and computes their digest.
+struct Digesting<I> {
+    inner: I,
+    digest: Sha256,
+}
+
+impl<I> Digesting<I> {
+    fn new(inner: I) -> Self {
+        Self {
+            inner,
+            digest: Sha256::new(),
+        }
+    }
+
+    fn finish(self) -> (I, [u8; 32]) {
+        (self.inner, self.digest.finalize().into())
+    }
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<R: Read> Read for Digesting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.digest.update(&buffer[..read]);
+        Ok(read)
+    }
+}
