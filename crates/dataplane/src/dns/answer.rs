@@ -103,6 +103,9 @@ impl Answerer {
 
     /// The reply to a query for which there is no slot: one that takes no waiting.
     pub(super) fn overloaded(&self, query: &Query, transport: Transport) -> Bytes {
+        if let Some(reply) = self.malformed(query, transport) {
+            return reply;
+        }
         let key = Key::of(query, transport);
         if let Some(reply) = self.fresh(query, key.as_ref(), transport) {
             return reply;
@@ -114,6 +117,9 @@ impl Answerer {
     /// The reply to a query. Takes no longer than [`Limits::query`].
     pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Slot) -> Bytes {
         let transport = slot.transport;
+        if let Some(reply) = self.malformed(query, transport) {
+            return reply;
+        }
         let key = Key::of(query, transport);
         if let Some(reply) = self.fresh(query, key.as_ref(), transport) {
             return reply;
@@ -135,6 +141,16 @@ impl Answerer {
             Ok(answer) => self.pass_on(query, transport, answer),
             Err(error) => self.without_answer(query, key.as_ref(), transport, &error),
         }
+    }
+
+    /// The reply to what no server could read. No server is asked: one that cannot read a query
+    /// fails the call, which says nothing about the server.
+    fn malformed(&self, query: &Query, transport: Transport) -> Option<Bytes> {
+        if !query.is_malformed() {
+            return None;
+        }
+        self.metrics.count(transport, Outcome::Malformed);
+        Some(query.format_error())
     }
 
     /// An answer of a moment ago.

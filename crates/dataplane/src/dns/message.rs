@@ -6,7 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::wire::{
-    CHECKING_DISABLED, HEADER, NO_ERROR, OPCODE, OPT, Question, RECURSION_AVAILABLE,
+    CHECKING_DISABLED, FORMAT_ERROR, HEADER, NO_ERROR, OPCODE, OPT, Question, RECURSION_AVAILABLE,
     RECURSION_DESIRED, RESPONSE, Reader, SERVER_FAILURE, Section, TRUNCATED,
 };
 
@@ -102,7 +102,7 @@ impl Query {
     /// `None` for what must not be answered: bytes without a whole header have no id to answer to,
     /// and answering responses would let two servers talk to each other for ever.
     ///
-    /// Whatever follows the header is the server's to judge.
+    /// Whether the rest can be read is said by [`Query::is_malformed`].
     #[must_use]
     pub fn parse(message: Bytes) -> Option<Self> {
         (message.len() >= HEADER && message[2] & RESPONSE == 0).then_some(Self(message))
@@ -117,6 +117,32 @@ impl Query {
     /// What the reply has to begin with.
     pub(super) fn id(&self) -> [u8; 2] {
         [self.0[0], self.0[1]]
+    }
+
+    /// Whether no server could read it: an entry of a section is cut off or has an impossible name,
+    /// or a standard query has no question or several (RFC 9619). What follows the last entry is
+    /// the server's to judge.
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        let message = &self.0;
+        let standard = message[2] & OPCODE == 0;
+        if standard && Question::only(message).is_none() {
+            return true;
+        }
+        let mut reader = Reader::behind_header(message);
+        let questions = Section::Questions.count(message);
+        // Names in the questions of other operations may be pointers.
+        let readable = (0..questions).all(|_| match standard {
+            true => reader.question().is_some(),
+            false => reader.skip_question().is_some(),
+        });
+        !(readable && reader.records(message).all(|record| record.is_some()))
+    }
+
+    /// FORMERR: the query is malformed.
+    #[must_use]
+    pub fn format_error(&self) -> Bytes {
+        self.reply(0, FORMAT_ERROR, None)
     }
 
     /// SERVFAIL, with the reason for clients that know EDNS.
@@ -159,17 +185,9 @@ impl Query {
         for _ in 0..Section::Questions.count(&self.0) {
             reader.question()?;
         }
-        let records: u32 = Section::RECORDS
-            .into_iter()
-            .map(|section| u32::from(section.count(&self.0)))
-            .sum();
-        for _ in 0..records {
-            let record = reader.record()?;
-            if record.kind == OPT {
-                return Some(record.ttl & DNSSEC_OK != 0);
-            }
-        }
-        None
+        let mut records = reader.records(&self.0).map_while(|record| record);
+        let edns = records.find(|record| record.kind == OPT)?;
+        Some(edns.ttl & DNSSEC_OK != 0)
     }
 }
 
@@ -314,6 +332,35 @@ mod tests {
     }
 
     #[test]
+    fn a_malformed_query_is_told_from_an_odd_one() {
+        let whole = query(Some(true)).to_vec().unwrap();
+        assert!(!parse(&query(None)).is_malformed());
+        for length in HEADER..whole.len() {
+            let cut = Query::parse(Bytes::copy_from_slice(&whole[..length])).unwrap();
+            assert!(cut.is_malformed(), "{length} of {} bytes", whole.len());
+        }
+        // Behind the last record, and in other operations: an update's zone, with no name of its own.
+        let odd = [&whole[..], b"more"].concat();
+        assert!(!Query::parse(odd.into()).unwrap().is_malformed());
+        let update = [1, 2, 0x28, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 6, 0, 1];
+        assert!(
+            !Query::parse(Bytes::copy_from_slice(&update))
+                .unwrap()
+                .is_malformed()
+        );
+        for questions in [0, 2] {
+            let mut message = query(None).to_vec().unwrap();
+            let question = message[HEADER..].to_vec();
+            message.extend(question);
+            message[5] = questions;
+            let reply = Query::parse(message.into()).unwrap();
+            assert!(reply.is_malformed(), "{questions} questions");
+            let reply = Message::from_vec(&reply.format_error()).unwrap();
+            assert_eq!(reply.metadata.response_code, ResponseCode::FormErr);
+        }
+    }
+
+    #[test]
     fn responses_and_fragments_of_headers_are_not_answered() {
         let mut bytes = query(None).to_vec().unwrap();
         assert_eq!(
@@ -336,7 +383,7 @@ mod tests {
                 bytes[4 + 2 * index..][..2].copy_from_slice(&[0, count]);
             }
             let query = Query::parse(bytes.clone().into()).unwrap();
-            for reply in [query.failure(Reason::Overloaded), query.truncation()] {
+            for reply in [query.failure(Reason::Overloaded), query.truncation(), query.format_error()] {
                 prop_assert!((HEADER..=512).contains(&reply.len()));
                 prop_assert_eq!(&reply[..2], &bytes[..2]);
                 prop_assert_eq!(reply[2] & RESPONSE, RESPONSE);

@@ -20,6 +20,8 @@ pub(super) enum Outcome {
     Truncated,
     /// It was declined with SERVFAIL.
     Declined(Reason),
+    /// It could not be read, which the client was told with FORMERR.
+    Malformed,
     /// It was no query: nothing was sent.
     Ignored,
 }
@@ -36,6 +38,7 @@ impl Outcome {
             Self::Declined(Reason::Timeout) => "timeout",
             Self::Declined(Reason::ServerError) => "server_error",
             Self::Declined(Reason::Stopping) => "stopping",
+            Self::Malformed => "malformed",
             Self::Ignored => "ignored",
         }
     }
@@ -71,6 +74,7 @@ impl DnsMetrics {
                 Outcome::Cached,
                 Outcome::Stale,
                 Outcome::Truncated,
+                Outcome::Malformed,
                 Outcome::Ignored,
             ];
             for outcome in others.into_iter().chain(declined) {

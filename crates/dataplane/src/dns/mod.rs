@@ -10,7 +10,7 @@
 //! done when a server takes longer than [`Limits::stale_after`]. What a server answers is never
 //! replaced so. Where there is no answer (no server, no time, too many queries) the client is told
 //! so with SERVFAIL and can go on to another resolver, instead of waiting for its own timeout.
-//! `dig` shows the reason. Answers with a TTL are also given again within it; Consul's have none by
+//! `dig` shows the reason. A query that cannot be read gets FORMERR, and no server is asked. Answers with a TTL are also given again within it; Consul's have none by
 //! default.
 //!
 //! ```text

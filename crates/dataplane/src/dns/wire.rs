@@ -16,6 +16,7 @@ pub(super) const CHECKING_DISABLED: u8 = 0x10;
 pub(super) const RESPONSE_CODE: u8 = 0x0f;
 
 pub(super) const NO_ERROR: u8 = 0;
+pub(super) const FORMAT_ERROR: u8 = 1;
 pub(super) const SERVER_FAILURE: u8 = 2;
 pub(super) const NAME_ERROR: u8 = 3;
 
@@ -172,6 +173,20 @@ impl<'a> Reader<'a> {
         let tail = self.take(4)?;
         let bytes = self.bytes.get(start..self.at)?;
         Some(Question { name, tail, bytes })
+    }
+
+    /// Goes past a question whose name may have a pointer.
+    pub(super) fn skip_question(&mut self) -> Option<()> {
+        self.name(true)?;
+        self.take(4).map(drop)
+    }
+
+    /// The records of a message whose questions have been read; `None` stands for one that cannot
+    /// be read.
+    pub(super) fn records(mut self, message: &[u8]) -> impl Iterator<Item = Option<Record<'a>>> {
+        let sections = Section::RECORDS.into_iter();
+        let count: u32 = sections.map(|one| u32::from(one.count(message))).sum();
+        (0..count).map(move |_| self.record())
     }
 
     pub(super) fn record(&mut self) -> Option<Record<'a>> {

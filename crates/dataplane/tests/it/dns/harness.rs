@@ -250,6 +250,21 @@ pub(super) fn query(id: u16, name: &str) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
+/// A query of this length, 32 bytes or more, with bytes in it that mean something to nobody.
+pub(super) fn long_query(id: u16, length: usize) -> Vec<u8> {
+    let mut query = Vec::with_capacity(length);
+    query.extend(id.to_be_bytes());
+    // One question, for the root's addresses, and one additional record: EDNS with one option.
+    query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1]);
+    query.extend([0, 0, 41, 0x10, 0, 0, 0, 0, 0]);
+    let padding = u16::try_from(length - query.len() - 6).unwrap();
+    query.extend((padding + 4).to_be_bytes());
+    query.extend(65_001_u16.to_be_bytes());
+    query.extend(padding.to_be_bytes());
+    query.extend(&noise(id, length)[query.len()..]);
+    query
+}
+
 /// Queries that have nothing to do with each other.
 pub(super) fn queries<const COUNT: usize>() -> [Vec<u8>; COUNT] {
     std::array::from_fn(|id| query(id as u16, &format!("web-{id}.service.consul.")))
