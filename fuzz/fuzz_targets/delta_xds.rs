@@ -239,7 +239,7 @@ impl Relay {
                 let own = nonce.is_empty() || nonces.contains(nonce);
                 assert!(own, "an answer to another stream");
             }
-            Action::CloseEnvoy(id) => drop(self.sessions.remove(&id)),
+            Action::CloseEnvoy(id, _) => drop(self.sessions.remove(&id)),
             Action::CloseServer(epoch) => drop(self.lanes.remove(&epoch)),
             Action::RenewServer
             | Action::Accepted(_)

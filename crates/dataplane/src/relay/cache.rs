@@ -146,13 +146,13 @@ pub(super) struct TypeState {
     /// Resources wanted by name.
     pub(super) names: BTreeSet<Name>,
     pub(super) entries: Entries,
-    /// An answer of a server has been accepted, so the entries are complete for a wildcard.
+    /// An answer of a server has been accepted. It need not have been all that the server has.
     pub(super) answered: bool,
     /// `system_version_info` of the last accepted answer.
     pub(super) system_version: String,
     pub(super) in_flight: Option<Candidate>,
-    /// Envoy rejected an answer and no later one was accepted.
-    pub(super) rejected: bool,
+    /// The Envoy that rejected an answer, when no later one was accepted.
+    pub(super) rejected: Option<SessionId>,
     pub(super) accepted_total: u64,
     pub(super) rejected_total: u64,
     pub(super) last_rejection: Option<Rejected>,
@@ -176,7 +176,7 @@ impl TypeState {
             answered: false,
             system_version: String::new(),
             in_flight: None,
-            rejected: false,
+            rejected: None,
             accepted_total: 0,
             rejected_total: 0,
             last_rejection: None,
@@ -201,6 +201,11 @@ impl TypeState {
     /// Whether an Envoy wants the resource.
     pub(super) fn wants(&self, name: &str) -> bool {
         self.wildcard || self.names.contains(name)
+    }
+
+    /// Whether a resource of this name is held.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        matches!(self.entries.get(name), Some(Entry::Present(_)))
     }
 
     /// Whether an Envoy wants anything of this type.
@@ -315,7 +320,7 @@ impl TypeState {
         }
         self.compact();
         self.answered = true;
-        self.rejected = false;
+        self.rejected = None;
         self.rejected_in_a_row = 0;
         self.accepted_total += 1;
         self.system_version = candidate.system_version;
@@ -336,7 +341,7 @@ impl TypeState {
         let mut gone = Vec::new();
         for name in names {
             if self.names.remove(&name) {
-                if !self.wildcard {
+                if !(self.wildcard && self.holds(&name)) {
                     self.set(&name, None);
                 }
                 gone.push(name.to_string());
@@ -344,6 +349,17 @@ impl TypeState {
         }
         self.compact();
         gone
+    }
+
+    /// Forgets what was held only because all resources were wanted.
+    pub(super) fn forget_wildcard(&mut self) {
+        self.wildcard = false;
+        self.answered &= !self.names.is_empty();
+        let unwanted = self.entries.keys().filter(|name| !self.wants(name));
+        for name in unwanted.cloned().collect::<Vec<_>>() {
+            self.set(&name, None);
+        }
+        self.compact();
     }
 }
 

@@ -10,6 +10,8 @@
 //!   one unanswered response of each type.
 //! - The loss of a server's stream changes nothing for any Envoy.
 //! - The loss of the last Envoy changes nothing that is held: it is coming back.
+//! - What a stream asks for is within [`Limits`]; one that asks for more is refused, and nobody else
+//!   notices. A name that no stream asks for is there only while a resource of it is held.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -17,12 +19,10 @@ use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::rpc;
 
-use super::cache::{Candidate, Name, Role, TypeKey, TypeState, WILDCARD};
+use super::cache::{Candidate, Name, Role, TypeKey, TypeState};
+use super::limits::{Excess, Limits};
 use super::session::{Origin, Session};
 use super::upstream::{self, Lane};
-
-/// How many types an Envoy may ask for. Envoy knows about a dozen.
-const MAX_TYPES: usize = 64;
 
 /// One stream of an Envoy towards the relay. A larger number is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,14 +57,14 @@ pub enum Event {
 pub enum Action {
     /// Send to an Envoy.
     ToEnvoy(SessionId, DeltaDiscoveryResponse),
-    /// End an Envoy's stream: it asked for more types than there can be.
-    CloseEnvoy(SessionId),
+    /// End an Envoy's stream: it asked for more than it may.
+    CloseEnvoy(SessionId, Excess),
     /// Send to a server.
     ToServer(Epoch, DeltaDiscoveryRequest),
     /// End a stream towards a server: a newer one has taken over.
     CloseServer(Epoch),
-    /// Open a new stream towards the server: an Envoy that is new here should see what an earlier
-    /// one rejected, and only a new stream makes a server send it again.
+    /// Open a new stream towards the server: only that makes a server send again what an earlier
+    /// Envoy rejected, and say of everything that an Envoy holds whether it is still there.
     RenewServer,
     /// Envoy accepted a server's response: for the log.
     Accepted(Accepted),
@@ -110,13 +110,14 @@ pub struct Core {
     /// Streams towards servers, the newest last.
     pub(super) lanes: Vec<Lane>,
     pub(super) types: Vec<TypeState>,
-    by_url: HashMap<String, TypeKey>,
+    pub(super) by_url: HashMap<String, TypeKey>,
     /// All types in the order in which Envoy has to be told about them.
     pub(super) in_order: Vec<TypeKey>,
     /// Responses that are not with an Envoy, in the order of their arrival.
     pub(super) queue: VecDeque<Candidate>,
-    /// Who the Envoys say they are, encoded.
+    /// Who the first of the Envoys that are there says it is, encoded.
     pub(super) node: Bytes,
+    pub(super) limits: Limits,
     next_seq: u64,
     pub(super) next_nonce: u64,
     pub(super) actions: Vec<Action>,
@@ -126,6 +127,14 @@ impl Core {
     /// A relay without streams and resources.
     pub fn new() -> Core {
         Core::default()
+    }
+
+    /// The same, with other limits than the usual.
+    pub fn with_limits(limits: Limits) -> Core {
+        Core {
+            limits,
+            ..Core::default()
+        }
     }
 
     /// Takes in one event and answers what has to be done about it.
@@ -161,6 +170,14 @@ impl Core {
         self.types.iter().any(|state| state.answered)
     }
 
+    /// The oldest of the streams that have not asked for anything.
+    pub fn silent(&self) -> Option<SessionId> {
+        let mut sessions = self.sessions.iter();
+        sessions
+            .find(|(_, session)| !session.is_subscribed())
+            .map(|(id, _)| *id)
+    }
+
     /// Whether it waits for an Envoy that asks for its type.
     pub(super) fn is_held(&self, candidate: &Candidate) -> bool {
         self.sessions
@@ -175,156 +192,13 @@ impl Core {
             .find(|key| self.types[key.0].role == role)
     }
 
-    /// The key of a type, which is new when no Envoy has asked for it before.
-    fn type_key(&mut self, url: &str) -> Option<TypeKey> {
-        if let Some(key) = self.by_url.get(url) {
-            return Some(*key);
-        }
-        if self.types.len() >= MAX_TYPES {
-            return None;
-        }
-        let key = TypeKey(self.types.len());
-        self.types.push(TypeState::new(url));
-        self.by_url.insert(url.to_owned(), key);
-        self.in_order.push(key);
-        self.in_order
-            .sort_by_key(|key| (self.types[key.0].role, *key));
-        Some(key)
-    }
-
-    fn on_request(&mut self, id: SessionId, request: DeltaDiscoveryRequest) {
-        if !self.sessions.contains_key(&id) {
-            return;
-        }
-        let Some(key) = self.type_key(&request.type_url) else {
-            self.actions.push(Action::CloseEnvoy(id));
-            self.on_envoy_gone(id);
-            return;
-        };
-        if !request.node.is_empty() {
-            self.node = request.node.clone();
-        }
-        let known = self
-            .sessions
-            .get(&id)
-            .is_some_and(|session| session.get(key).is_some());
-        if !known {
-            self.open(id, key, &request);
-        } else if !request.response_nonce.is_empty() {
-            self.on_answer(id, key, &request.response_nonce, request.error_detail);
-        }
-        self.subscribe(id, key, request.resource_names_subscribe);
-        self.unsubscribe(id, key, &request.resource_names_unsubscribe);
-    }
-
-    /// The first request of a type says whether it is about all resources and what Envoy has.
-    fn open(&mut self, id: SessionId, key: TypeKey, request: &DeltaDiscoveryRequest) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let state = &self.types[key.0];
-        let subscription = session.open(key);
-        // Envoy may still wait for endpoints and routes of a version that it names here, when the
-        // stream broke after what refers to them: those are sent again in any case.
-        if !state.role.is_waited_for() {
-            let held = request.initial_resource_versions.iter();
-            let held = held.map(|(name, version)| (state.intern(name), version.clone()));
-            subscription.resume(held);
-        }
-        let names_nothing = request.resource_names_subscribe.is_empty()
-            && !request
-                .resource_names_unsubscribe
-                .iter()
-                .any(|name| name == WILDCARD);
-        if names_nothing {
-            self.subscribe_all(id, key);
-        }
-    }
-
-    fn subscribe_all(&mut self, id: SessionId, key: TypeKey) {
-        let state = &mut self.types[key.0];
-        let Some(subscription) = self.sessions.get_mut(&id).and_then(|s| s.get_mut(key)) else {
-            return;
-        };
-        if subscription.wildcard {
-            return;
-        }
-        if state.answered {
-            subscription.subscribe_all(&state.entries);
-        } else {
-            subscription.wildcard = true;
-        }
-        if std::mem::take(&mut state.rejected) {
-            self.actions.push(Action::RenewServer);
-        }
-        if !std::mem::replace(&mut state.wildcard, true) {
-            self.tell_servers(key, vec![WILDCARD.to_owned()], Vec::new());
-        }
-    }
-
-    fn subscribe(&mut self, id: SessionId, key: TypeKey, names: Vec<String>) {
-        let mut ask = Vec::new();
-        for name in names {
-            if name == WILDCARD {
-                self.subscribe_all(id, key);
-                continue;
-            }
-            let state = &mut self.types[key.0];
-            let shared = state.intern(&name);
-            let Some(session) = self.sessions.get_mut(&id) else {
-                return;
-            };
-            session.open(key).subscribe(&shared);
-            let known = state.entries.contains_key(&shared);
-            // A name that is wanted already and still unknown may have been rejected: asking
-            // again makes the server send it again.
-            if state.names.insert(shared) || !known {
-                ask.push(name);
-            }
-        }
-        if !ask.is_empty() {
-            self.tell_servers(key, ask, Vec::new());
-        }
-    }
-
-    fn unsubscribe(&mut self, id: SessionId, key: TypeKey, names: &[String]) {
-        if names.is_empty() {
-            return;
-        }
-        let state = &mut self.types[key.0];
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let subscription = session.open(key);
-        if names.iter().any(|name| name == WILDCARD) {
-            subscription.unsubscribe_all();
-        }
-        let mut gone: HashSet<Name> = names.iter().map(|name| state.intern(name)).collect();
-        subscription.unsubscribe(&gone);
-        for other in self
-            .sessions
-            .values()
-            .filter_map(|session| session.get(key))
-        {
-            gone.retain(|name| !other.names.contains(name));
-        }
-        let gone = state.forget(gone);
-        if !gone.is_empty() {
-            self.tell_servers(key, Vec::new(), gone);
-        }
-    }
-
-    /// Passes a change of subscriptions on to the streams that know the type. The others will ask
-    /// for everything at once.
-    fn tell_servers(&mut self, key: TypeKey, subscribe: Vec<String>, unsubscribe: Vec<String>) {
-        let url = &self.types[key.0].url;
-        for lane in self.lanes.iter().filter(|lane| lane.has_asked(key)) {
-            let request = upstream::change(url, subscribe.clone(), unsubscribe.clone());
-            self.actions.push(Action::ToServer(lane.epoch, request));
-        }
-    }
-
-    fn on_answer(&mut self, id: SessionId, key: TypeKey, nonce: &str, error: Option<rpc::Status>) {
+    pub(super) fn on_answer(
+        &mut self,
+        id: SessionId,
+        key: TypeKey,
+        nonce: &str,
+        error: Option<rpc::Status>,
+    ) {
         let state = &mut self.types[key.0];
         let subscription = self
             .sessions
@@ -368,11 +242,11 @@ impl Core {
         self.actions.push(Action::Rejected(rejected));
         match candidate {
             Some(candidate) => {
-                state.rejected = true;
+                state.rejected = Some(id);
                 self.answer_server(key, candidate.epoch, candidate.nonces, Some(&error));
             }
-            // What another Envoy accepted is not offered to this one again until it changes.
-            None => subscription.hold(outstanding.items),
+            // Another Envoy accepted it.
+            None => subscription.refused(outstanding.items),
         }
     }
 
@@ -386,16 +260,14 @@ impl Core {
             resources: candidate.resources.len(),
             removed: candidate.removed.len(),
         }));
-        let first = !state.answered;
+        let removed: HashSet<Name> = candidate.removed.iter().cloned().collect();
         let touched = state.merge(candidate);
         for session in self.sessions.values_mut() {
             if let Some(subscription) = session.get_mut(key) {
                 subscription.touch(&touched);
-                if first && subscription.wildcard {
-                    subscription.compare_held();
-                }
             }
         }
+        self.forget(key, removed);
         self.answer_server(key, epoch, nonces, None);
     }
 
@@ -413,20 +285,6 @@ impl Core {
         for nonce in nonces {
             let request = upstream::answer(&self.types[key.0].url, nonce, error.cloned());
             self.actions.push(Action::ToServer(epoch, request));
-        }
-    }
-
-    fn on_envoy_gone(&mut self, id: SessionId) {
-        self.sessions.remove(&id);
-        for state in &mut self.types {
-            let Some(mut candidate) = state.in_flight.take_if(|c| c.judge == Some(id)) else {
-                continue;
-            };
-            candidate.judge = None;
-            let place = self
-                .queue
-                .partition_point(|other| other.seq < candidate.seq);
-            self.queue.insert(place, candidate);
         }
     }
 
@@ -468,25 +326,5 @@ impl Core {
         let older = self.lanes.extract_if(.., |lane| lane.epoch < epoch);
         self.actions
             .extend(older.map(|lane| Action::CloseServer(lane.epoch)));
-    }
-
-    fn on_forget(&mut self) {
-        if self.sessions.is_empty() {
-            return;
-        }
-        for key in self.in_order.clone() {
-            let mut orphans = self.types[key.0].names.clone();
-            for subscription in self
-                .sessions
-                .values()
-                .filter_map(|session| session.get(key))
-            {
-                orphans.retain(|name| !subscription.names.contains(name));
-            }
-            let gone = self.types[key.0].forget(orphans);
-            if !gone.is_empty() {
-                self.tell_servers(key, Vec::new(), gone);
-            }
-        }
     }
 }

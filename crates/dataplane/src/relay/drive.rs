@@ -9,19 +9,18 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_runtime::{CancellationToken, ReadyHandle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::DropGuard;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
+use super::connections::OpenStream;
 use super::core::{Action, Core, Event, Rejected, SessionId};
+use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
 use super::serve::RelayError;
 use super::status::{Configuration, RelayStatus, SHOWN_NAMES, label};
 use super::supply::{Supplied, Supply};
-
-/// Streams that Envoys may have open. A hot restart needs two, and a stream that broke may take a
-/// while to be noticed.
-const MAX_ENVOYS: usize = 8;
 
 /// When Envoy has been complete for this long, it has asked for all that it wants.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -39,15 +38,33 @@ pub(super) type ToEnvoy = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
 /// What the task is told by others.
 #[derive(Debug)]
 pub(super) enum Input {
-    Opened(SessionId, ToEnvoy, Box<MetadataMap>),
+    Opened(Box<Opening>),
     Request(SessionId, Box<DeltaDiscoveryRequest>),
-    Closed(SessionId),
+    /// A stream ended, or has to be refused with a status.
+    Closed(SessionId, Option<Status>),
     Status(oneshot::Sender<RelayStatus>),
+}
+
+/// A stream that an Envoy opens.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) id: SessionId,
+    pub(super) responses: ToEnvoy,
+    pub(super) metadata: MetadataMap,
+    /// The connection is needed for as long as this is there.
+    pub(super) connection: Option<OpenStream>,
+    /// Its requests are read for as long as this is there.
+    pub(super) reading: DropGuard,
+    /// Says whether there is room for it.
+    pub(super) admitted: oneshot::Sender<Result<(), Status>>,
 }
 
 /// One stream of an Envoy.
 struct Envoy {
     sender: ToEnvoy,
+    metadata: MetadataMap,
+    _connection: Option<OpenStream>,
+    _reading: DropGuard,
     /// Nonces of responses that it has not answered, and since when.
     unanswered: HashMap<String, Instant>,
 }
@@ -134,14 +151,19 @@ impl Driver {
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Opened(id, sender, metadata) => self.on_opened(id, sender, *metadata),
+            Input::Opened(opening) => self.on_opened(*opening),
             Input::Request(id, request) => {
                 if let Some(envoy) = self.envoys.get_mut(&id) {
                     envoy.unanswered.remove(&request.response_nonce);
                 }
                 self.handle(Event::EnvoyRequest(id, request));
             }
-            Input::Closed(id) => self.close(id),
+            Input::Closed(id, None) => self.close(id),
+            Input::Closed(id, Some(status)) => {
+                tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
+                self.refuse(id, status);
+                self.handle(Event::EnvoyGone(id));
+            }
             Input::Status(reply) => {
                 // Whoever asked may have stopped waiting.
                 let _ = reply.send(self.core.status(self.supply.status()));
@@ -149,18 +171,41 @@ impl Driver {
         }
     }
 
-    fn on_opened(&mut self, id: SessionId, sender: ToEnvoy, metadata: MetadataMap) {
-        if self.envoys.len() >= MAX_ENVOYS {
-            let status = Status::resource_exhausted("too many xDS streams are open here");
-            // The channel is new and empty.
-            let _ = sender.try_send(Err(status));
+    fn on_opened(&mut self, opening: Opening) {
+        let id = opening.id;
+        if self.envoys.len() >= MAX_STREAMS && !self.make_room() {
+            let message =
+                format!("{MAX_STREAMS} xDS streams are open here, which is as many as can be");
+            // The call may have been given up.
+            let _ = opening
+                .admitted
+                .send(Err(Status::resource_exhausted(message)));
             return;
         }
-        self.supply.introduce(metadata);
-        let unanswered = HashMap::new();
-        self.envoys.insert(id, Envoy { sender, unanswered });
+        if opening.admitted.send(Ok(())).is_err() {
+            return;
+        }
+        let envoy = Envoy {
+            sender: opening.responses,
+            metadata: opening.metadata,
+            _connection: opening.connection,
+            _reading: opening.reading,
+            unanswered: HashMap::new(),
+        };
+        self.envoys.insert(id, envoy);
         self.envoys_changed();
         self.handle(Event::EnvoyConnected(id));
+    }
+
+    /// Ends the oldest stream that has not asked for anything.
+    fn make_room(&mut self) -> bool {
+        let Some(silent) = self.core.silent() else {
+            return false;
+        };
+        let message = "an xDS stream that asked for nothing made room for another one";
+        self.refuse(silent, Status::resource_exhausted(message));
+        self.handle(Event::EnvoyGone(silent));
+        true
     }
 
     fn close(&mut self, id: SessionId) {
@@ -171,6 +216,10 @@ impl Driver {
     }
 
     fn envoys_changed(&mut self) {
+        // As the core does with who asks: the first of those that are there counts.
+        if let Some((_, first)) = self.envoys.iter().min_by_key(|(id, _)| **id) {
+            self.supply.introduce(first.metadata.clone());
+        }
         self.metrics.envoys(self.envoys.len());
         self.forget_at = Some(Instant::now() + FORGET_AFTER);
     }
@@ -275,11 +324,9 @@ impl Driver {
                 // Envoy has at most one unanswered response a type, so its queue is never full.
                 return (!self.send(id, response)).then(|| self.drop_envoy(id));
             }
-            Action::CloseEnvoy(id) => {
-                tracing::warn!(
-                    "a client asks for too many types of resources, closing its xDS stream"
-                );
-                return Some(self.drop_envoy(id));
+            Action::CloseEnvoy(id, excess) => {
+                tracing::warn!("refused an xDS stream on Envoy's port: {excess}");
+                self.refuse(id, excess.into());
             }
             Action::ToServer(epoch, request) => {
                 if let Some(status) = self.supply.send(epoch, request) {
@@ -319,6 +366,15 @@ impl Driver {
             .unanswered
             .insert(response.nonce.clone(), Instant::now());
         envoy.sender.try_send(Ok(response)).is_ok()
+    }
+
+    /// Ends a stream that the core has let go of.
+    fn refuse(&mut self, id: SessionId, status: Status) {
+        if let Some(envoy) = self.envoys.remove(&id) {
+            // Envoy has at most one unanswered response a type: there is room.
+            let _ = envoy.sender.try_send(Err(status));
+            self.envoys_changed();
+        }
     }
 
     fn drop_envoy(&mut self, id: SessionId) -> Event {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use legate_envoy::bootstrap::XdsAddress;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use super::connections::Io;
 use crate::settings::XdsBind;
 
 /// Why Envoy cannot be given an address to connect to.
@@ -52,7 +53,28 @@ pub struct Listener {
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    Unix(
+        UnixListener,
+        #[expect(
+            dead_code,
+            reason = "it goes with the socket, and takes the file along"
+        )]
+        SocketFile,
+    ),
+}
+
+impl Socket {
+    pub(super) async fn accept(&self) -> io::Result<Box<dyn Io>> {
+        match self {
+            Socket::Tcp(socket) => {
+                let (stream, _) = socket.accept().await?;
+                // Fails for a connection that has ended, which reading it says as well.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            Socket::Unix(socket, _) => Ok(Box::new(socket.accept().await?.0)),
+        }
+    }
 }
 
 /// A socket's file, which goes with its listener.

@@ -9,16 +9,20 @@
 
 mod buffers;
 mod cache;
+mod connections;
 pub mod core;
 mod drive;
 mod forward;
+pub mod limits;
 pub mod listen;
 mod metrics;
 mod pace;
+mod request;
 pub mod serve;
 mod session;
 mod settle;
 pub mod status;
+mod subscriptions;
 mod supply;
 mod upstream;
 pub mod wire;

@@ -15,20 +15,19 @@ use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_client::Session;
 use legate_runtime::{CancellationToken, ReadyHandle, Spawner};
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
-use tonic::codec::Codec;
 use tonic::server::NamedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Status, Streaming};
-use tonic_prost::ProstCodec;
+use tonic::{Code, Status, Streaming};
 
+use super::connections::{self, Handle};
 use super::core::SessionId;
-use super::drive::{Driver, Input};
+use super::drive::{Driver, Input, Opening};
 use super::forward;
-use super::listen::{Listener, Socket};
+use super::limits::{Limits, MAX_STREAMS};
+use super::listen::Listener;
 use super::metrics::RelayMetrics;
+use super::request::RequestDecoder;
 use super::status::RelayStatus;
 use super::supply::Supply;
 use super::wire::Responses;
@@ -37,14 +36,15 @@ use super::wire::Responses;
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Messages of Envoys that wait for the relay; while it is full Envoys are not read.
-const INPUTS: usize = 64;
+/// Messages of Envoys that wait for the relay; while it is full Envoys are not read. One of each
+/// stream: a message may be large.
+const INPUTS: usize = MAX_STREAMS;
 
 /// Responses that wait for one Envoy: more than there are types.
 const RESPONSES: usize = 80;
 
-/// Largest request of an Envoy, 64 MiB: the names and versions of everything it holds.
-const MAX_REQUEST: usize = 64 * 1024 * 1024;
+/// Largest list of headers of a stream, 64 KiB: what is not about this connection goes on to servers.
+const MAX_HEADERS: u32 = 64 * 1024;
 
 /// What an Envoy may send of one stream before the relay has read it. Its first requests have 55 KiB
 /// each and, when it reconnects, the names of everything it holds: at HTTP/2's own 64 KiB each of
@@ -133,23 +133,12 @@ async fn serve(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)
+        .http2_max_header_list_size(MAX_HEADERS)
         .add_service(service);
     let stopped = stop.cancelled_owned();
-    match listener.socket {
-        Socket::Tcp(socket) => {
-            let incoming = TcpIncoming::from(socket).with_nodelay(Some(true));
-            router
-                .serve_with_incoming_shutdown(incoming, stopped)
-                .await?;
-        }
-        Socket::Unix(socket, file) => {
-            let incoming = UnixListenerStream::new(socket);
-            router
-                .serve_with_incoming_shutdown(incoming, stopped)
-                .await?;
-            drop(file);
-        }
-    }
+    router
+        .serve_with_incoming_shutdown(connections::accept(listener.socket), stopped)
+        .await?;
     Ok(())
 }
 
@@ -193,21 +182,34 @@ impl Service {
         }
         let id = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, responses) = mpsc::channel(RESPONSES);
-        let metadata = Box::new(forward::of_envoy(request.headers()));
-        let opened = Input::Opened(id, sender, metadata);
-        if self.inputs.send(opened).await.is_err() {
-            return Err(Status::unavailable("the relay has ended"));
-        }
-        let decoder = ProstCodec::<(), DeltaDiscoveryRequest>::default().decoder();
-        let requests =
-            Streaming::new_request(decoder, request.into_body(), None, Some(MAX_REQUEST));
-        let (inputs, stop) = (self.inputs, self.spawner.token());
+        let (admitted, admission) = oneshot::channel();
+        let limits = Limits::default();
+        let stop = self.spawner.token().child_token();
+        let connection = request.extensions().get::<Handle>().cloned();
+        let opening = Opening {
+            id,
+            responses: sender,
+            metadata: forward::of_envoy(request.headers()),
+            connection: connection.map(Handle::open_stream),
+            reading: stop.clone().drop_guard(),
+            admitted,
+        };
+        let decoder = RequestDecoder::new(limits);
+        let largest = Some(limits.request());
+        let requests = Streaming::new_request(decoder, request.into_body(), None, largest);
+        let inputs = self.inputs;
         self.spawner.spawn("xDS stream of Envoy", async move {
-            read(id, requests, &inputs, stop).await;
-            // The relay may have ended before its streams.
-            let _ = inputs.send(Input::Closed(id)).await;
+            if inputs.send(Input::Opened(Box::new(opening))).await.is_ok() {
+                let end = read(id, requests, &inputs, stop).await;
+                // The relay may have ended before its streams.
+                let _ = inputs.send(Input::Closed(id, end)).await;
+            }
             Ok::<_, Infallible>(())
         });
+        match admission.await {
+            Ok(admitted) => admitted?,
+            Err(_) => return Err(Status::unavailable("the relay has ended")),
+        }
         let mut response = Response::new(Body::new(Responses::new(responses)));
         let grpc = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(CONTENT_TYPE, grpc);
@@ -215,29 +217,30 @@ impl Service {
     }
 }
 
-/// Hands over requests until Envoy or the relay ends.
+/// Hands over requests until Envoy or the relay ends. Returns why a stream is refused.
 async fn read(
     id: SessionId,
     mut requests: Streaming<DeltaDiscoveryRequest>,
     inputs: &mpsc::Sender<Input>,
     stop: CancellationToken,
-) {
+) -> Option<Status> {
     let mut stopped = pin!(stop.cancelled());
     loop {
         let request = tokio::select! {
-            () = &mut stopped => return,
-            request = requests.next() => request,
+            biased;
+            () = &mut stopped => return None,
+            request = requests.next() => request?,
         };
-        let request = match request {
-            Some(Ok(request)) => Box::new(request),
-            Some(Err(status)) => {
-                tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
-                return;
+        match request {
+            Ok(request) => {
+                let request = Input::Request(id, Box::new(request));
+                inputs.send(request).await.ok()?;
             }
-            None => return,
-        };
-        if inputs.send(Input::Request(id, request)).await.is_err() {
-            return;
+            // The library's code for a message that is too large.
+            Err(status) if status.code() == Code::OutOfRange => {
+                return Some(Status::resource_exhausted(status.message()));
+            }
+            Err(status) => return Some(status),
         }
     }
 }

@@ -5,14 +5,18 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use legate_api::discovery::Resource;
 
 use super::cache::{Candidate, Entries, Entry, Name, Stored, TypeKey, Version};
 use super::core::Rejected;
+use super::limits::Usage;
 
 /// One stream of an Envoy.
 #[derive(Debug, Default)]
 pub(super) struct Session {
+    /// Who this Envoy says it is, encoded.
+    pub(super) node: Bytes,
     subscriptions: Vec<Option<Subscription>>,
 }
 
@@ -31,6 +35,23 @@ impl Session {
             self.subscriptions.resize_with(key.0 + 1, || None);
         }
         self.subscriptions[key.0].get_or_insert_default()
+    }
+
+    /// How many types were asked for.
+    pub(super) fn types(&self) -> usize {
+        self.subscriptions.iter().flatten().count()
+    }
+
+    /// The names that it is subscribed to.
+    pub(super) fn asked(&self) -> Usage {
+        let subscriptions = self.subscriptions.iter().flatten();
+        subscriptions.map(|one| one.asked).sum()
+    }
+
+    /// What it said that it holds from an earlier stream.
+    pub(super) fn resumed(&self) -> Usage {
+        let subscriptions = self.subscriptions.iter().flatten();
+        subscriptions.map(|one| one.resumed).sum()
     }
 
     pub(super) fn is_subscribed(&self) -> bool {
@@ -92,11 +113,17 @@ enum News<'a> {
 pub(super) struct Subscription {
     pub(super) wildcard: bool,
     pub(super) names: BTreeSet<Name>,
+    /// How much those are.
+    asked: Usage,
+    /// How much Envoy held from an earlier stream.
+    resumed: Usage,
     /// What Envoy holds; `None` for a name of which it knows that it does not exist.
     sent: HashMap<Name, Option<Version>>,
     /// Names that have to be compared with the cache.
     dirty: BTreeSet<Name>,
     outstanding: Option<Outstanding>,
+    /// What was in responses from the cache that Envoy rejected: any of it may have been the reason.
+    refused: BTreeSet<Name>,
     /// A response of this type was sent.
     pub(super) responded: bool,
     /// A response of this type was acknowledged.
@@ -139,21 +166,27 @@ impl Subscription {
 
     /// Takes over what Envoy holds from an earlier stream.
     pub(super) fn resume(&mut self, held: impl IntoIterator<Item = (Name, String)>) {
-        self.sent = held
-            .into_iter()
-            .map(|(name, version)| (name, Some(Arc::from(version))))
-            .collect();
+        for (name, version) in held {
+            self.resumed.add(name.len() + version.len());
+            self.sent.insert(name, Some(Arc::from(version)));
+        }
     }
 
     pub(super) fn subscribe_all(&mut self, entries: &Entries) {
         self.wildcard = true;
         self.dirty.extend(entries.keys().cloned());
-        self.dirty.extend(self.sent.keys().cloned());
     }
 
-    /// A wildcard became complete: what Envoy holds beyond it has to go.
-    pub(super) fn compare_held(&mut self) {
-        self.dirty.extend(self.sent.keys().cloned());
+    /// What Envoy holds of which the cache knows nothing.
+    pub(super) fn other_than<'a>(&'a self, entries: &'a Entries) -> impl Iterator<Item = &'a Name> {
+        let held = self.sent.iter().filter(|(_, version)| version.is_some());
+        held.map(|(name, _)| name)
+            .filter(|name| !entries.contains_key(*name))
+    }
+
+    /// Whether Envoy holds something of which the cache knows nothing.
+    pub(super) fn holds_other_than(&self, entries: &Entries) -> bool {
+        self.other_than(entries).next().is_some()
     }
 
     pub(super) fn unsubscribe_all(&mut self) {
@@ -165,7 +198,9 @@ impl Subscription {
 
     /// Subscribing again to a name asks for it to be sent again.
     pub(super) fn subscribe(&mut self, name: &Name) {
-        if !self.names.insert(Arc::clone(name)) {
+        if self.names.insert(Arc::clone(name)) {
+            self.asked.add(name.len());
+        } else {
             self.sent.remove(name);
         }
         self.dirty.insert(Arc::clone(name));
@@ -173,7 +208,9 @@ impl Subscription {
 
     pub(super) fn unsubscribe(&mut self, names: &HashSet<Name>) {
         for name in names {
-            self.names.remove(name);
+            if self.names.remove(name) {
+                self.asked.remove(name.len());
+            }
             if !self.wildcard {
                 self.sent.remove(name);
                 self.dirty.remove(name);
@@ -193,7 +230,17 @@ impl Subscription {
             .filter(|name| self.interested(name))
             .cloned()
             .collect::<Vec<_>>();
+        if news.is_empty() {
+            return;
+        }
         self.dirty.extend(news);
+        // What was wrong may be right now.
+        for name in std::mem::take(&mut self.refused) {
+            if self.interested(&name) {
+                self.sent.insert(Arc::clone(&name), Some(Arc::from("")));
+                self.dirty.insert(name);
+            }
+        }
     }
 
     /// Envoy drops these when it is told about what refers to them, also when it was told about
@@ -306,8 +353,15 @@ impl Subscription {
         self.rejection = None;
     }
 
+    /// Envoy rejected a response from the cache. It is not given that again until something changes.
+    pub(super) fn refused(&mut self, items: Vec<(Name, Option<Version>)>) {
+        let names = items.iter().map(|(name, _)| Arc::clone(name));
+        self.refused.extend(names);
+        self.hold(items);
+    }
+
     /// Remembers versions as the last that Envoy was given.
-    pub(super) fn hold(&mut self, items: Vec<(Name, Option<Version>)>) {
+    fn hold(&mut self, items: Vec<(Name, Option<Version>)>) {
         for (name, version) in items {
             if version.is_some() || self.names.contains(&name) {
                 self.sent.insert(name, version);

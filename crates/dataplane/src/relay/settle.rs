@@ -235,7 +235,11 @@ impl Core {
                 if self.lanes[place].has_asked(*key) || !state.is_wanted() || undecided {
                     continue;
                 }
-                let requests = self.lanes[place].ask(*key, state, &self.node);
+                let held_elsewhere = match state.wildcard {
+                    true => self.held_elsewhere(*key),
+                    false => Vec::new(),
+                };
+                let requests = self.lanes[place].ask(*key, state, &self.node, held_elsewhere);
                 let requests = requests
                     .into_iter()
                     .map(|request| Action::ToServer(epoch, request));

@@ -158,7 +158,7 @@ impl Supply {
         }
     }
 
-    /// Takes the metadata of the newest Envoy for streams that are opened from now on.
+    /// Takes the metadata of an Envoy for streams that are opened from now on.
     pub(super) fn introduce(&mut self, metadata: MetadataMap) {
         self.metadata = metadata;
     }

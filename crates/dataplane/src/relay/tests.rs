@@ -6,3 +6,4 @@ mod mesh;
 mod named;
 mod scenarios;
 mod server;
+mod stranger;

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Streaming};
+use tonic::{Request, Status, Streaming};
 
 /// Far above what anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,17 +60,25 @@ impl EnvoyStream {
 
     /// A stream with metadata of Envoy's.
     pub(crate) async fn with(channel: Channel, metadata: MetadataMap) -> EnvoyStream {
+        EnvoyStream::try_with(channel, metadata).await.unwrap()
+    }
+
+    /// A stream, or why there is none.
+    pub(crate) async fn try_with(
+        channel: Channel,
+        metadata: MetadataMap,
+    ) -> Result<EnvoyStream, Status> {
         let client = AggregatedDiscoveryServiceClient::new(channel);
         let mut client = client.max_decoding_message_size(usize::MAX);
         let (requests, receiver) = mpsc::channel(16);
         let mut request = Request::new(ReceiverStream::new(receiver));
         *request.metadata_mut() = metadata;
         let call = client.delta_aggregated_resources(request);
-        let responses = timeout(PATIENCE, call).await.unwrap().unwrap().into_inner();
-        EnvoyStream {
+        let responses = timeout(PATIENCE, call).await.unwrap()?.into_inner();
+        Ok(EnvoyStream {
             requests,
             responses,
-        }
+        })
     }
 
     pub(crate) async fn send(&self, request: DeltaDiscoveryRequest) {
@@ -93,6 +101,18 @@ impl EnvoyStream {
             .expect("a response in time")
             .expect("an open stream")
             .expect("a response")
+    }
+
+    /// Why the relay refuses the stream. Responses before that are left out.
+    pub(crate) async fn refused(&mut self) -> Status {
+        loop {
+            let end = timeout(PATIENCE, self.responses.message()).await;
+            match end.expect("an end in time") {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the stream ended well"),
+                Err(status) => return status,
+            }
+        }
     }
 
     /// Whether the relay ends the stream.

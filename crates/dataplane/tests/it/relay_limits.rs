@@ -10,10 +10,14 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resou
 use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT};
 use legate_client::Credentials;
+use legate_dataplane::relay::limits::MAX_STREAMS;
 use legate_dataplane::settings::XdsBind;
+use legate_envoy::bootstrap::XdsAddress;
 use legate_model::Secret;
 use legate_runtime::metrics::encode;
 use legate_testkit::fake_server::{Call, FakeServer};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -309,4 +313,153 @@ async fn a_proxy_that_is_refused_for_good_is_reported_once_and_not_tried_hot() {
         .await;
     assert_eq!(envoy.next().await.resources[0].name, "c1");
     assert_eq!(log.lines(&["INFO", "is served again"]).len(), 1);
+}
+
+fn endpoints(names: Vec<String>) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        node: Bytes::from_static(b"stranger"),
+        type_url: ENDPOINT.to_owned(),
+        resource_names_subscribe: names,
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_asks_for_too_much_is_refused_alone_and_forgotten() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    let many = |from: usize| {
+        (from..from + 60_000)
+            .map(|number| number.to_string())
+            .collect()
+    };
+    let invented = vec!["no such endpoints".to_owned()];
+    for (requests, code, bound) in [
+        (
+            vec![endpoints(vec!["x".repeat(55 * MIB)])],
+            Code::ResourceExhausted,
+            "too large",
+        ),
+        (
+            vec![endpoints(vec!["x".repeat(5_000)])],
+            Code::InvalidArgument,
+            "4096 bytes",
+        ),
+        (
+            vec![endpoints(many(0)), endpoints(many(60_000))],
+            Code::ResourceExhausted,
+            "100000 resources",
+        ),
+        (
+            vec![endpoints(invented), endpoints(vec![String::new(); 100_001])],
+            Code::ResourceExhausted,
+            "100000 resources",
+        ),
+    ] {
+        let mut stranger = setup.envoy().await;
+        for request in requests {
+            stranger.send(request).await;
+        }
+        let status = stranger.refused().await;
+        assert_eq!(status.code(), code, "{status:?}");
+        assert!(status.message().contains(bound), "{status:?}");
+    }
+    // What the server was asked for is taken back, on the same stream, which goes on.
+    let (mut asked, mut taken_back) = (0, 0);
+    while taken_back < 60_001 {
+        let request = ads.next_of(ENDPOINT).await;
+        asked += request.resource_names_subscribe.len();
+        taken_back += request.resource_names_unsubscribe.len();
+    }
+    assert_eq!(asked, taken_back);
+    let status = setup.relay.status().await.unwrap();
+    assert_eq!(status.envoy_streams, 1);
+    assert_eq!(status.upstream.streams_opened, 1);
+    let names = status.types.iter().map(|one| one.names).sum::<usize>();
+    assert_eq!(names, 0, "{status:?}");
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    let response = envoy.next().await;
+    envoy.accept(&response).await;
+    assert_eq!(ads.next_of(CLUSTER).await.response_nonce, "n1");
+}
+
+#[tokio::test]
+async fn streams_that_ask_for_nothing_make_room_for_envoy() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let mut silent = Vec::new();
+    for _ in 0..MAX_STREAMS {
+        silent.push(setup.envoy().await);
+    }
+    let mut streams = Vec::new();
+    for stranger in &mut silent {
+        let envoy = setup.envoy().await;
+        let status = stranger.refused().await;
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        envoy
+            .send(endpoints(vec![format!("e{}", streams.len())]))
+            .await;
+        streams.push(envoy);
+    }
+    // These have all asked for something: none of them goes.
+    let asked = async {
+        loop {
+            let types = setup.relay.status().await.unwrap().types;
+            if types.iter().any(|one| one.names == MAX_STREAMS) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, asked).await.expect("all requests");
+    let channel = connect(&setup.address).await;
+    let refused = EnvoyStream::try_with(channel, MetadataMap::new()).await;
+    assert_eq!(refused.err().unwrap().code(), Code::ResourceExhausted);
+    assert_eq!(
+        setup.relay.status().await.unwrap().envoy_streams,
+        MAX_STREAMS
+    );
+}
+
+#[tokio::test]
+async fn silent_connections_are_few_and_end() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let XdsAddress::Tcp(address) = setup.address else {
+        panic!("{:?}", setup.address)
+    };
+    let mut envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let mut ads = server.accept_ads().await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    // The oldest of them make room.
+    let mut byte = [0; 64];
+    for stranger in &mut silent[..80] {
+        let end = async { while matches!(stranger.read(&mut byte).await, Ok(1..)) {} };
+        timeout(PATIENCE, end).await.expect("an end in time");
+    }
+    // The others have their time, and Envoy is served meanwhile and afterwards.
+    let mut second = setup.envoy().await;
+    second.subscribe(CLUSTER).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    for stranger in &mut silent[80..] {
+        let end = async { while matches!(stranger.read(&mut byte).await, Ok(1..)) {} };
+        timeout(PATIENCE, end).await.expect("an end in time");
+    }
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v1")])
+        .await;
+    let response = second.next().await;
+    second.accept(&response).await;
+    assert_eq!(envoy.next().await.resources[0].name, "c1");
 }

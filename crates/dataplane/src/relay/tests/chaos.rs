@@ -7,6 +7,7 @@ use super::super::core::Event;
 use super::super::status::Configuration;
 use super::mesh::Mesh;
 use super::server::route_of;
+use super::stranger::REQUESTS;
 
 const CLUSTERS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 const LISTENERS: [&str; 3] = ["l0", "l1", "l2"];
@@ -25,6 +26,11 @@ enum Step {
     ReconnectEnvoy(usize),
     SecondEnvoy,
     Forget,
+    RestartRelay,
+    StrangerConnects,
+    StrangerAsks(usize, usize, usize),
+    StrangerAnswers(usize, bool),
+    StrangerLeaves(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -40,6 +46,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..2_usize).prop_map(Step::ReconnectEnvoy),
         1 => Just(Step::SecondEnvoy),
         1 => Just(Step::Forget),
+        1 => Just(Step::RestartRelay),
+        1 => Just(Step::StrangerConnects),
+        4 => (0..2_usize, 0..REQUESTS, 0..4_usize)
+            .prop_map(|(place, what, which)| Step::StrangerAsks(place, what, which)),
+        3 => (0..2_usize, any::<bool>())
+            .prop_map(|(place, accepts)| Step::StrangerAnswers(place, accepts)),
+        1 => (0..2_usize).prop_map(Step::StrangerLeaves),
     ];
     proptest::collection::vec(step, 0..250)
 }
@@ -88,11 +101,20 @@ fn apply(mesh: &mut Mesh, step: Step) {
         Step::SecondEnvoy if envoys < 2 => mesh.start_envoy(),
         Step::SecondEnvoy => mesh.stop_envoy(0),
         Step::Forget => mesh.handle(Event::Forget),
+        Step::RestartRelay => mesh.restart_relay(),
+        Step::StrangerConnects if mesh.strangers.len() < 2 => mesh.stranger_connects(),
+        Step::StrangerConnects => mesh.stranger_leaves(0),
+        Step::StrangerAsks(place, what, which) => mesh.stranger_asks(place, what, which),
+        Step::StrangerAnswers(place, accepts) => mesh.stranger_answers(place, accepts),
+        Step::StrangerLeaves(place) => mesh.stranger_leaves(place),
     }
 }
 
 /// Lets everything that is wrong end, and all messages arrive.
 fn calm_down(mesh: &mut Mesh) {
+    while !mesh.strangers.is_empty() {
+        mesh.stranger_leaves(0);
+    }
     while mesh.lanes.len() > 1 {
         mesh.lose_lane(0);
     }
@@ -114,9 +136,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_order_of_events_converges(steps in steps(), resends_children in any::<bool>()) {
+    fn every_order_of_events_converges(
+        steps in steps(),
+        resends_children in any::<bool>(),
+        splits in any::<bool>(),
+    ) {
         let mut mesh = Mesh::new();
         mesh.resends_children = resends_children;
+        mesh.splits = splits;
         for step in steps {
             apply(&mut mesh, step);
         }
@@ -127,6 +154,7 @@ proptest! {
         mesh.handle(Event::Forget);
         mesh.run();
         mesh.assert_converged("after forgetting");
+        mesh.assert_nothing_is_left();
 
         // No server is left, and a new Envoy still gets everything.
         mesh.lose_lane(0);

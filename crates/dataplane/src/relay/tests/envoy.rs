@@ -28,6 +28,8 @@ pub(super) struct Envoy {
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
     /// Types in the order in which their responses arrived.
     pub(super) heard: Vec<String>,
+    /// What it was told to drop.
+    pub(super) removed: Vec<String>,
 }
 
 impl Envoy {
@@ -78,6 +80,8 @@ impl Envoy {
         };
         let url = response.type_url.clone();
         self.heard.push(url.clone());
+        self.removed
+            .extend(response.removed_resources.iter().cloned());
         let poisoned = response.resources.iter().any(|resource| {
             snapshot
                 .poison

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
+use super::super::cache::{Name, TypeKey};
 use super::super::core::{Action, Core, Epoch, Event, SessionId};
+use super::super::limits::{Excess, Limits};
 use super::envoy::{Envoy, SECRETS};
 use super::server::{Snapshot, Stream};
+use super::stranger::Stranger;
 
 /// A stream between the relay and the server.
 #[derive(Debug)]
@@ -22,13 +25,27 @@ pub(super) struct Mesh {
     pub(super) core: Core,
     pub(super) snapshot: Snapshot,
     pub(super) envoys: Vec<Envoy>,
+    pub(super) strangers: Vec<Stranger>,
     pub(super) lanes: Vec<Lane>,
     pub(super) resends_children: bool,
+    /// Whether the server sends one resource in a response.
+    pub(super) splits: bool,
+    pub(super) debug: bool,
     next: u64,
     /// Types of which a response is with a stream of an Envoy's.
     unanswered: BTreeMap<SessionId, BTreeSet<String>>,
     pub(super) rejected: Vec<String>,
+    /// Streams that the relay refused.
+    pub(super) refused: Vec<(SessionId, Excess)>,
 }
+
+/// Enough for an Envoy of this mesh, and not for much more.
+pub(super) const LIMITS: Limits = Limits {
+    types: 6,
+    names: 12,
+    bytes: 200,
+    name: 64,
+};
 
 impl Mesh {
     /// A server with two clusters and a listener, one Envoy, nothing delivered.
@@ -42,28 +59,47 @@ impl Mesh {
             snapshot.bump_secret(name);
         }
         let mut mesh = Mesh {
-            core: Core::new(),
+            core: Core::with_limits(LIMITS),
             snapshot,
             envoys: Vec::new(),
+            strangers: Vec::new(),
             lanes: Vec::new(),
             resends_children: false,
+            splits: false,
+            debug: false,
             next: 0,
             unanswered: BTreeMap::new(),
             rejected: Vec::new(),
+            refused: Vec::new(),
         };
         mesh.start_envoy();
         mesh
     }
 
-    fn number(&mut self) -> u64 {
+    pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
     pub(super) fn handle(&mut self, event: Event) {
-        for action in self.core.handle(event) {
-            self.act(action);
+        let mut renew = false;
+        if self.debug {
+            eprintln!("EVENT {event:?}");
         }
+        for action in self.core.handle(event) {
+            if self.debug {
+                eprintln!("   {action:?}");
+            }
+            match action {
+                Action::RenewServer => renew = true,
+                action => self.act(action),
+            }
+        }
+        if renew && !self.lanes.is_empty() {
+            self.lose_lane(0);
+            self.open_lane();
+        }
+        self.assert_bounded();
     }
 
     fn act(&mut self, action: Action) {
@@ -74,6 +110,9 @@ impl Mesh {
                     unanswered.insert(response.type_url.clone()),
                     "two unanswered responses"
                 );
+                if let Some(stranger) = self.strangers.iter_mut().find(|one| one.session == id) {
+                    return stranger.from_relay.push_back(response);
+                }
                 let envoy = self
                     .envoys
                     .iter_mut()
@@ -89,14 +128,15 @@ impl Mesh {
                     .to_server
                     .push_back(request);
             }
-            Action::RenewServer => {
-                self.lose_lane(0);
-                self.open_lane();
-            }
             Action::Rejected(rejected) => self.rejected.push(rejected.type_url),
             Action::Accepted(_) => {}
             Action::CloseServer(epoch) => self.lanes.retain(|lane| lane.epoch != epoch),
-            Action::CloseEnvoy(_) | Action::Unexpected(_) => panic!("{action:?}"),
+            Action::CloseEnvoy(id, excess) => {
+                let place = self.strangers.iter().position(|one| one.session == id);
+                self.strangers.remove(place.expect("an Envoy was refused"));
+                self.refused.push((id, excess));
+            }
+            Action::Unexpected(_) | Action::RenewServer => panic!("{action:?}"),
         }
     }
 
@@ -124,7 +164,8 @@ impl Mesh {
 
     pub(super) fn open_lane(&mut self) {
         let epoch = Epoch(self.number());
-        let stream = Stream::new(epoch.0, self.resends_children);
+        let mut stream = Stream::new(epoch.0, self.resends_children);
+        stream.splits = self.splits;
         let (to_server, to_relay) = (VecDeque::new(), VecDeque::new());
         self.lanes.push(Lane {
             epoch,
@@ -142,12 +183,27 @@ impl Mesh {
         }
     }
 
+    /// The dataplane ends and starts again, and Envoys come back with what they hold.
+    pub(super) fn restart_relay(&mut self) {
+        self.core = Core::with_limits(LIMITS);
+        self.lanes.clear();
+        self.strangers.clear();
+        self.unanswered.clear();
+        for place in 0..self.envoys.len() {
+            self.connect_envoy(place);
+        }
+    }
+
     /// The server's resources change, and its streams hear of it.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Snapshot)) {
         change(&mut self.snapshot);
         for lane in &mut self.lanes {
             lane.to_relay.extend(lane.stream.push(&self.snapshot));
         }
+    }
+
+    pub(super) fn answered(&mut self, id: SessionId, url: &str) {
+        self.unanswered.entry(id).or_default().remove(url);
     }
 
     pub(super) fn envoy_to_relay(&mut self, place: usize) -> bool {
@@ -159,10 +215,7 @@ impl Mesh {
             return false;
         };
         if !request.response_nonce.is_empty() {
-            self.unanswered
-                .entry(id)
-                .or_default()
-                .remove(&request.type_url);
+            self.answered(id, &request.type_url);
         }
         self.handle(Event::EnvoyRequest(id, Box::new(request)));
         true
@@ -224,6 +277,59 @@ impl Mesh {
     pub(super) fn assert_converged(&self, when: &str) {
         for envoy in &self.envoys {
             envoy.assert_holds(&self.snapshot, when);
+        }
+    }
+
+    /// Panics unless every stream keeps to the limits, and nothing is kept for nobody.
+    fn assert_bounded(&self) {
+        let sessions = self.core.sessions.values();
+        for session in sessions.clone() {
+            assert!(session.types() <= LIMITS.types, "{session:?}");
+            for usage in [session.asked(), session.resumed()] {
+                assert!(usage.names <= LIMITS.names, "{session:?}");
+                assert!(usage.bytes <= LIMITS.bytes, "{session:?}");
+            }
+        }
+        assert!(self.core.types.len() <= LIMITS.all_types());
+        for (place, state) in self.core.types.iter().enumerate() {
+            let asked = |name: &Name| {
+                let mut subscriptions = sessions.clone().filter_map(|s| s.get(TypeKey(place)));
+                subscriptions.any(|one| one.names.contains(name))
+            };
+            for name in &state.names {
+                assert!(
+                    asked(name) || state.holds(name),
+                    "{name} is asked for by nobody"
+                );
+            }
+            for name in state.entries.keys() {
+                let known = state.names.contains(name) || (state.wildcard && state.holds(name));
+                assert!(known, "{name} is held for nobody");
+            }
+        }
+    }
+
+    /// Panics unless the relay and the server know of what Envoys ask for and nothing else.
+    pub(super) fn assert_nothing_is_left(&self) {
+        for (place, state) in self.core.types.iter().enumerate() {
+            let sessions = self.core.sessions.values();
+            let wanted = sessions.filter_map(|session| session.get(TypeKey(place)));
+            let mut names: Vec<&str> = Vec::new();
+            for subscription in wanted.clone() {
+                names.extend(subscription.names.iter().map(|name| &**name));
+            }
+            names.sort_unstable();
+            names.dedup();
+            let known: Vec<&str> = state.names.iter().map(|name| &**name).collect();
+            assert_eq!(known, names, "{}", state.url);
+            let wildcard = wanted.clone().any(|one| one.wildcard);
+            assert_eq!(state.wildcard, wildcard, "{}", state.url);
+            for lane in &self.lanes {
+                let asked = lane.stream.names(&state.url);
+                if asked.is_some() || !names.is_empty() {
+                    assert_eq!(asked.unwrap_or_default(), names, "{}", state.url);
+                }
+            }
         }
     }
 }

@@ -4,8 +4,12 @@ use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
 
 use super::super::core::{Action, Core, Event, SessionId};
+use super::super::limits::Excess;
 use super::super::status::{Configuration, UpstreamStatus};
-use super::mesh::Mesh;
+use super::mesh::{LIMITS, Mesh};
+use super::stranger::{
+    ALL_CLUSTERS, INVENTED_NAMES, INVENTED_TYPE, ONE_ENDPOINT, REQUESTS, TOO_MANY_NAMES,
+};
 
 fn running() -> Mesh {
     let mut mesh = Mesh::new();
@@ -275,7 +279,7 @@ fn a_client_that_invents_types_is_ended() {
         let actions = core.handle(Event::EnvoyRequest(SessionId(1), Box::new(request)));
         closed |= actions
             .iter()
-            .any(|action| matches!(action, Action::CloseEnvoy(_)));
+            .any(|action| matches!(action, Action::CloseEnvoy(..)));
     }
     assert!(closed);
 }
@@ -295,4 +299,132 @@ fn bodies_are_held_once() {
         })
         .sum();
     assert_eq!(bytes, expected);
+}
+
+#[test]
+fn a_server_that_splits_its_state_takes_nothing_from_an_envoy_that_has_it() {
+    let mut mesh = running();
+    mesh.splits = true;
+    mesh.restart_relay();
+    mesh.open_lane();
+    mesh.run();
+    assert_eq!(mesh.envoys[0].removed, [""; 0]);
+    mesh.assert_converged("after the restart");
+}
+
+#[test]
+fn what_went_while_the_relay_was_away_is_taken_from_envoy() {
+    for splits in [false, true] {
+        let mut mesh = running();
+        mesh.splits = splits;
+        mesh.lose_lane(0);
+        mesh.change(|snapshot| snapshot.remove_cluster("c1"));
+        mesh.restart_relay();
+        mesh.open_lane();
+        mesh.run();
+        assert_eq!(mesh.envoys[0].removed, ["c1"]);
+        mesh.assert_converged("after the restart");
+    }
+}
+
+#[test]
+fn an_envoy_that_comes_back_after_another_keeps_what_the_server_has_not_sent_yet() {
+    let mut mesh = running();
+    mesh.splits = true;
+    mesh.restart_relay();
+    mesh.disconnect_envoy(0);
+    // Another client's stream makes the server send its first part.
+    mesh.stranger_connects();
+    mesh.stranger_asks(0, ALL_CLUSTERS, 0);
+    mesh.open_lane();
+    mesh.relay_to_server(0);
+    mesh.server_to_relay();
+    mesh.stranger_answers(0, true);
+    mesh.connect_envoy(0);
+    mesh.stranger_leaves(0);
+    mesh.run();
+    assert_eq!(mesh.envoys[0].removed, [""; 0]);
+    mesh.assert_converged("in the end");
+}
+
+#[test]
+fn a_stream_that_asks_for_too_much_is_refused_alone() {
+    let mut mesh = running();
+    mesh.stranger_connects();
+    mesh.stranger_asks(0, INVENTED_NAMES, 0);
+    let names = |mesh: &Mesh| mesh.core.status(UpstreamStatus::default()).types[2].names;
+    assert_eq!(names(&mesh), 2 + 4);
+    mesh.stranger_asks(0, TOO_MANY_NAMES, 0);
+    let limit = LIMITS.names;
+    assert!(matches!(mesh.refused[..], [(_, Excess::Names { limit: found })] if found == limit));
+    assert_eq!(names(&mesh), 2);
+    let requests = mesh.lanes[0].to_server.iter();
+    let gone = requests.flat_map(|request| &request.resource_names_unsubscribe);
+    assert_eq!(gone.count(), 4);
+    mesh.run();
+    mesh.assert_converged("after the refusal");
+    mesh.assert_nothing_is_left();
+}
+
+#[test]
+fn what_a_stream_asked_for_in_place_of_envoy_is_not_kept() {
+    let mut mesh = Mesh::new();
+    mesh.disconnect_envoy(0);
+    mesh.stranger_connects();
+    for what in 0..REQUESTS - 1 {
+        mesh.stranger_asks(0, what, 0);
+    }
+    mesh.open_lane();
+    mesh.run();
+    mesh.connect_envoy(0);
+    mesh.stranger_leaves(0);
+    mesh.run();
+    mesh.assert_converged("without the stranger");
+    assert_eq!(mesh.lanes[0].stream.node(), b"node");
+    mesh.handle(Event::Forget);
+    mesh.run();
+    mesh.assert_nothing_is_left();
+}
+
+#[test]
+fn what_another_stream_rejected_reaches_envoy_when_that_one_ends() {
+    let mut mesh = running();
+    mesh.stranger_connects();
+    mesh.stranger_asks(0, ALL_CLUSTERS, 0);
+    mesh.stranger_answers(0, true);
+    mesh.change(|snapshot| snapshot.add_cluster("c2"));
+    mesh.run();
+    mesh.stranger_answers(0, false);
+    mesh.run();
+    mesh.stranger_leaves(0);
+    mesh.run();
+    mesh.assert_converged("without the stranger");
+}
+
+#[test]
+fn an_envoy_that_is_away_loses_nothing_to_one_that_asks_for_little() {
+    let mut mesh = running();
+    mesh.disconnect_envoy(0);
+    mesh.stranger_connects();
+    mesh.stranger_asks(0, ONE_ENDPOINT, 0);
+    mesh.stranger_answers(0, true);
+    mesh.handle(Event::Forget);
+    mesh.lose_lane(0);
+    mesh.stop_envoy(0);
+    mesh.start_envoy();
+    mesh.run();
+    mesh.assert_converged("without a server");
+}
+
+#[test]
+fn places_of_types_that_nobody_asks_for_are_free_again() {
+    let mut mesh = running();
+    for number in 0..2 * LIMITS.all_types() {
+        mesh.stranger_connects();
+        mesh.stranger_asks(0, INVENTED_TYPE, number);
+        assert_eq!(mesh.refused, [], "type {number}");
+        mesh.stranger_leaves(0);
+        mesh.run();
+    }
+    mesh.assert_converged("in the end");
 }

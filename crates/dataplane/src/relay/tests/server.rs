@@ -125,10 +125,12 @@ pub(super) struct Stream {
     id: u64,
     types: BTreeMap<String, Tracked>,
     next_nonce: u64,
-    /// Whether the stream has said who it is.
-    introduced: bool,
+    /// Who the stream said that it is.
+    node: Bytes,
     /// Consul sends endpoints and routes again after what refers to them; others do not.
     resends_children: bool,
+    /// One resource in a response.
+    pub(super) splits: bool,
 }
 
 const UPSERTS: [&str; 5] = [SECRET, CLUSTER, ENDPOINT, LISTENER, ROUTE];
@@ -140,9 +142,20 @@ impl Stream {
             id,
             types: BTreeMap::new(),
             next_nonce: 0,
-            introduced: false,
+            node: Bytes::new(),
             resends_children,
+            splits: false,
         }
+    }
+
+    pub(super) fn node(&self) -> &[u8] {
+        &self.node
+    }
+
+    /// What the stream is subscribed to by name, if it was asked for this type.
+    pub(super) fn names(&self, url: &str) -> Option<Vec<&str>> {
+        let tracked = self.types.get(url)?;
+        Some(tracked.names.iter().map(String::as_str).collect())
     }
 
     /// Takes in a request; panics when the relay breaks the protocol.
@@ -151,11 +164,10 @@ impl Stream {
         snapshot: &Snapshot,
         request: DeltaDiscoveryRequest,
     ) -> Vec<DeltaDiscoveryResponse> {
-        assert!(
-            self.introduced || !request.node.is_empty(),
-            "the first request has no node"
-        );
-        self.introduced = true;
+        if !request.node.is_empty() {
+            self.node = request.node;
+        }
+        assert!(!self.node.is_empty(), "the first request has no node");
         let first = !self.types.contains_key(&request.type_url);
         let tracked = self.types.entry(request.type_url.clone()).or_default();
         if first {
@@ -184,7 +196,9 @@ impl Stream {
             }
         }
         for name in request.resource_names_subscribe {
-            if !tracked.names.insert(name.clone()) || !first {
+            let again = !tracked.names.insert(name.clone()) || !first;
+            // To a wildcard a name adds nothing.
+            if again && !tracked.wildcard {
                 tracked.acked.remove(&name);
             }
         }
@@ -236,7 +250,10 @@ impl Stream {
         let news = current.iter().filter(|(name, number)| {
             upserts && wanted(name) && tracked.acked.get(*name) != Some(&version(**number))
         });
-        let resources: Vec<Resource> = news.map(|(name, n)| resource(url, name, *n)).collect();
+        let mut resources: Vec<Resource> = news.map(|(name, n)| resource(url, name, *n)).collect();
+        if self.splits {
+            resources.truncate(1);
+        }
         let removed: Vec<String> = tracked
             .acked
             .keys()
