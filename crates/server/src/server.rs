@@ -49,15 +49,16 @@ impl Default for Parts {
 pub enum StartError {
     /// An address cannot be listened at.
     #[error(
-        "{api} cannot listen at {address}: {source}; choose another address or port, or end what uses it"
+        "{api} cannot listen at {address}: {reason}; choose another address or port, or end what uses it"
     )]
     Listen {
         /// Which API.
         api: &'static str,
         /// The address from the settings.
         address: SocketAddr,
-        /// What the system says.
-        source: std::io::Error,
+        /// What the system says. It is no source: the text holds it, and a chain of causes would
+        /// tell it twice.
+        reason: std::io::Error,
     },
     /// The mesh CA cannot be set up.
     #[error("the mesh CA cannot start: {0}")]
@@ -301,10 +302,10 @@ async fn listen(
         return Ok(None);
     };
     let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|source| StartError::Listen {
+    bound.map(Some).map_err(|reason| StartError::Listen {
         api,
         address,
-        source,
+        reason,
     })
 }
 
@@ -315,10 +316,10 @@ async fn listen_dns(
     let Some(address) = address else {
         return Ok(None);
     };
-    let failed = |source| StartError::Listen {
+    let failed = |reason| StartError::Listen {
         api: "DNS",
         address,
-        source,
+        reason,
     };
     let mut attempts = if address.port() == 0 {
         DNS_PORT_ATTEMPTS

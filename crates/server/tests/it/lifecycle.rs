@@ -112,6 +112,13 @@ async fn a_port_that_is_taken_is_named() {
         text.contains("HTTP") && text.contains(&client.address.to_string()),
         "{text}"
     );
+    // As programs print it, with all causes.
+    let chain = format!("{:#}", anyhow::Error::new(error).context("cannot start"));
+    assert_eq!(
+        chain.matches("Address already in use").count(),
+        1,
+        "{chain}"
+    );
 }
 
 #[tokio::test]
