@@ -3,6 +3,7 @@
 mod ask;
 pub mod bootstrap;
 pub mod dns;
+pub mod file_limit;
 pub mod lifecycle;
 pub mod probe;
 mod reaper;

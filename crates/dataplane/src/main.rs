@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use legate_dataplane::file_limit;
 use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
 use legate_dataplane::running::{self, ASK_TIMEOUT, RESTART_TIMEOUT, Restart};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
@@ -68,11 +69,7 @@ fn main() -> ExitCode {
             }
             Err(error) => nobody(&error.to_string()),
         },
-        Ok(Invocation::Run { settings, warnings }) => match run(*settings, &warnings, started) {
-            Ok(()) => ExitCode::SUCCESS,
-            // Every error of the workspace already tells its cause.
-            Err(error) => fatal(&error.to_string()),
-        },
+        Ok(Invocation::Run { settings, warnings }) => logged(*settings, &warnings, started),
         Err(error) => {
             if let SettingsError::Flag(flag) = &error {
                 if *flag != settings::FlagError::Help {
@@ -85,15 +82,30 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs on this thread only: Envoy is killed by the kernel when the thread that started it ends,
-/// and one thread is all that the traffic of one sidecar's configuration needs.
-fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Result<()> {
+/// Runs with a log, which has the last word.
+fn logged(settings: Settings, warnings: &[String], started: Instant) -> ExitCode {
     let (level, json) = (settings.logging.level, settings.logging.json);
-    logging::init(LogOptions {
+    let log = match logging::init(LogOptions {
         name: "legate-dataplane",
         level,
         json,
-    })?;
+    }) {
+        Ok(log) => log,
+        Err(error) => return fatal(&error.to_string()),
+    };
+    match run(settings, warnings, started) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Every error of the workspace already tells its cause.
+        Err(error) => {
+            log.line(&last_line(&error.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs on this thread only: Envoy is killed by the kernel when the thread that started it ends,
+/// and one thread is all that the traffic of one sidecar's configuration needs.
+fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Result<()> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         "started legate-dataplane process"
@@ -101,10 +113,13 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    if let Err(error) = file_limit::raise() {
+        tracing::warn!(%error, "the soft limit of open files stays as it is");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let scope = Scope::new("signals");
         let (stop, signals) = signals::channel();
         scope.spawn(
@@ -114,17 +129,24 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
         let outcome = legate_dataplane::run(settings, started, stop, signals).await;
         scope.stop(SIGNALS_STOP).await?;
         outcome.map_err(anyhow::Error::new)
-    })
+    });
+    // Whatever still blocks a thread, a write to a full pipe among it, ends with the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn fatal(message: &str) -> ExitCode {
+    err(&last_line(message));
+    ExitCode::FAILURE
 }
 
 /// The line that says why the process ends, in the form that it has always had: never JSON.
-fn fatal(message: &str) -> ExitCode {
+fn last_line(message: &str) -> String {
     let format = format_description!("[year]/[month]/[day] [hour]:[minute]:[second]");
     let now = OffsetDateTime::from(SystemTime::now())
         .format(format)
         .unwrap_or_default();
-    err(&format!("{now} {message}"));
-    ExitCode::FAILURE
+    format!("{now} {message}")
 }
 
 /// Nobody is there to ask, which is another thing than an answer that is not good.

@@ -11,15 +11,24 @@
 //! Times are UTC: the zone of a container is hardly ever anything else. Events of other crates
 //! appear from INFO upwards only, whatever the level, because their debug output can hold header
 //! values, tokens among them. Nothing here rotates or ships logs.
+//!
+//! A thread of its own writes the lines, so that a reader which does not keep up, or a full disk,
+//! holds up nothing else. What does not fit into its queue is lost, and counted in a line of its own
+//! as soon as the log is taken again.
 
 mod format;
 mod layer;
+mod queue;
 
+use std::io;
 use std::str::FromStr;
+use std::time::Duration;
 
 use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
+
+use self::queue::Queue;
 
 /// From which weight on events are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,16 +93,47 @@ pub enum LogError {
     /// A process has one log, set up once by its main function.
     #[error("the log of this process has been set up before")]
     AlreadySet(#[source] tracing::dispatcher::SetGlobalDefaultError),
+    /// There is no room for the thread that writes.
+    #[error("no thread can be started that writes the log: {0}")]
+    Thread(io::Error),
 }
 
-/// Sends the events of the whole process to standard error. To be called once, by `main`.
+/// The log of the process. Dropping it waits until everything has been written, for a second at
+/// most: whoever ends the process keeps it until then.
+#[must_use = "what waits to be written is lost when the process ends without it"]
+#[derive(Debug)]
+pub struct Log {
+    queue: Queue,
+}
+
+/// How long the end of the process waits for whoever reads the log.
+const FLUSH: Duration = Duration::from_secs(1);
+
+impl Log {
+    /// Writes a line as it is, behind those that were logged before. It takes no time.
+    pub fn line(&self, line: &str) {
+        self.queue.push(format!("{line}\n").as_bytes());
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.queue.flush(FLUSH);
+    }
+}
+
+/// Sends the events of the whole process to standard error. To be called once, by `main`, which
+/// keeps what it returns until the process ends.
 ///
 /// # Errors
 ///
-/// [`LogError::AlreadySet`] on a second call.
-pub fn init(options: LogOptions) -> Result<(), LogError> {
-    let subscriber = subscriber(options, std::io::stderr);
-    tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadySet)
+/// [`LogError::AlreadySet`] on a second call; [`LogError::Thread`] where no thread can be started.
+pub fn init(options: LogOptions) -> Result<Log, LogError> {
+    let note = move |lost| layer::lost_lines(options, lost);
+    let queue = Queue::start(io::stderr(), note).map_err(LogError::Thread)?;
+    let subscriber = subscriber(options, queue.clone());
+    tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadySet)?;
+    Ok(Log { queue })
 }
 
 /// The same log written elsewhere, for one thread or one test: see `tracing::subscriber`.

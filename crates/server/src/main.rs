@@ -2,6 +2,7 @@
 
 mod options;
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -15,7 +16,17 @@ use crate::options::Options;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Options::parse()).await {
+    let options = Options::parse();
+    // It is kept to the end, so that the last line is written.
+    let _log = match logging::init(options.log()) {
+        Ok(log) => log,
+        Err(error) => {
+            // There is no log to tell it to, and a closed standard error changes nothing.
+            let _ = writeln!(std::io::stderr(), "{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match run(options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -25,7 +36,6 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> anyhow::Result<()> {
-    logging::init(options.log())?;
     let stop_timeout = options.stop_timeout;
     let config = options.config(options::initial_token()?)?;
 

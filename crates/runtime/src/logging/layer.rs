@@ -85,17 +85,37 @@ where
             message: collected.message,
             fields: collected.fields,
         };
-        let line = if self.options.json {
-            entry.json()
-        } else {
-            entry.text()
-        };
+        let line = write(self.options, &entry);
         // There is no place left to report that the log itself cannot be written.
         let _ = self
             .writer
             .make_writer_for(event.metadata())
             .write_all(line.as_bytes());
     }
+}
+
+fn write(options: LogOptions, entry: &Entry) -> String {
+    match options.json {
+        true => entry.json(),
+        false => entry.text(),
+    }
+}
+
+/// The line that tells how many lines are missing before it.
+pub(super) fn lost_lines(options: LogOptions, lost: u64) -> String {
+    let field = LogField {
+        key: "lost",
+        value: Value::from(lost),
+        list: false,
+    };
+    let entry = Entry {
+        time: OffsetDateTime::from(SystemTime::now()),
+        level: tracing::Level::WARN,
+        module: options.name.to_owned(),
+        message: "lines of this log are lost, because it was not read fast enough".to_owned(),
+        fields: vec![field],
+    };
+    write(options, &entry)
 }
 
 /// Whether an event from this module is logged. The path cannot be chosen by the event as its
