@@ -3,13 +3,20 @@
 use std::future::Future;
 use std::io::Write;
 use std::pin::Pin;
+use std::time::Duration;
 
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{Ended, EnvoyConfig, Handle, Outcome};
 use legate_runtime::TaskError;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::RunError;
 use crate::signals::{Signals, Urgency};
+
+/// How long reading and writing Envoy's configuration may take: its end waits for that, and the
+/// whole end of a pod is given 30 s by default.
+const DUMP: Duration = Duration::from_secs(5);
 
 /// What the end of supervision means for the process.
 pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunError> {
@@ -113,14 +120,28 @@ pub(super) async fn more_urgent(signals: &mut Signals, last: Urgency) -> Urgency
     }
 }
 
+/// Envoy goes on to its end whatever becomes of this.
 async fn dump(admin: AdminClient) {
-    match admin.config_dump().await {
-        Ok(document) => {
-            let mut output = std::io::stdout().lock();
-            if let Err(error) = output.write_all(&document).and_then(|()| output.flush()) {
-                tracing::warn!(%error, "Envoy's configuration could not be written");
-            }
-        }
-        Err(error) => tracing::warn!(%error, "Envoy's configuration could not be read"),
+    match timeout(DUMP, write_configuration(admin)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(reason)) => tracing::warn!(reason, "Envoy's configuration could not be written"),
+        Err(_) => tracing::warn!(
+            limit = ?DUMP,
+            "Envoy's configuration is not complete on standard output, which was not read in time"
+        ),
     }
+}
+
+/// In a thread of its own: standard output may be a pipe that nobody reads.
+async fn write_configuration(admin: AdminClient) -> Result<(), String> {
+    let document = admin
+        .config_dump()
+        .await
+        .map_err(|error| error.to_string())?;
+    let written = spawn_blocking(move || {
+        let mut output = std::io::stdout().lock();
+        output.write_all(&document).and_then(|()| output.flush())
+    });
+    let written = written.await.map_err(|error| error.to_string())?;
+    written.map_err(|error| error.to_string())
 }

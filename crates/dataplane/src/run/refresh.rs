@@ -6,6 +6,7 @@
 //! that many proxies share must not cut the traffic of all of them.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
@@ -13,6 +14,7 @@ use legate_client::Session;
 use legate_envoy::epochs::{EnvoyConfig, EpochReport, EpochState, Handle, Report};
 use legate_runtime::CancellationToken;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use super::desired::{Configured, Desired};
@@ -33,7 +35,7 @@ const JITTER: f64 = 0.2;
 
 /// The task that does so.
 pub(super) struct Refresh {
-    pub(super) desired: Desired,
+    pub(super) desired: Arc<Desired>,
     pub(super) exposition: Exposition,
     pub(super) session: Session,
     /// What a server said last.
@@ -93,15 +95,29 @@ impl Refresh {
         }
     }
 
+    /// What should run. Files that Envoy reads are hashed in a thread of their own: the disk may be
+    /// slow. Where there are none, there is nothing to wait for, and no thread is kept for it.
+    async fn configure(&self) -> Result<Configured, String> {
+        let configured = match &self.desired.settings.telemetry.prometheus_tls {
+            None => self.desired.configure(&self.params),
+            Some(_) => {
+                let (desired, params) = (Arc::clone(&self.desired), self.params.clone());
+                let configured = spawn_blocking(move || desired.configure(&params)).await;
+                configured.map_err(|error| error.to_string())?
+            }
+        };
+        configured.map_err(|error| error.to_string())
+    }
+
     /// A new Envoy in any case.
     async fn restart(&mut self, by: &'static str) -> Result<(), String> {
         tracing::info!(by, "envoy is restarted on request");
         self.ask().await;
-        let configured = match self.desired.configure(&self.params) {
+        let configured = match self.configure().await {
             Ok(configured) => configured,
             Err(error) => {
                 tracing::error!(%error, "envoy is not restarted and runs on");
-                return Err(error.to_string());
+                return Err(error);
             }
         };
         self.follow(&configured).await;
@@ -112,7 +128,7 @@ impl Refresh {
 
     /// Compares what should run with what does.
     async fn look(&mut self) {
-        let configured = match self.desired.configure(&self.params) {
+        let configured = match self.configure().await {
             Ok(configured) => configured,
             Err(error) => {
                 tracing::debug!(%error, "no configuration for envoy follows from the files of now");

@@ -3,6 +3,7 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
@@ -71,10 +72,10 @@ impl Sidecar {
         let Some(params) = parameters(process).await? else {
             return process.end_left(handle, controls, &ready).await;
         };
-        let desired = Desired {
+        let desired = Arc::new(Desired {
             settings: process.settings.clone(),
             xds,
-        };
+        });
         // Whoever asked for a new Envoy before there was one gets it now.
         let mut signals = process.signals.clone();
         signals.forget_restarts();
