@@ -102,6 +102,10 @@ impl Sidecar {
             .stdout(output.try_clone().expect("a file can be shared"))
             .stderr(output)
             .kill_on_drop(true);
+        if flags.program.is_none() {
+            // Several sidecars share the network here; others know no such setting.
+            command.arg(format!("-telemetry-prom-bind-addr={address}"));
+        }
         let child = command.spawn().expect("the dataplane can be started");
         // Others know no readiness of their own, only Envoy's.
         let readiness = match &flags.program {

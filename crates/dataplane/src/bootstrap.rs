@@ -16,7 +16,7 @@ use legate_runtime::{Backoff, BackoffPolicy};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
-use crate::settings::{Proxy, Settings};
+use crate::settings::{Proxy, Settings, Telemetry};
 
 /// How long a server may take for its answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -215,7 +215,7 @@ pub fn inputs(
         ready: settings.envoy.ready,
         prometheus: PrometheusInputs {
             scrape_path: telemetry.scrape_path.clone(),
-            backend: on_host(settings.envoy.admin, telemetry.merge_port),
+            backend: merged_metrics(telemetry, settings.envoy.admin),
             tls: tls.transpose()?,
         },
         proxy_config,
@@ -238,6 +238,18 @@ fn node(proxy: &Proxy, params: &GetEnvoyBootstrapParamsResponse) -> NodeInputs {
         namespace: params.namespace.clone(),
         partition: params.partition.clone(),
         datacenter: params.datacenter.clone(),
+    }
+}
+
+/// Where Envoy reaches the merged metrics: where they listen. When that is everywhere, on the
+/// address of the admin interface, which Envoy has in any case.
+fn merged_metrics(telemetry: &Telemetry, admin: SocketAddr) -> SocketAddr {
+    let listening = SocketAddr::new(telemetry.bind, telemetry.merge_port);
+    let near = on_host(admin, telemetry.merge_port);
+    match telemetry.bind {
+        IpAddr::V4(ip) if ip.is_unspecified() && near.is_ipv4() => near,
+        IpAddr::V6(ip) if ip.is_unspecified() => near,
+        _ => on_host(listening, telemetry.merge_port),
     }
 }
 
@@ -324,6 +336,31 @@ mod tests {
         assert_eq!(node(&proxy(), &params).cluster, "web");
         params.identity.clear();
         assert_eq!(node(&proxy(), &params).cluster, "old");
+    }
+
+    #[test]
+    fn merged_metrics_are_reached_where_they_listen() {
+        for (bind, admin, reached) in [
+            ("::", "127.0.0.1:1", "127.0.0.1:7"),
+            ("::", "[::1]:1", "[::1]:7"),
+            ("::", "0.0.0.0:1", "127.0.0.1:7"),
+            ("0.0.0.0", "127.0.0.9:1", "127.0.0.9:7"),
+            ("0.0.0.0", "[::1]:1", "127.0.0.1:7"),
+            ("127.0.0.2", "127.0.0.1:1", "127.0.0.2:7"),
+            ("::1", "127.0.0.1:1", "[::1]:7"),
+        ] {
+            let telemetry = Telemetry {
+                use_central_config: true,
+                retention: Duration::from_secs(60),
+                prometheus_tls: None,
+                service_metrics_url: None,
+                scrape_path: "/metrics".to_owned(),
+                merge_port: 7,
+                bind: bind.parse().unwrap(),
+            };
+            let found = merged_metrics(&telemetry, admin.parse().unwrap());
+            assert_eq!(found, reached.parse().unwrap(), "{bind} {admin}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod ask;
 pub mod bootstrap;
 pub mod dns;
 pub mod file_limit;
+mod http_server;
 pub mod lifecycle;
 pub mod probe;
 mod reaper;

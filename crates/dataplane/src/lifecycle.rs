@@ -16,6 +16,7 @@ use legate_runtime::{Readiness, Spawner};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
+use crate::http_server::{self, Limits};
 use crate::restart::{Outcome, Restarter};
 use crate::settings;
 use crate::signals::{StopSender, Urgency};
@@ -61,9 +62,9 @@ impl LifecycleListener {
     ///
     /// # Errors
     /// When it is taken or not allowed; the error names the settings.
-    pub async fn bind(address: SocketAddr) -> Result<LifecycleListener, LifecycleError> {
+    pub fn bind(address: SocketAddr) -> Result<LifecycleListener, LifecycleError> {
         let failed = |source| LifecycleError { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = http_server::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(LifecycleListener { listener, address })
     }
@@ -83,17 +84,16 @@ impl LifecycleListener {
             "starting proxy lifecycle management server"
         );
         let router = Router::new().fallback(answer).with_state(Arc::new(parts));
-        let stop = spawner.token();
-        let listener = self.listener;
-        spawner.spawn("lifecycle server", async move {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stop.cancelled_owned())
-                .await
-        });
+        let limits = Limits::of_process();
+        http_server::serve("lifecycle server", self.listener, router, limits, spawner);
     }
 }
 
-/// The graceful paths are the user's choice and come first, whatever they are.
+/// The paths that are always there. The settings refuse graceful paths that stand for one.
+pub(crate) const PATHS: [&str; 8] = [
+    "/live", "/healthz", "/ready", "/readyz", "/startup", "/restart", "/status", "/metrics",
+];
+
 async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> Response {
     let path = request.uri().path();
     if matches(&parts.settings.shutdown_path, path) {

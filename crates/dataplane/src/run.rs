@@ -153,7 +153,7 @@ pub async fn run(
     let telemetry = Telemetry::new(started)?;
     tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
     // Whatever can fail without a server fails before a login that would have to be undone.
-    let lifecycle = bind_lifecycle(&settings).await?;
+    let lifecycle = bind_lifecycle(&settings)?;
     let sidecar = match settings.mode {
         Mode::Sidecar => Some(prepare(&settings, &telemetry).await?),
         Mode::DnsProxy => None,
@@ -192,8 +192,8 @@ pub async fn run(
 
 /// Without a sidecar nothing depends on this server, and Consul's dataplane has none then: a port
 /// that a sidecar on the same host has is no reason not to answer DNS.
-async fn bind_lifecycle(settings: &Settings) -> Result<Option<LifecycleListener>, RunError> {
-    match LifecycleListener::bind(settings.lifecycle.bind).await {
+fn bind_lifecycle(settings: &Settings) -> Result<Option<LifecycleListener>, RunError> {
+    match LifecycleListener::bind(settings.lifecycle.bind) {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if settings.mode == Mode::DnsProxy => {
             tracing::warn!(%error, "going on without health, status and metrics over HTTP");

@@ -1,6 +1,7 @@
 //! Where metrics are offered and sent, as the proxy's telemetry keys say, and again when those
 //! change. It measures nothing.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use legate_envoy::bootstrap::{BootstrapError, ProxyConfig};
@@ -69,7 +70,7 @@ impl Exposition {
         self.stop().await;
         self.scope = self.spawner.child("metrics");
         if wanted.merged {
-            self.serve().await;
+            self.serve();
         }
         let (telemetry, sinks) = (self.telemetry.clone(), wanted.sinks.clone());
         telemetry::push(telemetry, sinks, &self.scope.spawner());
@@ -106,7 +107,7 @@ impl Exposition {
         Ok(sinks)
     }
 
-    async fn serve(&self) {
+    fn serve(&self) {
         let (settings, spawner) = (&self.settings.telemetry, self.scope.spawner());
         let admin = self.settings.envoy.admin;
         let mut sources = vec![Source {
@@ -124,10 +125,10 @@ impl Exposition {
             Err(error) => tracing::warn!(%error, "-telemetry-prom-service-metrics-url is left out"),
         }
         let endpoints = Endpoints {
-            own: on_host(admin, OWN_METRICS_PORT),
-            merged: on_host(admin, settings.merge_port),
+            own: SocketAddr::new(settings.bind, OWN_METRICS_PORT),
+            merged: SocketAddr::new(settings.bind, settings.merge_port),
         };
         let merger = Merger::new(self.telemetry.clone(), sources, spawner.clone());
-        telemetry::start(endpoints, self.telemetry.clone(), merger, &spawner).await;
+        telemetry::start(endpoints, self.telemetry.clone(), merger, &spawner);
     }
 }

@@ -112,14 +112,26 @@ pub enum Invalid {
     /// Two questions at once.
     #[error("-status and -restart are two questions: ask one at a time")]
     TwoQuestions,
-    /// The path of a question means something else to the running dataplane.
-    #[error("cannot ask {path} of the running dataplane: -{flag} {value:?} stands for that path")]
+    /// One lifecycle path lies below the other.
+    #[error(
+        "-graceful-shutdown-path {shutdown:?} and -graceful-startup-path {startup:?} overlap: a path that ends with a slash stands for everything below it"
+    )]
+    OverlappingPaths {
+        /// The one.
+        shutdown: String,
+        /// The other.
+        startup: String,
+    },
+    /// A lifecycle path stands for one that is answered in another way.
+    #[error(
+        "-{flag} {value:?} stands for {path}, which the same port answers in another way: use another path"
+    )]
     PathTaken {
-        /// The path.
-        path: &'static str,
-        /// The setting that takes it.
+        /// The setting.
         flag: &'static str,
         /// Its value.
         value: String,
+        /// The path that it takes.
+        path: &'static str,
     },
 }

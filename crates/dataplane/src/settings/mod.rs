@@ -9,7 +9,7 @@
 //!
 //! - An unknown `-mode`, an unknown key or log level in the file, half a client certificate, a
 //!   login without auth method, an address that is none, a port outside of 0 to 65535, a negative
-//!   count and a lifecycle path without a slash are errors here.
+//!   count, and a lifecycle path without a slash or in the place of another one, are errors here.
 //! - Ids read from files are trimmed; a path in the file is honoured like one from a flag.
 //! - Deprecated settings that are out of force, and credentials without effect, are warned about.
 //! - IP addresses may stand in brackets. `-telemetry-prom-ca-certs-file` exists, because the
@@ -48,8 +48,6 @@ pub use usage::usage;
 
 use table::Item;
 use values::{Source, Value, Values};
-
-use crate::{lifecycle, running};
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -145,10 +143,10 @@ fn question(mut values: Values) -> Result<Invocation, SettingsError> {
         match (values.bool(Item::Status), values.bool(Item::Restart)) {
             (true, true) => return Err(Invalid::TwoQuestions.into()),
             (true, false) => Invocation::Status {
-                addresses: lifecycle_addresses(&values, running::STATUS_PATH)?,
+                addresses: lifecycle_addresses(&values)?,
                 json,
             },
-            (false, _) => Invocation::Restart(lifecycle_addresses(&values, running::RESTART_PATH)?),
+            (false, _) => Invocation::Restart(lifecycle_addresses(&values)?),
         },
     )
 }
@@ -207,19 +205,9 @@ fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
     )
 }
 
-/// Where the dataplane that runs with these settings answers what is asked at `path`.
-fn lifecycle_addresses(values: &Values, path: &'static str) -> Result<Vec<SocketAddr>, Invalid> {
-    for key in [Item::GracefulShutdownPath, Item::GracefulStartupPath] {
-        let value = values.text(key);
-        if lifecycle::matches(value, path) {
-            return Err(Invalid::PathTaken {
-                path,
-                flag: key.setting().flag,
-                value: value.to_owned(),
-            });
-        }
-    }
-    Ok(on_host(resolve::lifecycle_bind(values)?))
+/// Where the dataplane that runs with these settings answers questions.
+fn lifecycle_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
+    Ok(on_host(resolve::lifecycle(values)?.bind))
 }
 
 /// Where to reach, on this host, what listens there.

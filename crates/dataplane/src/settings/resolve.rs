@@ -2,7 +2,7 @@
 //! the rules by which settings stand for each other. Reads no file.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use super::types::{
     ServerTls, Servers, Settings, Telemetry, XdsBind,
 };
 use super::values::{Source, Values};
+use crate::lifecycle;
 
 const DEFAULT_MERGE_PORT: u16 = 20100;
 const DEFAULT_GRACEFUL_PORT: u16 = 20300;
@@ -321,6 +322,11 @@ fn telemetry(values: &Values) -> Result<Telemetry, Invalid> {
             .map(str::to_owned),
         scrape_path: scrape_path.to_owned(),
         merge_port: port_or(values, Item::PromMergePort, DEFAULT_MERGE_PORT)?,
+        bind: match values.text(Item::PromBindAddr) {
+            // Set to nothing, it is as good as not set.
+            "" => Ipv6Addr::UNSPECIFIED.into(),
+            _ => address(values, Item::PromBindAddr)?,
+        },
     })
 }
 
@@ -356,7 +362,9 @@ fn bootstrap_refresh(values: &Values) -> Result<Duration, Invalid> {
         .ok_or(Invalid::BootstrapRefresh)
 }
 
-fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
+/// Start and end of the process's life. Also checked before a running dataplane is asked
+/// something, so that no question meets a path that means something else.
+pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     let http_path = |key: Item| {
         let text = values
             .some_text(key)
@@ -373,9 +381,7 @@ fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     };
     let shutdown_path = http_path(Item::GracefulShutdownPath)?;
     let startup_path = http_path(Item::GracefulStartupPath)?;
-    if shutdown_path == startup_path {
-        return Err(Invalid::SamePaths(shutdown_path));
-    }
+    check_paths(&shutdown_path, &startup_path)?;
     Ok(Lifecycle {
         bind: lifecycle_bind(values)?,
         shutdown_path,
@@ -387,8 +393,35 @@ fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     })
 }
 
+/// The lifecycle server answers every path in one way only.
+fn check_paths(shutdown: &str, startup: &str) -> Result<(), Invalid> {
+    if shutdown == startup {
+        return Err(Invalid::SamePaths(shutdown.to_owned()));
+    }
+    if lifecycle::matches(shutdown, startup) || lifecycle::matches(startup, shutdown) {
+        return Err(Invalid::OverlappingPaths {
+            shutdown: shutdown.to_owned(),
+            startup: startup.to_owned(),
+        });
+    }
+    for (key, value) in [
+        (Item::GracefulShutdownPath, shutdown),
+        (Item::GracefulStartupPath, startup),
+    ] {
+        let taken = lifecycle::PATHS.iter();
+        if let Some(path) = taken.copied().find(|path| lifecycle::matches(value, path)) {
+            return Err(Invalid::PathTaken {
+                flag: key.setting().flag,
+                value: value.to_owned(),
+                path,
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Where the lifecycle server listens.
-pub(super) fn lifecycle_bind(values: &Values) -> Result<SocketAddr, Invalid> {
+fn lifecycle_bind(values: &Values) -> Result<SocketAddr, Invalid> {
     let ip = match values.text(Item::GracefulAddr) {
         // What binds today keeps binding; other names would need a resolver at start.
         "" | "localhost" => Ipv4Addr::LOCALHOST.into(),

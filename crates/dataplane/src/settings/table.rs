@@ -287,6 +287,10 @@ settings! {
         flag: "telemetry-prom-merge-port", env: "DP_TELEMETRY_PROM_MERGE_PORT", file: "telemetry.prometheus.mergePort", default: "20100",
         doc: "The port at which the merged metrics are served to Envoy's Prometheus listener"
     }
+    PromBindAddr: Text {
+        flag: "telemetry-prom-bind-addr", env: "DP_TELEMETRY_PROM_BIND_ADDR", file: "telemetry.prometheus.bindAddress", default: "::",
+        doc: "The IP address of -telemetry-prom-merge-port and of port 20101, which has the dataplane's own metrics; all addresses, IPv4 and IPv6, when ::"
+    }
 
     AdminBindAddress: Text {
         flag: "envoy-admin-bind-address", env: "DP_ENVOY_ADMIN_BIND_ADDRESS", file: "envoy.adminBindAddress", default: "127.0.0.1",

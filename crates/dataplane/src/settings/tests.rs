@@ -7,6 +7,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
+use crate::lifecycle;
 
 mod secrets;
 mod sources;
@@ -100,6 +101,7 @@ fn defaults_are_those_of_the_original() {
             service_metrics_url: None,
             scrape_path: "/metrics".to_owned(),
             merge_port: 20100,
+            bind: "::".parse().unwrap(),
         },
         envoy: Envoy {
             admin: "127.0.0.1:19000".parse().unwrap(),
@@ -314,6 +316,26 @@ fn refusals_of_our_own_name_the_setting() {
                 "/a",
             ],
             "are both \"/a\"",
+        ),
+        (
+            &["-graceful-shutdown-path", "/ready"],
+            "-graceful-shutdown-path \"/ready\" stands for /ready",
+        ),
+        (
+            &["-graceful-startup-path", "/"],
+            "-graceful-shutdown-path \"/graceful_shutdown\" and -graceful-startup-path \"/\" overlap",
+        ),
+        (
+            &["-graceful-startup-path=/a/b", "-graceful-shutdown-path=/a/"],
+            "-graceful-shutdown-path \"/a/\" and -graceful-startup-path \"/a/b\" overlap",
+        ),
+        (
+            &["-graceful-startup-path", "/startup"],
+            "-graceful-startup-path \"/startup\" stands for /startup",
+        ),
+        (
+            &["-telemetry-prom-bind-addr", "everywhere"],
+            "-telemetry-prom-bind-addr \"everywhere\" is not an IP address",
         ),
         (
             &["-credential-type=login", "-login-bearer-token=x"],
@@ -595,17 +617,19 @@ fn a_running_dataplane_is_asked_where_it_listens() {
 }
 
 #[test]
-fn a_question_that_would_stop_the_dataplane_is_not_asked() {
-    for (question, flag, path, taken) in [
-        ("-status", "-graceful-shutdown-path", "/status", true),
-        ("-restart", "-graceful-shutdown-path", "/", true),
-        ("-restart", "-graceful-startup-path", "/restart", true),
-        ("-status", "-graceful-shutdown-path", "/status/", false),
-        ("-status", "-graceful-shutdown-path", "/restart", false),
-    ] {
-        match invoke(&[question, &format!("{flag}={path}")], &[]) {
-            Ok(_) => assert!(!taken, "{question} {flag}={path}"),
-            Err(error) => assert!(taken && error.contains(flag), "{error}"),
+fn every_path_of_the_lifecycle_port_has_one_meaning() {
+    for question in [&[][..], &["-status"], &["-restart"]] {
+        for flag in ["-graceful-shutdown-path", "-graceful-startup-path"] {
+            for path in lifecycle::PATHS {
+                let given = format!("{flag}={path}");
+                let error = invoke(&[&MINIMAL, question, &[&given]].concat(), &[]).unwrap_err();
+                assert!(error.contains(flag) && error.contains(path), "{error}");
+            }
+            // Nothing lies below the others.
+            for path in ["/ready/", "/stop", "/live/now"] {
+                let given = format!("{flag}={path}");
+                invoke(&[&MINIMAL, question, &[&given]].concat(), &[]).unwrap();
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,6 +164,9 @@ pub struct Telemetry {
     /// `-telemetry-prom-merge-port` (default 20100, also for 0): where the merged metrics are
     /// served.
     pub merge_port: u16,
+    /// `-telemetry-prom-bind-addr` (default `::`, all addresses of both families): where the
+    /// merged metrics and those of the dataplane are served.
+    pub bind: IpAddr,
 }
 
 /// TLS files of the Prometheus listener.
@@ -209,10 +212,11 @@ pub struct Envoy {
 pub struct Lifecycle {
     /// `-graceful-addr` and `-graceful-port` (default 127.0.0.1:20300, also for port 0).
     pub bind: SocketAddr,
-    /// `-graceful-shutdown-path` (default `/graceful_shutdown`). Starts with `/`.
+    /// `-graceful-shutdown-path` (default `/graceful_shutdown`). Starts with `/` and overlaps no
+    /// other path of the lifecycle server.
     pub shutdown_path: String,
-    /// `-graceful-startup-path` (default `/graceful_startup`). Starts with `/`; differs from the
-    /// shutdown path.
+    /// `-graceful-startup-path` (default `/graceful_startup`). Starts with `/` and overlaps no
+    /// other path of the lifecycle server.
     pub startup_path: String,
     /// `-startup-grace-period-seconds` (default 0): how long the startup path waits for Envoy.
     pub startup_grace: Duration,

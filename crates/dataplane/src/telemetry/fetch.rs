@@ -9,11 +9,10 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use legate_runtime::Spawner;
 use tokio::time::{Instant, timeout_at};
 
 use super::carry::Carrying;
-use super::connection::{Answer, Connection};
+use super::connection::{Answer, Dialer};
 use super::{Format, negotiate};
 
 /// How often a page may say that it is elsewhere.
@@ -202,12 +201,12 @@ impl Page {
     pub(super) async fn open(
         mut target: Target,
         wanted: Format,
-        spawner: Spawner,
+        dialer: Dialer,
         deadline: Instant,
     ) -> Result<Page, FetchError> {
         for _ in 0..=REDIRECTS {
             let asked = async {
-                let connection = Connection::open(target.clone(), &spawner).await?;
+                let connection = dialer.open(target.clone()).await?;
                 connection.page(wanted).await
             };
             let (asked, response) = match timeout_at(deadline, asked).await {

@@ -7,12 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use legate_envoy::admin::ServerInfo;
-use legate_runtime::Spawner;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Format;
 use super::carry::{Carrying, Offsets};
-use super::connection::Connection;
+use super::connection::{Connection, Dialer};
 use super::fetch::{FetchError, Page, Target};
 use super::merge::{Broken, Merge};
 
@@ -69,7 +68,7 @@ pub struct Carry {
 #[derive(Debug, Clone)]
 struct EnvoySource {
     target: Target,
-    spawner: Spawner,
+    dialer: Dialer,
     /// In which format it was last asked for.
     format: Format,
 }
@@ -82,7 +81,8 @@ impl Carry {
     /// merged page there is nothing to do. A failure is told in the log: counters then begin anew.
     pub async fn hand_over(&self) {
         let source = self.source(|source| source.clone());
-        let Some(source) = source.filter(|source| !source.spawner.token().is_cancelled()) else {
+        let Some(source) = source.filter(|source| !source.dialer.spawner().token().is_cancelled())
+        else {
             return;
         };
         let deadline = Instant::now() + FLUSH + READ;
@@ -106,12 +106,12 @@ impl Carry {
     }
 
     /// Where the merged page has Envoy's metrics from.
-    pub(super) fn reads(&self, target: Target, spawner: Spawner) {
+    pub(super) fn reads(&self, target: Target, dialer: Dialer) {
         let format = Format::Text;
         self.source(|source| {
             *source = Some(EnvoySource {
                 target,
-                spawner,
+                dialer,
                 format,
             });
         });
@@ -122,7 +122,7 @@ impl Carry {
         &self,
         target: Target,
         wanted: Format,
-        spawner: Spawner,
+        dialer: Dialer,
         deadline: Instant,
     ) -> Result<Page, FetchError> {
         self.source(|source| {
@@ -131,7 +131,7 @@ impl Carry {
             }
         });
         let opened = async {
-            let mut connection = Connection::open(target.clone(), &spawner).await?;
+            let mut connection = dialer.open(target.clone()).await?;
             // The connection stands: whoever accepted it will answer.
             let carrying = match self.offsets.connected() {
                 Some(carrying) => carrying,
@@ -153,7 +153,7 @@ impl Carry {
     }
 
     async fn read(&self, source: EnvoySource, deadline: Instant) -> Result<(), ReadError> {
-        let mut connection = Connection::open(source.target.clone(), &source.spawner).await?;
+        let mut connection = source.dialer.open(source.target.clone()).await?;
         let first = who(&mut connection).await?;
         let epoch = epoch(&mut connection, first).await?;
         let patience = Instant::now() + FLUSH;

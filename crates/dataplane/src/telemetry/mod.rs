@@ -20,6 +20,7 @@ mod render;
 mod retention;
 mod serve;
 mod sinks;
+mod slots;
 mod stages;
 mod supervised;
 

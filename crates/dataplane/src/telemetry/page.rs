@@ -18,20 +18,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::select_all;
 use legate_runtime::Spawner;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::connection::Dialer;
 use super::families::{Family, Kind};
 use super::fetch::{FetchError, Page, Target};
 use super::merge::{Broken, Merge};
 use super::render::render;
+use super::slots::{Slot, Slots};
 use super::{Format, Telemetry};
 
 /// Name of the source whose counters are carried on over hot restarts ([`super::Carry`]).
 pub const ENVOY: &str = "envoy";
-
-/// Pages that are put together at one time.
-const PAGES: usize = 4;
 
 /// Pieces that wait for whoever asked.
 const PIECES: usize = 4;
@@ -74,6 +73,9 @@ pub struct Merged {
     pub format: Format,
     /// Its pieces, until it ends.
     pub pieces: mpsc::Receiver<Bytes>,
+    /// Whether the last piece was the page's end, once there are no more. A page that waits too
+    /// long for its reader is cut off.
+    pub whole: Arc<AtomicBool>,
 }
 
 /// Puts pages together. Copies share the limit on how many at one time.
@@ -83,8 +85,8 @@ pub struct Merger {
     sources: Arc<[Source]>,
     /// Whether a source's failure was told: scrapes come again and again.
     told: Arc<[AtomicBool]>,
-    pages: Arc<Semaphore>,
-    spawner: Spawner,
+    slots: Slots,
+    dialer: Dialer,
 }
 
 /// Why a source was cut off.
@@ -112,45 +114,58 @@ struct Sources {
 impl Merger {
     /// The dataplane's own metrics, then those of `sources`.
     pub fn new(telemetry: Telemetry, sources: Vec<Source>, spawner: Spawner) -> Merger {
+        let dialer = Dialer::new(spawner);
         for source in &sources {
             telemetry.source_failures(source.name);
             if source.name == ENVOY {
-                let (target, spawner) = (source.target.clone(), spawner.clone());
-                telemetry.carry().reads(target, spawner);
+                let (target, dialer) = (source.target.clone(), dialer.clone());
+                telemetry.carry().reads(target, dialer);
             }
         }
         Merger {
             telemetry,
             told: sources.iter().map(|_| AtomicBool::new(false)).collect(),
             sources: sources.into(),
-            pages: Arc::new(Semaphore::new(PAGES)),
-            spawner,
+            slots: Slots::default(),
+            dialer,
         }
     }
 
-    /// Starts a page; `None` when too many are being put together already. A page that nobody
-    /// reads any more ends.
+    /// Starts a page; `None` when too many are being put together already, and all are being read.
+    /// A page that nobody reads any more ends.
     pub async fn page(&self, request: &PageRequest) -> Option<Merged> {
-        let permit = Arc::clone(&self.pages).try_acquire_owned().ok()?;
+        let slot = self.slots.take()?;
         let mut sources = self.ask(request);
         let format = match request.format {
             Format::Text => Format::Text,
             Format::OpenMetrics => sources.common_format(request.time).await,
         };
         let (sender, pieces) = mpsc::channel(PIECES);
-        let (merger, stop) = (self.clone(), self.spawner.token());
-        self.spawner.spawn("merged metrics", async move {
-            let gone = sender.clone();
-            let end = sources.deadline + LINGER;
+        let whole = Arc::new(AtomicBool::new(false));
+        let writer = Writer {
+            merge: Merge::new(format),
+            ready: Vec::new(),
+            page: sender.clone(),
+            slot,
+            whole: Arc::clone(&whole),
+        };
+        let (merger, stop) = (self.clone(), self.dialer.spawner().token());
+        self.dialer.spawner().spawn("merged metrics", async move {
+            let (end, ended) = (sources.deadline + LINGER, writer.slot.end());
             tokio::select! {
                 () = sleep_until(end) => {}
                 () = stop.cancelled() => {}
-                () = gone.closed() => {}
-                () = merger.write(sources, format, sender, permit) => {}
+                () = ended.cancelled() => {}
+                () = sender.closed() => {}
+                () = merger.write(sources, format, writer) => {}
             }
             Ok::<_, Infallible>(())
         });
-        Some(Merged { format, pieces })
+        Some(Merged {
+            format,
+            pieces,
+            whole,
+        })
     }
 
     fn ask(&self, request: &PageRequest) -> Sources {
@@ -158,14 +173,14 @@ impl Merger {
         let ask = |(index, source): (usize, &Source)| -> Asked {
             let query = request.query.as_deref().filter(|_| source.takes_query);
             let target = source.target.with_query(query);
-            let (wanted, spawner) = (request.format, self.spawner.clone());
+            let (wanted, dialer) = (request.format, self.dialer.clone());
             if source.name == ENVOY {
                 let carry = self.telemetry.carry().clone();
                 return Box::pin(async move {
-                    (index, carry.open(target, wanted, spawner, deadline).await)
+                    (index, carry.open(target, wanted, dialer, deadline).await)
                 });
             }
-            let page = Page::open(target, wanted, spawner, deadline);
+            let page = Page::open(target, wanted, dialer, deadline);
             Box::pin(async move { (index, page.await) })
         };
         Sources {
@@ -175,18 +190,7 @@ impl Merger {
         }
     }
 
-    async fn write(
-        &self,
-        mut sources: Sources,
-        format: Format,
-        page: mpsc::Sender<Bytes>,
-        _permit: OwnedSemaphorePermit,
-    ) {
-        let mut writer = Writer {
-            merge: Merge::new(format),
-            ready: Vec::new(),
-            page,
-        };
+    async fn write(&self, mut sources: Sources, format: Format, mut writer: Writer) {
         let mut verdict = Family::new(
             "metrics_source_up",
             "1 when the source's metrics are on this page, else 0.",
@@ -289,6 +293,8 @@ struct Writer {
     merge: Merge,
     ready: Vec<u8>,
     page: mpsc::Sender<Bytes>,
+    slot: Slot,
+    whole: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -329,7 +335,7 @@ impl Writer {
             return Ok(());
         }
         let piece = std::mem::take(&mut self.ready).into();
-        let sent = self.page.send(piece).await;
+        let sent = self.slot.unread(self.page.send(piece)).await;
         sent.map_err(|_| SourceError::Abandoned)
     }
 
@@ -337,6 +343,7 @@ impl Writer {
         let merge = std::mem::replace(&mut self.merge, Merge::new(Format::Text));
         merge.finish(&mut self.ready);
         // Whoever asked may be gone by now.
-        let _ = self.send(0).await;
+        let sent = self.send(0).await;
+        self.whole.store(sent.is_ok(), Ordering::Release);
     }
 }

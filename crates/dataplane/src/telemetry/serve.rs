@@ -1,11 +1,12 @@
 //! The two servers that Prometheus's way leads through: the dataplane's own metrics, and the merged
 //! page that Envoy's Prometheus listener forwards to. They run only when the proxy's configuration
-//! asks for Prometheus, on the address of Envoy's admin interface, and their absence harms nothing
-//! else.
+//! asks for Prometheus, on all addresses by default as those of Consul's dataplane, and their absence
+//! harms nothing else.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::body::Body;
@@ -16,12 +17,12 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, StatusCode, header};
 use legate_runtime::Spawner;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::compress::Gzip;
 use super::negotiate::Wish;
 use super::{Format, Merger, PageRequest, Telemetry};
+use crate::http_server::{self, Limits};
 
 /// Port of the dataplane's own metrics.
 pub const OWN_METRICS_PORT: u16 = 20101;
@@ -40,17 +41,17 @@ pub struct Endpoints {
 
 /// Starts both servers. One whose address is taken is left out with a warning: the proxy works
 /// without it.
-pub async fn start(endpoints: Endpoints, telemetry: Telemetry, merger: Merger, spawner: &Spawner) {
+pub fn start(endpoints: Endpoints, telemetry: Telemetry, merger: Merger, spawner: &Spawner) {
     let own = Router::new().fallback(any(own_page)).with_state(telemetry);
     let merged = Router::new()
         .route(MERGED_PATH, any(merged_page))
         .with_state(merger);
-    serve("metrics server", endpoints.own, own, spawner).await;
-    serve("merged metrics server", endpoints.merged, merged, spawner).await;
+    serve("metrics server", endpoints.own, own, spawner);
+    serve("merged metrics server", endpoints.merged, merged, spawner);
 }
 
-async fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spawner) {
-    let listener = match TcpListener::bind(address).await {
+fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spawner) {
+    let listener = match http_server::bind(address) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::warn!(target: "metrics", %address, %error, "{name} not started");
@@ -58,14 +59,7 @@ async fn serve(name: &'static str, address: SocketAddr, router: Router, spawner:
         }
     };
     tracing::info!(target: "metrics", %address, "starting {name}");
-    let stop = spawner.token();
-    spawner.spawn(name, async move {
-        let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-        if let Err(error) = served.await {
-            tracing::warn!(target: "metrics", %address, %error, "{name} ended");
-        }
-        Ok::<_, Infallible>(())
-    });
+    http_server::serve(name, listener, router, Limits::of_process(), spawner);
 }
 
 async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Response {
@@ -73,7 +67,7 @@ async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Res
     let (sender, pieces) = mpsc::channel(1);
     // There is room for one piece, and that is all of it.
     let _ = sender.try_send(telemetry.render_as(wish.format).into());
-    answer(wish.format, wish.gzip, pieces)
+    answer(wish.format, wish.gzip, pieces, Arc::new(true.into()))
 }
 
 async fn merged_page(
@@ -88,7 +82,7 @@ async fn merged_page(
         time: wish.time,
     };
     match merger.page(&request).await {
-        Some(page) => answer(page.format, wish.gzip, page.pieces),
+        Some(page) => answer(page.format, wish.gzip, page.pieces, page.whole),
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
             "too many requests at one time\n",
@@ -97,8 +91,14 @@ async fn merged_page(
     }
 }
 
-fn answer(format: Format, gzip: bool, pieces: mpsc::Receiver<Bytes>) -> Response {
-    let mut response = Body::from_stream(body(pieces, gzip.then(Gzip::new))).into_response();
+fn answer(
+    format: Format,
+    gzip: bool,
+    pieces: mpsc::Receiver<Bytes>,
+    whole: Arc<AtomicBool>,
+) -> Response {
+    let body = Body::from_stream(body(pieces, gzip.then(Gzip::new), whole));
+    let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, format.content_type());
     headers.insert(
@@ -114,25 +114,31 @@ fn answer(format: Format, gzip: bool, pieces: mpsc::Receiver<Bytes>) -> Response
     response
 }
 
-/// The pieces as they are sent.
-fn body(
+/// The pieces as they are sent. The end of a page that is not whole is an error, so that nobody
+/// takes it for one that is.
+pub(super) fn body(
     pieces: mpsc::Receiver<Bytes>,
     gzip: Option<Gzip>,
+    whole: Arc<AtomicBool>,
 ) -> impl Stream<Item = io::Result<Bytes>> {
-    stream::try_unfold((pieces, gzip), async |(mut pieces, mut gzip)| {
+    let state = (pieces, gzip, whole);
+    stream::try_unfold(state, async |(mut pieces, mut gzip, whole)| {
         loop {
             let Some(piece) = pieces.recv().await else {
+                if !whole.load(Ordering::Acquire) {
+                    return Err(io::Error::other("the page was cut off"));
+                }
                 let Some(gzip) = gzip.take() else {
                     return Ok(None);
                 };
-                return Ok(Some((gzip.finish()?, (pieces, None))));
+                return Ok(Some((gzip.finish()?, (pieces, None, whole))));
             };
             let ready = match &mut gzip {
                 None => piece,
                 Some(gzip) => gzip.push(&piece)?,
             };
             if !ready.is_empty() {
-                return Ok(Some((ready, (pieces, gzip))));
+                return Ok(Some((ready, (pieces, gzip, whole))));
             }
         }
     })

@@ -2,8 +2,10 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use legate_runtime::Scope;
 use legate_testkit::network::free_port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -288,6 +290,44 @@ async fn pages_that_nobody_reads_are_limited_and_end() {
         .expect("abandoned pages end");
 }
 
+#[tokio::test(start_paused = true)]
+async fn readers_that_do_not_read_keep_nobody_out() {
+    let scope = Scope::new("test");
+    let telemetry = Telemetry::new(Instant::now()).unwrap();
+    let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "x 1\n").await;
+    let sources = vec![source("service", endless, false)];
+    let merger = Merger::new(telemetry, sources, scope.spawner());
+    let mut asked = request(Format::Text);
+    asked.time = Duration::from_secs(3600);
+    let mut slow = Vec::new();
+    for _ in 0..4 {
+        slow.push(merger.page(&asked).await.expect("there is room"));
+    }
+    // Time passes when all of them wait for their readers.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let _fifth = merger.page(&asked).await.expect("one makes room");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let ended = slow.iter().filter(|page| page.pieces.is_closed());
+    assert_eq!(ended.clone().count(), 1);
+    assert!(
+        ended
+            .clone()
+            .all(|page| !page.whole.load(Ordering::Acquire))
+    );
+}
+
+#[tokio::test]
+async fn a_page_that_is_cut_off_does_not_look_whole() {
+    for whole in [true, false] {
+        let (sender, pieces) = tokio::sync::mpsc::channel(1);
+        sender.send("x 1\n".into()).await.unwrap();
+        drop(sender);
+        let body = serve::body(pieces, None, Arc::new(whole.into()));
+        let read: Vec<_> = body.map(|piece| piece.is_ok()).collect().await;
+        assert_eq!(read, if whole { vec![true] } else { vec![true, false] });
+    }
+}
+
 /// Head and body of an answer, which ends with the connection.
 async fn ask(address: SocketAddr, path: &str, headers: &str) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -318,7 +358,7 @@ async fn servers_negotiate_format_and_compression() {
         own: address(),
         merged: address(),
     };
-    start(endpoints, telemetry, merger, &scope.spawner()).await;
+    start(endpoints, telemetry, merger, &scope.spawner());
 
     for (address, path) in [
         (endpoints.own, "/any"),

@@ -224,7 +224,7 @@ async fn metrics(place: Place, telemetry: &Telemetry, scope: &Scope) {
         own: ([127, 0, 0, 1], free_port()).into(),
         merged: place.merged,
     };
-    telemetry::start(endpoints, telemetry.clone(), merger, &spawner).await;
+    telemetry::start(endpoints, telemetry.clone(), merger, &spawner);
 }
 
 /// A value of Envoy's on the merged page, as soon as it is there.

@@ -57,9 +57,7 @@ async fn start(startup_grace: Duration) -> Setup {
     let (stop, signals) = signals::channel();
     let (report, seen) = watch::channel(Report::default());
     let (restarter, restarts) = restart::channel(seen.clone());
-    let listener = LifecycleListener::bind("127.0.0.1:0".parse().unwrap())
-        .await
-        .unwrap();
+    let listener = LifecycleListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
     let parts = LifecycleParts {
         settings: Lifecycle {
@@ -201,7 +199,6 @@ async fn a_graceful_startup_waits_until_ready_but_never_fails() {
 async fn a_taken_port_names_the_setting() {
     let setup = start(Duration::ZERO).await;
     let error = LifecycleListener::bind(setup.address)
-        .await
         .unwrap_err()
         .to_string();
     assert!(error.contains("-graceful-port"), "{error}");

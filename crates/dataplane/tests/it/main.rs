@@ -11,6 +11,8 @@ mod lifecycle;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
+mod ports;
+#[cfg(test)]
 mod relay;
 #[cfg(test)]
 mod relay_limits;

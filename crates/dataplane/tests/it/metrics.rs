@@ -332,11 +332,17 @@ async fn an_application_may_speak_https_with_a_trusted_certificate() {
     let strangers = TestCa::new();
     let scrape = async {
         for (roots, up) in [(certificates.ca_file(), 1), (strangers.ca_file(), 0)] {
-            let mut dataplane = start_trusting(Some(&roots), &config, &flags).await;
-            let page = timeout(PATIENCE, dataplane.page()).await.unwrap();
-            let line = format!("metrics_source_up{{source=\"service\"}} {up}\n");
-            assert!(page.contains(&line), "{page}");
-            assert_eq!(page.contains("\nsecure 1\n"), up == 1, "{page}");
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("roots.pem");
+            fs::copy(roots, &file).unwrap();
+            let mut dataplane = start_trusting(Some(&file), &config, &flags).await;
+            for scrape in ["the first", "one without the file, which is read once"] {
+                let page = timeout(PATIENCE, dataplane.page()).await.unwrap();
+                let line = format!("metrics_source_up{{source=\"service\"}} {up}\n");
+                assert!(page.contains(&line), "{scrape}: {page}");
+                assert_eq!(page.contains("\nsecure 1\n"), up == 1, "{scrape}: {page}");
+                let _ = fs::remove_file(&file);
+            }
             dataplane.child.kill().await.unwrap();
         }
     };

@@ -83,10 +83,11 @@ const ORIGINAL: [Row; 64] = [
 
 /// What this dataplane takes beyond that.
 #[rustfmt::skip]
-const OWN: [Row; 6] = [
+const OWN: [Row; 7] = [
     ("status", 'b', "false", "", ""),
     ("restart", 'b', "false", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
+    ("telemetry-prom-bind-addr", 't', "::", "DP_TELEMETRY_PROM_BIND_ADDR", "telemetry.prometheus.bindAddress"),
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
     ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
     ("envoy-state-dir", 't', "", "DP_ENVOY_STATE_DIR", "envoy.stateDir"),
@@ -345,6 +346,7 @@ fn telemetry(flag: &str) -> Option<Trial> {
             s.telemetry.service_metrics_url.clone().unwrap_or_default()
         }),
         "telemetry-prom-scrape-path" => trial(PATHS, &[], |s| s.telemetry.scrape_path.clone()),
+        "telemetry-prom-bind-addr" => trial(LOOPBACKS, &[], |s| s.telemetry.bind.to_string()),
         "telemetry-prom-merge-port" => trial(NUMBERS, &[], |s| s.telemetry.merge_port.to_string()),
         _ => return None,
     })

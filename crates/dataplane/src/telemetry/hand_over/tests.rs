@@ -168,7 +168,9 @@ async fn a_hand_over_that_cannot_be_read_ends_and_loses_nothing_that_was_read_be
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = Target::new(silent.local_addr().unwrap(), "/");
     drop(silent);
-    telemetry.carry().reads(target, scope.spawner());
+    telemetry
+        .carry()
+        .reads(target, Dialer::new(scope.spawner()));
     telemetry.carry().hand_over().await;
     script.lock().unwrap().epoch = Some(1);
     assert!(page(&merger).await.contains("\na{} 21\n"));

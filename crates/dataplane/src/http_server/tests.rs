@@ -1,0 +1,227 @@
+//! Real connections with little patience; time is held, and passes when nothing else happens.
+
+use std::collections::VecDeque;
+
+use axum::routing::get;
+use legate_runtime::Scope;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+
+use super::*;
+
+const LIMITS: Limits = Limits {
+    connections: 3,
+    head: Duration::from_secs(10),
+    idle: Duration::from_secs(300),
+    unread: Duration::from_secs(30),
+};
+
+/// More than any limit.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// More than the kernel keeps for a reader.
+const LARGE: usize = 32 * 1024 * 1024;
+
+const REQUEST: &[u8] = b"GET /now HTTP/1.1\r\nhost: x\r\n\r\n";
+
+struct Setup {
+    address: SocketAddr,
+    scope: Scope,
+}
+
+async fn start(limits: Limits) -> Setup {
+    let scope = Scope::new("test");
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new()
+        .route("/now", get(async || "now"))
+        .route("/later", get(async || sleep(LONG / 2).await))
+        .route("/large", get(async || vec![b'x'; LARGE]));
+    serve("test server", listener, router, limits, &scope.spawner());
+    Setup { address, scope }
+}
+
+impl Setup {
+    async fn connect(&self, sent: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(sent).await.unwrap();
+        stream
+    }
+
+    /// A new connection that is answered before any time passes.
+    async fn probe(&self) {
+        let mut stream = self.connect(REQUEST).await;
+        answered(&mut stream).await;
+    }
+}
+
+/// Reads one small answer.
+async fn answered(stream: &mut TcpStream) {
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nnow") {
+        let mut bytes = [0; 1024];
+        let length = stream.read(&mut bytes).await.unwrap();
+        assert_ne!(length, 0, "closed");
+        answer.extend_from_slice(&bytes[..length]);
+    }
+}
+
+/// How long it takes until the other side closes.
+async fn closed(stream: &mut TcpStream) -> Duration {
+    let start = Instant::now();
+    let end = async {
+        let mut bytes = vec![0; 64 * 1024];
+        while stream.read(&mut bytes).await.is_ok_and(|length| length > 0) {}
+    };
+    timeout(LONG, end).await.expect("it is closed");
+    start.elapsed()
+}
+
+/// The clock of tests may be a moment ahead.
+fn about(expected: Duration, found: Duration) -> bool {
+    let second = Duration::from_secs(1);
+    (expected - second..expected + second).contains(&found)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_end_is_given_up() {
+    let setup = start(LIMITS).await;
+    for begun in [
+        &b""[..],
+        b"GET /now HT",
+        b"GET /now HTTP/1.1\r\nhost: x\r\n",
+    ] {
+        let mut stream = setup.connect(begun).await;
+        assert!(about(LIMITS.head, closed(&mut stream).await), "{begun:?}");
+    }
+    // One byte a second does not make it longer.
+    let mut stream = setup.connect(b"GET /").await;
+    let start = Instant::now();
+    while stream.write_all(b"x").await.is_ok() && start.elapsed() < LONG {
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(start.elapsed() < LIMITS.head + Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_lasts_longer_than_a_head_but_not_for_ever() {
+    let setup = start(LIMITS).await;
+    let mut stream = setup.connect(REQUEST).await;
+    answered(&mut stream).await;
+    sleep(LIMITS.head * 3).await;
+    stream.write_all(REQUEST).await.unwrap();
+    answered(&mut stream).await;
+    assert!(about(LIMITS.idle, closed(&mut stream).await));
+    // A head that begins on it has its own time.
+    let mut stream = setup.connect(REQUEST).await;
+    answered(&mut stream).await;
+    sleep(LIMITS.head * 3).await;
+    stream.write_all(b"GET").await.unwrap();
+    assert!(about(LIMITS.head, closed(&mut stream).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_idle_connection_makes_room() {
+    let setup = start(LIMITS).await;
+    let mut later = setup
+        .connect(b"GET /later HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await;
+    let mut idle = VecDeque::new();
+    for _ in 0..LIMITS.connections - 1 {
+        idle.push_back(setup.connect(b"GET").await);
+    }
+    for _ in 0..40 {
+        setup.probe().await;
+        let mut oldest = idle.pop_front().unwrap();
+        assert_eq!(closed(&mut oldest).await, Duration::ZERO);
+        idle.push_back(setup.connect(b"GET").await);
+    }
+    assert!(about(LONG / 2, closed(&mut later).await), "it was answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_all_are_being_answered_the_last_one_makes_room() {
+    let setup = start(LIMITS).await;
+    let mut waiting = Vec::new();
+    for _ in 0..10 {
+        let request = b"GET /later HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        waiting.push(setup.connect(request).await);
+        // Until it has been read.
+        sleep(Duration::from_millis(1)).await;
+    }
+    setup.probe().await;
+    let (first, later) = waiting.split_at_mut(LIMITS.connections - 1);
+    for stream in later {
+        assert_eq!(closed(stream).await, Duration::ZERO);
+    }
+    assert!(
+        about(LONG / 2, closed(&mut first[0]).await),
+        "it was answered"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_is_given_up_and_a_fast_one_gets_everything() {
+    let setup = start(LIMITS).await;
+    let request = b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let mut fast = setup.connect(request).await;
+    let mut page = Vec::new();
+    fast.read_to_end(&mut page).await.unwrap();
+    assert!(page.len() > LARGE);
+
+    let mut slow = setup.connect(request).await;
+    let (start, mut read) = (Instant::now(), 0);
+    // Reads a little each second, so that the connection never rests.
+    let mut bytes = vec![0; 256 * 1024];
+    while let Ok(length @ 1..) = slow.read(&mut bytes).await {
+        read += length;
+        if start.elapsed() < LIMITS.unread * 2 {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+    assert!(read < LARGE, "it was read to its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_idle_connections_and_completes_answers() {
+    let setup = start(LIMITS).await;
+    let mut idle = setup.connect(b"GET").await;
+    let mut answer = setup.connect(REQUEST).await;
+    answered(&mut answer).await;
+    let mut large = setup
+        .connect(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
+    let mut bytes = [0; 1];
+    large.read_exact(&mut bytes).await.unwrap();
+    let read = async {
+        let mut page = Vec::new();
+        large.read_to_end(&mut page).await.unwrap();
+        assert!(page.len() > LARGE);
+    };
+    let (stopped, ()) = tokio::join!(setup.scope.stop(LONG), read);
+    stopped.unwrap();
+    assert_eq!(closed(&mut idle).await, Duration::ZERO);
+    assert_eq!(closed(&mut answer).await, Duration::ZERO);
+    assert!(TcpStream::connect(setup.address).await.is_err());
+}
+
+#[test]
+fn few_files_make_few_connections() {
+    for (files, expected) in [(0, 4), (64, 4), (256, 42), (1024, 100), (u64::MAX, 100)] {
+        assert_eq!(connections(files), expected, "{files} files");
+    }
+}
+
+#[tokio::test]
+async fn all_addresses_are_those_of_both_families() {
+    let listener = bind("[::]:0".parse().unwrap()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for ip in ["127.0.0.1", "127.0.0.2"] {
+        TcpStream::connect((ip, port)).await.unwrap();
+    }
+    if listener.local_addr().unwrap().is_ipv6() {
+        TcpStream::connect(("::1", port)).await.unwrap();
+    }
+    let taken = bind(listener.local_addr().unwrap()).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+}
