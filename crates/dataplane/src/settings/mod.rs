@@ -22,6 +22,7 @@ mod file;
 mod flags;
 mod go;
 mod invalid;
+mod paths;
 mod reference;
 mod resolve;
 mod table;

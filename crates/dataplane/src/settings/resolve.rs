@@ -11,13 +11,13 @@ use legate_model::Secret;
 use legate_runtime::logging::Level;
 
 use super::invalid::Invalid;
+use super::paths;
 use super::table::Item;
 use super::types::{
     Bearer, Credentials, Environment, Envoy, Lifecycle, Logging, Login, Mode, PrometheusTls, Proxy,
     ServerTls, Servers, Settings, Telemetry, XdsBind,
 };
 use super::values::{Source, Values};
-use crate::lifecycle;
 
 const DEFAULT_MERGE_PORT: u16 = 20100;
 const DEFAULT_GRACEFUL_PORT: u16 = 20300;
@@ -381,7 +381,7 @@ pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     };
     let shutdown_path = http_path(Item::GracefulShutdownPath)?;
     let startup_path = http_path(Item::GracefulStartupPath)?;
-    check_paths(&shutdown_path, &startup_path)?;
+    paths::check(&shutdown_path, &startup_path)?;
     Ok(Lifecycle {
         bind: lifecycle_bind(values)?,
         shutdown_path,
@@ -391,33 +391,6 @@ pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
         drain_listeners: values.bool(Item::ShutdownDrainListeners),
         dump_envoy_config: values.bool(Item::DumpEnvoyConfigOnExit),
     })
-}
-
-/// The lifecycle server answers every path in one way only.
-fn check_paths(shutdown: &str, startup: &str) -> Result<(), Invalid> {
-    if shutdown == startup {
-        return Err(Invalid::SamePaths(shutdown.to_owned()));
-    }
-    if lifecycle::matches(shutdown, startup) || lifecycle::matches(startup, shutdown) {
-        return Err(Invalid::OverlappingPaths {
-            shutdown: shutdown.to_owned(),
-            startup: startup.to_owned(),
-        });
-    }
-    for (key, value) in [
-        (Item::GracefulShutdownPath, shutdown),
-        (Item::GracefulStartupPath, startup),
-    ] {
-        let taken = lifecycle::PATHS.iter();
-        if let Some(path) = taken.copied().find(|path| lifecycle::matches(value, path)) {
-            return Err(Invalid::PathTaken {
-                flag: key.setting().flag,
-                value: value.to_owned(),
-                path,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// Where the lifecycle server listens.
