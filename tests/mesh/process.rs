@@ -1,6 +1,6 @@
 //! No Envoy is ever left behind, and its end is told with its reason.
 
-use legate_tests::{Mesh, MeshOptions, client, eventually};
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -105,5 +105,54 @@ async fn sigterm_drains_and_ends_with_status_0() {
     let status = api.stop().await;
     assert_eq!(status.code(), Some(0), "{}", api.log());
     assert!(!alive(envoy), "Envoy is still there");
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grace_period_ends_early_only_where_that_was_asked_for() {
+    const BATCH: ServiceSpec = ServiceSpec {
+        service: "batch",
+        instance: "batch",
+        protocol: "http",
+        upstreams: &[],
+    };
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.intend("web", "api", "allow").await;
+    let mut api = mesh.add(&API).await;
+    let mut idle = Vec::new();
+    for (spec, early) in [(&WEB, "false"), (&BATCH, "true")] {
+        mesh.register(spec).await;
+        let flags = mesh
+            .flags(spec.instance)
+            .with("shutdown-drain-listeners", "true")
+            // Far longer than the test may take.
+            .with("shutdown-grace-period-seconds", "600")
+            .with("shutdown-end-when-idle", early);
+        let mut sidecar = mesh.sidecar(spec.instance, &flags);
+        sidecar.ready().await;
+        idle.push(sidecar);
+    }
+    mesh.settle("web", 200).await;
+    let [web, batch] = &mut idle[..] else {
+        unreachable!("two were started")
+    };
+
+    // Nothing is connected to either. The one that has to stay is asked first.
+    web.signal(Signal::SIGTERM);
+    eventually(
+        "web begins to stop",
+        || async { web.log() },
+        |log| log.contains("initiating shutdown"),
+    )
+    .await;
+    let status = batch.stop().await;
+    assert_eq!(status.code(), Some(0), "{}", batch.log());
+
+    // What an application that stops beside it calls now is still reached.
+    mesh.settle("web", 200).await;
+    web.signal(Signal::SIGTERM);
+    let status = web.exit().await;
+    assert_eq!(status.code(), Some(0), "{}", web.log());
+    assert!(api.stop().await.success());
     mesh.stop().await;
 }

@@ -161,6 +161,7 @@ fn host(process: &Process) -> Result<(EnvoyHost, Options), RunError> {
     let policy = Policy {
         drain: lifecycle.drain_listeners,
         grace: lifecycle.shutdown_grace,
+        min_drain: lifecycle.end_when_idle.then_some(epochs::MIN_DRAIN),
         kill_after: KILL_AFTER,
         hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
         ..defaults

@@ -106,6 +106,9 @@ pub enum Invalid {
         /// Its value.
         value: String,
     },
+    /// New connections keep coming where listeners do not drain.
+    #[error("-shutdown-end-when-idle needs -shutdown-drain-listeners: set both")]
+    IdleWithoutDrain,
     /// Both lifecycle paths are the same.
     #[error("-graceful-shutdown-path and -graceful-startup-path are both {0:?}: they must differ")]
     SamePaths(String),

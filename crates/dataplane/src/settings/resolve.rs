@@ -382,13 +382,19 @@ pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     let shutdown_path = http_path(Item::GracefulShutdownPath)?;
     let startup_path = http_path(Item::GracefulStartupPath)?;
     paths::check(&shutdown_path, &startup_path)?;
+    let drain_listeners = values.bool(Item::ShutdownDrainListeners);
+    let end_when_idle = values.bool(Item::ShutdownEndWhenIdle);
+    if end_when_idle && !drain_listeners {
+        return Err(Invalid::IdleWithoutDrain);
+    }
     Ok(Lifecycle {
         bind: lifecycle_bind(values)?,
         shutdown_path,
         startup_path,
         startup_grace: seconds(values, Item::StartupGracePeriod)?,
         shutdown_grace: seconds(values, Item::ShutdownGracePeriod)?,
-        drain_listeners: values.bool(Item::ShutdownDrainListeners),
+        drain_listeners,
+        end_when_idle,
         dump_envoy_config: values.bool(Item::DumpEnvoyConfigOnExit),
     })
 }

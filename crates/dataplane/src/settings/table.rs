@@ -342,7 +342,11 @@ settings! {
     }
     ShutdownGracePeriod: Int {
         flag: "shutdown-grace-period-seconds", env: "DP_SHUTDOWN_GRACE_PERIOD_SECONDS", file: "envoy.shutdownGracePeriodSeconds", default: "0",
-        doc: "How many seconds Envoy keeps serving after a stop was asked for; with -shutdown-drain-listeners it ends earlier, with the last connection, after 5 s at least"
+        doc: "How many seconds Envoy keeps serving after a stop was asked for"
+    }
+    ShutdownEndWhenIdle: Bool {
+        flag: "shutdown-end-when-idle", env: "DP_SHUTDOWN_END_WHEN_IDLE", file: "envoy.shutdownEndWhenIdle", default: "false",
+        doc: "End the shutdown grace period early, after 5 s at least, as soon as nothing is connected to Envoy; for a sidecar that stops after its application, such as a native one of Kubernetes; needs -shutdown-drain-listeners"
     }
     GracefulShutdownPath: Text {
         flag: "graceful-shutdown-path", env: "DP_GRACEFUL_SHUTDOWN_PATH", file: "envoy.gracefulShutdownPath", default: "/graceful_shutdown",

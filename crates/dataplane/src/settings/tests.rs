@@ -122,6 +122,7 @@ fn defaults_are_those_of_the_original() {
             startup_grace: Duration::ZERO,
             shutdown_grace: Duration::ZERO,
             drain_listeners: false,
+            end_when_idle: false,
             dump_envoy_config: false,
         },
         environment: Environment::default(),
@@ -303,6 +304,10 @@ fn refusals_of_our_own_name_the_setting() {
         (
             &["-envoy-state-dir", "/var/lib/legate"],
             "-envoy-state-dir needs a fixed address",
+        ),
+        (
+            &["-shutdown-end-when-idle"],
+            "-shutdown-end-when-idle needs -shutdown-drain-listeners",
         ),
         (
             &["-graceful-shutdown-path", "bye"],

@@ -225,6 +225,9 @@ pub struct Lifecycle {
     pub shutdown_grace: Duration,
     /// `-shutdown-drain-listeners`: drain inbound listeners during that time.
     pub drain_listeners: bool,
+    /// `-shutdown-end-when-idle` (default false): end that time early, as soon as nothing is
+    /// connected to Envoy. Only together with `drain_listeners`.
+    pub end_when_idle: bool,
     /// `-dump-envoy-config-on-exit`: write Envoy's configuration to standard output first.
     pub dump_envoy_config: bool,
 }

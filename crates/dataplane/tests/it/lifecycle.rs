@@ -68,6 +68,7 @@ async fn start(startup_grace: Duration) -> Setup {
             startup_grace,
             shutdown_grace: Duration::ZERO,
             drain_listeners: false,
+            end_when_idle: false,
             dump_envoy_config: false,
         },
         readiness: readiness.clone(),

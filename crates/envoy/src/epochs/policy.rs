@@ -18,7 +18,7 @@ pub const ABORT_WAIT: Duration = Duration::from_secs(5);
 /// How long the kernel may take to end a process that was sent SIGKILL.
 pub const REAP_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a drain takes at least, unless the policy says otherwise: what Istio's proxies do.
+/// The usual [`Policy::min_drain`]: what Istio's proxies do.
 pub const MIN_DRAIN: Duration = Duration::from_secs(5);
 
 /// What a process means that ends by itself with code 0 although it should run.
@@ -35,14 +35,15 @@ pub enum CleanExit {
 /// How the supervisor behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Drain inbound listeners during the grace period of a stop, which then ends as soon as
-    /// nobody is connected any more.
+    /// Drain inbound listeners during the grace period of a stop.
     pub drain: bool,
-    /// How long a ready process keeps serving after a stop was asked for; with `drain` at most.
+    /// How long a ready process keeps serving after a stop was asked for.
     pub grace: Duration,
-    /// How long a drain takes at least, where the grace period is longer: clients that have not
-    /// heard yet that this instance goes away are served until then.
-    pub min_drain: Duration,
+    /// With `drain`: end the grace period early, as soon as nobody is connected, but not before
+    /// this time: clients that have not heard yet that this instance goes away are served until
+    /// then. `None` for never: an application that stops at the same time may be connected to
+    /// nobody now and still call others later.
+    pub min_drain: Option<Duration>,
     /// How long processes may take to quit after the grace period, before they are killed.
     pub kill_after: Duration,
     /// How long an older epoch may live after it handed over. Envoy ends it after its parent
@@ -57,13 +58,14 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// A stop without drain and grace, a drain of at least [`MIN_DRAIN`], 10 s to quit; 60 s for a replacement to become ready; 5 s
-    /// more than a minute for an older epoch after the hand-over; no drain before a plain restart.
+    /// A stop without drain and grace, no early end, 10 s to quit; 60 s for a replacement to become
+    /// ready; 5 s more than a minute for an older epoch after the hand-over; no drain before a plain
+    /// restart.
     fn default() -> Self {
         Self {
             drain: false,
             grace: Duration::ZERO,
-            min_drain: MIN_DRAIN,
+            min_drain: None,
             kill_after: Duration::from_secs(10),
             hand_over: Duration::from_secs(65),
             start_within: Duration::from_secs(60),

@@ -176,7 +176,7 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
     // The time of the test is far from either of these.
     let policy = Policy {
         drain: true,
-        min_drain: Duration::from_millis(50),
+        min_drain: Some(Duration::from_millis(50)),
         grace: Duration::from_secs(3600),
         ..Policy::default()
     };

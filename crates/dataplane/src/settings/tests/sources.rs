@@ -91,6 +91,7 @@ const OWN: [Row; 7] = [
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
     ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
     ("envoy-state-dir", 't', "", "DP_ENVOY_STATE_DIR", "envoy.stateDir"),
+    ("shutdown-end-when-idle", 'b', "false", "DP_SHUTDOWN_END_WHEN_IDLE", "envoy.shutdownEndWhenIdle"),
 ];
 
 fn rows() -> impl Iterator<Item = Row> {
@@ -386,6 +387,9 @@ fn lifecycle(flag: &str) -> Option<Trial> {
     Some(match flag {
         "shutdown-drain-listeners" => trial(SWITCHED_ON, &[], |s| {
             s.lifecycle.drain_listeners.to_string()
+        }),
+        "shutdown-end-when-idle" => trial(SWITCHED_ON, &["-shutdown-drain-listeners"], |s| {
+            s.lifecycle.end_when_idle.to_string()
         }),
         "shutdown-grace-period-seconds" => trial(NUMBERS, &[], |s| {
             s.lifecycle.shutdown_grace.as_secs().to_string()

@@ -75,8 +75,8 @@ impl<D: Clone + PartialEq> Machine<D> {
                 self.set(run, EpochState::Draining);
                 if self.policy.drain {
                     actions.push(Action::Drain(run));
-                    if self.policy.min_drain < grace {
-                        actions.push(Action::Arm(Timer::MinDrain, self.policy.min_drain));
+                    if let Some(minimum) = self.policy.min_drain.filter(|min| *min < grace) {
+                        actions.push(Action::Arm(Timer::MinDrain, minimum));
                     }
                 }
             }

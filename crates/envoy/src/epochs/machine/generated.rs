@@ -15,7 +15,7 @@ const ORDERS: u32 = 100_000;
 const POLICY: Policy = Policy {
     drain: true,
     grace: Duration::from_secs(3),
-    min_drain: Duration::from_secs(1),
+    min_drain: Some(Duration::from_secs(1)),
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(20),
     start_within: Duration::from_secs(30),
@@ -112,7 +112,10 @@ impl World {
         }
         if let (Some(run), false) = (idle, actions.is_empty()) {
             assert_eq!(self.awaited, Some(run), "nobody asked for that");
-            let minimum = self.began.map(|began| began + POLICY.min_drain);
+            let minimum = self
+                .began
+                .zip(POLICY.min_drain)
+                .map(|(began, min)| began + min);
             assert!(Some(self.now) >= minimum, "ended too early");
         }
         assert!(

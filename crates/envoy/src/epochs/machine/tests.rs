@@ -262,7 +262,6 @@ fn a_stop_drains_quits_and_is_final() {
         Action::Arm(Timer::Deadline, 40 * SECOND),
         Action::Arm(Timer::Grace, 30 * SECOND),
         Action::Drain(1),
-        Action::Arm(Timer::MinDrain, 5 * SECOND),
     ];
     assert_eq!(machine.on(Event::Stop), expected);
     assert_eq!(machine.on(Event::Stop), []);
@@ -289,7 +288,7 @@ fn draining(policy: Policy) -> (Machine<&'static str>, Vec<Action>) {
 
 const DRAIN: Policy = Policy {
     drain: true,
-    min_drain: Duration::from_secs(5),
+    min_drain: Some(Duration::from_secs(5)),
     grace: Duration::ZERO,
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(65),
@@ -323,7 +322,7 @@ fn a_drain_ends_when_nobody_is_connected_and_not_before_its_minimum() {
 }
 
 #[test]
-fn who_is_connected_does_not_matter_without_a_drain_or_time_for_one() {
+fn who_is_connected_matters_only_where_it_may_end_a_drain_early() {
     let minimum = |actions: &[Action]| {
         let is = |action: &Action| matches!(action, Action::Arm(Timer::MinDrain, _));
         actions.iter().any(is)
@@ -334,11 +333,10 @@ fn who_is_connected_does_not_matter_without_a_drain_or_time_for_one() {
         ..DRAIN
     };
     assert!(!minimum(&draining(policy).1));
-    let policy = Policy {
-        min_drain: 30 * SECOND,
-        ..DRAIN
-    };
-    assert!(!minimum(&draining(policy).1));
+    for min_drain in [None, Some(30 * SECOND)] {
+        let policy = Policy { min_drain, ..DRAIN };
+        assert!(!minimum(&draining(policy).1));
+    }
 }
 
 #[test]

@@ -29,13 +29,27 @@ fn drain() -> Policy {
     Policy {
         drain: true,
         grace: GRACE,
+        min_drain: Some(MIN_DRAIN),
         ..Policy::default()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_ends_with_the_last_connection_between_its_minimum_and_the_grace_period() {
-    assert_eq!(Policy::default().min_drain, 5 * SECOND);
+async fn a_drain_lasts_the_whole_grace_period_unless_it_may_end_early() {
+    let policy = Policy {
+        min_drain: Policy::default().min_drain,
+        ..drain()
+    };
+    for connected in [Some(Duration::ZERO), Some(12 * SECOND), None] {
+        let (quit, seen) = quits(policy, connected).await;
+        assert_eq!(quit, GRACE, "the last connection ends {connected:?}");
+        assert!(!seen.contains(&"idle?".to_owned()), "{seen:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_end_comes_with_the_last_connection_between_its_minimum_and_the_grace_period() {
+    assert_eq!(MIN_DRAIN, 5 * SECOND);
     for (connected, expected) in [
         (Some(Duration::ZERO), 5 * SECOND),
         (Some(2 * SECOND), 5 * SECOND),
@@ -55,13 +69,13 @@ async fn a_drain_ends_with_the_last_connection_between_its_minimum_and_the_grace
 #[tokio::test(start_paused = true)]
 async fn the_minimum_is_the_policy_s() {
     let policy = Policy {
-        min_drain: Duration::ZERO,
+        min_drain: Some(Duration::ZERO),
         ..drain()
     };
     let (quit, _) = quits(policy, Some(Duration::ZERO)).await;
     assert_eq!(quit, Duration::ZERO);
     let policy = Policy {
-        min_drain: 8 * SECOND,
+        min_drain: Some(8 * SECOND),
         ..drain()
     };
     let (quit, _) = quits(policy, Some(6 * SECOND)).await;
