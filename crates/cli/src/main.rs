@@ -3,13 +3,13 @@
 //! It composes the products and talks to their public APIs; it holds no mesh logic of its own.
 #![expect(
     clippy::print_stdout,
-    clippy::print_stderr,
     reason = "a command line tool talks to a terminal"
 )]
 
 mod dev;
 mod http_client;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,7 +40,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // The terminal may be gone.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }

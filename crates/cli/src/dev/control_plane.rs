@@ -9,9 +9,9 @@ use http::Method;
 use legate_intentions::Action;
 use legate_server::{Parts, Server, ServerConfig};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::Options;
+use super::folder::Folder;
 use super::service::Service;
 use crate::http_client::expect_success;
 
@@ -23,7 +23,7 @@ pub(crate) struct ControlPlane {
     server: Server,
     http: SocketAddr,
     grpc_tls: SocketAddr,
-    folder: TempDir,
+    folder: Folder,
 }
 
 /// What a sidecar has to be told about the proxy it runs.
@@ -53,7 +53,7 @@ impl ControlPlane {
             .context("cannot start the control plane (--http-port, --grpc-tls-port and --dns-port choose other ports)")?;
         let http = server.http_addr().context("the HTTP API is on")?;
         let grpc_tls = server.grpc_tls_addr().context("gRPC with TLS is on")?;
-        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let folder = Folder::make(&std::env::temp_dir())?;
         let this = Self {
             server,
             http,

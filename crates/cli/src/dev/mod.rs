@@ -5,21 +5,24 @@
 //! lives in memory and in a temporary folder.
 
 mod control_plane;
+mod folder;
+mod interrupt;
 mod proof;
 mod service;
 mod sidecar;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use legate_runtime::Scope;
-use tokio::signal::unix::{SignalKind, signal};
 
 use control_plane::ControlPlane;
+use interrupt::Interrupt;
 use service::Service;
-use sidecar::Sidecar;
+use sidecar::{Programs, Sidecar};
 
 /// How long everything together may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -28,7 +31,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Args)]
 pub(crate) struct Options {
     /// Envoy binary of the sidecars; default: `envoy` on PATH
-    #[arg(long, env = "LEGATE_ENVOY")]
+    // An empty variable counts as not set, so that an empty value has to be taken.
+    #[arg(long, env = "LEGATE_ENVOY", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     envoy: Option<PathBuf>,
     /// `legate-dataplane` binary; default: the one beside this program
     #[arg(long)]
@@ -47,23 +51,27 @@ pub(crate) struct Options {
     once: bool,
 }
 
-/// Runs the mesh until Ctrl-C, or until the proof is done with `--once`.
+/// Runs the mesh until Ctrl-C, SIGTERM or the end of the terminal, or until the proof is done with
+/// `--once`. To be awaited on the main thread: sidecars end with the thread that starts them.
 ///
 /// # Errors
 ///
 /// When a part cannot be started, ends by itself, or the proof fails; the error says which.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let mut interrupt = Interrupt::listen()?;
+    let programs = Programs::find(&options)?;
     let control_plane = ControlPlane::start(&options).await?;
     let services = Scope::new("demo services");
     let mut sidecars = Vec::new();
     let mut outcome = tokio::select! {
-        outcome = operate(&options, &control_plane, &services, &mut sidecars) => outcome,
+        outcome = operate(&options, &programs, &control_plane, &services, &mut sidecars) => outcome,
         error = control_plane.failed() => Err(error),
         error = services.failed() => Err(error.into()),
-        interrupted = interrupted() => interrupted,
+        () = interrupt.wait() => Ok(()),
     };
     if outcome.is_ok() {
-        println!("\nstopping");
+        // The terminal may be gone, and with it whoever could read this.
+        let _ = writeln!(std::io::stdout(), "\nstopping");
     }
     // Also after an error: nothing that was started is left behind.
     for sidecar in sidecars {
@@ -76,6 +84,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 /// Starts services and sidecars, proves that the mesh does what it promises, and stays.
 async fn operate(
     options: &Options,
+    programs: &Programs,
     control_plane: &ControlPlane,
     services: &Scope,
     sidecars: &mut Vec<Sidecar>,
@@ -90,8 +99,12 @@ async fn operate(
     control_plane.intend("web", "api", "allow").await?;
 
     for proxy in [web_proxy, api_proxy] {
-        sidecars.push(Sidecar::start(options, control_plane, proxy)?);
+        sidecars.push(Sidecar::start(programs, control_plane, proxy)?);
     }
+    println!(
+        "starting; the logs of the sidecars are in {}",
+        control_plane.folder().display()
+    );
     for sidecar in sidecars.iter_mut() {
         sidecar.ready().await?;
     }
@@ -114,13 +127,4 @@ async fn operate(
     );
     println!("Ctrl-C stops everything.");
     sidecar::first_exit(sidecars).await
-}
-
-/// Ctrl-C or SIGTERM.
-async fn interrupted() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => result.context("cannot listen for Ctrl-C"),
-        _ = terminate.recv() => Ok(()),
-    }
 }

@@ -46,6 +46,7 @@ pub(crate) async fn describe(
         println!("  inbound    {} (mutual TLS)", sidecar.proxy.public);
         println!("  Envoy      http://{}", sidecar.admin);
         println!("  health     http://{}/readyz", sidecar.lifecycle);
+        println!("  log        {}", sidecar.log().display());
         println!("  identity   {}", certificate.uri);
         println!("  expires    {}", certificate.expires);
     }

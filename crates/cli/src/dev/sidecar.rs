@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use http::{Method, StatusCode};
+use legate_envoy::{FindError, find_executable, process};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -22,6 +23,26 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// Lines of the log that an error shows.
 const LOG_LINES: usize = 15;
+
+/// What a sidecar consists of.
+pub(crate) struct Programs {
+    envoy: PathBuf,
+    dataplane: PathBuf,
+}
+
+impl Programs {
+    /// The programs that the options name, or the usual ones.
+    ///
+    /// # Errors
+    ///
+    /// When one is not there; the error names the option.
+    pub(crate) fn find(options: &Options) -> anyhow::Result<Self> {
+        Ok(Self {
+            envoy: envoy(options)?,
+            dataplane: dataplane(options)?,
+        })
+    }
+}
 
 /// A running `legate-dataplane`.
 pub(crate) struct Sidecar {
@@ -41,7 +62,7 @@ pub(crate) struct Sidecar {
 impl Sidecar {
     /// Starts the process; its output goes to a file that errors quote.
     pub(crate) fn start(
-        options: &Options,
+        programs: &Programs,
         control_plane: &ControlPlane,
         proxy: Proxy,
     ) -> anyhow::Result<Self> {
@@ -49,9 +70,8 @@ impl Sidecar {
         let log = control_plane.folder().join(format!("{}.log", proxy.id));
         let output =
             File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let program = dataplane(options)?;
         let server = control_plane.grpc_tls();
-        let mut command = Command::new(&program);
+        let mut command = Command::new(&programs.dataplane);
         command
             .args([
                 "-addresses",
@@ -65,17 +85,20 @@ impl Sidecar {
             .args(["-proxy-node-name", NODE, "-proxy-id", &proxy.id])
             .args(["-envoy-admin-bind-port", &admin.port().to_string()])
             .args(["-graceful-port", &lifecycle.port().to_string()])
+            .arg("-envoy-executable-path")
+            .arg(&programs.envoy)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            .kill_on_drop(true);
-        if let Some(envoy) = &options.envoy {
-            command.arg("-envoy-executable-path").arg(envoy);
-        }
+            .kill_on_drop(true)
+            // Ctrl-C in the terminal reaches this program alone, which stops one after the other.
+            .process_group(0);
+        // However this program ends, the sidecar still has the time to take its Envoy along.
+        process::tie(&mut command, Signal::SIGTERM, None);
         let started = Instant::now();
         let child = command
             .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+            .with_context(|| format!("cannot start {}", programs.dataplane.display()))?;
         Ok(Self {
             proxy,
             admin,
@@ -85,6 +108,11 @@ impl Sidecar {
             log,
             started,
         })
+    }
+
+    /// Where its output and its Envoy's goes.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
     }
 
     /// Process ID.
@@ -169,6 +197,26 @@ pub(crate) async fn first_exit(sidecars: &mut [Sidecar]) -> anyhow::Result<()> {
         }
         sleep(POLL).await;
     }
+}
+
+/// The first `envoy` on `PATH` unless another is named.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "PATH is where programs are looked for when no option names them"
+)]
+fn envoy(options: &Options) -> anyhow::Result<PathBuf> {
+    let named = options.envoy.as_deref();
+    let named = named.filter(|path| !path.as_os_str().is_empty());
+    // What the library says names a setting of the sidecar, which this program's users do not give.
+    find_executable(named, std::env::var_os("PATH").as_deref()).map_err(|error| match error {
+        FindError::Named { path, reason } => anyhow!(
+            "Envoy {} cannot be used: {reason}: name another with --envoy or LEGATE_ENVOY",
+            path.display()
+        ),
+        FindError::NotFound { searched } => anyhow!(
+            "no program called envoy on PATH ({searched}): install Envoy, or name it with --envoy or LEGATE_ENVOY"
+        ),
+    })
 }
 
 /// The dataplane beside this program unless another is named.

@@ -62,7 +62,7 @@ impl Launch {
         let mut command = self.command()?;
         command.args(arguments::arguments(self, restart, &document)?);
         command.process_group(0);
-        parent_death::tie(&mut command, document.inherited());
+        parent_death::tie(&mut command, Signal::SIGKILL, document.inherited());
         let oom = OomCounter::read();
         let child = command.spawn().map_err(|source| self.not_started(source))?;
         let pid = child
@@ -142,7 +142,7 @@ impl Launch {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .process_group(0);
-        parent_death::tie(&mut command, document.inherited());
+        parent_death::tie(&mut command, Signal::SIGKILL, document.inherited());
         let output = run_short(&mut command)
             .await
             .map_err(|source| match source.kind() {

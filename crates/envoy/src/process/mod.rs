@@ -15,6 +15,7 @@ pub(crate) use arguments::hot_restart_option;
 pub(crate) use child::run_short;
 pub use child::{EnvoyProcess, VALIDATION_LIMIT, ValidationError};
 pub use exit::{ExitReason, OutOfMemory};
+pub use parent_death::tie;
 
 /// Variables that hold secrets of the dataplane and never reach Envoy.
 pub const SECRET_VARIABLES: [&str; 2] = [

@@ -19,17 +19,17 @@ use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, fork, getpid, getppid, setsid, write};
 use tokio::process::Command;
 
-/// Ties the future child to this process and lets it inherit `inherited`, whose number must stay
-/// open until the child has been spawned.
+/// Ties the future child to this process: it gets `signal` when this process ends, however that
+/// happens. It inherits `inherited`, whose number must stay open until the child has been spawned.
 ///
 /// The kernel sends the signal when the *thread* that spawned ends, so that thread has to live as
 /// long as the process: spawn from the main thread, never from a pool that shrinks. It forgets
 /// the request when the program has file capabilities or changes its user.
-pub(super) fn tie(command: &mut Command, inherited: Option<BorrowedFd<'_>>) {
+pub fn tie(command: &mut Command, signal: Signal, inherited: Option<BorrowedFd<'_>>) {
     let parent = getpid();
     let inherited = number(inherited);
     before_exec(command, move || {
-        set_pdeathsig(Signal::SIGKILL)?;
+        set_pdeathsig(signal)?;
         // The parent may have died before the request was made; then no signal would ever come.
         if getppid() != parent {
             return Err(nix::errno::Errno::ECHILD.into());
