@@ -1,8 +1,9 @@
 //! Scenarios with programs that are not ours: `legate-dataplane` with a real Consul server, and a
 //! real `consul-dataplane` with Legate's server.
 //!
-//! They run where `consul` and `consul-dataplane` are on `PATH`, or where `LEGATE_CONSUL` and
-//! `LEGATE_CONSUL_DATAPLANE` name them. Where they are not, standard error says what did not run.
+//! They run with the `consul` and `consul-dataplane` on `PATH`, or those that `LEGATE_CONSUL` and
+//! `LEGATE_CONSUL_DATAPLANE` name. Where one is missing they fail, unless `LEGATE_INTEROP=off` leaves
+//! them out; then standard error says what did not run.
 
 mod consul_dataplane;
 mod consul_server;

@@ -2,8 +2,10 @@
 //! a real `consul-dataplane` with Legate's server.
 //!
 //! These programs are not part of the workspace and nothing fetches them. Where one is missing, the
-//! scenarios that need it are left out, and standard error says so.
+//! scenarios that need it fail, unless `LEGATE_INTEROP=off` leaves them out; then standard error says
+//! what did not run.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Once;
@@ -26,7 +28,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// `legate-dataplane` with a real Consul, over TLS; `None` where there is no Consul.
+    /// `legate-dataplane` with a real Consul, over TLS; `None` where switched off.
+    ///
+    /// # Panics
+    ///
+    /// When a program is missing, with the ways to name it.
     #[must_use]
     pub fn legate_dataplane() -> Option<Self> {
         Some(Self {
@@ -36,7 +42,11 @@ impl Pair {
         })
     }
 
-    /// Legate's server with a real `consul-dataplane`; `None` where there is none.
+    /// Legate's server with a real `consul-dataplane`; `None` where switched off.
+    ///
+    /// # Panics
+    ///
+    /// When a program is missing, with the ways to name it.
     #[must_use]
     pub fn legate_server(tls: bool) -> Option<Self> {
         Some(Self {
@@ -46,8 +56,12 @@ impl Pair {
         })
     }
 
-    /// A real `consul-dataplane` with a real Consul, to replace one of them; `None` where either
-    /// is missing.
+    /// A real `consul-dataplane` with a real Consul, to replace one of them; `None` where
+    /// switched off.
+    ///
+    /// # Panics
+    ///
+    /// When a program is missing, with the ways to name it.
     #[must_use]
     pub fn original() -> Option<Self> {
         Some(Self {
@@ -103,42 +117,106 @@ impl Pair {
 
 fn consul() -> Option<PathBuf> {
     static TOLD: Once = Once::new();
-    find("consul", "LEGATE_CONSUL", &TOLD)
+    program("consul", "LEGATE_CONSUL", &TOLD)
 }
 
 fn consul_dataplane() -> Option<PathBuf> {
     static TOLD: Once = Once::new();
-    find("consul-dataplane", "LEGATE_CONSUL_DATAPLANE", &TOLD)
+    program("consul-dataplane", "LEGATE_CONSUL_DATAPLANE", &TOLD)
 }
 
-/// The program that the variable names, or the first on `PATH`.
+/// Leaves out what needs a program that is not ours, if its value is `off`.
+const SWITCH: &str = "LEGATE_INTEROP";
+
 #[expect(
     clippy::disallowed_methods,
     reason = "tests are told by the environment which programs to run"
 )]
-fn find(name: &str, variable: &str, told: &Once) -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os(variable).filter(|named| !named.is_empty()) {
-        let file = PathBuf::from(named);
-        assert!(
-            file.is_file(),
-            "{variable} is {}, which is not a file",
-            file.display()
-        );
-        return Some(file);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file());
+fn program(name: &str, variable: &str, told: &Once) -> Option<PathBuf> {
+    let found = find(name, variable, |variable| std::env::var_os(variable));
+    let found = found.unwrap_or_else(|error| panic!("{error}"));
     if found.is_none() {
         told.call_once(|| {
             // Past what the test harness captures of tests that pass.
             let _ = writeln!(
                 std::io::stderr(),
-                "\nNOT RUN: every scenario with a real {name}, because there is none: \
-                 put {name} on PATH, or set {variable} to the program\n"
+                "\nNOT RUN: every scenario with a real {name}, because {SWITCH} is off\n"
             );
         });
     }
     found
+}
+
+/// The program that the variable names, or the first on `PATH`; `None` where these scenarios are
+/// switched off.
+fn find(
+    name: &str,
+    variable: &str,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<PathBuf>, String> {
+    let set = |variable| environment(variable).filter(|value| !value.is_empty());
+    match set(SWITCH) {
+        Some(value) if value == "off" => return Ok(None),
+        Some(value) => {
+            return Err(format!(
+                "{SWITCH} is {value:?}: set it to off, or not at all"
+            ));
+        }
+        None => {}
+    }
+    if let Some(named) = set(variable).map(PathBuf::from) {
+        return match named.is_file() {
+            true => Ok(Some(named)),
+            false => Err(format!(
+                "{variable} is {}, which is not a file",
+                named.display()
+            )),
+        };
+    }
+    let path = set("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file());
+    found.map(Some).ok_or_else(|| {
+        format!(
+            "there is no {name} to run this scenario with: put {name} on PATH, set {variable} to the \
+             program, or leave these scenarios out with {SWITCH}=off"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(variables: &[(&str, &str)]) -> Result<Option<PathBuf>, String> {
+        find("consul", "LEGATE_CONSUL", |name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn a_missing_program_is_a_failure_unless_switched_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("consul");
+        let path = ("PATH", folder.path().to_str().unwrap());
+        let named = ("LEGATE_CONSUL", program.to_str().unwrap());
+        let error = search(&[path]).unwrap_err();
+        for part in ["no consul", "LEGATE_CONSUL", "LEGATE_INTEROP=off"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(search(&[named]).unwrap_err().contains("is not a file"));
+        assert_eq!(search(&[named, (SWITCH, "off")]), Ok(None));
+
+        std::fs::write(&program, "").unwrap();
+        assert_eq!(search(&[path]), Ok(Some(program.clone())));
+        assert_eq!(search(&[named, (SWITCH, "")]), Ok(Some(program.clone())));
+        assert_eq!(search(&[named, (SWITCH, "off")]), Ok(None));
+        assert!(
+            search(&[named, (SWITCH, "no")])
+                .unwrap_err()
+                .contains("\"no\"")
+        );
+    }
 }

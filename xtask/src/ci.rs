@@ -63,6 +63,14 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
             break;
         }
     }
+    // What the test stage left out has to be seen beside its verdict.
+    if workspace::variable("LEGATE_INTEROP").is_some_and(|value| value == "off") {
+        report.push(
+            "interop  NOT RUN: LEGATE_INTEROP=off leaves out every scenario with a real consul or \
+             consul-dataplane"
+                .to_owned(),
+        );
+    }
     println!("\n{}", report.join("\n"));
     outcome
 }
