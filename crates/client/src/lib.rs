@@ -42,7 +42,7 @@ mod tls;
 use std::sync::Arc;
 
 use legate_runtime::metrics::Registry;
-use legate_runtime::{CancellationToken, Scope, Spawner};
+use legate_runtime::{CancellationToken, Spawner};
 use tokio::sync::{mpsc, watch};
 
 pub use self::addresses::Addresses;
@@ -107,8 +107,8 @@ pub fn connect_with(
     let facts = Arc::new(Facts::new());
     let proxy = options.proxy.as_ref();
     let routes = proxy.map(|proxy| Routes::new(proxy, config.grpc_port));
-    // Not a child of the caller's scope: connections must outlast its token for the logout.
-    let scope = Scope::new("server connections");
+    // Connections must outlast the token of the caller's scope for the logout.
+    let scope = spawner.child_with_own_token("server connections");
     let (state, states) = watch::channel(SessionState::Connecting { last_error: None });
     let (reports, reported) = mpsc::channel(session::REPORTS);
     let (close, ended) = (CancellationToken::new(), CancellationToken::new());

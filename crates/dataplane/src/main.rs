@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use legate_dataplane::file_limit;
 use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
@@ -14,9 +14,6 @@ use legate_runtime::logging::{self, LogOptions};
 use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio::time::Instant;
-
-/// How long the task that reads signals may take to end.
-const SIGNALS_STOP: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -120,15 +117,14 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
         .enable_all()
         .build()?;
     let outcome = runtime.block_on(async {
-        let scope = Scope::new("signals");
+        let scope = Scope::new("process");
         let (stop, signals) = signals::channel();
         scope.spawn(
             "signals",
             signals::from_process(stop.clone(), scope.token())?,
         );
-        let outcome = legate_dataplane::run(settings, started, stop, signals).await;
-        scope.stop(SIGNALS_STOP).await?;
-        outcome.map_err(anyhow::Error::new)
+        legate_dataplane::run(settings, started, stop, signals, scope).await?;
+        Ok(())
     });
     // Whatever still blocks a thread, a write to a full pipe among it, ends with the process.
     runtime.shutdown_background();

@@ -130,6 +130,8 @@ struct Process {
     telemetry: Telemetry,
     readiness: Readiness,
     session: Session,
+    /// Hears of every task that fails, and ends last.
+    scope: Scope,
     /// What works for Envoy and for clients; it ends before the session does.
     work: Scope,
     /// The session's own tasks.
@@ -137,7 +139,8 @@ struct Process {
 }
 
 /// Runs the dataplane until it is asked to stop or cannot go on. `started` is when the program
-/// started; `stop` and `signals` are the two ends of one channel.
+/// started; `stop` and `signals` are the two ends of one channel. `scope` is that of the program:
+/// when a task in it fails, or in a scope below it, the dataplane ends; it is stopped at the end.
 ///
 /// Call it on the thread that lives as long as the process: Envoy ends with the thread that
 /// started it.
@@ -149,6 +152,7 @@ pub async fn run(
     started: Instant,
     stop: StopSender,
     signals: Signals,
+    scope: Scope,
 ) -> Result<(), RunError> {
     let telemetry = Telemetry::new(started)?;
     tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
@@ -158,7 +162,7 @@ pub async fn run(
         Mode::Sidecar => Some(prepare(&settings, &telemetry).await?),
         Mode::DnsProxy => None,
     };
-    let connection = Scope::new("session");
+    let connection = scope.spawner().child("session");
     let config = client_config(&settings.servers)?;
     let options = SessionOptions {
         proxy: http_proxy(&settings.environment),
@@ -176,8 +180,9 @@ pub async fn run(
         telemetry,
         readiness: Readiness::new(),
         session,
-        work: Scope::new("dataplane"),
+        work: scope.spawner().child("dataplane"),
         connection,
+        scope,
     };
     // First of all components: the others wait for it.
     let spawner = process.work.spawner();
@@ -186,8 +191,9 @@ pub async fn run(
         Some(sidecar) => sidecar.run(&mut process, lifecycle).await,
         None => process.answer_dns(lifecycle).await,
     };
-    process.end().await;
-    outcome
+    let failure = process.end().await;
+    outcome?;
+    failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 /// Without a sidecar nothing depends on this server, and Consul's dataplane has none then: a port
@@ -226,7 +232,7 @@ impl Process {
         tokio::select! {
             biased;
             _ = self.signals.at_least(Urgency::Release) => Ok(None),
-            error = failed(&self.work, &self.connection) => Err(error.into()),
+            error = self.scope.failed() => Err(error.into()),
             value = work => Ok(Some(value)),
         }
     }
@@ -317,8 +323,9 @@ impl Process {
         Ok(())
     }
 
-    /// Ends what is left, the session last. What goes wrong here has no one left to matter to.
-    async fn end(self) {
+    /// Ends what is left, the session last. A task that does not end has no one left to matter to;
+    /// one that has failed is returned.
+    async fn end(self) -> Option<TaskError> {
         tracing::info!("stopping");
         if let Err(error) = self.work.stop(STOP).await {
             tracing::debug!(%error, "not everything ended by itself");
@@ -327,14 +334,7 @@ impl Process {
         if let Err(error) = self.connection.stop(STOP).await {
             tracing::debug!(%error, "the session did not end by itself");
         }
-    }
-}
-
-/// The first failure of a task in either scope.
-async fn failed(work: &Scope, connection: &Scope) -> TaskError {
-    tokio::select! {
-        error = work.failed() => error,
-        error = connection.failed() => error,
+        self.scope.stop(STOP).await.err()?.failure
     }
 }
 

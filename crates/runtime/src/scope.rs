@@ -1,6 +1,7 @@
 //! Ownership of tasks: whoever starts a task holds the [`Scope`] that ends and joins it.
 //!
-//! A failure or panic of a task is kept for the owner and never lost in a detached handle.
+//! A failure or panic of a task is kept for the owner and never lost in a detached handle. It also
+//! reaches every scope above, so that one look at a program's root scope sees all of them.
 //! Nothing here restarts a task: that decision belongs to the owner.
 
 use std::any::Any;
@@ -35,15 +36,19 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// An empty scope; `name` stands in every error about its tasks.
+    /// An empty scope with none above it; `name` stands in every error about its tasks.
+    ///
+    /// Its owner has to wait for [`Scope::failed`]: nobody else hears of a failure. A program has
+    /// one such scope; the others are children of it ([`Spawner::child`]).
     #[must_use]
     pub fn new(name: &'static str) -> Scope {
-        Scope::under(name, CancellationToken::new())
+        Scope::under(name, None, CancellationToken::new())
     }
 
-    fn under(name: &'static str, token: CancellationToken) -> Scope {
+    fn under(name: &'static str, parent: Option<Arc<Shared>>, token: CancellationToken) -> Scope {
         let shared = Shared {
             name,
+            parent,
             token,
             kill: CancellationToken::new(),
             running: watch::Sender::new(Running::default()),
@@ -77,7 +82,8 @@ impl Scope {
         self.spawner.token()
     }
 
-    /// Waits for the first task that returns an error or panics; pending for ever otherwise.
+    /// Waits for the first task of this scope, or of one below it, that returns an error or
+    /// panics; pending for ever otherwise.
     ///
     /// Cancel safe: the failure is kept, and every later call returns the same one.
     pub async fn failed(&self) -> TaskError {
@@ -94,8 +100,8 @@ impl Scope {
     ///
     /// # Errors
     ///
-    /// [`StopError`] names the tasks that had to be dropped, and holds the first failure of a
-    /// task, also when it happened before the stop.
+    /// [`StopError`] names the tasks that had to be dropped, and holds what [`Scope::failed`]
+    /// returns, also when it happened before the stop.
     pub async fn stop(&self, deadline: Duration) -> Result<(), StopError> {
         let shared = &self.spawner.shared;
         shared.token.cancel();
@@ -145,8 +151,8 @@ pub struct Spawner {
 impl Spawner {
     /// Starts a task that the scope owns; `name` stands in errors about it.
     ///
-    /// An error or a panic of the task is handed to the owner of the scope. Once the scope has
-    /// ended the task is dropped without running, because nobody would be left to join it.
+    /// An error or a panic of the task is handed to the owner of the scope, and to those of the
+    /// scopes above it. Once the scope has ended the task is dropped without running, because nobody would be left to join it.
     ///
     /// # Panics
     ///
@@ -186,10 +192,20 @@ impl Spawner {
         self.shared.token.clone()
     }
 
-    /// A scope whose token is cancelled with this one's. The caller owns, stops and joins it.
+    /// A scope whose token is cancelled with this one's, and whose failures reach this one. The
+    /// caller owns, stops and joins it.
     #[must_use]
     pub fn child(&self, name: &'static str) -> Scope {
-        Scope::under(name, self.shared.token.child_token())
+        let token = self.shared.token.child_token();
+        Scope::under(name, Some(Arc::clone(&self.shared)), token)
+    }
+
+    /// Like [`Spawner::child`], with a token of its own: for tasks that are needed until after the
+    /// stop of this scope has begun. Only its owner stops it.
+    #[must_use]
+    pub fn child_with_own_token(&self, name: &'static str) -> Scope {
+        let token = CancellationToken::new();
+        Scope::under(name, Some(Arc::clone(&self.shared)), token)
     }
 }
 
@@ -197,6 +213,8 @@ impl Spawner {
 #[derive(Debug)]
 struct Shared {
     name: &'static str,
+    /// The scope that hears of failures too.
+    parent: Option<Arc<Shared>>,
     /// Asks tasks to end.
     token: CancellationToken,
     /// Drops tasks at their next await point.
@@ -264,15 +282,20 @@ impl Entry {
             task: self.name.clone(),
             cause: Arc::new(cause),
         };
-        let first = self.shared.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            if first {
-                *failure = Some(error.clone());
-            }
-            first
-        });
+        let mut first = false;
+        let mut next = Some(&self.shared);
+        while let Some(scope) = next {
+            first |= scope.failure.send_if_modified(|failure| {
+                let first = failure.is_none();
+                if first {
+                    *failure = Some(error.clone());
+                }
+                first
+            });
+            next = scope.parent.as_ref();
+        }
         if !first {
-            // The owner gets the first failure only; the others would be lost without this line.
+            // Owners get the first failure only; the others would be lost without this line.
             tracing::warn!(%error, "another task failed");
         }
     }

@@ -10,6 +10,12 @@ use crate::workspace::Workspace;
 const LINES: usize = 500;
 /// The kernel interface for "die with your parent" is the one place without a safe wrapper.
 const UNSAFE: &str = "crates/envoy/src/process/parent_death.rs";
+/// Whose scopes have none above them: programs, and parts that tell their owner of every failure.
+const ROOT_SCOPES: [&str; 3] = [
+    "crates/cli/src/dev/mod.rs",
+    "crates/dataplane/src/main.rs",
+    "crates/server/src/server.rs",
+];
 
 /// All Rust files below a folder.
 pub(super) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -53,6 +59,13 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
             if !text.starts_with("//!") && !name.ends_with("tests.rs") {
                 findings.push(format!("{name} does not start with //! and what it is for"));
             }
+            let product = name.starts_with("crates/") && !name.starts_with("crates/testkit/");
+            if product && !test && !ROOT_SCOPES.contains(&&*name) && has_root_scope(&text) {
+                findings.push(format!(
+                    "{name} has a scope of its own, whose failures nobody might see: make it a \
+                     child of another one (Spawner::child)"
+                ));
+            }
             if text.contains("unsafe {")
                 || text.contains("unsafe fn")
                 || text.contains("unsafe impl")
@@ -69,4 +82,24 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
         ));
     }
     Ok(findings)
+}
+
+/// Whether code that is no test makes a scope without a parent.
+fn has_root_scope(text: &str) -> bool {
+    let code = text.split("#[cfg(test)]\nmod tests {").next();
+    code.is_some_and(|code| code.contains("Scope::new("))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tests_may_have_scopes_of_their_own() {
+        assert!(has_root_scope("let scope = Scope::new(\"a\");\n"));
+        assert!(!has_root_scope("let scope = spawner.child(\"a\");\n"));
+        assert!(!has_root_scope(
+            "fn a() {}\n#[cfg(test)]\nmod tests {\n    Scope::new(\"test\");\n}\n"
+        ));
+    }
 }

@@ -17,7 +17,7 @@ use super::desired::{self, Configured, Desired};
 use super::ending::{End, judge, more_urgent};
 use super::exposition::Exposition;
 use super::refresh::Refresh;
-use super::{Process, RunError, failed};
+use super::{Process, RunError};
 use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
@@ -235,7 +235,7 @@ impl Process {
         let ended = loop {
             tokio::select! {
                 ended = &mut running => break ended?,
-                error = failed(&self.work, &self.connection), if failure.is_none() => {
+                error = self.scope.failed(), if failure.is_none() => {
                     end.shut_down(&error);
                     failure = Some(error);
                 }

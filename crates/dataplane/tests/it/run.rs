@@ -13,6 +13,7 @@ use legate_api::type_url::CLUSTER;
 use legate_dataplane::run::{RunError, run};
 use legate_dataplane::settings::{self, Environment, Invocation, Mode, Settings};
 use legate_dataplane::signals::{self, StopSender, Urgency};
+use legate_runtime::Scope;
 use legate_testkit::fake_server::{Call, FakeServer};
 use legate_testkit::network::free_port;
 use tempfile::TempDir;
@@ -112,8 +113,18 @@ pub(crate) async fn page(address: SocketAddr, path: &str, words: &str) -> String
 impl Setup {
     /// Runs it to its end, while the test does its part.
     async fn run<T>(&self, part: impl AsyncFnOnce(StopSender) -> T) -> (Result<(), RunError>, T) {
+        self.run_in(Scope::new("process"), part).await
+    }
+
+    /// The same in a scope that holds tasks already.
+    async fn run_in<T>(
+        &self,
+        scope: Scope,
+        part: impl AsyncFnOnce(StopSender) -> T,
+    ) -> (Result<(), RunError>, T) {
         let (stop, signals) = signals::channel();
-        let running = run(self.settings.clone(), Instant::now(), stop.clone(), signals);
+        let settings = self.settings.clone();
+        let running = run(settings, Instant::now(), stop.clone(), signals, scope);
         timeout(PATIENCE, async { tokio::join!(running, part(stop)) })
             .await
             .expect("it ends")
@@ -320,6 +331,31 @@ async fn a_relay_that_is_refused_ends_envoy_and_the_process() {
         "{error}"
     );
     assert!(!exists(pid.0), "Envoy is still there");
+    assert_eq!(setup.logouts(), 1);
+}
+
+#[tokio::test]
+async fn a_panic_beside_the_work_ends_envoy_and_the_process() {
+    let setup = setup(WAIT_FOR_EVER).await;
+    let scope = Scope::new("process");
+    let beside = scope.spawner().child("beside");
+    let (go, gone) = tokio::sync::oneshot::channel::<()>();
+    beside.spawn("signals", async move {
+        gone.await.unwrap();
+        panic!("a defect");
+        #[expect(unreachable_code, reason = "gives the future its type")]
+        Ok::<_, std::convert::Infallible>(())
+    });
+    let (outcome, pid) = setup
+        .run_in(scope, async |_| {
+            let pid = setup.envoy().await;
+            go.send(()).unwrap();
+            pid
+        })
+        .await;
+    let error = outcome.unwrap_err().to_string();
+    assert_eq!(error, "beside: signals panicked: a defect");
+    assert!(!exists(pid), "Envoy is still there");
     assert_eq!(setup.logouts(), 1);
 }
 

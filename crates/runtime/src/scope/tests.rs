@@ -150,3 +150,43 @@ async fn tasks_may_start_tasks_while_the_scope_stops() {
     scope.stop(DEADLINE).await.unwrap();
     receiver.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_failure_reaches_every_scope_above() {
+    let root = Scope::new("root");
+    let child = root.spawner().child("child");
+    let grandchild = child.spawner().child("grandchild");
+    let sibling = root.spawner().child("sibling");
+    grandchild.spawn("defective", async {
+        if true {
+            panic!("nobody looks");
+        }
+        Done::Ok(())
+    });
+    for scope in [&root, &child, &grandchild] {
+        let error = scope.failed().await;
+        assert_eq!(
+            error.to_string(),
+            "grandchild: defective panicked: nobody looks"
+        );
+    }
+    assert!(sibling.failed().now_or_never().is_none());
+    // It is kept when the scope in which it happened is gone.
+    drop((grandchild, child));
+    let error = root.stop(DEADLINE).await.unwrap_err();
+    assert_eq!(error.failure.unwrap().scope(), "grandchild");
+    sibling.stop(DEADLINE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_child_with_a_token_of_its_own_outlasts_the_stop_and_still_reports() {
+    let root = Scope::new("root");
+    let child = root.spawner().child_with_own_token("child");
+    child.spawn("polite", until_cancelled(child.token()));
+    root.stop(DEADLINE).await.unwrap();
+    assert!(!child.token().is_cancelled());
+    child.spawn("farewell", async { Err::<(), _>("reset by peer") });
+    assert_eq!(root.failed().await.task(), "farewell");
+    let error = child.stop(DEADLINE).await.unwrap_err();
+    assert!(error.dropped.is_empty(), "{error}");
+}

@@ -203,7 +203,6 @@ async fn serve_tcp(
     };
     let result = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        failure = connections.failed() => Err(failure.into()),
         result = accepting => result,
     };
     if let Err(error) = connections.stop(STOP).await {

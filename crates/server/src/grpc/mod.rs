@@ -96,7 +96,6 @@ pub(crate) async fn serve(
     tokio::pin!(serving);
     let result = tokio::select! {
         result = &mut serving => result.map_err(Into::into),
-        failure = tasks.failed() => Err(failure.into()),
         () = stop.cancelled() => match timeout(GRACE, &mut serving).await {
             Ok(result) => result.map_err(Into::into),
             Err(_) => {

@@ -56,7 +56,6 @@ pub(super) async fn serve(
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
-            error = connections.failed() => return Err(error.into()),
         };
         match accepted {
             Ok((stream, client)) => {
@@ -76,13 +75,13 @@ pub(super) async fn serve(
     // Nobody may connect to a server that has stopped accepting.
     drop(listener);
     match connections.stop(DRAIN_TIME).await {
-        Ok(()) => Ok(()),
-        Err(error) if error.failure.is_some() => Err(error.into()),
-        Err(_) => {
+        Err(error) if !error.dropped.is_empty() => {
             tracing::info!("HTTP requests that have not ended are cut off");
-            Ok(())
         }
+        // A failure has reached the server's scope.
+        _ => {}
     }
+    Ok(())
 }
 
 async fn connection(
