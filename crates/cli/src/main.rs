@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         .build()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| match args.command {
-            Command::Dev(options) => runtime.block_on(dev::run(options)),
+            Command::Dev(options) => legate_runtime::block_on(runtime, dev::run(options)),
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,

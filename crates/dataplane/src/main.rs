@@ -116,7 +116,7 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let outcome = runtime.block_on(async {
+    legate_runtime::block_on(runtime, async {
         let scope = Scope::new("process");
         let (stop, signals) = signals::channel();
         scope.spawn(
@@ -125,10 +125,7 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
         );
         legate_dataplane::run(settings, started, stop, signals, scope).await?;
         Ok(())
-    });
-    // Whatever still blocks a thread, a write to a full pipe among it, ends with the process.
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 fn fatal(message: &str) -> ExitCode {

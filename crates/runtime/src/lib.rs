@@ -1,4 +1,5 @@
-//! What every component runs on: task scopes, readiness, clock, backoff, logs and metrics.
+//! What every component runs on: task scopes, the end of a program, readiness, clock, backoff, logs
+//! and metrics.
 //!
 //! This crate is the only one that spawns tasks. It never reads the environment, never ends the
 //! process and knows nothing of what runs on it.
@@ -9,10 +10,12 @@ pub mod backoff;
 pub mod clock;
 pub mod logging;
 pub mod metrics;
+pub mod program;
 pub mod readiness;
 
 pub use backoff::{Backoff, BackoffPolicy};
 pub use clock::Clock;
+pub use program::block_on;
 pub use readiness::{Component, Readiness, ReadyHandle, ReadyState};
 pub use scope::{BoxError, Scope, Spawner, StopError, TaskCause, TaskError};
 pub use tokio_util::sync::CancellationToken;

@@ -14,8 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::Options;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let options = Options::parse();
     // It is kept to the end, so that the last line is written.
     let _log = match logging::init(options.log()) {
@@ -26,7 +25,12 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match run(options).await {
+    let result = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| legate_runtime::block_on(runtime, run(options)));
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

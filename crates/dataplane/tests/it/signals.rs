@@ -2,17 +2,21 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use legate_testkit::fake_server::FakeServer;
 use legate_testkit::network::free_port;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::envoy_side::PATIENCE;
 
@@ -26,13 +30,19 @@ struct Dataplane {
 
 impl Dataplane {
     fn start(server: SocketAddr, envoy: &str) -> Dataplane {
+        let address = server.ip().to_string();
+        Dataplane::with(&address, server.port(), envoy, &[])
+    }
+
+    fn with(host: &str, port: u16, envoy: &str, variables: &[(&str, &Path)]) -> Dataplane {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("envoy");
         fs::write(&program, format!("#!/bin/sh\n{envoy}\n")).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_legate-dataplane"))
-            .arg(format!("-addresses={}", server.ip()))
-            .arg(format!("-grpc-port={}", server.port()))
+            .envs(variables.iter().copied())
+            .arg(format!("-addresses={host}"))
+            .arg(format!("-grpc-port={port}"))
             .args(["-tls-disabled", "-server-watch-disabled", "-proxy-id=web"])
             .args(["-shutdown-grace-period-seconds=3600"])
             .arg(format!("-envoy-executable-path={}", program.display()))
@@ -96,6 +106,31 @@ async fn a_signal_before_there_is_a_server_ends_it_in_order() {
         assert_eq!(status.code(), Some(0), "{log}");
         assert!(log.contains(signal.as_str()), "{log}");
     }
+}
+
+#[tokio::test]
+async fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    // The C library reads the aliases of a host from this pipe, and waits for them for ever.
+    let aliases = folder.path().join("aliases");
+    mkfifo(&aliases, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let variables = [("HOSTALIASES", &*aliases)];
+    let dataplane = Dataplane::with("server", 8502, "exit 9", &variables);
+    let looked_up = async {
+        loop {
+            let mut pipe = fs::OpenOptions::new();
+            pipe.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+            // There is nobody to write to before somebody reads.
+            match pipe.open(&aliases) {
+                Ok(pipe) => return pipe,
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let _never_answers = timeout(PATIENCE, looked_up).await.expect("it looks it up");
+    dataplane.signal(Signal::SIGTERM);
+    let (status, log) = dataplane.end().await;
+    assert_eq!(status.code(), Some(0), "{log}");
 }
 
 #[tokio::test]
