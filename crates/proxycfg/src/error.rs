@@ -8,21 +8,21 @@ pub enum WatchError {
     /// The catalog has no node of that name.
     #[error(
         "node {:?} is not in the catalog, so it has no proxy {:?}; register the proxy first, or correct the node name \
-         the dataplane sends (its setting service-node-name)",
+         the dataplane sends (its setting proxy-node-name)",
         .0.node, .0.service_id
     )]
     UnknownNode(ProxyId),
     /// The node has no registration with that ID.
     #[error(
         "no service with ID {:?} is registered on node {:?}; register the proxy first, or correct the ID the dataplane \
-         sends (its setting proxy-service-id)",
+         sends (its setting proxy-id)",
         .0.service_id, .0.node
     )]
     UnknownProxy(ProxyId),
     /// The registration is not that of a sidecar proxy.
     #[error(
         "service {:?} on node {:?} is not a proxy: its Kind is {kind:?} and must be \"connect-proxy\"; name the proxy's \
-         ID instead of the service's (the dataplane's setting proxy-service-id)",
+         ID instead of the service's (the dataplane's setting proxy-id)",
         .proxy.service_id, .proxy.node
     )]
     NotAProxy {

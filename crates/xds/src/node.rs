@@ -20,14 +20,14 @@ const NODE_NAME: &str = "node_name";
 pub(crate) enum NodeError {
     #[error(
         "the first request of an xDS stream must carry the node; it names the proxy by node.id, \
-         which the dataplane takes from its setting proxy-service-id"
+         which the dataplane takes from its setting proxy-id"
     )]
     Missing,
     #[error("the node of the first request cannot be decoded: {0}; it must be an Envoy v3 node")]
     Malformed(prost::DecodeError),
     #[error(
         "node.id is empty; it must be the ID of the proxy's registration, which the dataplane \
-         takes from its setting proxy-service-id"
+         takes from its setting proxy-id"
     )]
     NoId,
     #[error(

@@ -331,11 +331,11 @@ async fn a_watch_that_cannot_work_is_refused_with_the_reason() {
     };
     let (error, text) = refused("n9", "web-proxy");
     assert!(matches!(error, WatchError::UnknownNode(_)));
-    assert!(text.contains("service-node-name"), "{text}");
+    assert!(text.contains("proxy-node-name"), "{text}");
 
     let (error, text) = refused("n1", "nobody");
     assert!(matches!(error, WatchError::UnknownProxy(_)));
-    assert!(text.contains("proxy-service-id"), "{text}");
+    assert!(text.contains("proxy-id"), "{text}");
 
     let (error, text) = refused("n1", "web");
     assert!(matches!(error, WatchError::NotAProxy { .. }));

@@ -98,21 +98,21 @@ fn find(
     let node = match &request.node_spec {
         Some(NodeSpec::NodeId(id)) if !id.is_empty() => state
             .node_by_id(id)
-            .ok_or_else(|| no_node("ID", id, "service-node-id"))?,
+            .ok_or_else(|| no_node("ID", id, "proxy-node-id"))?,
         Some(NodeSpec::NodeName(name)) if !name.is_empty() => state
             .node(name)
-            .ok_or_else(|| no_node("name", name, "service-node-name"))?,
+            .ok_or_else(|| no_node("name", name, "proxy-node-name"))?,
         _ => {
             return Err(Status::invalid_argument(
-                "Node ID or name required to lookup the service: set service-node-name or \
-                 service-node-id of the dataplane",
+                "Node ID or name required to lookup the service: set proxy-node-name or \
+                 proxy-node-id of the dataplane",
             ));
         }
     };
     state.instance(&node.node, proxy).ok_or_else(|| {
         Status::not_found(format!(
             "Service not found: no service with ID {proxy:?} is registered on node {:?}; register \
-             the proxy first, or correct the dataplane's setting proxy-service-id",
+             the proxy first, or correct the dataplane's setting proxy-id",
             node.node
         ))
     })

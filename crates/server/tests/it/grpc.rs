@@ -185,26 +185,18 @@ async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
         ..params(by_name("vm-1"), "web-1-sidecar-proxy")
     };
     for (request, code, hint) in [
-        (
-            params(None, "x"),
-            Code::InvalidArgument,
-            "service-node-name",
-        ),
+        (params(None, "x"), Code::InvalidArgument, "proxy-node-name"),
         (
             params(by_name(""), "x"),
             Code::InvalidArgument,
-            "service-node-name",
+            "proxy-node-name",
         ),
         (
             params(by_name("vm-9"), "x"),
             Code::NotFound,
-            "service-node-name",
+            "proxy-node-name",
         ),
-        (
-            params(by_name("vm-1"), "x"),
-            Code::NotFound,
-            "proxy-service-id",
-        ),
+        (params(by_name("vm-1"), "x"), Code::NotFound, "proxy-id"),
         (foreign, Code::InvalidArgument, "namespace"),
     ] {
         let status = client

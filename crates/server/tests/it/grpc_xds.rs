@@ -290,13 +290,9 @@ async fn a_first_request_must_say_who_asks() {
         (
             as_node(node("x", "vm-9")),
             Code::NotFound,
-            "service-node-name",
+            "proxy-node-name",
         ),
-        (
-            as_node(node("x", "vm-1")),
-            Code::NotFound,
-            "proxy-service-id",
-        ),
+        (as_node(node("x", "vm-1")), Code::NotFound, "proxy-id"),
         (
             as_node(node("web-1", "vm-1")),
             Code::InvalidArgument,
