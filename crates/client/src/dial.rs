@@ -22,7 +22,7 @@ use tokio_util::sync::DropGuard;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::{SessionError, text_of};
-use crate::greeting::Greeting;
+use crate::greeting::{Greeting, HTTP1};
 use crate::http_proxy::{Routes, Via};
 use crate::machine::{Failure, FailureKind};
 use crate::tls::Tls;
@@ -92,7 +92,7 @@ impl Dialer {
         let stream = Watched {
             stream,
             greeting: Arc::clone(&greeting),
-            _lost: lost.clone().drop_guard(),
+            _lost: Some(lost.clone().drop_guard()),
         };
         let channel = self.channel(server, host, stream).await.map_err(|reason| {
             let error = SessionError::Dial { server, reason };
@@ -130,7 +130,18 @@ impl Dialer {
     ) -> io::Result<Box<dyn Stream>> {
         match &self.tls {
             None => Ok(Box::new(stream)),
-            Some(tls) => Ok(Box::new(tls.connect(server, host, stream).await?)),
+            Some(tls) => {
+                let greeting = Arc::new(Greeting::default());
+                let stream = Watched {
+                    stream,
+                    greeting: Arc::clone(&greeting),
+                    _lost: None,
+                };
+                match tls.connect(server, host, stream).await {
+                    Err(_) if greeting.is_http1() => Err(io::Error::other(HTTP1)),
+                    connected => Ok(Box::new(connected?)),
+                }
+            }
         }
     }
 
@@ -138,7 +149,7 @@ impl Dialer {
         &self,
         server: SocketAddr,
         host: Option<&str>,
-        stream: Watched,
+        stream: Watched<Box<dyn Stream>>,
     ) -> Result<Channel, String> {
         let uri = self.origin(server, host)?;
         let endpoint = Endpoint::from(uri)
@@ -265,13 +276,28 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Tells what arrives first, and when it is dropped, which HTTP/2 does at the end of the connection.
-struct Watched {
-    stream: Box<dyn Stream>,
+struct Watched<S> {
+    stream: S,
     greeting: Arc<Greeting>,
-    _lost: DropGuard,
+    _lost: Option<DropGuard>,
 }
 
-impl AsyncRead for Watched {
+impl<S: Stream> Watched<S> {
+    /// Looks at what has arrived when nothing more can be sent: HTTP/2 breaks off then, unread, and
+    /// a server that speaks something else has often said so before it closed.
+    fn sent<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(_)) = &poll {
+            let mut bytes = [0; 64];
+            let mut arrived = ReadBuf::new(&mut bytes);
+            if let Poll::Ready(Ok(())) = Pin::new(&mut self.stream).poll_read(cx, &mut arrived) {
+                self.greeting.arrived(arrived.filled());
+            }
+        }
+        poll
+    }
+}
+
+impl<S: Stream> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -284,13 +310,14 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: Stream> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.sent(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -298,7 +325,8 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.sent(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -306,7 +334,8 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        self.sent(cx, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -333,6 +362,7 @@ impl hyper::rt::Executor<Pin<Box<dyn Future<Output = ()> + Send>>> for ScopeExec
 #[cfg(test)]
 mod tests {
     use legate_runtime::Scope;
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -348,6 +378,50 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), TCP_PROBES);
         #[cfg(target_os = "linux")]
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(TCP_UNANSWERED));
+    }
+
+    /// Has answered and closed: nothing more can be sent to it.
+    struct Closed(&'static [u8]);
+
+    impl AsyncRead for Closed {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Closed {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_was_not_read_tells_what_listens_there() {
+        let greeting = Arc::new(Greeting::default());
+        let mut stream = Watched {
+            stream: Closed(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            greeting: Arc::clone(&greeting),
+            _lost: None,
+        };
+        stream.write_all(b"PRI * HTTP/2.0").await.unwrap_err();
+        let hint = greeting.hint(false).unwrap();
+        assert!(hint.contains("speaks HTTP/1"), "{hint}");
     }
 
     #[test]

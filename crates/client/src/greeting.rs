@@ -13,6 +13,9 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Second byte of all TLS records.
 const TLS_MAJOR: u8 = 3;
 
+/// What is wrong when an answer of HTTP/1 comes first.
+pub(crate) const HTTP1: &str = "what listens there speaks HTTP/1 and no gRPC: check -grpc-port";
+
 /// The first bytes that a connection's other end has sent. Clones are not needed: the connection
 /// and whoever explains its errors share one.
 #[derive(Debug, Default)]
@@ -34,15 +37,19 @@ impl Greeting {
         self.full.store(first.len() >= HEADER, Ordering::Relaxed);
     }
 
+    /// Whether an answer of HTTP/1 came first.
+    pub(crate) fn is_http1(&self) -> bool {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.starts_with(b"HTTP/")
+    }
+
     /// What may be wrong with the settings when a connection has broken after this greeting;
     /// `tls`: whether it arrived encrypted.
     pub(crate) fn hint(&self, tls: bool) -> Option<&'static str> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         match *first.as_slice() {
             [_, _, _, SETTINGS, _, 0, 0, 0, 0] => None,
-            [b'H', b'T', b'T', b'P', b'/', ..] => {
-                Some("what listens there speaks HTTP/1 and no gRPC: check -grpc-port")
-            }
+            [b'H', b'T', b'T', b'P', b'/', ..] => Some(HTTP1),
             [TLS_ALERT | TLS_HANDSHAKE, TLS_MAJOR, ..] if !tls => {
                 Some("the server's port expects TLS: check -tls-disabled and -grpc-port")
             }

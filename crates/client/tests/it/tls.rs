@@ -314,6 +314,29 @@ async fn what_else_may_listen_there_is_told_as_far_as_it_shows() {
 }
 
 #[tokio::test]
+async fn an_http_port_is_told_from_one_without_tls() {
+    let http: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    let ca = TestCa::new();
+    for (answer, hint) in [
+        (http, "speaks HTTP/1 and no gRPC: check -grpc-port"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "does not speak TLS"),
+    ] {
+        let (port, scope) = odd_server(answer).await;
+        let client = Client::start(ClientConfig {
+            tls: Some(TlsConfig {
+                options: trusting(&ca),
+                server_name: None,
+            }),
+            ..config("127.0.0.1", port)
+        });
+        let error = first_error(&client).await;
+        assert!(error.contains(hint), "{error}");
+        client.close().await;
+        drop(scope);
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_speaks_grpc_gets_no_hint_at_tls() {
     let server = FakeServer::plaintext().await;
     let broken = Status::unavailable("starting");
