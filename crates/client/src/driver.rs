@@ -4,6 +4,8 @@ mod absorb;
 mod files;
 mod logout;
 mod perform;
+#[cfg(test)]
+mod tests;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -71,6 +73,8 @@ pub(crate) struct Driver {
     pub(crate) facts: Arc<Facts>,
     pub(crate) state: watch::Sender<SessionState>,
     pub(crate) reports: mpsc::Receiver<Report>,
+    /// Cancelled when the proxy has its configuration.
+    pub(crate) configured: CancellationToken,
     pub(crate) close: CancellationToken,
     /// Owns the tasks of connections.
     pub(crate) scope: Scope,
@@ -119,6 +123,7 @@ struct Running {
     detached: bool,
     files: Files,
     generation: Option<u64>,
+    configured: bool,
     closing: bool,
     finished: bool,
 }
@@ -129,26 +134,7 @@ impl Driver {
         machine: Machine,
         stopped: CancellationToken,
     ) -> Result<(), Infallible> {
-        let now = Instant::now();
-        let files = Files::new(&self);
-        let mut running = Running {
-            driver: self,
-            machine,
-            operation: None,
-            operation_started: now,
-            dialed: None,
-            timer: None,
-            watch: None,
-            hosts: Hosts::default(),
-            link: None,
-            beside: Beside::default(),
-            unwanted: Vec::new(),
-            detached: false,
-            files,
-            generation: None,
-            closing: false,
-            finished: false,
-        };
+        let mut running = Running::new(self, machine);
         running.handle(Event::Start);
         while !running.finished {
             if let Some(event) = running.next(&stopped).await {
@@ -171,14 +157,43 @@ impl Driver {
 }
 
 impl Running {
+    fn new(driver: Driver, machine: Machine) -> Self {
+        let now = Instant::now();
+        let files = Files::new(&driver);
+        Self {
+            driver,
+            machine,
+            operation: None,
+            operation_started: now,
+            dialed: None,
+            timer: None,
+            watch: None,
+            hosts: Hosts::default(),
+            link: None,
+            beside: Beside::default(),
+            unwanted: Vec::new(),
+            detached: false,
+            files,
+            generation: None,
+            configured: false,
+            closing: false,
+            finished: false,
+        }
+    }
+
     /// Waits for whatever happens next; `None` when that is nothing to the machine.
     async fn next(&mut self, stopped: &CancellationToken) -> Option<Event> {
         let lost = self.lost();
         let close = self.driver.close.clone();
+        let configured = self.driver.configured.clone();
         tokio::select! {
             biased;
             () = close.cancelled(), if !self.closing => Some(self.begin_closing()),
             () = stopped.cancelled(), if !self.closing => Some(self.begin_closing()),
+            () = configured.cancelled(), if !self.configured => {
+                self.configured = true;
+                Some(Event::Configured)
+            }
             outcome = operate(&mut self.operation) => {
                 self.operation = None;
                 Some(self.absorb(outcome))

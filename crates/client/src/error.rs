@@ -11,6 +11,13 @@ use tonic::{Code, Status};
 /// a token that was made a moment ago, too.
 const NOT_FOUND: &str = "ACL not found";
 
+/// What servers say when a dataplane names a service that is no proxy: Consul, with the code of
+/// its own failures, and `legate-server`.
+const NO_PROXY: [&str; 2] = [
+    "service must be a sidecar proxy or gateway",
+    "is not a proxy: its Kind is",
+];
+
 /// Why there is no connection. Says what failed, where, and which setting to look at.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SessionError {
@@ -247,6 +254,9 @@ pub fn classify(status: &Status) -> ErrorClass {
     if is_not_found(status) {
         return ErrorClass::Credentials;
     }
+    if is_no_proxy(status) {
+        return ErrorClass::Permanent;
+    }
     match status.code() {
         Code::Unauthenticated => ErrorClass::Credentials,
         Code::ResourceExhausted | Code::Unavailable => ErrorClass::ThisServer,
@@ -266,6 +276,12 @@ pub fn classify(status: &Status) -> ErrorClass {
         | Code::Internal
         | Code::DataLoss => ErrorClass::Transient,
     }
+}
+
+/// Whether the server says that the service which the dataplane names (`-proxy-id`) is no proxy.
+#[must_use]
+pub fn is_no_proxy(status: &Status) -> bool {
+    NO_PROXY.iter().any(|text| status.message().contains(text))
 }
 
 pub(crate) fn is_not_found(status: &Status) -> bool {
@@ -320,6 +336,20 @@ mod tests {
             let status = Status::new(code, "rpc error: ACL not found");
             assert_eq!(classify(&status), ErrorClass::Credentials, "{code:?}");
         }
+    }
+
+    #[test]
+    fn a_service_that_is_no_proxy_stays_one() {
+        for status in [
+            Status::internal("failed to watch proxy: service must be a sidecar proxy or gateway"),
+            Status::invalid_argument(
+                "service \"web\" on node \"n1\" is not a proxy: its Kind is \"\"",
+            ),
+        ] {
+            assert!(is_no_proxy(&status));
+            assert_eq!(classify(&status), ErrorClass::Permanent);
+        }
+        assert!(!is_no_proxy(&Status::internal("failed to watch proxy")));
     }
 
     #[test]

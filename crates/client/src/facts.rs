@@ -50,7 +50,8 @@ impl Stage {
         }
     }
 
-    fn of(state: State) -> (Self, Option<SocketAddr>) {
+    /// The stage that a state belongs to, and the server that it is about.
+    pub(crate) fn of(state: State) -> (Self, Option<SocketAddr>) {
         match state {
             State::Idle | State::Resolving => (Self::Finding, None),
             State::Dialing(server) => (Self::Dialing, Some(server)),

@@ -50,7 +50,7 @@ pub use self::config::{
     Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, SessionOptions, Timing, TlsConfig,
 };
 pub use self::connection::{AuthenticatedChannel, Connection};
-pub use self::error::{ErrorClass, SessionError, classify};
+pub use self::error::{ErrorClass, SessionError, classify, is_no_proxy};
 pub use self::facts::{KnownServer, LastError, SessionSnapshot, Stage};
 pub use self::http_proxy::HttpProxy;
 pub use self::session::{Session, SessionState};
@@ -112,6 +112,7 @@ pub fn connect_with(
     let (state, states) = watch::channel(SessionState::Connecting { last_error: None });
     let (reports, reported) = mpsc::channel(session::REPORTS);
     let (close, ended) = (CancellationToken::new(), CancellationToken::new());
+    let configured = CancellationToken::new();
     let driver = Driver {
         addresses: Arc::new(config.addresses),
         port: config.grpc_port,
@@ -125,6 +126,7 @@ pub fn connect_with(
         facts: Arc::clone(&facts),
         state,
         reports: reported,
+        configured: configured.clone(),
         close: close.clone(),
         scope,
         ended: ended.clone().drop_guard(),
@@ -141,6 +143,7 @@ pub fn connect_with(
     Ok(Session {
         state: states,
         reports,
+        configured,
         close,
         ended,
         metrics,

@@ -8,7 +8,8 @@
 //!
 //! - A server that fails is left for the next known one after a short random delay. Only when
 //!   every known server has failed in one *round* does the session back off, each time longer,
-//!   and then finds servers anew. A connection that has lasted [`CALM`] ends the series.
+//!   and then finds servers anew. A connection that has lasted [`WORKING`] ends the series. Delays
+//!   stay short until the proxy has its configuration: it serves nobody until then.
 //! - A connected server that is silent is asked for a sign of life; without one it is left.
 //! - A token that somebody finds rejected is asked about first. If it is rejected again and again,
 //!   it is replaced by a new login where there is one, with its own growing delays.
@@ -38,8 +39,7 @@ use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-use self::addresses::Addresses;
-pub(crate) use self::addresses::Origin;
+use self::addresses::{Addresses, Origin};
 pub(crate) use self::event::{
     Action, Credential, Event, Failure, FailureKind, Features, Held, Settings, State, View,
 };
@@ -47,7 +47,11 @@ use self::event::{Link, Then};
 use self::proving::TokenState;
 use crate::error::SessionError;
 
-/// A connection that lasts this long ends a series of failures.
+/// A connection that lasts this long ends a series of failures. Servers that shed load end
+/// connections sooner.
+const WORKING: Duration = Duration::from_secs(5);
+/// A token of a login that is older than this is replaced at once when it is rejected, a younger
+/// one after a delay that grows: servers write every token to disk. After a rejection that proved wrong, the next within this time is believed.
 pub(crate) const CALM: Duration = Duration::from_secs(180);
 /// How long the logout may take.
 pub(crate) const LOGOUT: Duration = Duration::from_secs(5);
@@ -95,6 +99,8 @@ pub(crate) struct Machine {
     resume_at: Duration,
     generation: u64,
     established: bool,
+    /// The proxy has its configuration.
+    configured: bool,
     now: Duration,
     out: Vec<Action>,
 }
@@ -109,7 +115,7 @@ impl Machine {
             round: BTreeMap::new(),
             second_chance: None,
             reached: false,
-            backoff: Backoff::new(BackoffPolicy::SERVER),
+            backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             attempts: 0,
             token: TokenState::new(&settings),
             watches: false,
@@ -120,6 +126,7 @@ impl Machine {
             resume_at: Duration::ZERO,
             generation: 0,
             established: false,
+            configured: false,
             now: Duration::ZERO,
             out: Vec::new(),
             settings,
@@ -146,6 +153,7 @@ impl Machine {
                 self.logging_out(awaiting_login, event)
             }
             (_, Event::Shutdown) => self.shut_down(),
+            (_, Event::Configured) => self.configured(),
             (state, Event::FilesChanged { tls, bearer }) => self.files_changed(state, tls, bearer),
             (State::Idle, Event::Start) => self.resolve(),
             (State::Resolving, Event::Resolved(result)) => self.resolved(result),
@@ -170,6 +178,15 @@ impl Machine {
             Then::CheckFeatures(server) => {
                 self.go(State::CheckingFeatures(server), Action::CheckFeatures)
             }
+        }
+    }
+
+    /// The proxy serves without servers from now on.
+    fn configured(&mut self) {
+        if !self.configured {
+            self.configured = true;
+            self.backoff = Backoff::new(BackoffPolicy::SERVER);
+            self.token.backoff = Backoff::new(BackoffPolicy::SERVER);
         }
     }
 

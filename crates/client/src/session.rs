@@ -47,6 +47,8 @@ pub(crate) struct Report {
 pub struct Session {
     pub(crate) state: watch::Receiver<SessionState>,
     pub(crate) reports: mpsc::Sender<Report>,
+    /// Cancelled when the proxy has its configuration.
+    pub(crate) configured: CancellationToken,
     /// Asks for the end.
     pub(crate) close: CancellationToken,
     /// Cancelled at the end.
@@ -115,6 +117,12 @@ impl Session {
         };
         // A full queue holds enough of them, a closed one belongs to a session that has ended.
         let _ = self.reports.try_send(report);
+    }
+
+    /// Tells that the proxy has its configuration, and serves without servers from now on. Until
+    /// then the session waits 4.5 s at most between attempts to connect, afterwards up to 90 s.
+    pub fn configured(&self) {
+        self.configured.cancel();
     }
 
     /// Ends the session, with a logout if it has logged in; returns when it has ended, or at the

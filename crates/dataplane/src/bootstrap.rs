@@ -95,7 +95,7 @@ pub async fn fetch(
     session: &Session,
     proxy: &Proxy,
 ) -> Result<GetEnvoyBootstrapParamsResponse, ParamsError> {
-    let mut usual = Backoff::new(BackoffPolicy::SERVER);
+    let mut usual = Backoff::new(BackoffPolicy::UNCONFIGURED);
     let mut refused = Backoff::new(REFUSED);
     let mut refusals = 0;
     loop {

@@ -2,7 +2,7 @@
 //! says which server was tried last, what came of it, and what comes next.
 //!
 //! It never makes a proxy that serves unready: once everything else has been ready, traffic goes on
-//! without servers, and so does this component.
+//! without servers, and so does this component. It tells the session so.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -35,7 +35,10 @@ async fn follow(session: &Session, mut readiness: Readiness, handle: &ReadyHandl
     let mut states = session.subscribe();
     let mut has_served = false;
     loop {
-        has_served |= serves(&readiness);
+        if !has_served && serves(&readiness) {
+            has_served = true;
+            session.configured();
+        }
         let state = states.borrow_and_update().clone();
         match &state {
             SessionState::Connected(_) => handle.ready(),

@@ -28,6 +28,13 @@ impl BackoffPolicy {
         jitter: 0.5,
         cap: Duration::from_secs(60),
     };
+
+    /// The same until a proxy has its configuration: it serves nobody until then, so that a delay
+    /// is 4.5 s at most.
+    pub const UNCONFIGURED: BackoffPolicy = BackoffPolicy {
+        cap: Duration::from_secs(3),
+        ..BackoffPolicy::SERVER
+    };
 }
 
 /// The state of one series of attempts.

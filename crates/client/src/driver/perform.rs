@@ -1,6 +1,6 @@
 //! From the machine's actions to operations, timers and what the session publishes.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::calls::{self, FeatureCheck};
 use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::Link;
 use crate::error::SessionError;
-use crate::machine::{Action, Origin};
+use crate::facts::Stage;
+use crate::machine::{Action, Failure, FailureKind};
 use crate::metrics::observe;
 use crate::resolve::resolve;
 use crate::session::SessionState;
@@ -57,7 +58,7 @@ impl Running {
                 self.publish(SessionState::Failed(error));
             }
             Action::PublishClosed => self.publish(SessionState::Closed),
-            Action::RoundFailed { origin } => round_failed(origin),
+            Action::RoundFailed { list_misleads } => round_failed(list_misleads),
             Action::RenewalFailed(error) => self.renewal_failed(&error),
             Action::Logout(servers) => self.logout(servers),
             Action::Finish => self.finished = true,
@@ -85,7 +86,8 @@ impl Running {
 
     fn login(&mut self, place: Place) {
         let (Some(link), Some(login)) = (&self.link, &self.driver.login) else {
-            return;
+            let failure = self.no_connection();
+            return self.begin(ready(Outcome::LoggedIn(place, Err(failure))));
         };
         let now = self.driver.clock.now();
         let login = calls::login(link.server, link.channel.clone(), Arc::clone(login), now);
@@ -94,7 +96,8 @@ impl Running {
 
     fn check_features(&mut self) {
         let Some((link, token)) = self.newest() else {
-            return;
+            let failure = self.no_connection();
+            return self.begin(ready(Outcome::Features(Err(failure))));
         };
         let login = self.driver.login.as_ref();
         let check = FeatureCheck {
@@ -107,6 +110,17 @@ impl Running {
             deadline: self.driver.timing.answer,
         };
         self.begin(async move { Outcome::Features(calls::features(check).await) });
+    }
+
+    /// What an operation fails with that needs a connection where there is none: the machine must
+    /// not wait for an outcome that never comes.
+    fn no_connection(&self) -> Failure {
+        let (_, server) = Stage::of(self.machine.view().state);
+        let server = server.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        Failure {
+            kind: FailureKind::Server,
+            error: Arc::new(SessionError::Lost { server }),
+        }
     }
 
     /// Connection and token: those that are to replace others, where there are such.
@@ -169,15 +183,14 @@ impl Running {
     }
 }
 
-fn round_failed(origin: Origin) {
-    match origin {
-        Origin::Configured => {
-            tracing::debug!(target: "server-connection-manager", "no server can be used; backing off");
-        }
-        Origin::Watch => tracing::warn!(
+fn round_failed(list_misleads: bool) {
+    if list_misleads {
+        tracing::warn!(
             target: "server-connection-manager",
             "none of the servers in the servers' own list can be used; going back to -addresses. If the list \
              holds addresses that cannot be reached from here, set -server-watch-disabled"
-        ),
+        );
+    } else {
+        tracing::debug!(target: "server-connection-manager", "no server can be used; backing off");
     }
 }

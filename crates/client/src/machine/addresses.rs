@@ -154,6 +154,12 @@ impl Addresses {
         entry.is_some_and(|entry| entry.out_of_reach && !entry.is_from(self.first))
     }
 
+    /// Whether a server that only the list names could not be reached when it was last tried.
+    pub(crate) fn is_list_out_of_reach(&self) -> bool {
+        let mut only_listed = self.entries.values().filter(|entry| !entry.configured);
+        only_listed.any(|entry| entry.out_of_reach)
+    }
+
     /// All servers, and whether only the list names them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let entries = self.entries.iter();

@@ -2,8 +2,8 @@
 
 use super::event::{Link, Step, Then};
 use super::{
-    Action, CALM, Credential, Event, Failure, FailureKind, Features, Held, Machine, NAMES, Origin,
-    State,
+    Action, Credential, Event, Failure, FailureKind, Features, Held, Machine, NAMES, Origin, State,
+    WORKING,
 };
 
 impl Machine {
@@ -117,7 +117,7 @@ impl Machine {
     pub(super) fn leave(&mut self, held: Held, link: Link, failure: Failure) {
         self.stop(link);
         self.attempts = 0;
-        if self.now.saturating_sub(held.since) >= CALM {
+        if self.now.saturating_sub(held.since) >= WORKING {
             self.backoff.reset();
             self.clear_round();
         }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Origin;
 use crate::error::SessionError;
 
 /// Where the token comes from.
@@ -76,6 +75,8 @@ pub(crate) enum Event {
         tls: bool,
         bearer: bool,
     },
+    /// The proxy has its configuration, and keeps it without servers.
+    Configured,
     Timer,
     LoggedOut,
     Shutdown,
@@ -110,9 +111,10 @@ pub(crate) enum Action {
     PublishConnecting(Arc<SessionError>),
     PublishFailed(Arc<SessionError>),
     PublishClosed,
-    /// A round has failed; says which servers came first.
+    /// A round has failed.
     RoundFailed {
-        origin: Origin,
+        /// A server could be connected to, but not those that only the servers' list names.
+        list_misleads: bool,
     },
     /// The connection in use stays; the attempt to replace it or its token has failed.
     RenewalFailed(Arc<SessionError>),

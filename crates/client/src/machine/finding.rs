@@ -49,9 +49,9 @@ impl Machine {
     }
 
     pub(super) fn end_round(&mut self) {
+        let list_misleads = self.reached && self.servers.is_list_out_of_reach();
+        self.out.push(Action::RoundFailed { list_misleads });
         self.clear_round();
-        let origin = self.servers.first();
-        self.out.push(Action::RoundFailed { origin });
         let random = self.draw();
         let delay = self.backoff.next(random);
         self.wait(delay, Then::Resolve);

@@ -51,7 +51,7 @@ pub(super) struct TokenState {
 impl TokenState {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            backoff: Backoff::new(BackoffPolicy::SERVER),
+            backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             last_login: None,
             beside: None,
             held: false,

@@ -32,6 +32,11 @@ struct World {
     finished: bool,
     generation: u64,
     connected: bool,
+    connected_at: Duration,
+    /// The proxy has its configuration.
+    configured: bool,
+    /// The connection that the last event ended had worked for a while.
+    worked: bool,
     /// How often a connection was given up, and how often replaced.
     left: u32,
     adopted: u32,
@@ -59,6 +64,9 @@ impl World {
             finished: false,
             generation: 0,
             connected: false,
+            connected_at: Duration::ZERO,
+            configured: false,
+            worked: false,
             left: 0,
             adopted: 0,
         }
@@ -113,6 +121,7 @@ impl World {
         for (tls, bearer) in [(true, false), (false, true)] {
             events.push(Event::FilesChanged { tls, bearer });
         }
+        events.push(Event::Configured);
         events
     }
 
@@ -146,6 +155,7 @@ impl World {
                 _ => self.token |= result.is_ok(),
             },
             Event::WatchEnded(_) => {}
+            Event::Configured => self.configured = true,
             Event::Shutdown => self.shut_down = true,
             _ => {}
         }
@@ -158,17 +168,58 @@ impl World {
         for action in actions {
             self.perform(action)?;
         }
-        let waits = self.operation.is_some() || self.timer.is_some();
         prop_assert!(
-            waits || self.failed || self.finished || self.machine.state == State::Idle,
+            self.goes_on(),
             "nothing happens by itself any more in {:?}",
             self.machine.state
         );
+        self.pauses_are_bounded()?;
         let beside = self.beside_link || self.beside_token;
         prop_assert!(
             !beside || self.connected || self.shut_down,
             "something is left over"
         );
+        Ok(())
+    }
+
+    /// Every state that waits has the timer or the operation under way that it waits for.
+    fn goes_on(&self) -> bool {
+        let runs = |operation| self.operation == Some(operation);
+        let waits = self.operation.is_none() && self.timer.is_some();
+        match self.machine.state {
+            State::Idle | State::Failed => self.operation.is_none(),
+            State::Resolving => runs(Operation::Resolve),
+            State::Dialing(_) => runs(Operation::Dial { beside: false }),
+            State::LoggingIn(_) => runs(Operation::Login { beside: false }),
+            State::CheckingFeatures(_) => runs(Operation::Features),
+            State::BackingOff(_) => waits,
+            State::Connected { link, .. } => match link {
+                Link::Watching | Link::Waiting | Link::Renewing(event::Step::Settling) => waits,
+                Link::Probing | Link::Polling => runs(Operation::Features),
+                Link::Renewing(event::Step::Dialing) => runs(Operation::Dial { beside: true }),
+                Link::Renewing(event::Step::LoggingIn) => runs(Operation::Login { beside: true }),
+                Link::Renewing(event::Step::Checking | event::Step::Proving) => {
+                    runs(Operation::Features)
+                }
+            },
+            // The logout and the login before it end in time.
+            State::LoggingOut { .. } => self.operation.is_some() && self.timer.is_some(),
+            State::Closed => self.finished,
+        }
+    }
+
+    /// Pauses are short until the proxy has its configuration, and after a connection that worked.
+    fn pauses_are_bounded(&mut self) -> Result<(), TestCaseError> {
+        let worked = std::mem::take(&mut self.worked);
+        if let (State::BackingOff(then), Some(pause)) = (self.machine.state, self.timer) {
+            let bound = match then {
+                // Logins have delays of their own: servers write every token to disk.
+                Then::Resolve | Then::Dial if worked => Duration::from_millis(750),
+                _ if !self.configured => Duration::from_millis(4_500),
+                _ => Duration::from_secs(90),
+            };
+            prop_assert!(pause <= bound, "{:?} of {:?}", pause, bound);
+        }
         Ok(())
     }
 
@@ -258,11 +309,15 @@ impl World {
                 prop_assert!(generation > self.generation && !self.failed && !self.shut_down);
                 prop_assert!(self.link && !self.beside_link && !self.beside_token);
                 self.generation = generation;
+                if !self.connected {
+                    self.connected_at = self.now;
+                }
                 self.connected = true;
             }
             Action::PublishConnecting(_) => {
                 prop_assert!(!self.failed && !self.shut_down && !self.watching);
                 self.left += u32::from(self.connected);
+                self.worked = self.connected && self.now - self.connected_at >= WORKING;
                 self.connected = false;
             }
             Action::RenewalFailed(_) => prop_assert!(self.connected),
@@ -366,6 +421,33 @@ proptest! {
             world.happen(world.good())?;
         }
         prop_assert!(world.connected);
+    }
+
+    #[test]
+    fn trouble_of_any_length_is_forgotten_soon(
+        settings in settings(),
+        seed: u64,
+        history in prop::collection::vec(0_u8..24, 0..400),
+    ) {
+        let mut world = World::new(settings, seed);
+        world.happen(Event::Start)?;
+        for choice in history {
+            let failed = failure(FailureKind::Server);
+            let event = match (choice, world.operation) {
+                (0, _) => Event::Configured,
+                (1, _) if world.connected => {
+                    let generation = world.generation;
+                    Event::CallFailed { generation, failure: failed }
+                }
+                (2..8, _) => world.good(),
+                (_, Some(Operation::Resolve) | None) => world.good(),
+                (_, Some(Operation::Dial { .. })) => Event::Dialed(Err(failed)),
+                (_, Some(Operation::Login { .. })) => Event::LoggedIn(Err(failed)),
+                (_, Some(Operation::Features)) => Event::Features(Err(failed)),
+                (_, Some(Operation::Logout)) => Event::LoggedOut,
+            };
+            world.happen(event)?;
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn a_balancers_address_is_dialled_again_before_addresses_behind_it() {
         matches!(
             action,
             Action::RoundFailed {
-                origin: Origin::Configured
+                list_misleads: true
             }
         )
     });
@@ -93,6 +93,7 @@ fn addresses_behind_a_balancer_are_not_tried_again_and_again() {
 #[test]
 fn a_balancer_whose_servers_shed_load_is_not_hammered() {
     let mut story = behind_a_balancer();
+    story.event(Event::Configured);
     let mut dials = 1;
     while story.now < Duration::from_secs(3600) {
         let refused = Err(failure(FailureKind::Server));
@@ -128,7 +129,7 @@ fn servers_that_know_each_other_by_the_configured_addresses_are_next_to_each_oth
         matches!(
             action,
             Action::RoundFailed {
-                origin: Origin::Watch
+                list_misleads: true
             }
         )
     });
@@ -175,4 +176,28 @@ fn names_that_were_looked_up_long_ago_are_looked_up_again() {
     // The name leads elsewhere by now.
     story.event(Event::Resolved(Ok(vec![server(7)])));
     assert_eq!(story.dialed(), Some(server(7)));
+}
+
+#[test]
+fn a_server_that_goes_away_says_nothing_against_the_list() {
+    for listed in [1, 3] {
+        let mut story = Story::begin(Credential::None, 1);
+        story.connect();
+        story.event(Event::Servers((1..=listed).map(server).collect()));
+        story.now += WORKING;
+        story.event(lost(&story));
+        for _ in 1..listed {
+            story
+                .timer()
+                .event(Event::Dialed(Err(failure(FailureKind::Server))));
+        }
+        story.did(|action| {
+            matches!(
+                action,
+                Action::RoundFailed {
+                    list_misleads: false
+                }
+            )
+        });
+    }
 }

@@ -124,10 +124,21 @@ impl Network {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
-    for away in [Away::Refusing, Away::Silent] {
+    let cases = [Away::Refusing, Away::Silent]
+        .into_iter()
+        .flat_map(|away| [(away, true), (away, false)]);
+    for (away, configured) in cases {
+        // The longest pause, and how many rounds fit into the outage.
+        let (pause, rounds) = match configured {
+            true => (Duration::from_secs(90), 40),
+            false => (Duration::from_millis(4_500), 300),
+        };
         for seed in 0..50 {
             let mut network = Network::new(away, seed);
             network.happen(Event::Start);
+            if configured {
+                network.happen(Event::Configured);
+            }
             network.live(FROM).await;
             assert_eq!(
                 (network.connected.len(), network.dials.len()),
@@ -154,15 +165,18 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
             };
             let over = *back - UNTIL;
             // The longest delay, and a round that was under way.
-            let longest = Duration::from_secs(90) + u32::from(SERVERS) * (DIAL + FAILOVER);
-            assert!(over <= longest, "{away:?} {seed}: connected after {over:?}");
+            let longest = pause + u32::from(SERVERS) * (DIAL + FAILOVER);
+            assert!(
+                over <= longest,
+                "{away:?} {configured} {seed}: connected after {over:?}"
+            );
             let during = network
                 .dials
                 .iter()
                 .filter(|at| (FROM..UNTIL).contains(*at))
                 .count();
             assert!(
-                during < 40 * usize::from(SERVERS),
+                during < rounds * usize::from(SERVERS),
                 "{away:?} {seed}: {during} dials"
             );
             // Every known server is tried, round after round.
@@ -172,4 +186,24 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
             );
         }
     }
+}
+
+#[test]
+fn an_hour_of_trouble_is_forgotten_after_seconds_of_work() {
+    let mut story = Story::begin(Credential::None, 1);
+    story.event(Event::Configured);
+    story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    while story.now < Duration::from_secs(3600) {
+        story.timer().event(Event::Resolved(Ok(vec![server(1)])));
+        story.event(Event::Dialed(Err(failure(FailureKind::Server))));
+    }
+    assert_eq!(story.delay(), Duration::from_secs(60));
+    story.timer().event(Event::Resolved(Ok(vec![server(1)])));
+    story.connect();
+    story.now += WORKING;
+    story.event(Event::CallFailed {
+        generation: 1,
+        failure: failure(FailureKind::Server),
+    });
+    assert_eq!(story.delay(), Duration::from_millis(500));
 }

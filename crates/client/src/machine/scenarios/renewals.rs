@@ -101,6 +101,7 @@ fn new_files_end_a_long_wait() {
     for (credential, bearer) in [(Credential::None, false), (Credential::Login, true)] {
         let mut story = Story::begin(credential, 1);
         story.connect();
+        story.event(Event::Configured);
         story.now += CALM;
         story.event(lost());
         while story.delay() < Duration::from_secs(20) {
@@ -263,6 +264,7 @@ fn a_lifetime_is_learned_from_tokens_that_end() {
 fn a_rejection_that_is_not_confirmed_costs_no_login() {
     let mut story = Story::begin(Credential::Login, 1);
     story.connect();
+    story.event(Event::Configured);
     story.now += CALM;
     story
         .event(rejected())
