@@ -120,6 +120,8 @@ pub struct Core {
     pub(super) limits: Limits,
     next_seq: u64,
     pub(super) next_nonce: u64,
+    /// An Envoy has said that it holds resources.
+    pub(super) came_configured: bool,
     pub(super) actions: Vec<Action>,
 }
 
@@ -165,9 +167,10 @@ impl Core {
         self.types.iter().any(TypeState::is_wanted)
     }
 
-    /// Whether a server has ever sent something that Envoy accepted.
+    /// Whether an Envoy has a configuration: a server has sent something that Envoy accepted, or
+    /// Envoy came with what another dataplane gave it.
     pub fn was_configured(&self) -> bool {
-        self.types.iter().any(|state| state.answered)
+        self.types.iter().any(|state| state.answered) || self.came_configured
     }
 
     /// The oldest of the streams that have not asked for anything.

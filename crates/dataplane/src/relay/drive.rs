@@ -232,7 +232,7 @@ impl Driver {
                 self.handle(Event::ServerResponse(epoch, response));
             }
             Supplied::Ended(epoch, status) => {
-                self.supply.lost(epoch, &status);
+                self.supply.lost(epoch, &status, self.core.was_configured());
                 self.handle(Event::ServerGone(epoch));
                 return self.judge_refusal();
             }
@@ -246,17 +246,15 @@ impl Driver {
         Ok(())
     }
 
-    /// An Envoy that never had a configuration and will not get one has nothing to wait for.
+    /// An Envoy that never had a configuration and will not get one has nothing to wait for. One
+    /// that serves, also with what another dataplane gave it, is left alone.
     fn judge_refusal(&self) -> Result<(), RelayError> {
         let Some(trouble) = self.supply.trouble() else {
             return Ok(());
         };
-        let fatal = matches!(trouble.code, Code::PermissionDenied | Code::NotFound);
-        if fatal
-            && trouble.refused
-            && self.supply.refusals() >= PATIENCE
-            && !self.core.was_configured()
-        {
+        let lasting = matches!(trouble.code, Code::PermissionDenied | Code::NotFound)
+            && self.supply.refusals() >= PATIENCE;
+        if trouble.refused && (lasting || trouble.no_proxy) && !self.core.was_configured() {
             return Err(RelayError::Refused {
                 reason: trouble.to_string(),
             });
@@ -330,7 +328,7 @@ impl Driver {
             }
             Action::ToServer(epoch, request) => {
                 if let Some(status) = self.supply.send(epoch, request) {
-                    self.supply.lost(epoch, &status);
+                    self.supply.lost(epoch, &status, self.core.was_configured());
                     return Some(Event::ServerGone(epoch));
                 }
             }

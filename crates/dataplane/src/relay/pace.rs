@@ -6,7 +6,7 @@ use std::time::Duration;
 use legate_runtime::{Backoff, BackoffPolicy};
 
 /// A stream that lived this long ends a series of failures.
-const STABLE: Duration = Duration::from_secs(60);
+const STABLE: Duration = Duration::from_secs(5);
 
 /// How many refusals in a row are taken for a server that is a little behind the others.
 pub(super) const PATIENCE: u32 = 3;
@@ -24,6 +24,7 @@ const REFUSED: BackoffPolicy = BackoffPolicy {
 pub(super) struct Pace {
     usual: Backoff,
     refused: Backoff,
+    configured: bool,
     failures: u32,
     refusals: u32,
 }
@@ -31,17 +32,29 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new() -> Pace {
         Pace {
-            usual: Backoff::new(BackoffPolicy::SERVER),
+            usual: Backoff::new(BackoffPolicy::UNCONFIGURED),
             refused: Backoff::new(REFUSED),
+            configured: false,
             failures: 0,
             refusals: 0,
         }
     }
 
-    /// The delay after a stream that lived for `lived` was lost. `random` is between 0 and 1.
-    pub(super) fn lost(&mut self, refused: bool, lived: Duration, random: f64) -> Duration {
+    /// The delay after a stream that lived for `lived` was lost. It stays short until Envoy is
+    /// `configured`, unless someone has to do something. `random` is between 0 and 1.
+    pub(super) fn lost(
+        &mut self,
+        refused: bool,
+        lived: Duration,
+        configured: bool,
+        random: f64,
+    ) -> Duration {
         if lived >= STABLE {
             *self = Pace::new();
+        }
+        if configured && !self.configured {
+            self.configured = true;
+            self.usual = Backoff::new(BackoffPolicy::SERVER);
         }
         self.failures += 1;
         self.refusals = if refused { self.refusals + 1 } else { 0 };
@@ -79,21 +92,32 @@ mod tests {
     fn refusals_slow_down_after_some_patience() {
         let mut pace = Pace::new();
         let delays: Vec<u64> = (0..5)
-            .map(|_| pace.lost(true, SHORT, 0.5).as_secs())
+            .map(|_| pace.lost(true, SHORT, true, 0.5).as_secs())
             .collect();
         assert_eq!(delays, [0, 0, 5, 10, 20]);
         pace.answered();
-        assert!(pace.lost(true, SHORT, 0.5) < Duration::from_secs(5));
+        assert!(pace.lost(true, SHORT, true, 0.5) < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn an_envoy_without_a_configuration_waits_seconds_only() {
+        let longest = |configured| {
+            let mut pace = Pace::new();
+            let delays = (0..40).map(|_| pace.lost(false, SHORT, configured, 1.0));
+            delays.max().unwrap()
+        };
+        assert_eq!(longest(false), Duration::from_millis(4_500));
+        assert_eq!(longest(true), Duration::from_secs(90));
     }
 
     #[test]
     fn a_stable_stream_starts_a_new_series() {
         let mut pace = Pace::new();
-        let first = pace.lost(false, SHORT, 0.5);
+        let first = pace.lost(false, SHORT, true, 0.5);
         assert!(pace.is_first());
-        assert!(pace.lost(false, SHORT, 0.5) > first);
+        assert!(pace.lost(false, SHORT, true, 0.5) > first);
         assert!(!pace.is_first());
-        assert_eq!(pace.lost(false, STABLE, 0.5), first);
+        assert_eq!(pace.lost(false, STABLE, true, 0.5), first);
         assert!(pace.is_first());
     }
 }

@@ -142,6 +142,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
+        self.came_configured |= !request.initial_resource_versions.is_empty();
         let state = &self.types[key.0];
         let subscription = session.open(key);
         // Envoy may still wait for endpoints and routes of a version that it names here, when the

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
-use legate_client::{Connection, ErrorClass, Session, SessionState, classify};
+use legate_client::{Connection, ErrorClass, Session, SessionState, classify, is_no_proxy};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
@@ -57,6 +57,8 @@ pub(super) struct Trouble {
     pub(super) message: String,
     /// It will not go away by itself.
     pub(super) refused: bool,
+    /// `-proxy-id` names a service that is no proxy.
+    pub(super) no_proxy: bool,
 }
 
 impl std::fmt::Display for Trouble {
@@ -71,6 +73,12 @@ impl std::fmt::Display for Trouble {
             f,
             "server {server} ended the xDS stream: {code:?}: {message}"
         )?;
+        if self.no_proxy {
+            return f.write_str(
+                "; -proxy-id names a service that is no proxy: name the ID of its sidecar proxy, or \
+                 of a gateway",
+            );
+        }
         match advice(*code) {
             "" => Ok(()),
             advice => write!(f, "; {advice}"),
@@ -308,15 +316,15 @@ impl Supply {
     }
 
     /// Notes the end of a stream: tells the session, and says when the next attempt is.
-    pub(super) fn lost(&mut self, epoch: Epoch, status: &Status) {
+    /// `configured`: whether Envoy serves meanwhile.
+    pub(super) fn lost(&mut self, epoch: Epoch, status: &Status, configured: bool) {
         let Some(place) = self.streams.iter().position(|stream| stream.epoch == epoch) else {
             return;
         };
         let stream = self.streams.remove(place);
         let refused = is_refusal(status);
-        let delay = self
-            .pace
-            .lost(refused, stream.opened.elapsed(), rand::random());
+        let lived = stream.opened.elapsed();
+        let delay = self.pace.lost(refused, lived, configured, rand::random());
         self.retry_at = Some(Instant::now() + delay);
         self.failed = Some(stream.connection.generation);
         self.session.report(&stream.connection, status);
@@ -325,6 +333,7 @@ impl Supply {
             code: status.code(),
             message: status.message().to_owned(),
             refused,
+            no_proxy: is_no_proxy(status),
         };
         let news = self.trouble.as_ref().is_none_or(|old| {
             (old.code, &old.message, old.refused) != (trouble.code, &trouble.message, refused)

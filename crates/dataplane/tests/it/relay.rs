@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::type_url::{CLUSTER, LISTENER};
 use legate_client::{ClientConfig, Credentials, Session};
 use legate_dataplane::relay::{Listener, Relay, RelayMetrics, RelayParts};
@@ -234,6 +235,70 @@ async fn a_refused_proxy_ends_with_one_error_and_few_attempts() {
         text.contains("consul_dataplane_xds_upstream_streams_total 3"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_service_that_is_no_proxy_is_refused_at_once() {
+    let server = FakeServer::plaintext().await;
+    // Consul's words and code.
+    let refusal = "failed to watch proxy: service must be a sidecar proxy or gateway";
+    let script = server.script();
+    script.fail_always(Call::Discovery, Status::internal(refusal));
+    let setup = start(server.address(), false).await;
+    let envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    let error = timeout(PATIENCE, setup.scope.failed())
+        .await
+        .expect("it gives up")
+        .to_string();
+    assert!(
+        error.contains(refusal) && error.contains("-proxy-id names a service that is no proxy"),
+        "{error}"
+    );
+    let text = encode(&setup.registry);
+    assert!(
+        text.contains("consul_dataplane_xds_upstream_streams_total 1"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
+    let server = FakeServer::plaintext().await;
+    let script = server.script();
+    let refusal = Status::permission_denied("service:write missing");
+    script.fail_always(Call::Discovery, refusal);
+    let setup = start(server.address(), false).await;
+    // As after an adoption: it names what another dataplane gave it.
+    let mut envoy = setup.envoy().await;
+    envoy
+        .send(DeltaDiscoveryRequest {
+            node: (&b"node"[..]).into(),
+            type_url: CLUSTER.to_owned(),
+            initial_resource_versions: [("c1".to_owned(), "v1".to_owned())].into(),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    setup
+        .says(&["service:write missing", "-static-token"])
+        .await;
+    // More often than is fatal to an Envoy that has nothing.
+    let streams = || encode(&setup.registry);
+    let more = async {
+        while !streams().contains("consul_dataplane_xds_upstream_streams_total 4") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        error = setup.scope.failed() => panic!("{error}"),
+        more = timeout(PATIENCE, more) => more.expect("it goes on"),
+    }
+    script.heal(Call::Discovery);
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    ads.send_resources(CLUSTER, "n1", vec![resource("c1", "v2")])
+        .await;
+    assert_eq!(envoy.next().await.resources[0].version, "v2");
 }
 
 #[tokio::test]
