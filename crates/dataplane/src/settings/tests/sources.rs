@@ -83,7 +83,7 @@ const ORIGINAL: [Row; 64] = [
 
 /// What this dataplane takes beyond that.
 #[rustfmt::skip]
-const OWN: [Row; 7] = [
+const OWN: [Row; 8] = [
     ("status", 'b', "false", "", ""),
     ("restart", 'b', "false", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
