@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// How often an Envoy is killed
     #[arg(long, default_value_t = 30)]
     kills: u32,
-    /// One part: start (with memory and probe), relay, metrics or restart; all unless given
-    #[arg(long, value_parser = ["start", "relay", "metrics", "restart"])]
+    /// One part: start (with memory and probe), relay, metrics, restart or hostile; all unless given
+    #[arg(long, value_parser = ["start", "relay", "metrics", "restart", "hostile"])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
     #[arg(long, default_value = "sidecar")]

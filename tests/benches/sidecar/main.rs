@@ -1,9 +1,11 @@
 //! What a sidecar costs, beside `consul-dataplane` where one is at hand: memory, time from exec to
-//! ready by stage, the health probe, the relay's work, large metrics pages, and what a lost Envoy costs.
+//! ready by stage, the health probe, the relay's work, large metrics pages, what a lost Envoy costs,
+//! and what hostile clients do to it.
 //!
 //! Whatever is compared is measured in the same run, in turns. Prints tables; passes no judgement.
 #![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
 
+mod hostile;
 mod metrics;
 mod program;
 mod relay;
@@ -94,6 +96,9 @@ async fn measure(options: &Options) {
     }
     if options.wants("restart") {
         restart::measure(options).await;
+    }
+    if options.wants("hostile") {
+        hostile::measure(&programs).await;
     }
 }
 

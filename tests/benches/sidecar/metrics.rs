@@ -69,7 +69,7 @@ pub(crate) async fn measure(programs: &[Program]) {
 }
 
 /// Lines of metrics, that many bytes or a few more.
-fn page(prefix: &str, bytes: usize) -> String {
+pub(crate) fn page(prefix: &str, bytes: usize) -> String {
     let mut page = String::new();
     let mut family = 0;
     while page.len() < bytes {
@@ -84,7 +84,12 @@ fn page(prefix: &str, bytes: usize) -> String {
 }
 
 /// Answers every connection with a page, in pieces that are sent again and again.
-async fn serve(scope: &Scope, address: SocketAddr, piece: String, count: usize) -> SocketAddr {
+pub(crate) async fn serve(
+    scope: &Scope,
+    address: SocketAddr,
+    piece: String,
+    count: usize,
+) -> SocketAddr {
     let listener = TcpListener::bind(address).await.expect("a free address");
     let address = listener.local_addr().expect("it listens");
     let (piece, spawner) = (Arc::new(piece), scope.spawner());

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -62,9 +62,14 @@ impl Running {
 
     /// Fails with its log when it has ended.
     pub(crate) fn check(&mut self) {
-        if let Ok(Some(status)) = self.child.try_wait() {
+        if let Some(status) = self.ended() {
             panic!("the program ended with {status}:\n{}", self.log());
         }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     pub(crate) fn log(&self) -> String {
@@ -86,6 +91,19 @@ impl Running {
     pub(crate) fn peak(&self) -> f64 {
         let status = fs::read_to_string(self.folder().join("status")).expect("the process runs");
         field(&status, "VmHWM:")
+    }
+
+    /// What it uses now; `None` when it has ended.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let folder = Path::new("/proc").join(self.child.id()?.to_string());
+        let status = fs::read_to_string(folder.join("status")).ok()?;
+        // What has ended and was not waited for has no memory.
+        status.contains("VmHWM:").then_some(())?;
+        Some(Usage {
+            resident: field(&status, "VmRSS:"),
+            peak: field(&status, "VmHWM:"),
+            files: fs::read_dir(folder.join("fd")).ok()?.count(),
+        })
     }
 
     pub(crate) fn thread_count(&self) -> usize {
@@ -111,6 +129,16 @@ impl Drop for Running {
             }
         }
     }
+}
+
+/// What a process uses, as far as that can be read at any moment of its life.
+pub(crate) struct Usage {
+    /// Memory in KiB.
+    pub(crate) resident: f64,
+    /// The largest resident memory so far, in KiB.
+    pub(crate) peak: f64,
+    /// Open files, sockets included.
+    pub(crate) files: usize,
 }
 
 /// Memory of a process in KiB.
