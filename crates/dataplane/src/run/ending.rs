@@ -36,7 +36,7 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunE
                 }
                 // Often it says no more than how the process ended.
                 (Some(reason), refusal) => RunError::EnvoyEnded {
-                    refusal: refusal.filter(|text| !text.contains(&reason.to_string())),
+                    refusal: refusal.filter(|text| !text.ends_with(&reason.to_string())),
                     reason,
                 },
                 (None, refusal) => RunError::EnvoyNeverStarted(refusal.unwrap_or_default()),

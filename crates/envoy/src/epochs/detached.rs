@@ -2,17 +2,18 @@
 //! child, so that its end is found by looking for it, and how it ended remains unknown.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid,
+};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::host::Process;
 use super::identity::{Identity, start_time};
-use crate::process::{EnvoyProcess, ExitReason};
+use crate::process::{EnvoyProcess, ExitReason, LogTail};
 
 /// How often is looked whether a process still runs.
 const POLL: Duration = Duration::from_millis(200);
@@ -23,7 +24,11 @@ const FAST_POLL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct DetachedProcess {
     identity: Identity,
+    /// The process itself, whoever has its number by now; kernels before 5.3 do not have this.
+    handle: Option<OwnedFd>,
     poll: Interval,
+    /// What it writes.
+    log: Option<LogTail>,
     /// Ends it when dropped, as any supervisor does.
     held: bool,
 }
@@ -34,8 +39,10 @@ impl DetachedProcess {
     /// # Errors
     /// Says in what a process of the same number differs.
     pub fn find(identity: Identity) -> Result<Self, super::identity::Mismatch> {
+        // What is verified after that is what the handle is of: it is the older of the two.
+        let handle = handle(identity.pid);
         identity.verify()?;
-        Ok(Self::new(identity))
+        Ok(Self::new(identity, handle))
     }
 
     /// The process that was just started under this number.
@@ -44,8 +51,9 @@ impl DetachedProcess {
     /// When it has ended already, or must not be looked at. The latter is ended: nobody could
     /// supervise it.
     pub(super) fn started(pid: u32) -> Result<Self, String> {
+        let handle = handle(pid);
         match Identity::of(pid) {
-            Some(identity) => Ok(Self::new(identity)),
+            Some(identity) => Ok(Self::new(identity, handle)),
             None if start_time(pid).is_none() => {
                 Err("envoy ended at once; its log says why".to_owned())
             }
@@ -53,35 +61,60 @@ impl DetachedProcess {
         }
     }
 
-    fn new(identity: Identity) -> Self {
+    fn new(identity: Identity, handle: Option<OwnedFd>) -> Self {
         Self {
             identity,
+            handle,
             poll: every(POLL),
+            log: None,
             held: true,
         }
     }
 
-    /// Signals nobody else: the process is looked at directly before.
+    /// Its log, for what it says at last.
+    #[must_use]
+    pub(super) fn logging_to(mut self, log: Option<LogTail>) -> Self {
+        self.log = log;
+        self
+    }
+
+    /// Signals nobody else.
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        if self.identity.lives().is_err() {
-            return Ok(());
-        }
         self.poll = every(FAST_POLL);
-        send(self.identity.pid, signal)
+        let sent = match &self.handle {
+            Some(handle) => pidfd_send_signal(handle, signal),
+            // The best that can be done: it is looked at directly before.
+            None if self.identity.lives().is_err() => return Ok(()),
+            None => return send(self.identity.pid, signal),
+        };
+        gone_is_fine(sent)
     }
 }
 
+/// A handle of the process that has this number now.
+fn handle(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(number(pid)?, PidfdFlags::empty()).ok()
+}
+
+fn number(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
 fn send(pid: u32, signal: Signal) -> io::Result<()> {
-    let pid = i32::try_from(pid).map_err(io::Error::other)?;
-    match kill(Pid::from_raw(pid), signal) {
-        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+    let pid = number(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    gone_is_fine(kill_process(pid, signal))
+}
+
+fn gone_is_fine(sent: rustix::io::Result<()>) -> io::Result<()> {
+    match sent {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Ends a process that was just started and must not be looked at. Answers what to do about it.
 fn give_up(pid: u32) -> String {
-    let ended = match send(pid, Signal::SIGKILL) {
+    let ended = match send(pid, Signal::KILL) {
         Ok(()) => String::new(),
         Err(error) => format!(", and could not be ended either ({error})"),
     };
@@ -112,19 +145,27 @@ impl Process for DetachedProcess {
         while self.identity.lives().is_ok() {
             self.poll.tick().await;
         }
+        let id = match &self.handle {
+            Some(handle) => Some(WaitId::PidFd(handle.as_fd())),
+            None => number(self.identity.pid).map(WaitId::Pid),
+        };
         // Where this program collects orphans, nobody else would.
-        if let Ok(pid) = i32::try_from(self.identity.pid) {
-            let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+        if let Some(id) = id {
+            let _ = waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
         ExitReason::Unobserved("it is not a child of its supervisor".to_owned())
     }
 
     fn terminate(&mut self) -> io::Result<()> {
-        self.signal(Signal::SIGTERM)
+        self.signal(Signal::TERM)
     }
 
     fn kill(&mut self) -> io::Result<()> {
-        self.signal(Signal::SIGKILL)
+        self.signal(Signal::KILL)
+    }
+
+    fn last_words(&self) -> Option<String> {
+        self.log.as_ref()?.last_words()
     }
 
     fn detach(mut self) {
@@ -135,7 +176,7 @@ impl Process for DetachedProcess {
 impl Drop for DetachedProcess {
     fn drop(&mut self) {
         if self.held
-            && let Err(error) = self.signal(Signal::SIGKILL)
+            && let Err(error) = self.signal(Signal::KILL)
         {
             tracing::warn!(pid = self.identity.pid, %error, "envoy could not be killed");
         }
@@ -146,7 +187,7 @@ impl Drop for DetachedProcess {
 #[derive(Debug)]
 pub enum Envoy {
     /// A child of this program, which ends with it.
-    Child(EnvoyProcess, Option<Identity>),
+    Child(Box<EnvoyProcess>, Option<Identity>),
     /// One that lives on without a supervisor.
     Detached(DetachedProcess),
 }
@@ -184,6 +225,13 @@ impl Process for Envoy {
         match self {
             Self::Child(process, _) => process.kill(),
             Self::Detached(process) => process.kill(),
+        }
+    }
+
+    fn last_words(&self) -> Option<String> {
+        match self {
+            Self::Child(process, _) => process.last_words(),
+            Self::Detached(process) => process.last_words(),
         }
     }
 
@@ -229,6 +277,21 @@ mod tests {
         assert!(matches!(reason, ExitReason::Unobserved(_)), "{reason:?}");
         // It was collected with that.
         child.wait().unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_signal_reaches_nobody_who_got_the_number_meanwhile() {
+        let (mut child, mut stranger) = (shell("read line"), shell("read line"));
+        let mut process = DetachedProcess::started(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // As if its number were another's now, and every look at that came too early.
+        process.identity = Identity::of(stranger.id()).unwrap();
+        process.terminate().unwrap();
+        process.kill().unwrap();
+        drop(process);
+        stranger.stdin.take().unwrap().write_all(b"end\n").unwrap();
+        assert!(stranger.wait().unwrap().success(), "it was signalled");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The one place that performs what the machine decides: it starts and signals processes, makes
 //! calls, waits, writes the files, and feeds back what happens until the machine has finished.
 
+mod calls;
 mod telling;
+mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,9 +12,9 @@ use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::files::{FileError, Snapshot, StateFile};
+use super::files::{FileError, Owner, Snapshot, StateFile};
 use super::handle::{Controls, End, Wishes};
 use super::host::{Host, Process, Work};
 use super::machine::{Action, Adopted, EpochState, Event, Exit, Machine, Run, Start, Timer};
@@ -20,6 +22,9 @@ use super::options::{Ended, Hooks, Options, StartError};
 use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
 use crate::process::ExitReason;
+
+use self::calls::Calls;
+use self::timers::Timers;
 
 /// How often is looked whether the snapshot still has to be written.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
@@ -116,13 +121,15 @@ struct Driver<H: Host> {
     host: H,
     machine: Machine<H::Config>,
     running: BTreeMap<Run, Running<H>>,
-    pending: FuturesUnordered<Work<Happening<H::Config>>>,
+    calls: Calls<H::Config>,
+    timers: Timers,
     queue: VecDeque<Event<H::Config>>,
     state: Report,
     report: watch::Sender<Report>,
     hooks: Hooks,
     pid_file: Option<StateFile>,
     snapshot: Option<StateFile>,
+    owner: Option<Owner>,
 }
 
 type Actions<H> = Vec<Action<<H as Host>::Config>>;
@@ -171,7 +178,8 @@ impl<H: Host> Driver<H> {
             running: running.collect(),
             host,
             machine,
-            pending: FuturesUnordered::new(),
+            calls: Calls::default(),
+            timers: Timers::default(),
             queue: VecDeque::new(),
             state: Report::default(),
             report,
@@ -182,6 +190,7 @@ impl<H: Host> Driver<H> {
             snapshot: options
                 .snapshot
                 .map(|path| StateFile::new("snapshot", path)),
+            owner: options.owner,
         };
         Ok((driver, actions))
     }
@@ -189,7 +198,10 @@ impl<H: Host> Driver<H> {
     /// What happens next. Cancel safe.
     async fn next(&mut self) -> Happening<H::Config> {
         let Self {
-            running, pending, ..
+            running,
+            calls,
+            timers,
+            ..
         } = self;
         let mut lives: FuturesUnordered<_> = running
             .iter_mut()
@@ -209,8 +221,8 @@ impl<H: Host> Driver<H> {
         tokio::select! {
             biased;
             Some(happening) = lives.next() => happening,
-            Some(happening) = pending.next() => happening,
-            else => std::future::pending().await,
+            happening = calls.next() => happening,
+            timer = timers.next() => Happening::Event(Event::Elapsed(timer)),
         }
     }
 
@@ -275,11 +287,17 @@ impl<H: Host> Driver<H> {
         if record.expected {
             tracing::info!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited");
         } else {
-            tracing::error!(epoch, pid, ?lived, reason = %record.reason, "envoy process exited unexpectedly");
-            // Envoy's own words say more.
+            let words = running.process.last_words();
+            tracing::error!(
+                epoch, pid, ?lived, reason = %record.reason, said = words,
+                "envoy process exited unexpectedly"
+            );
+            // What it says of a configuration that it refuses says more.
             if state == EpochState::Starting && !self.machine.refused() {
-                self.state
-                    .refuse(format!("epoch {epoch} {}", record.reason));
+                self.state.refuse(match words {
+                    Some(words) => format!("epoch {epoch} {}: {words}", record.reason),
+                    None => format!("epoch {epoch} {}", record.reason),
+                });
             }
         }
         let exit = match &record.reason {
@@ -300,6 +318,8 @@ impl<H: Host> Driver<H> {
             let actions = self.machine.on(event);
             self.perform(actions);
         }
+        let machine = &self.machine;
+        self.timers.retain(|timer| machine.waits_for(timer));
         self.publish();
         // At once: a process that is not in it would be nobody's if this program were killed now.
         // What is let go of stays as it is.
@@ -314,19 +334,19 @@ impl<H: Host> Driver<H> {
                 Action::Check(serial, config) => self.check(serial, &config),
                 Action::Validate(serial, config) => {
                     let validation = self.host.validate(&config);
-                    self.pending.push(Box::pin(async move {
-                        Happening::Validated(serial, validation.await)
+                    self.calls.validation = Some(Box::pin(async move {
+                        Some(Happening::Validated(serial, validation.await))
                     }));
                 }
                 Action::Start(start) => self.start(&start),
                 Action::Drain(_) => {
                     let drain = self.host.drain();
-                    self.pending.push(Box::pin(async move {
+                    self.calls.order = Some(Box::pin(async move {
                         if let Err(error) = drain.await {
                             tracing::warn!(%error, "error while draining Envoy listeners");
                         }
                         // Nothing follows from it: the time to drain runs on.
-                        std::future::pending().await
+                        None
                     }));
                 }
                 Action::AwaitIdle(run) => {
@@ -378,11 +398,11 @@ impl<H: Host> Driver<H> {
             .and_then(|epoch| self.running.get(&epoch.run))
             .and_then(|running| running.process.identity());
         let check = self.host.check(config, running);
-        self.pending.push(Box::pin(async move {
-            match check.await {
+        self.calls.check = Some(Box::pin(async move {
+            Some(match check.await {
                 Ok(way) => Happening::Event(Event::Checked(serial, Some(way))),
                 Err(reason) => Happening::Refused(serial, reason),
-            }
+            })
         }));
     }
 
@@ -418,14 +438,10 @@ impl<H: Host> Driver<H> {
             running.idle = None;
         }
         let quit = self.host.quit();
-        self.pending.push(Box::pin(async move {
-            match quit.await {
-                Ok(()) => std::future::pending().await,
-                Err(error) => {
-                    tracing::warn!(%error, "envoy did not confirm that it quits, sending SIGTERM");
-                    Happening::Event(Event::QuitFailed(run))
-                }
-            }
+        self.calls.order = Some(Box::pin(async move {
+            let error = quit.await.err()?;
+            tracing::warn!(%error, "envoy did not confirm that it quits, sending SIGTERM");
+            Some(Happening::Event(Event::QuitFailed(run)))
         }));
     }
 
@@ -452,9 +468,6 @@ impl<H: Host> Driver<H> {
             tracing::info!(?wait, "waiting before envoy is started again");
             self.state.next_start = Some(Instant::now() + wait);
         }
-        self.pending.push(Box::pin(async move {
-            sleep(wait).await;
-            Happening::Event(Event::Elapsed(timer))
-        }));
+        self.timers.arm(timer, wait);
     }
 }

@@ -1,16 +1,14 @@
 //! The real host: Envoys that are started with their place in a hot restart, or without one where
 //! that cannot work. Why it cannot is said once.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 
+use super::config::{EnvoyConfig, Program};
 use super::detached::{DetachedProcess, Envoy};
 use super::files::Entry;
 use super::host::{Host, Work};
@@ -19,103 +17,12 @@ use super::identity::Identity;
 use super::machine::{Start, Way};
 use super::{room, version};
 use crate::admin::AdminClient;
-use crate::process::{Family, HotRole, Launch, Restart, ValidationError};
+use crate::process::{Family, HotRole, Launch, LogTail, Restart, ValidationError};
 
 /// How often a starting Envoy is asked whether it serves.
 const READY_POLL: Duration = Duration::from_millis(50);
 /// How often a draining Envoy is asked whether somebody is connected.
 const IDLE_POLL: Duration = Duration::from_secs(1);
-
-/// Of a file that Envoy reads, this much counts, in bytes; certificates are far smaller.
-const FILE_LIMIT: u64 = 1024 * 1024;
-
-/// What an Envoy runs: how it is started, which program file that was, and what was in the files
-/// that it reads only when it starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EnvoyConfig {
-    launch: Launch,
-    program: Option<Program>,
-    files: Vec<(PathBuf, Option<[u8; 32]>)>,
-    /// Whether it may only run when it takes over from what runs.
-    gapless: bool,
-}
-
-/// A program file, so that another one in its place is noticed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Program {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: Option<SystemTime>,
-}
-
-impl EnvoyConfig {
-    /// Looks at the program file of now: a configuration that is made after the file was replaced
-    /// is another one.
-    pub fn new(launch: Launch) -> Self {
-        let program = fs::metadata(&launch.executable).ok().map(|file| Program {
-            device: file.dev(),
-            inode: file.ino(),
-            size: file.size(),
-            modified: file.modified().ok(),
-        });
-        Self {
-            launch,
-            program,
-            files: Vec::new(),
-            gapless: false,
-        }
-    }
-
-    /// Refuses to run when what runs would have to be ended first.
-    #[must_use]
-    pub fn gapless(mut self) -> Self {
-        self.gapless = true;
-        self
-    }
-
-    /// Adds files that Envoy reads when it starts and never again: with other content it is
-    /// another configuration.
-    #[must_use]
-    pub fn reading(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
-        let files = files.into_iter().map(|path| {
-            let digest = digest(&path).ok();
-            (path, digest)
-        });
-        self.files = files.collect();
-        self
-    }
-
-    /// How Envoy is started.
-    pub fn launch(&self) -> &Launch {
-        &self.launch
-    }
-
-    /// In what another configuration differs, for people; empty when it does not.
-    pub fn difference(&self, other: &Self) -> String {
-        let mut parts = Vec::new();
-        if self.launch.bootstrap != other.launch.bootstrap {
-            parts.push("the bootstrap document".to_owned());
-        }
-        if self.program != other.program || self.launch.executable != other.launch.executable {
-            parts.push(format!("the program {}", other.launch.executable.display()));
-        }
-        let changed = other.files.iter().filter(|file| !self.files.contains(file));
-        parts.extend(changed.map(|(path, _)| format!("the file {}", path.display())));
-        if parts.is_empty() && self != other {
-            parts.push("the arguments".to_owned());
-        }
-        parts.join(", ")
-    }
-}
-
-fn digest(path: &Path) -> io::Result<[u8; 32]> {
-    let mut content = Vec::new();
-    File::open(path)?
-        .take(FILE_LIMIT)
-        .read_to_end(&mut content)?;
-    Ok(Sha256::digest(&content).into())
-}
 
 /// Starts and ends Envoys.
 #[derive(Debug)]
@@ -130,7 +37,13 @@ pub struct EnvoyHost {
     /// Whether the running family was started with hot restart.
     family: bool,
     told: Arc<Mutex<Told>>,
+    /// Whether no process has served since the last one was started.
+    doubtful: bool,
+    room: Room,
 }
+
+/// Whether there is room for a second Envoy, see [`room::room_for`].
+type Room = fn(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle>;
 
 /// What was said in the log already.
 #[derive(Debug, Default)]
@@ -155,6 +68,8 @@ impl EnvoyHost {
             log: None,
             family: false,
             told: Arc::default(),
+            doubtful: false,
+            room: room::room_for,
         }
     }
 
@@ -168,6 +83,8 @@ impl EnvoyHost {
     fn place(&mut self, start: &Start<EnvoyConfig>) -> Result<Restart, String> {
         let launch = &start.config.launch;
         if start.epoch == 0 {
+            // One that an earlier family left is not this one's.
+            self.forget_choice();
             let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch);
             self.family = obstacle.is_none();
             tell(&self.told, obstacle);
@@ -187,10 +104,7 @@ impl EnvoyHost {
                 }
                 Family::Known(base_id)
             }
-            (BaseId::Dynamic(file), None) if start.epoch == 0 => {
-                let _ = fs::remove_file(file);
-                Family::Chosen(file.clone())
-            }
+            (BaseId::Dynamic(file), None) if start.epoch == 0 => Family::Chosen(file.clone()),
             _ => return Err("the running Envoy's base id is not known".to_owned()),
         };
         Ok(Restart::Hot(HotRole {
@@ -202,13 +116,30 @@ impl EnvoyHost {
         }))
     }
 
+    /// The number that Envoy has chosen, as it wrote it.
+    fn choice(&self) -> Option<Result<u32, Obstacle>> {
+        let BaseId::Dynamic(path) = &self.hot.as_ref()?.base_id else {
+            return None;
+        };
+        let read = fs::read_to_string(path).map_err(|error| error.to_string());
+        let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
+        Some(number.map_err(|reason| Obstacle::BaseId {
+            path: path.clone(),
+            reason,
+        }))
+    }
+
+    fn forget_choice(&self) {
+        if let Some(BaseId::Dynamic(path)) = self.hot.as_ref().map(|hot| &hot.base_id) {
+            let _ = fs::remove_file(path);
+        }
+    }
+
     /// What keeps `launch` from taking over from the running Envoy, as far as that can be seen
-    /// without running anything.
-    fn obstacle_to(&self, launch: &Launch, running: Option<&Identity>) -> Option<Obstacle> {
+    /// without running anything; `crowded` when there is no room for both.
+    fn obstacle_to(&self, launch: &Launch, crowded: Option<Obstacle>) -> Option<Obstacle> {
         let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch)
-            .or_else(|| {
-                room::room_for(launch.concurrency, running.map(|running| running.pid)).err()
-            })
+            .or(crowded)
             .or_else(|| (!self.family).then_some(Obstacle::Running));
         obstacle.or_else(|| match (&self.hot.as_ref()?.base_id, self.base_id) {
             (BaseId::Dynamic(path), None) => Some(Obstacle::BaseId {
@@ -250,14 +181,28 @@ impl Host for EnvoyHost {
     fn start(&mut self, start: &Start<EnvoyConfig>) -> Result<Envoy, String> {
         let (launch, place) = (&start.config.launch, self.place(start)?);
         if !self.outlive {
-            let process = launch.spawn_as(&place).map_err(|error| error.to_string())?;
+            // The usual first one costs no thread; it says what is wrong where everything is said.
+            let doubtful = start.epoch > 0 || std::mem::replace(&mut self.doubtful, true);
+            let process = match doubtful {
+                true => launch.spawn_quoted(&place),
+                false => launch.spawn_as(&place),
+            };
+            let process = process.map_err(|error| error.to_string())?;
             let identity = Identity::of(process.pid());
-            return Ok(Envoy::Child(process, identity));
+            return Ok(Envoy::Child(Box::new(process), identity));
         }
+        let log = self.log.as_deref().map(LogTail::from_now);
         let pid = launch
             .spawn_detached(&place, self.log.as_deref())
             .map_err(|error| error.to_string())?;
-        DetachedProcess::started(pid).map(Envoy::Detached)
+        match DetachedProcess::started(pid) {
+            Ok(process) => Ok(Envoy::Detached(process.logging_to(log))),
+            Err(reason) => {
+                self.clean_up(start.epoch, start.epoch == 0);
+                let words = log.and_then(|log| log.last_words());
+                Err(words.map_or(reason.clone(), |words| format!("{reason}: {words}")))
+            }
+        }
     }
 
     fn check(
@@ -265,11 +210,17 @@ impl Host for EnvoyHost {
         config: &EnvoyConfig,
         running: Option<Identity>,
     ) -> Work<Result<Way, String>> {
-        let obstacle = self.obstacle_to(&config.launch, running.as_ref());
+        let pid = running.as_ref().map(|running| running.pid);
+        let crowded = (self.room)(config.launch.concurrency, pid).err();
+        let no_threads = matches!(crowded, Some(Obstacle::Processes { .. }));
+        let obstacle = self.obstacle_to(&config.launch, crowded);
         let (launch, program) = (config.launch.clone(), config.program.clone());
         let (told, gapless) = (Arc::clone(&self.told), config.gapless);
         Box::pin(async move {
-            launch.validate().await.map_err(|error| error.to_string())?;
+            // An Envoy that checks needs as many threads as one that serves.
+            if !no_threads {
+                launch.validate().await.map_err(|error| error.to_string())?;
+            }
             let obstacle = match obstacle {
                 Some(obstacle) => Some(obstacle),
                 None => takes_over(&launch.executable, program.as_ref(), running)
@@ -277,9 +228,16 @@ impl Host for EnvoyHost {
                     .err(),
             };
             match obstacle {
-                Some(obstacle) if gapless => Err(format!(
-                    "it could only run after what runs was ended, because {obstacle}; ask for a restart"
-                )),
+                Some(obstacle) if gapless => {
+                    tracing::warn!(
+                        %obstacle,
+                        "envoy runs on as it is, because a restart would cut connections; SIGHUP, \
+                         POST /restart or legate-dataplane -restart does it"
+                    );
+                    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                    told.obstacle = Some(obstacle);
+                    Ok(Way::Kept)
+                }
                 obstacle => {
                     let way = obstacle.as_ref().map_or(Way::Hot, |_| Way::Plain);
                     tell(&told, obstacle);
@@ -350,53 +308,31 @@ impl Host for EnvoyHost {
     }
 
     fn serves(&mut self, _epoch: u32) {
-        let Some(BaseId::Dynamic(path)) = self.hot.as_ref().map(|hot| &hot.base_id) else {
-            return;
-        };
+        self.doubtful = false;
         if !self.family || self.base_id.is_some() {
             return;
         }
-        let read = fs::read_to_string(path).map_err(|error| error.to_string());
-        match read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}"))) {
-            Ok(number) => self.base_id = Some(number),
-            Err(reason) => {
-                tell(
-                    &self.told,
-                    Some(Obstacle::BaseId {
-                        path: path.clone(),
-                        reason,
-                    }),
-                );
-            }
+        match self.choice() {
+            Some(Ok(number)) => self.base_id = Some(number),
+            Some(Err(obstacle)) => tell(&self.told, Some(obstacle)),
+            None => return,
         }
-        let _ = fs::remove_file(path);
+        self.forget_choice();
     }
 
     fn clean_up(&mut self, _epoch: u32, idle: bool) {
         let Some(hot) = self.hot.as_ref().filter(|_| idle && self.family) else {
             return;
         };
-        // Envoy leaves both behind.
-        match (self.base_id, &hot.base_id) {
-            (Some(base_id), _) => {
-                let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
-            }
-            (None, BaseId::Dynamic(file)) => {
-                let _ = fs::remove_file(file);
-            }
-            (None, BaseId::Fixed(_)) => {}
+        // Envoy leaves both behind, also when it ends before it serves.
+        if let Some(base_id) = self.base_id.or_else(|| self.choice()?.ok()) {
+            let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
         }
+        self.forget_choice();
     }
 
     fn fingerprint(&self, config: &EnvoyConfig) -> String {
-        // The form that is printed has every field and is the same in every run. How it came to
-        // run does not matter once it does.
-        let running = EnvoyConfig {
-            gapless: false,
-            ..config.clone()
-        };
-        let digest = Sha256::digest(format!("{running:?}"));
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        config.fingerprint()
     }
 
     fn base_id(&self) -> Option<u32> {
@@ -414,11 +350,16 @@ impl Host for EnvoyHost {
     fn adopt(&mut self, entry: &Entry) -> Result<Envoy, String> {
         let process = DetachedProcess::find(entry.identity.clone());
         process
-            .map(Envoy::Detached)
+            .map(|process| {
+                let log = self.log.as_deref().map(LogTail::from_now);
+                Envoy::Detached(process.logging_to(log))
+            })
             .map_err(|reason| reason.to_string())
     }
 
     fn adopted(&mut self, base_id: Option<u32>) {
+        // A supervisor that was killed as soon as Envoy served may not have noted the number.
+        let base_id = base_id.or_else(|| self.choice()?.ok());
         self.family = base_id.is_some() && self.hot.is_some();
         if self.family {
             self.base_id = base_id;
@@ -454,4 +395,99 @@ async fn takes_over(
     // What runs may have no name any more.
     let old = PathBuf::from(format!("/proc/{}/exe", running.pid));
     version::compatible(&old, executable).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::process::{DrainStrategy, EnvoyLog, LogLevel};
+
+    /// A host that finds no room for more threads, and what it shall run; every check of that fails.
+    fn crowded(folder: &Path) -> (EnvoyHost, EnvoyConfig) {
+        let executable = folder.join("envoy");
+        fs::write(
+            &executable,
+            "#!/bin/sh\necho 'cannot start a thread' >&2\nexit 1\n",
+        )
+        .unwrap();
+        fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
+        let hot = HotRestart {
+            shared_memory: folder.to_path_buf(),
+            ..HotRestart::new(Duration::ZERO)
+        };
+        let admin = AdminClient::new("127.0.0.1:1".parse().unwrap());
+        let mut host = EnvoyHost::new(admin, Some(hot), false);
+        host.room = |_, _| {
+            Err(Obstacle::Processes {
+                room: 1,
+                needed: 14,
+            })
+        };
+        let config = EnvoyConfig::new(Launch {
+            executable,
+            bootstrap: "{}".to_owned(),
+            log: EnvoyLog {
+                level: LogLevel::Info,
+                json: false,
+            },
+            concurrency: 2,
+            drain_time: Duration::ZERO,
+            drain_strategy: DrainStrategy::Immediate,
+            extra_args: Vec::new(),
+            secret_variables: Vec::new(),
+        });
+        (host, config)
+    }
+
+    #[tokio::test]
+    async fn without_room_for_threads_a_restart_is_plain_where_somebody_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut host, config) = crowded(folder.path());
+        let running = Identity::of(std::process::id());
+        assert_eq!(host.check(&config, running.clone()).await, Ok(Way::Plain));
+        let obstacle = host.obstacle().unwrap();
+        assert!(obstacle.contains("pids.max"), "{obstacle}");
+        let waits = host.check(&config.clone().gapless(), running.clone());
+        assert_eq!(waits.await, Ok(Way::Kept));
+        host.hot = None;
+        assert_eq!(host.check(&config, running.clone()).await, Ok(Way::Plain));
+        // With room it is checked.
+        let (mut host, config) = crowded(folder.path());
+        host.room = |_, _| Ok(());
+        let refused = host.check(&config, running).await.unwrap_err();
+        assert!(refused.contains("cannot start a thread"), "{refused}");
+    }
+
+    #[test]
+    fn what_envoy_chose_is_cleaned_up_though_it_never_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut host, _) = crowded(folder.path());
+        let file = folder.path().join("base-id");
+        let hot = host.hot.as_mut().unwrap();
+        hot.base_id = BaseId::Dynamic(file.clone());
+        host.family = true;
+        let region = hot_restart::region(folder.path(), 77);
+        for path in [&file, &region] {
+            fs::write(path, "77\n").unwrap();
+        }
+        host.clean_up(0, false);
+        assert!(region.exists(), "another runs");
+        host.clean_up(0, true);
+        assert!(!region.exists() && !file.exists());
+    }
+
+    #[test]
+    fn a_number_that_was_not_noted_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut host, _) = crowded(folder.path());
+        let file = folder.path().join("base-id");
+        host.hot.as_mut().unwrap().base_id = BaseId::Dynamic(file.clone());
+        host.adopted(None);
+        assert_eq!(host.obstacle(), Some(Obstacle::Running.to_string()));
+        fs::write(&file, "77\n").unwrap();
+        host.adopted(None);
+        assert_eq!((host.base_id(), host.obstacle()), (Some(77), None));
+    }
 }

@@ -1,9 +1,12 @@
 //! Files that tell others, or a later supervisor, what runs: the pid file and the snapshot. Both
 //! are replaced as a whole, readable by their owner alone, and written when their content changes
-//! and at no other time. They hold neither configuration nor secrets.
+//! and at no other time. They hold neither configuration nor secrets, and mean nothing after the next
+//! start of the machine, so that nobody waits until they are on the disk.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -27,10 +30,14 @@ pub struct FileError {
 }
 
 /// What a supervisor leaves for its successor.
+///
+/// Fields that are not known are ignored: a later version may have written them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Snapshot {
     version: u32,
+    /// Whose processes these are; absent where nobody said.
+    #[serde(default)]
+    pub owner: Option<Owner>,
     /// What parent and child of a hot restart share; absent when it is not possible.
     pub base_id: Option<u32>,
     /// The processes, the oldest epoch first.
@@ -39,7 +46,6 @@ pub struct Snapshot {
 
 /// A process of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Number of its epoch.
     pub epoch: u32,
@@ -65,9 +71,10 @@ pub enum Stage {
 
 impl Snapshot {
     /// A snapshot of these processes.
-    pub fn new(base_id: Option<u32>, processes: Vec<Entry>) -> Self {
+    pub fn new(owner: Option<Owner>, base_id: Option<u32>, processes: Vec<Entry>) -> Self {
         Self {
             version: VERSION,
+            owner,
             base_id,
             processes,
         }
@@ -99,6 +106,47 @@ impl Snapshot {
             "the supervisor's snapshot makes no sense; nothing is adopted"
         );
         Ok(None)
+    }
+}
+
+/// The proxy that Envoys work for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its id.
+    pub proxy: String,
+    /// The name of its node; may be empty when the node has an id.
+    pub node_name: String,
+    /// The id of its node; may be empty.
+    pub node_id: String,
+    /// Envoy's admin interface.
+    pub admin: SocketAddr,
+    /// Where Envoy gets its configuration: an address, or the path of a socket.
+    pub xds: String,
+}
+
+impl Owner {
+    /// Whether both are the same proxy on the same node; it may have other ports by now, or be
+    /// known by the other one of name and id.
+    pub fn same_proxy(&self, other: &Self) -> bool {
+        let differs = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
+        self.proxy == other.proxy
+            && !differs(&self.node_name, &other.node_name)
+            && !differs(&self.node_id, &other.node_id)
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = match self.node_name.is_empty() {
+            true => &self.node_id,
+            false => &self.node_name,
+        };
+        write!(
+            f,
+            "the proxy {:?} on the node {node:?} (Envoy's admin interface at {}, its configuration \
+             from {})",
+            self.proxy, self.admin, self.xds
+        )
     }
 }
 
@@ -195,7 +243,6 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
             .mode(0o600)
             .open(&new)?;
         file.write_all(content)?;
-        file.sync_all()?;
         fs::rename(&new, path)
     };
     write().inspect_err(|_| drop(fs::remove_file(&new)))
@@ -207,6 +254,55 @@ mod tests {
 
     use super::*;
 
+    fn owner() -> Owner {
+        Owner {
+            proxy: "web-proxy".to_owned(),
+            node_name: "n1".to_owned(),
+            node_id: String::new(),
+            admin: "127.0.0.1:19000".parse().unwrap(),
+            xds: "127.0.0.1:20000".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_proxy_is_known_by_its_id_and_its_node() {
+        let one = owner();
+        let moved = Owner {
+            node_id: "6b0c".to_owned(),
+            node_name: String::new(),
+            xds: "/run/xds.sock".to_owned(),
+            ..owner()
+        };
+        assert!(one.same_proxy(&moved), "the node's id is not known of one");
+        let elsewhere = Owner {
+            node_name: "n2".to_owned(),
+            ..owner()
+        };
+        let other = Owner {
+            proxy: "api-proxy".to_owned(),
+            ..owner()
+        };
+        assert!(!one.same_proxy(&elsewhere) && !one.same_proxy(&other));
+        let text = one.to_string();
+        for word in ["web-proxy", "n1", "127.0.0.1:19000", "127.0.0.1:20000"] {
+            assert!(text.contains(word), "{text}");
+        }
+    }
+
+    #[test]
+    fn snapshots_of_earlier_and_later_versions_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot.json");
+        let mut content = serde_json::to_value(snapshot()).unwrap();
+        content["of a later version"] = 1.into();
+        content["processes"][0]["too"] = 2.into();
+        fs::write(&path, content.to_string()).unwrap();
+        assert_eq!(Snapshot::load(&path).unwrap(), Some(snapshot()));
+        content.as_object_mut().unwrap().remove("owner");
+        fs::write(&path, content.to_string()).unwrap();
+        assert_eq!(Snapshot::load(&path).unwrap().unwrap().owner, None);
+    }
+
     fn snapshot() -> Snapshot {
         let identity = Identity::of(std::process::id()).unwrap();
         let entry = Entry {
@@ -215,7 +311,7 @@ mod tests {
             stage: Stage::Serving,
             identity,
         };
-        Snapshot::new(Some(7), vec![entry])
+        Snapshot::new(Some(owner()), Some(7), vec![entry])
     }
 
     #[test]

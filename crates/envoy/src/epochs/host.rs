@@ -31,6 +31,10 @@ pub trait Process: Send {
     /// # Errors
     /// When the signal cannot be sent.
     fn kill(&mut self) -> io::Result<()>;
+    /// What it said last of what is wrong, as far as that is known, once it has ended.
+    fn last_words(&self) -> Option<String> {
+        None
+    }
     /// Lets go of it without ending it.
     fn detach(self);
 }

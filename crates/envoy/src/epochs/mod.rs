@@ -5,6 +5,7 @@
 //! clock or a process; the driver performs the actions against a [`Host`] and feeds back what
 //! happens. Nothing here reads settings or speaks to a server.
 
+mod config;
 mod connections;
 mod detached;
 mod drive;
@@ -25,11 +26,12 @@ mod version;
 #[cfg(test)]
 mod tests;
 
+pub use config::EnvoyConfig;
 pub use connections::{Connections, connections};
 pub use detached::{DetachedProcess, Envoy};
 pub use drive::run;
-pub use envoys::{EnvoyConfig, EnvoyHost};
-pub use files::{Entry, FileError, Snapshot, Stage};
+pub use envoys::EnvoyHost;
+pub use files::{Entry, FileError, Owner, Snapshot, Stage};
 pub use handle::{Controls, Handle, Stopped, handle};
 pub use host::{Host, Process, Work};
 pub use hot_restart::{BaseId, HotRestart, Obstacle, PARENT_MARGIN, SHARED_MEMORY};

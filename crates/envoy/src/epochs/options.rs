@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::files::FileError;
+use super::files::{FileError, Owner};
 use super::machine::{Outcome, Verdict};
 use super::policy::Policy;
 use super::report::ExitRecord;
@@ -40,6 +40,8 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
     /// Where the snapshot is kept that a successor adopts from.
     pub snapshot: Option<PathBuf>,
+    /// Who is named in the snapshot as the owner of the processes.
+    pub owner: Option<Owner>,
     /// Whether processes may run as root.
     pub allow_root: bool,
     /// What the owner decides.
@@ -53,6 +55,7 @@ impl Default for Options {
             policy: Policy::default(),
             pid_file: None,
             snapshot: None,
+            owner: None,
             allow_root: true,
             hooks: Hooks::default(),
         }

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::document::Document;
 use super::exit::{ExitReason, OomCounter};
+use super::words::{self, PassedOn};
 use super::{Launch, Restart, SECRET_VARIABLES, SpawnError, arguments, parent_death};
 use crate::executable::refuse_foreign;
 
@@ -26,6 +27,8 @@ pub struct EnvoyProcess {
     child: Child,
     pid: Pid,
     oom: OomCounter,
+    /// Where it is listened to.
+    errors: Option<PassedOn>,
     ended: Option<ExitReason>,
     killed: bool,
 }
@@ -58,13 +61,37 @@ impl Launch {
     /// When the program cannot be started, or an extra argument contradicts the bootstrap
     /// document.
     pub fn spawn_as(&self, restart: &Restart) -> Result<EnvoyProcess, SpawnError> {
+        self.spawn_child(restart, false)
+    }
+
+    /// The same, with a thread that passes standard error on, so that
+    /// [`EnvoyProcess::last_words`] knows what was said.
+    ///
+    /// # Errors
+    /// As for [`Launch::spawn_as`].
+    pub fn spawn_quoted(&self, restart: &Restart) -> Result<EnvoyProcess, SpawnError> {
+        self.spawn_child(restart, true)
+    }
+
+    fn spawn_child(&self, restart: &Restart, quoted: bool) -> Result<EnvoyProcess, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
         let mut command = self.command()?;
         command.args(arguments::arguments(self, restart, &document)?);
         command.process_group(0);
         parent_death::tie(&mut command, Signal::SIGKILL, document.inherited());
         let oom = OomCounter::read();
-        let child = command.spawn().map_err(|source| self.not_started(source))?;
+        let mut spawn = || {
+            let errors = match quoted {
+                true => {
+                    let (errors, writer) = io::pipe()?;
+                    command.stderr(writer);
+                    Some(PassedOn::start(errors)?)
+                }
+                false => None,
+            };
+            Ok((command.spawn()?, errors))
+        };
+        let (child, errors) = spawn().map_err(|source| self.not_started(source))?;
         let pid = child
             .id()
             .and_then(|pid| i32::try_from(pid).ok())
@@ -78,6 +105,7 @@ impl Launch {
             child,
             pid,
             oom,
+            errors,
             ended: None,
             killed: false,
         })
@@ -211,13 +239,10 @@ fn complaint(output: &Output) -> String {
         .clone()
         .find(|line| CRITICAL.iter().any(|mark| line.contains(mark)));
     match critical.or_else(|| lines.next()) {
-        Some(line) => line.chars().take(COMPLAINT_LENGTH).collect(),
+        Some(line) => line.chars().take(words::LENGTH).collect(),
         None => format!("the check ended with {}", output.status),
     }
 }
-
-/// Most characters of Envoy's own words that are passed on.
-const COMPLAINT_LENGTH: usize = 2_000;
 
 impl EnvoyProcess {
     /// The process id, also the id of its group.
@@ -227,15 +252,26 @@ impl EnvoyProcess {
 
     /// Waits for the end of the process. Cancel safe; later calls answer the same at once.
     pub async fn wait(&mut self) -> ExitReason {
-        if let Some(reason) = &self.ended {
-            return reason.clone();
-        }
-        let reason = match self.child.wait().await {
-            Ok(status) => ExitReason::from_status(status, self.killed, &self.oom),
-            Err(error) => ExitReason::Unobserved(error.to_string()),
+        let reason = match &self.ended {
+            Some(reason) => reason.clone(),
+            None => {
+                let reason = match self.child.wait().await {
+                    Ok(status) => ExitReason::from_status(status, self.killed, &self.oom),
+                    Err(error) => ExitReason::Unobserved(error.to_string()),
+                };
+                self.ended.insert(reason).clone()
+            }
         };
-        self.ended = Some(reason.clone());
+        if let Some(errors) = &mut self.errors {
+            errors.all().await;
+        }
         reason
+    }
+
+    /// The last line that it wrote to standard error and that may tell what is wrong, where that
+    /// is passed on.
+    pub fn last_words(&self) -> Option<String> {
+        self.errors.as_ref()?.last_words()
     }
 
     /// Sends SIGTERM to the process group, upon which Envoy ends at once with code 0.

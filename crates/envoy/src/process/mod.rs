@@ -6,6 +6,7 @@ mod child;
 mod document;
 mod exit;
 mod parent_death;
+mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub(crate) use child::run_short;
 pub use child::{EnvoyProcess, VALIDATION_LIMIT, ValidationError};
 pub use exit::{ExitReason, OutOfMemory};
 pub use parent_death::tie;
+pub(crate) use words::LogTail;
 
 /// Variables that hold secrets of the dataplane and never reach Envoy.
 pub const SECRET_VARIABLES: [&str; 2] = [

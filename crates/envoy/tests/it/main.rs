@@ -11,6 +11,8 @@ mod connections;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
+mod early_end;
+#[cfg(test)]
 mod epochs;
 #[cfg(test)]
 mod load;

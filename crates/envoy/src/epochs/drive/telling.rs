@@ -73,7 +73,8 @@ impl<H: Host> Driver<H> {
                 identity: running.process.identity()?,
             })
         });
-        let snapshot = Snapshot::new(self.host.base_id(), entries.collect());
+        let entries = entries.collect();
+        let snapshot = Snapshot::new(self.owner.clone(), self.host.base_id(), entries);
         // A snapshot is numbers and short texts, which always have a form.
         serde_json::to_vec_pretty(&snapshot).unwrap_or_default()
     }

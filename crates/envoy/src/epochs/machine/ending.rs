@@ -31,6 +31,8 @@ impl<D: Clone + PartialEq> Machine<D> {
         if self.set(run, EpochState::Draining) {
             actions.push(Action::Drain(run));
             actions.push(Action::Arm(Timer::Drained(run), grace));
+            // Its successor comes at once, so that nobody has to hear first that it goes.
+            self.idle = IdleWatch::Due;
         }
     }
 
@@ -60,8 +62,10 @@ impl<D: Clone + PartialEq> Machine<D> {
             return;
         }
         self.phase = Phase::Stopping(outcome);
+        self.idle = IdleWatch::Off;
+        let retiring = self.retiring().map(|epoch| epoch.run);
         // What is not ready carries no traffic that a grace period could save.
-        let serving = self.serving().map(|epoch| epoch.run);
+        let serving = self.serving().map(|epoch| epoch.run).or(retiring);
         let grace = match serving {
             Some(_) => self.policy.grace,
             None => std::time::Duration::ZERO,
@@ -74,7 +78,9 @@ impl<D: Clone + PartialEq> Machine<D> {
                 actions.push(Action::Arm(Timer::Grace, grace));
                 self.set(run, EpochState::Draining);
                 if self.policy.drain {
-                    actions.push(Action::Drain(run));
+                    if retiring != Some(run) {
+                        actions.push(Action::Drain(run));
+                    }
                     if let Some(minimum) = self.policy.min_drain.filter(|min| *min < grace) {
                         actions.push(Action::Arm(Timer::MinDrain, minimum));
                     }
@@ -99,7 +105,12 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     /// Nobody would notice if the drain ended now.
     pub(super) fn idle(&mut self, run: Run, actions: &mut Actions<D>) {
-        if self.idle == IdleWatch::On(run) && self.state(run) == Some(EpochState::Draining) {
+        if self.idle != IdleWatch::On(run) || self.state(run) != Some(EpochState::Draining) {
+            return;
+        }
+        if self.phase == Phase::Running {
+            self.abandon(run, actions);
+        } else {
             // The time to quit runs from now on; the one of the whole stop would be too long.
             actions.push(Action::Arm(Timer::Deadline, self.policy.kill_after));
             self.quit_all(actions);

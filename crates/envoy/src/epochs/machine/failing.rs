@@ -90,17 +90,9 @@ impl<D: Clone + PartialEq> Machine<D> {
         if verdict == Verdict::Exit {
             return self.stop(Outcome::Spent, actions);
         }
-        let serving = self
-            .serving()
-            .map(|epoch| (epoch.serial, epoch.config.clone()));
-        match (question, serving) {
-            (Question::Replacement, Some((serial, config))) => {
-                self.wanted.serial = serial;
-                self.wanted.config = config.unwrap_or_else(|| self.wanted.config.clone());
-                self.wanted.failures = 0;
-            }
-            (Question::Replacement, None) => self.wanted.failures = 0,
-            (Question::Crashes, _) => {
+        match question {
+            Question::Replacement => self.stay(),
+            Question::Crashes => {
                 self.crashes = 0;
                 if self.refused() {
                     self.wanted.trial = Trial::Passed;
@@ -108,5 +100,15 @@ impl<D: Clone + PartialEq> Machine<D> {
                 self.pause_before_start(actions);
             }
         }
+    }
+
+    /// Wants what serves already, and not what should have replaced it.
+    pub(super) fn stay(&mut self) {
+        let serving = self.serving();
+        if let Some((serial, config)) = serving.map(|epoch| (epoch.serial, epoch.config.clone())) {
+            self.wanted.serial = serial;
+            self.wanted.config = config.unwrap_or_else(|| self.wanted.config.clone());
+        }
+        self.wanted.failures = 0;
     }
 }

@@ -52,7 +52,8 @@ struct World {
     asked: Option<Duration>,
     /// When the machine began to stop, whoever wanted that.
     began: Option<Duration>,
-    awaited: Option<Run>,
+    /// Whose connections are watched, and whether that was asked for after a stop began.
+    awaited: Option<(Run, bool)>,
     finished: Duration,
     wild: u8,
 }
@@ -111,7 +112,8 @@ impl World {
             self.began.get_or_insert(self.now);
         }
         if let (Some(run), false) = (idle, actions.is_empty()) {
-            assert_eq!(self.awaited, Some(run), "nobody asked for that");
+            let (asked, after_stop) = self.awaited.expect("nobody asked for that");
+            assert_eq!((asked, after_stop), (run, self.began.is_some()));
             let minimum = self
                 .began
                 .zip(POLICY.min_drain)
@@ -137,6 +139,7 @@ impl World {
             self.finished = self.now;
         }
         self.perform(actions);
+        self.forget_timers();
         self.look();
     }
 
@@ -153,8 +156,9 @@ impl World {
                 Action::Start(start) => self.start(&start),
                 Action::Drain(run) => assert!(self.machine.state(run).is_some()),
                 Action::AwaitIdle(run) => {
-                    assert!(self.machine.stopping());
-                    assert_eq!(self.awaited.replace(run), None, "asked twice");
+                    assert_eq!(self.machine.state(run), Some(EpochState::Draining));
+                    let asked = (run, self.machine.stopping());
+                    assert_ne!(self.awaited.replace(asked), Some(asked), "asked twice");
                 }
                 Action::Quit(run) | Action::Terminate(run) => {
                     if self
@@ -173,16 +177,41 @@ impl World {
                 Action::CleanUp(epoch) => {
                     assert!(!self.alive.values().any(|process| process.epoch == epoch));
                 }
-                Action::Arm(timer, wait) => {
-                    self.order += 1;
-                    self.armed.insert(self.order, timer);
-                    self.timers
-                        .insert((self.now + wait, self.order, self.order));
-                }
+                Action::Arm(timer, wait) => self.arm(timer, wait),
                 Action::Spent { .. } => self.spent = true,
                 Action::Detach => self.released = true,
             }
         }
+    }
+
+    /// As the driver does: once each, at the earlier time.
+    fn arm(&mut self, timer: Timer, wait: Duration) {
+        let at = self.now + wait;
+        let same = |(_, _, key): &&(Duration, u64, TimerKey)| self.armed[key] == timer;
+        let before = self.timers.iter().find(same).copied();
+        if before.is_some_and(|before| before.0 <= at) {
+            return;
+        }
+        if let Some(before) = before {
+            self.timers.remove(&before);
+            self.armed.remove(&before.2);
+        }
+        self.order += 1;
+        self.armed.insert(self.order, timer);
+        self.timers.insert((at, self.order, self.order));
+    }
+
+    /// As the driver does: those that mean nothing any more are not kept.
+    fn forget_timers(&mut self) {
+        let (machine, armed) = (&self.machine, &mut self.armed);
+        armed.retain(|_, timer| *timer == DEATH || machine.waits_for(*timer));
+        self.timers.retain(|(_, _, key)| armed.contains_key(key));
+        let waiting = armed.values().filter(|timer| **timer != DEATH).count();
+        let epochs = self.machine.epochs().len();
+        assert!(
+            waiting <= 2 * epochs + 4,
+            "{waiting} timers, {epochs} epochs"
+        );
     }
 
     fn start(&mut self, start: &Start<u8>) {
@@ -288,8 +317,9 @@ impl World {
             }
             20..=25 => {
                 if let Some(serial) = self.check.take() {
-                    let way = [Some(Way::Hot), Some(Way::Hot), Some(Way::Plain), None];
-                    self.send(Event::Checked(serial, way[usize::from(detail) % 4]));
+                    let ways = [Way::Hot, Way::Hot, Way::Plain, Way::Kept];
+                    let way = ways.get(usize::from(detail) % 5).copied();
+                    self.check_is(serial, way);
                 }
             }
             26..=28 => self.judge(if detail & 1 == 0 {
@@ -312,7 +342,7 @@ impl World {
                 }
             }
             34..=36 => {
-                if let Some(run) = self.awaited.or(one) {
+                if let Some(run) = self.awaited.map(|(run, _)| run).or(one) {
                     self.send(Event::Idle(run));
                 }
             }
@@ -321,6 +351,15 @@ impl World {
                     self.send(Event::QuitFailed(run));
                 }
             }
+        }
+    }
+
+    fn check_is(&mut self, serial: u64, way: Option<Way>) {
+        let serving = |machine: &Machine<u8>| machine.serving().map(|epoch| epoch.run);
+        let before = serving(&self.machine);
+        self.send(Event::Checked(serial, way));
+        if way != Some(Way::Plain) {
+            assert_eq!(serving(&self.machine), before, "{way:?} ends nothing");
         }
     }
 

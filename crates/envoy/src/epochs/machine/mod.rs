@@ -13,10 +13,9 @@ mod failing;
 mod generated;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod types;
 mod wishing;
-
-use std::time::Duration;
 
 pub use types::{
     Action, Adopted, Epoch, EpochState, Event, Exit, Outcome, Run, Start, Timer, Verdict, Way,
@@ -48,6 +47,15 @@ enum IdleWatch {
     Due,
     /// Those to this process.
     On(Run),
+}
+
+impl IdleWatch {
+    /// The process has ended, and with it every connection.
+    fn forget(&mut self, run: Run) {
+        if *self == Self::On(run) {
+            *self = Self::Off;
+        }
+    }
 }
 
 /// What is known of whether Envoy takes a configuration.
@@ -234,9 +242,7 @@ impl<D: Clone + PartialEq> Machine<D> {
 
     /// Does what is missing for the newest epoch to run what is wanted.
     fn reconcile(&mut self, actions: &mut Actions<D>) {
-        if let Phase::Stopping(_) = self.phase {
-            self.await_idle(actions);
-        }
+        self.await_idle(actions);
         if self.phase != Phase::Running || self.question.is_some() {
             return;
         }
@@ -292,6 +298,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             None => self.replacement_failed(actions),
             Some(Way::Hot) => self.start(actions),
             Some(Way::Plain) => self.retire(serving, actions),
+            Some(Way::Kept) => self.stay(),
         }
     }
 
@@ -379,6 +386,7 @@ impl<D: Clone + PartialEq> Machine<D> {
             return;
         };
         let epoch = self.epochs.remove(index);
+        self.idle.forget(run);
         if let Phase::Stopping(outcome) = self.phase {
             if self.epochs.is_empty() {
                 self.phase = Phase::Finished(outcome);
@@ -398,67 +406,18 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    fn elapsed(&mut self, timer: Timer, actions: &mut Actions<D>) {
-        match timer {
-            Timer::Healthy(run) => self.aged(run),
-            Timer::Overdue(run) => {
-                if self.state(run) == Some(EpochState::Starting) && self.phase == Phase::Running {
-                    self.abandon(run, actions);
-                    if self.serving().is_some() {
-                        self.replacement_failed(actions);
-                    }
-                }
-            }
-            Timer::Drained(run) => {
-                if self.state(run) == Some(EpochState::Draining) {
-                    self.abandon(run, actions);
-                }
-            }
-            Timer::Patience(run) => {
-                if self.state(run) == Some(EpochState::Stopping) {
-                    self.kill(run, actions);
-                }
-            }
-            Timer::Reap(run) => self.not_reaped(run),
-            Timer::Crash(number) => {
-                self.pause.take_if(|waiting| *waiting == number);
-            }
-            Timer::Retry(number) => {
-                self.wanted.waiting.take_if(|waiting| *waiting == number);
-            }
-            Timer::MinDrain | Timer::Grace | Timer::Deadline | Timer::Last => {
-                self.stop_elapsed(timer, actions);
-            }
-        }
-    }
-
-    fn aged(&mut self, run: Run) {
-        let alone = self.serving().is_none();
-        let Some(index) = self.position(run) else {
-            return;
-        };
-        let epoch = &mut self.epochs[index];
-        epoch.aged = true;
-        match epoch.state {
-            EpochState::Serving => epoch.state = EpochState::Healthy,
-            // It may wait for its configuration for as long as servers are down.
-            EpochState::Starting if alone => {}
-            _ => return,
-        }
-        self.forget_failures();
-    }
-
-    fn arm(&mut self, timer: fn(u64) -> Timer, wait: Duration, actions: &mut Actions<D>) -> u64 {
-        self.last_timer += 1;
-        actions.push(Action::Arm(timer(self.last_timer), wait));
-        self.last_timer
-    }
-
     /// Whether the newest epoch only just starts.
     fn starting(&self) -> bool {
         self.epochs
             .last()
             .is_some_and(|newest| newest.state == EpochState::Starting)
+    }
+
+    /// The epoch that drains to make room for another, which is the newest then.
+    fn retiring(&self) -> Option<&Epoch<D>> {
+        let retires =
+            |newest: &&Epoch<D>| newest.state == EpochState::Draining && !newest.handed_over;
+        self.epochs.last().filter(retires)
     }
 
     /// The newest epoch that serves.

@@ -1,9 +1,13 @@
 //! Single courses of events, each as a table says it.
 
+use std::time::Duration;
+
 use super::super::policy::{Policy, RETRIES, retry_wait};
 use super::*;
 
+mod making_room;
 mod refusing;
+mod timers;
 
 type Event = super::Event<&'static str>;
 type Action = super::Action<&'static str>;
@@ -189,64 +193,6 @@ fn what_took_over_and_crashed_starts_again_from_the_parent_that_drains() {
     machine.on(Event::Ready(2));
     let actions = machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(started(&actions), Some((3, 1, "b")));
-}
-
-#[test]
-fn a_plain_restart_ends_the_old_process_first() {
-    let policy = Policy {
-        retire_grace: SECOND,
-        ..Policy::default()
-    };
-    let mut machine = machine(policy);
-    machine.on(Event::Ready(1));
-    assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
-    let actions = machine.on(Event::Checked(2, Some(Way::Plain)));
-    assert_eq!(
-        actions,
-        [Action::Drain(1), Action::Arm(Timer::Drained(1), SECOND)]
-    );
-    assert_eq!(
-        machine.on(Event::Elapsed(Timer::Drained(1)))[0],
-        Action::Terminate(1)
-    );
-    let actions = machine.on(Event::Exited(1, Exit::Clean));
-    assert_eq!(started(&actions), Some((2, 0, "a")));
-}
-
-#[test]
-fn living_for_ten_seconds_forgives_all_crashes() {
-    let mut machine = machine(Policy::default());
-    let mut run = 1;
-    for _ in 0..40 {
-        machine.on(Event::Elapsed(Timer::Healthy(run)));
-        let actions = machine.on(Event::Exited(run, Exit::Failed));
-        run = started(&actions).expect("started at once").0;
-    }
-}
-
-#[test]
-fn spent_retries_end_supervision_or_begin_anew() {
-    for verdict in [Verdict::Exit, Verdict::Keep] {
-        let mut machine = machine(Policy::default());
-        for run in 1..=u64::from(RETRIES) {
-            let actions = machine.on(Event::SpawnFailed(run));
-            for action in actions {
-                if let Action::Arm(Timer::Crash(number), _) = action {
-                    machine.on(Event::Elapsed(Timer::Crash(number)));
-                }
-            }
-        }
-        let last = u64::from(RETRIES) + 1;
-        assert_eq!(
-            machine.on(Event::SpawnFailed(last)),
-            [Action::Spent { serving: false }]
-        );
-        let actions = machine.on(Event::Verdict(verdict));
-        match verdict {
-            Verdict::Exit => assert_eq!(machine.outcome(), Some(Outcome::Spent)),
-            Verdict::Keep => assert_eq!(actions, [Action::Arm(Timer::Crash(9), 60 * SECOND)]),
-        }
-    }
 }
 
 #[test]

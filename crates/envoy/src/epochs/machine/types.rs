@@ -53,6 +53,8 @@ pub enum Way {
     Hot,
     /// By ending it first.
     Plain,
+    /// Not by this configuration, which may not end it first where nothing can take over from it.
+    Kept,
 }
 
 /// What to do when the retries are spent.
@@ -110,7 +112,8 @@ pub enum Event<D> {
     Elapsed(Timer),
 }
 
-/// Timers that the machine asks for. One that means nothing any more is ignored when it runs out.
+/// Timers that the machine asks for. One that means nothing any more is ignored when it runs out, and
+/// need not be kept until then, see [`super::Machine::waits_for`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timer {
     /// The process has lived long enough.
@@ -171,7 +174,8 @@ pub enum Action<D> {
     Kill(Run),
     /// Clean up behind an epoch that has ended.
     CleanUp(u32),
-    /// Bring [`Event::Elapsed`] after this time.
+    /// Bring [`Event::Elapsed`] after this time. A timer that is armed twice runs out once, at the
+    /// earlier time.
     Arm(Timer, Duration),
     /// Ask what to do about the retries that are spent; brings [`Event::Verdict`].
     Spent {

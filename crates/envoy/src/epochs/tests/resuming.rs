@@ -22,7 +22,7 @@ fn entry(epoch: u32, stage: Stage) -> Entry {
 fn left(processes: &[(u32, Stage)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let entries = processes.iter().map(|&(epoch, stage)| entry(epoch, stage));
-    let snapshot = Snapshot::new(Some(7), entries.collect());
+    let snapshot = Snapshot::new(None, Some(7), entries.collect());
     let text = serde_json::to_vec(&snapshot).unwrap();
     fs::write(folder.path().join("snapshot.json"), text).unwrap();
     folder

@@ -1,0 +1,251 @@
+//! What an Envoy runs, when two of those are the same, and in what they differ. It starts nothing.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
+
+use crate::process::{EnvoyLog, Launch};
+
+/// The form of [`EnvoyConfig::fingerprint`]. What was before it had no number.
+const FINGERPRINT: u32 = 1;
+
+/// Of a file that Envoy reads, this much counts, in bytes; certificates are far smaller.
+const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// What an Envoy runs: how it is started, which program file that was, and what was in the files
+/// that it reads only when it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvoyConfig {
+    pub(super) launch: Launch,
+    pub(super) program: Option<Program>,
+    files: Vec<(PathBuf, Option<[u8; 32]>)>,
+    /// Whether it may only run when it takes over from what runs.
+    pub(super) gapless: bool,
+}
+
+/// A program file, so that another one in its place is noticed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    size: u64,
+    modified: Option<SystemTime>,
+}
+
+impl EnvoyConfig {
+    /// Looks at the program file of now: a configuration that is made after the file was replaced
+    /// is another one.
+    pub fn new(launch: Launch) -> Self {
+        let program = fs::metadata(&launch.executable).ok().map(|file| Program {
+            device: file.dev(),
+            inode: file.ino(),
+            size: file.size(),
+            modified: file.modified().ok(),
+        });
+        Self {
+            launch,
+            program,
+            files: Vec::new(),
+            gapless: false,
+        }
+    }
+
+    /// Does not replace what runs when that would have to be ended first.
+    #[must_use]
+    pub fn gapless(mut self) -> Self {
+        self.gapless = true;
+        self
+    }
+
+    /// Adds files that Envoy reads when it starts and never again: with other content it is
+    /// another configuration.
+    #[must_use]
+    pub fn reading(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let files = files.into_iter().map(|path| {
+            let digest = digest(&path).ok();
+            (path, digest)
+        });
+        self.files = files.collect();
+        self
+    }
+
+    /// A digest by which a later supervisor recognises what runs, also one of another version: what
+    /// is hashed is listed here, and in which form. Whoever changes that has to count
+    /// [`FINGERPRINT`] up, and has every Envoy replaced that a supervisor adopts from an older one.
+    ///
+    /// How a configuration came to run does not matter once it does.
+    pub(super) fn fingerprint(&self) -> String {
+        let Self {
+            launch,
+            program,
+            files,
+            gapless: _,
+        } = self;
+        // All fields by name, so that a new one is not forgotten.
+        let Launch {
+            executable,
+            bootstrap,
+            log: EnvoyLog { level, json },
+            concurrency,
+            drain_time,
+            drain_strategy,
+            extra_args,
+            secret_variables,
+        } = launch;
+        let mut parts = Parts(Sha256::new());
+        parts.part("executable", executable.as_os_str().as_bytes());
+        parts.part("bootstrap", bootstrap);
+        parts.part("log level", level.as_str());
+        parts.part("log json", [u8::from(*json)]);
+        parts.part("concurrency", concurrency.to_be_bytes());
+        parts.part("drain time", drain_time.as_secs().to_be_bytes());
+        parts.part("drain strategy", drain_strategy.as_str());
+        for argument in extra_args {
+            parts.part("argument", argument.as_bytes());
+        }
+        for variable in secret_variables {
+            parts.part("secret variable", variable);
+        }
+        if let Some(program) = program {
+            let modified = program
+                .modified
+                .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            parts.part("device", program.device.to_be_bytes());
+            parts.part("inode", program.inode.to_be_bytes());
+            parts.part("size", program.size.to_be_bytes());
+            parts.part(
+                "modified",
+                modified.unwrap_or_default().as_nanos().to_be_bytes(),
+            );
+        }
+        for (path, digest) in files {
+            parts.part("file", path.as_os_str().as_bytes());
+            parts.part("content", digest.as_ref().map_or(&[][..], |digest| digest));
+        }
+        let digest = parts.0.finalize();
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{FINGERPRINT}:{digest}")
+    }
+
+    /// How Envoy is started.
+    pub fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    /// In what another configuration differs, for people; empty when it does not.
+    pub fn difference(&self, other: &Self) -> String {
+        let mut parts = Vec::new();
+        if self.launch.bootstrap != other.launch.bootstrap {
+            parts.push("the bootstrap document".to_owned());
+        }
+        if self.program != other.program || self.launch.executable != other.launch.executable {
+            parts.push(format!("the program {}", other.launch.executable.display()));
+        }
+        let changed = other.files.iter().filter(|file| !self.files.contains(file));
+        parts.extend(changed.map(|(path, _)| format!("the file {}", path.display())));
+        if parts.is_empty() && self != other {
+            parts.push("the arguments".to_owned());
+        }
+        parts.join(", ")
+    }
+}
+
+/// What is hashed, part by part, so that no two configurations give the same bytes.
+struct Parts(Sha256);
+
+impl Parts {
+    fn part(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        for bytes in [name.as_bytes(), value.as_ref()] {
+            self.0.update((bytes.len() as u64).to_be_bytes());
+            self.0.update(bytes);
+        }
+    }
+}
+
+fn digest(path: &Path) -> io::Result<[u8; 32]> {
+    let mut content = Vec::new();
+    File::open(path)?
+        .take(FILE_LIMIT)
+        .read_to_end(&mut content)?;
+    Ok(Sha256::digest(&content).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::process::{DrainStrategy, LogLevel};
+
+    fn config() -> EnvoyConfig {
+        EnvoyConfig {
+            launch: Launch {
+                executable: "/usr/bin/envoy".into(),
+                bootstrap: r#"{"node":{"id":"web"}}"#.to_owned(),
+                log: EnvoyLog {
+                    level: LogLevel::Info,
+                    json: false,
+                },
+                concurrency: 2,
+                drain_time: Duration::from_secs(30),
+                drain_strategy: DrainStrategy::Immediate,
+                extra_args: vec!["-l".into(), "debug".into()],
+                secret_variables: vec!["TOKEN".to_owned()],
+            },
+            program: Some(Program {
+                device: 1,
+                inode: 2,
+                size: 3,
+                modified: Some(UNIX_EPOCH + Duration::from_nanos(4)),
+            }),
+            files: vec![
+                ("/etc/cert.pem".into(), Some([5; 32])),
+                ("/no".into(), None),
+            ],
+            gapless: false,
+        }
+    }
+
+    /// A later version has to come to the same, or it replaces every Envoy that it adopts.
+    #[test]
+    fn a_fingerprint_is_the_same_in_every_version() {
+        let expected = "1:f731c83480b655c2993590e2acf15b46ee00b549ce2b073ab4679282c88b9ee3";
+        assert_eq!(config().fingerprint(), expected);
+        assert_eq!(config().gapless().fingerprint(), expected);
+    }
+
+    #[test]
+    fn whatever_makes_another_envoy_makes_another_fingerprint() {
+        let changes: [fn(&mut EnvoyConfig); 14] = [
+            |it| it.launch.executable = "/opt/envoy".into(),
+            |it| it.launch.bootstrap.push(' '),
+            |it| it.launch.log.level = LogLevel::Debug,
+            |it| it.launch.log.json = true,
+            |it| it.launch.concurrency = 3,
+            |it| it.launch.drain_time = Duration::from_secs(31),
+            |it| it.launch.drain_strategy = DrainStrategy::Gradual,
+            |it| it.launch.extra_args = vec!["-ldebug".into()],
+            |it| it.launch.secret_variables.clear(),
+            |it| it.program = None,
+            |it| it.program.as_mut().unwrap().inode = 9,
+            |it| it.program.as_mut().unwrap().modified = None,
+            |it| it.files[0].1 = Some([6; 32]),
+            |it| drop(it.files.pop()),
+        ];
+        let mut seen = vec![config().fingerprint()];
+        for change in changes {
+            let mut other = config();
+            change(&mut other);
+            seen.push(other.fingerprint());
+        }
+        let count = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    }
+}

@@ -1,0 +1,84 @@
+//! Replacements that cannot run beside what serves: it drains and ends first, or stays.
+
+use super::*;
+
+const POLICY: Policy = Policy {
+    drain: true,
+    grace: Duration::from_secs(30),
+    retire_grace: Duration::from_secs(20),
+    ..DRAIN
+};
+
+/// One that drains to make room for a fresh process, and what that brought.
+fn retiring() -> (Machine<&'static str>, Vec<Action>) {
+    let mut machine = machine(POLICY);
+    machine.on(Event::Ready(1));
+    assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
+    let actions = machine.on(Event::Checked(2, Some(Way::Plain)));
+    (machine, actions)
+}
+
+#[test]
+fn a_plain_restart_drains_and_ends_the_old_process_first() {
+    let (mut machine, actions) = retiring();
+    let expected = [
+        Action::Drain(1),
+        Action::Arm(Timer::Drained(1), 20 * SECOND),
+        Action::AwaitIdle(1),
+    ];
+    assert_eq!(actions, expected);
+    let actions = machine.on(Event::Elapsed(Timer::Drained(1)));
+    assert_eq!(actions[0], Action::Terminate(1));
+    let actions = machine.on(Event::Exited(1, Exit::Clean));
+    assert_eq!(started(&actions), Some((2, 0, "a")));
+}
+
+#[test]
+fn nobody_connected_ends_that_drain() {
+    let (mut machine, _) = retiring();
+    assert_eq!(machine.on(Event::Idle(1))[0], Action::Terminate(1));
+    let actions = machine.on(Event::Exited(1, Exit::Clean));
+    assert_eq!(started(&actions), Some((2, 0, "a")));
+    // The next stop has a drain of its own, with its minimum.
+    machine.on(Event::Ready(2));
+    let actions = machine.on(Event::Stop);
+    assert!(!actions.contains(&Action::AwaitIdle(2)), "{actions:?}");
+    let actions = machine.on(Event::Elapsed(Timer::MinDrain));
+    assert_eq!(actions, [Action::AwaitIdle(2)]);
+}
+
+#[test]
+fn a_stop_meanwhile_has_its_own_grace_period() {
+    let (mut machine, _) = retiring();
+    let expected = [
+        Action::Arm(Timer::Deadline, 40 * SECOND),
+        Action::Arm(Timer::Grace, 30 * SECOND),
+        Action::Arm(Timer::MinDrain, 5 * SECOND),
+    ];
+    assert_eq!(machine.on(Event::Stop), expected, "it drains already");
+    assert_eq!(machine.on(Event::Idle(1)), [], "too early");
+    assert_eq!(machine.on(Event::Elapsed(Timer::Drained(1))), []);
+    let actions = machine.on(Event::Elapsed(Timer::MinDrain));
+    assert_eq!(actions, [Action::AwaitIdle(1)]);
+    assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), [Action::Quit(1)]);
+}
+
+#[test]
+fn what_may_not_end_it_leaves_what_serves_until_somebody_asks() {
+    let mut machine = machine(POLICY);
+    machine.on(Event::Ready(1));
+    assert_eq!(machine.on(Event::Schedule("b")), [Action::Check(2, "b")]);
+    assert_eq!(machine.on(Event::Checked(2, Some(Way::Kept))), []);
+    assert!(machine.settled(), "what serves is what is wanted");
+    assert_eq!(machine.on(Event::Schedule("b")), [Action::Check(3, "b")]);
+    // Also what was adopted, of which nobody knows what it runs.
+    let adopted = [Adopted {
+        epoch: 4,
+        current: false,
+    }];
+    let (mut machine, actions) = Machine::new(POLICY, "a", &adopted);
+    assert_eq!(actions[1], Action::Check(1, "a"));
+    assert_eq!(machine.on(Event::Checked(1, Some(Way::Kept))), []);
+    assert!(machine.settled());
+    assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
+}

@@ -1,0 +1,49 @@
+//! Which timers are waited for.
+
+use super::*;
+
+/// The timers that a driver keeps.
+fn kept(machine: &Machine<&'static str>, armed: &mut Vec<Timer>, actions: &[Action]) {
+    armed.extend(actions.iter().filter_map(|action| match action {
+        Action::Arm(timer, _) => Some(*timer),
+        _ => None,
+    }));
+    armed.retain(|timer| machine.waits_for(*timer));
+}
+
+#[test]
+fn a_process_that_has_ended_leaves_no_timer() {
+    let (mut machine, actions) = Machine::new(Policy::default(), "a", &[]);
+    let mut armed = Vec::new();
+    kept(&machine, &mut armed, &actions);
+    assert_eq!(armed, [Timer::Healthy(1)]);
+    // A day of replacements, each of them faster than any timer.
+    for restart in 0..10_000 {
+        let run = restart + 1;
+        for event in [
+            Event::Ready(run),
+            Event::Restart,
+            Event::Checked(restart + 2, Some(Way::Hot)),
+            Event::Ready(run + 1),
+            Event::Exited(run, Exit::Clean),
+        ] {
+            let actions = machine.on(event);
+            kept(&machine, &mut armed, &actions);
+            assert!(armed.len() <= 4, "{armed:?}");
+        }
+    }
+    assert_eq!(armed, [Timer::Healthy(10_001)]);
+}
+
+#[test]
+fn a_wait_for_what_nobody_wants_any_more_ends() {
+    let mut machine = serving();
+    machine.on(Event::Schedule("b"));
+    machine.on(Event::Checked(2, None));
+    assert!(machine.waits_for(Timer::Retry(1)));
+    machine.on(Event::Schedule("c"));
+    assert!(!machine.waits_for(Timer::Retry(1)));
+    machine.on(Event::Exited(1, Exit::Killed));
+    machine.on(Event::Stop);
+    assert!(!machine.waits_for(Timer::Healthy(1)));
+}

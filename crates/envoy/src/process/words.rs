@@ -1,0 +1,183 @@
+//! What Envoy said last of what is wrong with it. Its standard error is passed through as it is; of
+//! a log file only the end is read. At most one line is kept.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+/// Most characters of Envoy's own words that are passed on.
+pub(super) const LENGTH: usize = 2_000;
+/// The longest line that is passed through as a whole, in bytes.
+const LINE_LIMIT: u64 = 64 * 1024;
+/// How much of the end of a log file is read, in bytes.
+const LOG_LIMIT: u64 = 64 * 1024;
+/// Stack of the thread that passes on: it holds a line and little else.
+const STACK: usize = 64 * 1024;
+/// How long the last words may take after the end of the process. Whoever reads the dataplane's
+/// output may be slow.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How lines look that tell of nothing wrong, in either format of the log.
+const HARMLESS: [&str; 8] = [
+    "[trace]",
+    "[debug]",
+    "[info]",
+    "[warning]",
+    r#""@level":"trace""#,
+    r#""@level":"debug""#,
+    r#""@level":"info""#,
+    r#""@level":"warning""#,
+];
+
+/// `line`, if it may tell what is wrong: Envoy's last one is no log line, but the bare reason.
+fn complaint(line: &str) -> Option<String> {
+    let line = line.trim();
+    let said = !line.is_empty() && !HARMLESS.iter().any(|mark| line.contains(mark));
+    said.then(|| line.chars().take(LENGTH).collect())
+}
+
+/// Passes on what an Envoy writes to its standard error, in a thread that ends with it: nothing else
+/// waits when the reader of the dataplane's own standard error is slow.
+#[derive(Debug)]
+pub(super) struct PassedOn {
+    last: Arc<Mutex<Option<String>>>,
+    done: Option<oneshot::Receiver<()>>,
+    /// Until when it is waited for.
+    until: Option<Instant>,
+}
+
+impl PassedOn {
+    /// Begins to pass on what comes from `errors`.
+    pub(super) fn start(errors: impl Read + Send + 'static) -> io::Result<Self> {
+        let last = Arc::new(Mutex::new(None));
+        let (ended, done) = oneshot::channel();
+        let seen = Arc::clone(&last);
+        // It ends when the last process that can write there has, which Envoy's owner kills.
+        let pass = move || {
+            pass_on(BufReader::new(errors), &mut io::stderr(), &seen);
+            drop(ended);
+        };
+        let thread = Builder::new().name("envoy stderr".to_owned());
+        thread.stack_size(STACK).spawn(pass)?;
+        Ok(Self {
+            last,
+            done: Some(done),
+            until: None,
+        })
+    }
+
+    /// Waits until everything was passed on, for a short while. Cancel safe.
+    pub(super) async fn all(&mut self) {
+        let until = self.until.get_or_insert_with(|| Instant::now() + PATIENCE);
+        if let Some(done) = &mut self.done {
+            let _ = timeout_at(*until, done).await;
+        }
+        self.done = None;
+    }
+
+    pub(super) fn last_words(&self) -> Option<String> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    }
+}
+
+fn pass_on(mut errors: impl BufRead, out: &mut impl Write, last: &Mutex<Option<String>>) {
+    let mut line = Vec::new();
+    // Whole lines, so that no other of the dataplane's comes in between.
+    while let Ok(1..) = (&mut errors).take(LINE_LIMIT).read_until(b'\n', &mut line) {
+        // Without a reader it has to be read all the same, or Envoy would wait.
+        let _ = out.write_all(&line);
+        if let Some(complaint) = complaint(&String::from_utf8_lossy(&line)) {
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(complaint);
+        }
+        line.clear();
+    }
+}
+
+/// The end of a log file to which an Envoy appends.
+#[derive(Debug)]
+pub(crate) struct LogTail {
+    path: PathBuf,
+    /// What was there before is not this Envoy's.
+    from: u64,
+}
+
+impl LogTail {
+    /// What is appended from now on.
+    pub(crate) fn from_now(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            from: std::fs::metadata(path).map_or(0, |file| file.len()),
+        }
+    }
+
+    pub(crate) fn last_words(&self) -> Option<String> {
+        let mut file = File::open(&self.path).ok()?;
+        let length = file.metadata().ok()?.len();
+        let from = self.from.max(length.saturating_sub(LOG_LIMIT));
+        file.seek(SeekFrom::Start(from)).ok()?;
+        let mut end = Vec::new();
+        file.take(LOG_LIMIT).read_to_end(&mut end).ok()?;
+        String::from_utf8_lossy(&end)
+            .lines()
+            .rev()
+            .find_map(complaint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "[2026][info][main] starting\n\
+        [2026][critical][main] error `cannot bind` initializing config '{\n}'\n\
+        [2026][info][main] exiting\n\
+        cannot bind '127.0.0.1:19000': Address already in use\n";
+
+    #[test]
+    fn everything_is_passed_on_and_the_reason_is_kept() {
+        let (mut out, last) = (Vec::new(), Mutex::default());
+        pass_on(SAID.as_bytes(), &mut out, &last);
+        assert_eq!(out, SAID.as_bytes());
+        let reason = "cannot bind '127.0.0.1:19000': Address already in use";
+        assert_eq!(last.into_inner().unwrap().as_deref(), Some(reason));
+        // A line without end, and one that says nothing of what is wrong.
+        let (mut out, last) = (Vec::new(), Mutex::default());
+        let long = vec![b'x'; 1024 * 1024];
+        pass_on(long.as_slice(), &mut out, &last);
+        assert_eq!(out, long);
+        let kept = last.into_inner().unwrap().unwrap();
+        assert_eq!(kept.len(), LENGTH);
+        for harmless in ["[info] all is well", r#"{"@level":"debug"}"#, "  \n"] {
+            assert_eq!(complaint(harmless), None);
+        }
+    }
+
+    #[test]
+    fn of_a_log_only_what_is_new_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("envoy.log");
+        std::fs::write(&path, "what another said\n").unwrap();
+        let log = LogTail::from_now(&path);
+        assert_eq!(log.last_words(), None);
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(SAID.as_bytes()).unwrap();
+        let words = log.last_words().unwrap();
+        assert!(words.starts_with("cannot bind"), "{words}");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_long_for_what_never_ends() {
+        let (errors, writer) = io::pipe().unwrap();
+        let mut passed = PassedOn::start(errors).unwrap();
+        passed.all().await;
+        drop(writer);
+        assert_eq!(passed.last_words(), None);
+    }
+}

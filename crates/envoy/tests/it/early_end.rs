@@ -1,0 +1,55 @@
+//! Envoys that end before they serve: their own words say why, and they leave nothing behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use legate_envoy::epochs::{EnvoyConfig, EnvoyHost, Options, SHARED_MEMORY};
+use tokio::net::TcpListener;
+
+use crate::place::{ADMIN, Place, hot, supervise, until};
+
+/// A real Envoy, of which the number that it chose is noted before its end is seen.
+fn noting(place: Place, folder: &Path) -> EnvoyConfig {
+    let mut launch = place.config().launch().clone();
+    let script = format!(
+        "#!/bin/sh\n{} \"$@\"\ncode=$?\ncat {1}/base-id >> {1}/chosen\nexit $code\n",
+        launch.executable.display(),
+        folder.display()
+    );
+    launch.executable = folder.join("envoy");
+    fs::write(&launch.executable, script).unwrap();
+    fs::set_permissions(&launch.executable, fs::Permissions::from_mode(0o755)).unwrap();
+    EnvoyConfig::new(launch)
+}
+
+#[tokio::test]
+async fn an_envoy_that_never_serves_says_why_and_leaves_no_shared_memory() {
+    for (test, outlives) in [(40, false), (41, true)] {
+        let (place, folder) = (Place::new(test), tempfile::tempdir().unwrap());
+        let folder = folder.path();
+        let _taken = TcpListener::bind(place.at(ADMIN)).await.unwrap();
+        let host = EnvoyHost::new(place.admin(), Some(hot(folder)), outlives);
+        let host = host.logging_to(folder.join("envoy.log"));
+        let config = noting(place, folder);
+        supervise(host, config, Options::default(), async |supervisor| {
+            // The first of those that are not detached is only quoted where it was told anyway.
+            let report = until(&supervisor, |report| report.exits.len() > 1).await;
+            let refusal = report.refusal.unwrap();
+            let address = place.at(ADMIN).to_string();
+            assert!(
+                refusal.contains("cannot bind") && refusal.contains(&address),
+                "{refusal}"
+            );
+            supervisor.stop();
+        })
+        .await;
+        let chosen = fs::read_to_string(folder.join("chosen")).unwrap();
+        assert!(!chosen.trim().is_empty());
+        for number in chosen.split_whitespace() {
+            let region = format!("{SHARED_MEMORY}/envoy_shared_memory_{number}0");
+            assert!(!Path::new(&region).exists(), "{region} is left");
+        }
+        assert!(!folder.join("base-id").exists());
+    }
+}
