@@ -10,6 +10,7 @@ mod process;
 mod refusals;
 mod restart;
 mod rotation;
+mod state_dir;
 mod traffic;
 
 use legate_tests::ServiceSpec;

@@ -6,7 +6,7 @@ use legate_tests::{Mesh, MeshOptions, Sidecar};
 use crate::WEB;
 
 /// The process ends with status 1, and exactly one error line holds all of `words`.
-async fn refused(mut sidecar: Sidecar, words: &[&str]) {
+pub(crate) async fn refused(mut sidecar: Sidecar, words: &[&str]) {
     let status = sidecar.exit().await;
     let log = sidecar.log();
     assert_eq!(status.code(), Some(1), "{log}");

@@ -299,6 +299,40 @@ async fn an_envoy_that_could_not_be_adopted_yet_ends_with_its_dataplane() {
     mesh.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_restart_drains_for_as_long_as_somebody_is_connected() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.register(&API).await;
+    let flags = mesh
+        .flags(API.instance)
+        .with("envoy-hot-restart", "false")
+        .with("shutdown-drain-listeners", "true")
+        .with("shutdown-grace-period-seconds", "600");
+    let mut api = mesh.sidecar("api", &flags);
+    api.ready().await;
+    let before = api.envoy();
+    let connection = tokio::net::TcpStream::connect(mesh.public("api"))
+        .await
+        .expect("Envoy listens");
+    let drained = async {
+        eventually(
+            "the old Envoy drains",
+            || api.status(),
+            |status| status["envoy"]["epochs"][0]["state"] == "draining",
+        )
+        .await;
+        assert!(alive(before));
+        drop(connection);
+    };
+    let ((status, text), ()) = tokio::join!(api.restart(), drained);
+    assert!(status.is_success(), "{status}: {text}");
+    assert_ne!(api.envoy(), before);
+    api.signal(Signal::SIGTERM);
+    api.signal(Signal::SIGTERM);
+    api.exit().await;
+    mesh.stop().await;
+}
+
 async fn assert_adopted(sidecar: &Sidecar, pid: i32) {
     let status = sidecar.status().await;
     assert_eq!(newest(&status), Some((0, pid)), "{status:#}");

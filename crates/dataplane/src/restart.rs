@@ -156,7 +156,9 @@ fn outcome(before: &Report, now: &Report) -> Option<Outcome> {
 
 fn waiting(report: &Report) -> String {
     let starts = |epoch: &EpochReport| epoch.state == EpochState::Starting;
-    let waits = report.epochs.len() > 1 && !report.epochs.iter().any(starts);
+    let leaves = |epoch: &EpochReport| epoch.state.leaves();
+    let waits = !report.epochs.iter().any(starts)
+        && (report.epochs.len() > 1 || report.epochs.iter().any(leaves));
     match report.epochs.first().filter(|_| waits) {
         Some(oldest) => format!(
             "the new Envoy is started as soon as epoch {} (pid {}), which is {}, has ended",
@@ -251,6 +253,16 @@ mod tests {
         draining.epochs[0].state = EpochState::Draining;
         draining.epochs.push(epoch(1, 11, EpochState::Serving));
         let Outcome::UnderWay(text) = restart_from(draining, Ok(()), Vec::new()).await else {
+            panic!("it takes longer")
+        };
+        assert!(
+            text.contains("epoch 0 (pid 10), which is draining"),
+            "{text}"
+        );
+        // Nor one that makes room.
+        let mut retiring = running();
+        retiring.epochs[0].state = EpochState::Draining;
+        let Outcome::UnderWay(text) = restart(Ok(()), vec![retiring]).await else {
             panic!("it takes longer")
         };
         assert!(

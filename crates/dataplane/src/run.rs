@@ -6,11 +6,12 @@
 mod desired;
 mod ending;
 mod exposition;
+mod ports;
 mod refresh;
 mod sidecar;
+mod state_dir;
 
 use std::future::Future;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use legate_client::{
@@ -39,7 +40,10 @@ use crate::status::{ConnectionCounter, StatusSource};
 use crate::telemetry::{Stage, Telemetry};
 
 use self::desired::Desired;
+pub use self::ports::PortError;
 use self::sidecar::Sidecar;
+use self::state_dir::StateDir;
+pub use self::state_dir::StateDirError;
 
 /// How long everything but the session may take to end.
 const STOP: Duration = Duration::from_secs(3);
@@ -98,14 +102,12 @@ pub enum RunError {
     /// Envoy could not be started, however often that was tried.
     #[error("envoy could not be started: {0}")]
     EnvoyNeverStarted(String),
-    /// The folder for the state of Envoys cannot be made.
-    #[error("cannot make the folder {} (-envoy-state-dir): {source}", path.display())]
-    StateDir {
-        /// The folder.
-        path: PathBuf,
-        /// What the operating system says.
-        source: std::io::Error,
-    },
+    /// The folder for the state of Envoys cannot be used.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    /// A port of Envoy's own cannot be had.
+    #[error(transparent)]
+    Port(#[from] PortError),
     /// Envoy cannot be supervised.
     #[error(transparent)]
     Supervision(#[from] legate_envoy::epochs::StartError),
@@ -156,10 +158,15 @@ pub async fn run(
 ) -> Result<(), RunError> {
     let telemetry = Telemetry::new(started)?;
     tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
-    // Whatever can fail without a server fails before a login that would have to be undone.
+    // Whatever can fail without a server fails before a login that would have to be undone. The
+    // folder comes first: who has it is the better word for why a port is taken, too.
+    let state = match settings.mode {
+        Mode::Sidecar => StateDir::take(&settings).await?,
+        Mode::DnsProxy => None,
+    };
     let lifecycle = bind_lifecycle(&settings)?;
     let sidecar = match settings.mode {
-        Mode::Sidecar => Some(prepare(&settings, &telemetry).await?),
+        Mode::Sidecar => Some(prepare(&settings, &telemetry, state).await?),
         Mode::DnsProxy => None,
     };
     let connection = scope.spawner().child("session");
@@ -210,8 +217,16 @@ fn bind_lifecycle(settings: &Settings) -> Result<Option<LifecycleListener>, RunE
 }
 
 /// What a sidecar needs before there is a session.
-async fn prepare(settings: &Settings, telemetry: &Telemetry) -> Result<Sidecar, RunError> {
+async fn prepare(
+    settings: &Settings,
+    telemetry: &Telemetry,
+    state: Option<StateDir>,
+) -> Result<Sidecar, RunError> {
     Desired::executable(settings)?;
+    // One that is adopted has them already.
+    if !state.as_ref().is_some_and(StateDir::occupied) {
+        ports::check(&settings.envoy).await?;
+    }
     let listener = Listener::bind(&settings.xds).await?;
     let metrics = RelayMetrics::register(telemetry.registry(), Clock::system())?;
     match listener.address() {
@@ -220,7 +235,11 @@ async fn prepare(settings: &Settings, telemetry: &Telemetry) -> Result<Sidecar, 
             tracing::info!(address = %path.display(), "starting envoy xDS server");
         }
     }
-    Ok(Sidecar { listener, metrics })
+    Ok(Sidecar {
+        listener,
+        metrics,
+        state,
+    })
 }
 
 impl Process {

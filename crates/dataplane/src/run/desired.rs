@@ -1,6 +1,8 @@
 //! What Envoy shall run: the program, its arguments and its bootstrap document, made from the
 //! settings, the proxy's parameters and the files of now. It asks no server and starts nothing.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
@@ -15,11 +17,27 @@ use crate::bootstrap;
 use crate::settings::Settings;
 
 /// Makes configurations of Envoy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Desired {
     pub(super) settings: Settings,
     /// Where the relay listens.
     pub(super) xds: XdsAddress,
+}
+
+/// See [`Desired::stamp`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    program: Option<PathBuf>,
+    files: Vec<Option<FileStamp>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct FileStamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// In seconds and nanoseconds.
+    changed: (i64, i64),
 }
 
 /// A configuration of Envoy.
@@ -49,6 +67,26 @@ impl Desired {
     pub(super) fn executable(settings: &Settings) -> Result<PathBuf, RunError> {
         let path = settings.environment.get_os("PATH");
         Ok(find_executable(settings.envoy.executable.as_deref(), path)?)
+    }
+
+    /// What tells, without reading them, whether another program or other files are there by now.
+    pub(super) fn stamp(&self) -> Stamp {
+        let program = Self::executable(&self.settings).ok();
+        let tls = self.settings.telemetry.prometheus_tls.iter();
+        let files = tls.flat_map(|tls| [&tls.ca, &tls.certificate, &tls.key]);
+        let files = program.iter().chain(files).map(|path| {
+            let file = fs::metadata(path).ok()?;
+            Some(FileStamp {
+                device: file.dev(),
+                inode: file.ino(),
+                size: file.size(),
+                changed: (file.ctime(), file.ctime_nsec()),
+            })
+        });
+        Stamp {
+            files: files.collect(),
+            program: program.clone(),
+        }
     }
 
     /// The configuration that follows from `params` and the files of now.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use super::desired::{Configured, Desired};
+use super::desired::{Configured, Desired, Stamp};
 use super::exposition::Exposition;
 use crate::bootstrap;
 use crate::restart::Request;
@@ -45,6 +45,8 @@ pub(super) struct Refresh {
     pub(super) signals: Signals,
     /// What Envoy was last told to run.
     pub(super) current: EnvoyConfig,
+    /// What the files were at the last look, or nothing when they have to be looked at in any case.
+    pub(super) looked: Option<Stamp>,
     /// What the last look found instead. It is used when the next look finds the same, because
     /// files change one after another.
     pub(super) found: Option<EnvoyConfig>,
@@ -128,9 +130,15 @@ impl Refresh {
 
     /// Compares what should run with what does.
     async fn look(&mut self) {
+        let stamp = Some(self.desired.stamp());
+        if self.looked == stamp && self.found.is_none() {
+            return;
+        }
+        self.looked = stamp;
         let configured = match self.configure().await {
             Ok(configured) => configured,
             Err(error) => {
+                self.looked = None;
                 tracing::debug!(%error, "no configuration for envoy follows from the files of now");
                 return;
             }
@@ -188,6 +196,9 @@ impl Refresh {
             Ok(Ok(params)) => {
                 let changed = params != self.params;
                 self.params = params;
+                if changed {
+                    self.looked = None;
+                }
                 changed
             }
             Ok(Err(error)) => {

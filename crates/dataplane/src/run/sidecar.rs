@@ -1,15 +1,12 @@
 //! A sidecar's part of the process's life: relay, bootstrap, Envoy, and its supervision.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{
-    self, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
+    self, BaseId, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
 };
 use legate_runtime::ReadyHandle;
 
@@ -17,6 +14,7 @@ use super::desired::{self, Configured, Desired};
 use super::ending::{End, judge, more_urgent};
 use super::exposition::Exposition;
 use super::refresh::Refresh;
+use super::state_dir::StateDir;
 use super::{Process, RunError};
 use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
@@ -32,15 +30,12 @@ const KILL_AFTER: Duration = Duration::from_secs(10);
 /// By how much an older epoch of Envoy may outlive the time after which it ends by itself.
 const HAND_OVER_MARGIN: Duration = Duration::from_secs(5);
 
-/// Files in `-envoy-state-dir`.
-const SNAPSHOT: &str = "snapshot.json";
-const PID_FILE: &str = "envoy.pid";
-const LOG: &str = "envoy.log";
-
 /// What a sidecar has before there is a session.
 pub(super) struct Sidecar {
     pub(super) listener: Listener,
     pub(super) metrics: RelayMetrics,
+    /// The folder of Envoys that outlive the dataplane.
+    pub(super) state: Option<StateDir>,
 }
 
 impl Sidecar {
@@ -51,6 +46,7 @@ impl Sidecar {
     ) -> Result<(), RunError> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
+        let state = self.state.as_ref();
         let (handle, controls) = epochs::handle();
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();
@@ -67,10 +63,10 @@ impl Sidecar {
             process.serve_lifecycle(lifecycle, source, Some(restarter));
         }
         if process.connect().await?.is_none() {
-            return process.end_left(handle, controls, &ready).await;
+            return process.end_left(state, (handle, controls), &ready).await;
         }
         let Some(params) = parameters(process).await? else {
-            return process.end_left(handle, controls, &ready).await;
+            return process.end_left(state, (handle, controls), &ready).await;
         };
         let desired = Arc::new(Desired {
             settings: process.settings.clone(),
@@ -79,6 +75,7 @@ impl Sidecar {
         // Whoever asked for a new Envoy before there was one gets it now.
         let mut signals = process.signals.clone();
         signals.forget_restarts();
+        let looked = Some(desired.stamp());
         let configured = desired.configure(&params)?;
         let exposition = expose(process, &configured).await?;
         announce_ready(process);
@@ -91,13 +88,16 @@ impl Sidecar {
             requests,
             signals,
             current: configured.envoy.clone(),
+            looked,
             found: None,
             told: None,
         };
         let stop = process.work.token();
         process.work.spawn("envoy configuration", refresh.run(stop));
+        // Nobody has asked for an end of what the last dataplane left.
+        let envoy = configured.envoy.gapless();
         process
-            .supervise(configured.envoy, handle, controls, &ready)
+            .supervise(state, envoy, (handle, controls), &ready)
             .await
     }
 }
@@ -153,9 +153,13 @@ fn announce_ready(process: &Process) {
 }
 
 /// Envoys as the settings want them, and how they are supervised.
-fn host(process: &Process) -> Result<(EnvoyHost, Options), RunError> {
+fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
     let (envoy, lifecycle) = (&process.settings.envoy, &process.settings.lifecycle);
-    let hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
+    let mut hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
+    if let (Some(hot), Some(state)) = (&mut hot, state) {
+        // Where the next dataplane looks for it.
+        hot.base_id = BaseId::Dynamic(state.base_id());
+    }
     let defaults = Policy::default();
     let parent_shutdown = hot.as_ref().map(|hot| hot.parent_shutdown);
     let policy = Policy {
@@ -164,43 +168,40 @@ fn host(process: &Process) -> Result<(EnvoyHost, Options), RunError> {
         min_drain: lifecycle.end_when_idle.then_some(epochs::MIN_DRAIN),
         kill_after: KILL_AFTER,
         hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
+        // Without a drain a wait would only put the new Envoy off.
+        retire_grace: match lifecycle.drain_listeners {
+            true => lifecycle.shutdown_grace,
+            false => Duration::ZERO,
+        },
         ..defaults
     };
     let mut options = Options {
         policy,
         ..Options::default()
     };
-    let folder = envoy.state_dir.as_deref();
-    let mut host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, folder.is_some());
-    if let Some(folder) = folder {
-        make(folder)?;
-        options.snapshot = Some(folder.join(SNAPSHOT));
-        options.pid_file = Some(folder.join(PID_FILE));
-        host = host.logging_to(folder.join(LOG));
+    let mut host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, state.is_some());
+    if let Some(state) = state {
+        options.snapshot = Some(state.snapshot());
+        options.pid_file = Some(state.pid_file());
+        options.owner = Some(state.owner().clone());
+        host = host.logging_to(state.log());
     }
-    Ok((host, options))
+    (host, options)
 }
 
-/// Only its owner may look into it.
-fn make(folder: &Path) -> Result<(), RunError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|source| RunError::StateDir {
-        path: folder.to_path_buf(),
-        source,
-    })
-}
+/// Both ends of a supervisor.
+type Supervisor = (epochs::Handle<EnvoyConfig>, Controls<EnvoyConfig>);
 
 impl Process {
     /// Ends the Envoys that a former dataplane left, where this one is asked to end before it
     /// could adopt them: whoever ends a service means all of it.
     async fn end_left(
         &mut self,
-        handle: epochs::Handle<EnvoyConfig>,
-        controls: Controls<EnvoyConfig>,
+        state: Option<&StateDir>,
+        supervisor: Supervisor,
         ready: &ReadyHandle,
     ) -> Result<(), RunError> {
-        let folder = self.settings.envoy.state_dir.as_deref();
-        let left = folder.is_some_and(|folder| folder.join(SNAPSHOT).exists());
+        let (handle, left) = (&supervisor.0, state.is_some_and(StateDir::occupied));
         // Before supervision begins, so that it starts nothing.
         match self.signals.urgency() {
             Urgency::Graceful if left => handle.stop(),
@@ -208,27 +209,28 @@ impl Process {
             _ => return Ok(()),
         }
         let envoy = desired::none(&self.settings)?;
-        self.supervise(envoy, handle, controls, ready).await
+        self.supervise(state, envoy, supervisor, ready).await
     }
 
     /// Keeps Envoy running until that was asked to end, or makes no sense any more.
     async fn supervise(
         &mut self,
+        state: Option<&StateDir>,
         envoy: EnvoyConfig,
-        handle: epochs::Handle<EnvoyConfig>,
-        controls: Controls<EnvoyConfig>,
+        (handle, controls): Supervisor,
         ready: &ReadyHandle,
     ) -> Result<(), RunError> {
-        let (host, options) = host(self)?;
+        let (host, options) = host(self, state);
         let host = Supervised::new(host, self.telemetry.clone());
         let settings = &self.settings;
         let mut seen = handle.watch();
         let running = epochs::run(host, envoy, options, controls);
         tokio::pin!(running);
         let dump = settings.lifecycle.dump_envoy_config;
+        let outlives = state.is_some();
         let mut end = End::new(
-            handle,
-            settings.envoy.state_dir.is_some(),
+            handle.clone(),
+            outlives,
             dump.then(|| AdminClient::new(settings.envoy.admin)),
         );
         let mut failure = None;
@@ -236,7 +238,13 @@ impl Process {
             tokio::select! {
                 ended = &mut running => break ended?,
                 error = self.scope.failed(), if failure.is_none() => {
-                    end.shut_down(&error);
+                    // An Envoy that serves is worth more than a clean end.
+                    if outlives && seen.borrow().ready() {
+                        tracing::warn!("envoy serves on, for the next dataplane to adopt");
+                        handle.release();
+                    } else {
+                        end.shut_down(&error);
+                    }
                     failure = Some(error);
                 }
                 urgency = more_urgent(&mut self.signals, end.wished) => end.wish(urgency),

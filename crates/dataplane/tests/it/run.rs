@@ -13,6 +13,7 @@ use legate_api::type_url::CLUSTER;
 use legate_dataplane::run::{RunError, run};
 use legate_dataplane::settings::{self, Environment, Invocation, Mode, Settings};
 use legate_dataplane::signals::{self, StopSender, Urgency};
+use legate_envoy::epochs::Identity;
 use legate_runtime::Scope;
 use legate_testkit::fake_server::{Call, FakeServer};
 use legate_testkit::network::free_port;
@@ -360,13 +361,81 @@ async fn a_panic_beside_the_work_ends_envoy_and_the_process() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_found_before_the_login() {
-    let setup = setup(WAIT_FOR_EVER).await;
-    let _taken = tokio::net::TcpListener::bind(setup.xds).await.unwrap();
-    let (outcome, ()) = setup.run(async |_| ()).await;
+async fn an_adopted_envoy_that_serves_outlives_a_dataplane_that_is_refused() {
+    let mut setup = setup("").await;
+    setup.settings.envoy.state_dir = Some(setup.folder.path().join("state"));
+    let snapshot = setup.folder.path().join("state/snapshot.json");
+    // One that serves whatever the dataplane can tell it.
+    let admin = setup.settings.envoy.admin;
+    let document = serde_json::json!({ "admin": { "address": { "socket_address":
+        { "address": admin.ip().to_string(), "port_value": admin.port() } } } });
+    let envoy = setup.folder.path().join("envoy");
+    let real = legate_testkit::envoy::binary();
+    let script = format!(
+        "#!/bin/sh\necho $$ > {}/pid\nexec {} --disable-hot-restart --config-yaml '{document}'\n",
+        setup.folder.path().display(),
+        real.display()
+    );
+    fs::write(&envoy, script).unwrap();
+    let lifecycle = setup.settings.lifecycle.bind;
+    let serves = async || page(lifecycle, "/status", "\"state\":\"serving\"").await;
+    let (outcome, ()) = setup
+        .run(async |stop| {
+            serves().await;
+            stop.request(Urgency::Release);
+        })
+        .await;
+    outcome.unwrap();
+    let pid = setup.envoy().await;
+    let script = setup.server.script();
+    let refusal = Status::permission_denied("no service:write");
+    script.fail_always(Call::Discovery, refusal);
+    let (outcome, _) = setup
+        .run(async |_| {
+            serves().await;
+            let envoy = EnvoyStream::open(setup.xds).await;
+            envoy.subscribe(CLUSTER).await;
+            envoy
+        })
+        .await;
     let error = outcome.unwrap_err().to_string();
-    assert!(error.contains("-xds-bind-port"), "{error}");
-    assert_eq!(setup.server.script().logins().len(), 0);
+    assert!(error.contains("no service:write"), "{error}");
+    assert!(exists(pid) && snapshot.exists(), "Envoy serves on");
+    // Whoever asks for an end gets it.
+    script.heal(Call::Discovery);
+    let (outcome, ()) = setup
+        .run(async |stop| {
+            serves().await;
+            stop.request(Urgency::Graceful);
+        })
+        .await;
+    outcome.unwrap();
+    assert!(!snapshot.exists());
+    // It is nobody's child here, so that nobody may have collected it yet.
+    assert_eq!(
+        Identity::of(pid.unsigned_abs()),
+        None,
+        "Envoy is still there"
+    );
+}
+
+#[tokio::test]
+async fn a_taken_port_is_found_before_the_login() {
+    let mut setup = setup(WAIT_FOR_EVER).await;
+    setup.settings.envoy.ready = Some((Ipv4Addr::LOCALHOST, free_port()).into());
+    let envoy = &setup.settings.envoy;
+    for (address, setting) in [
+        (setup.xds, "-xds-bind-port"),
+        (envoy.admin, "-envoy-admin-bind-port"),
+        (envoy.ready.unwrap(), "-envoy-ready-bind-port"),
+    ] {
+        let _taken = tokio::net::TcpListener::bind(address).await.unwrap();
+        let (outcome, ()) = setup.run(async |_| ()).await;
+        let error = outcome.unwrap_err().to_string();
+        let words = [setting, &address.to_string(), "in use"];
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        assert_eq!(setup.server.script().logins().len(), 0);
+    }
 }
 
 #[tokio::test]
