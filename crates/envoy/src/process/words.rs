@@ -23,8 +23,9 @@ const STACK: usize = 64 * 1024;
 /// output may be slow.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How lines look that tell of nothing wrong, in either format of the log.
-const HARMLESS: [&str; 8] = [
+/// How lines look that tell of nothing wrong, in either format of the log, or of it to developers only.
+const HARMLESS: [&str; 9] = [
+    "envoy.backtrace",
     "[trace]",
     "[debug]",
     "[info]",

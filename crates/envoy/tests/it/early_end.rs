@@ -13,7 +13,7 @@ use crate::place::{ADMIN, Place, hot, supervise, until};
 fn noting(place: Place, folder: &Path) -> EnvoyConfig {
     let mut launch = place.config().launch().clone();
     let script = format!(
-        "#!/bin/sh\n{} \"$@\"\ncode=$?\ncat {1}/base-id >> {1}/chosen\nexit $code\n",
+        "#!/bin/sh\n{} \"$@\"\ncode=$?\necho $(cat {1}/base-id) >> {1}/chosen\nexit $code\n",
         launch.executable.display(),
         folder.display()
     );
@@ -45,8 +45,9 @@ async fn an_envoy_that_never_serves_says_why_and_leaves_no_shared_memory() {
         })
         .await;
         let chosen = fs::read_to_string(folder.join("chosen")).unwrap();
-        assert!(!chosen.trim().is_empty());
-        for number in chosen.split_whitespace() {
+        assert!(chosen.lines().count() > 1, "{chosen}");
+        for number in chosen.lines() {
+            number.parse::<u32>().unwrap();
             let region = format!("{SHARED_MEMORY}/envoy_shared_memory_{number}0");
             assert!(!Path::new(&region).exists(), "{region} is left");
         }
