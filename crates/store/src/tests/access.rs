@@ -9,7 +9,7 @@ use legate_model::{CaRoot, CaRoots, Secret};
 use super::{apply, refuse, watch, woken};
 use crate::{CaState, Command, Rejected, Store, TokenKey};
 
-fn token(accessor: &str, secret: &str, method: &str) -> Command {
+pub(super) fn token(accessor: &str, secret: &str, method: &str) -> Command {
     Command::UpsertToken(Box::new(Token {
         accessor_id: accessor.to_owned(),
         secret_id: Secret::new(secret),
@@ -18,7 +18,7 @@ fn token(accessor: &str, secret: &str, method: &str) -> Command {
     }))
 }
 
-fn method(name: &str) -> Command {
+pub(super) fn method(name: &str) -> Command {
     Command::UpsertAuthMethod(Box::new(AuthMethod {
         name: name.to_owned(),
         ..AuthMethod::default()
@@ -90,7 +90,7 @@ fn an_auth_method_takes_its_rules_and_tokens_along() {
     assert!(state.token_by_accessor("b").is_some());
 }
 
-fn ca(root: &str) -> Command {
+pub(super) fn ca(root: &str) -> Command {
     let root = CaRoot {
         id: root.to_owned(),
         name: root.to_owned(),

@@ -2,8 +2,13 @@
 
 mod access;
 mod catalog;
+mod committing;
+mod durable;
 mod entries;
+mod processes;
 mod random;
+mod restarts;
+mod snapshots;
 mod watching;
 
 use std::future::Future;
@@ -140,6 +145,16 @@ fn refuse(store: &Store, command: Command) -> Rejected {
     let rejected = attempt(store, command).expect_err("the command is refused");
     assert_eq!(store.state().index(), before, "{rejected}");
     rejected
+}
+
+/// The index and all rows, each with its text.
+fn rows(store: &Store) -> (u64, Vec<(String, String)>) {
+    let state = store.state();
+    let rows = state.all().map(|(key, row)| {
+        let text = String::from_utf8(row.to_bytes().unwrap()).unwrap();
+        (format!("{key:?}"), text)
+    });
+    (state.index(), rows.collect())
 }
 
 /// Whether a change is waiting to be seen; seeing it takes it away.

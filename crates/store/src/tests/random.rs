@@ -69,7 +69,7 @@ fn any_registration() -> impl Strategy<Value = Registration> {
     })
 }
 
-fn any_command() -> impl Strategy<Value = Command> {
+pub(super) fn any_command() -> impl Strategy<Value = Command> {
     let node = || prop::sample::select(NODES.to_vec());
     let name = || prop::sample::select(vec!["a", "b", "*"]);
     let allow = |yes| {
@@ -107,7 +107,7 @@ fn any_command() -> impl Strategy<Value = Command> {
 
 /// The catalog without indexes: every question walks over everything.
 #[derive(Clone, Default, Debug)]
-struct Naive {
+pub(super) struct Naive {
     nodes: BTreeMap<String, Node>,
     instances: BTreeMap<(String, String), ServiceInstance>,
     checks: BTreeMap<(String, String), HealthCheck>,
@@ -227,7 +227,7 @@ fn described(found: &[legate_model::CheckServiceNode]) -> Vec<String> {
     .collect()
 }
 
-fn assert_same(state: &State, naive: &Naive) {
+pub(super) fn assert_same(state: &State, naive: &Naive) {
     let state = state.read();
     let names: Vec<_> = state.nodes().iter().map(|n| n.node.clone()).collect();
     assert_eq!(names, naive.nodes.keys().cloned().collect::<Vec<_>>());
@@ -333,17 +333,25 @@ fn ask(state: &State, question: &Question) -> (String, Reads) {
     (answer, txn.into_reads())
 }
 
+impl Naive {
+    /// What a command must do: `None` when that is not modelled, `Some(None)` when it must be
+    /// refused.
+    pub(super) fn expected(&self, command: &Command) -> Option<Option<Self>> {
+        match command {
+            Command::Register(registration) => Some(self.register(registration)),
+            Command::Deregister(what) => {
+                let mut next = self.clone();
+                next.deregister(what);
+                Some(Some(next))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// One command: what it must do, and what it must leave alone.
 fn step(store: &Store, naive: &mut Naive, command: Command) {
-    let expected = match &command {
-        Command::Register(registration) => Some(naive.register(registration)),
-        Command::Deregister(what) => {
-            let mut next = naive.clone();
-            next.deregister(what);
-            Some(Some(next))
-        }
-        _ => None,
-    };
+    let expected = naive.expected(&command);
     let before = store.state();
     let questions = questions();
     let asked: Vec<_> = questions

@@ -15,6 +15,7 @@ use redb::{
 
 use super::directory::sync_directory;
 use super::guarded::Guarded;
+use super::header::{FLAGS, flags_for_newer};
 use crate::backend::{Batch, Loaded};
 
 const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows");
@@ -58,15 +59,23 @@ impl File {
         if file.len().map_err(Unopened::Io)? == 0 {
             return Err(Unopened::Damaged("it is empty".to_owned()));
         }
-        let file = Guarded::new(file);
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE);
-        // Without it, only a file that was not closed is checked.
-        builder.set_check_integrity_on_open(true);
-        let database = builder.create_with_backend(file.clone())?;
-        let loaded = load(&database)?;
+        let file = Arc::new(file);
+        let mut guarded = Guarded::new(&file);
+        let (mut database, mut loaded) = check(&guarded)?;
+        if let Some(flags) = flags_for_newer(&*file) {
+            let newer = Guarded::new(&file);
+            // What a killed process wrote may not be on the disk yet.
+            let marked = newer
+                .sync_data()
+                .and_then(|()| newer.write(FLAGS, &[flags]));
+            marked.map_err(Unopened::Io)?;
+            if let Ok(checked) = check(&newer) {
+                (database, loaded) = checked;
+                guarded = newer;
+            }
+        }
         let index = loaded.index;
-        let writable = file.release().map(|()| Self { database, index });
+        let writable = guarded.release().map(|()| Self { database, index });
         Ok((loaded, writable))
     }
 
@@ -128,6 +137,17 @@ impl File {
     pub(super) fn close(self) -> Result<(), DatabaseError> {
         self.database.close()
     }
+}
+
+/// Opens a database and reads everything; whatever does not read as it was written is an error.
+fn check<B: StorageBackend>(file: &Guarded<B>) -> Result<(Database, Loaded), Unopened> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    // Without it, only a file that was not closed is checked.
+    builder.set_check_integrity_on_open(true);
+    let database = builder.create_with_backend(file.clone())?;
+    let loaded = load(&database)?;
+    Ok((database, loaded))
 }
 
 fn write(txn: &WriteTransaction, batch: &Batch) -> Result<(), redb::Error> {

@@ -15,7 +15,7 @@ pub(super) struct Guarded<B>(Arc<Inner<B>>);
 
 #[derive(Debug)]
 struct Inner<B> {
-    file: B,
+    file: Arc<B>,
     mode: Mutex<Mode>,
 }
 
@@ -42,9 +42,9 @@ impl<B> Clone for Guarded<B> {
 }
 
 impl<B: StorageBackend> Guarded<B> {
-    pub(super) fn new(file: B) -> Self {
+    pub(super) fn new(file: &Arc<B>) -> Self {
         Self(Arc::new(Inner {
-            file,
+            file: Arc::clone(file),
             mode: Mutex::new(Mode::Held(Vec::new())),
         }))
     }
@@ -160,9 +160,5 @@ impl<B: StorageBackend> StorageBackend for Guarded<B> {
                 bytes: data.to_vec(),
             },
         )
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.0.file.close()
     }
 }

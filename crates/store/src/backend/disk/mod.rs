@@ -7,6 +7,7 @@
 mod directory;
 mod file;
 mod guarded;
+mod header;
 
 use std::collections::VecDeque;
 use std::io;

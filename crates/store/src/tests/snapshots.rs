@@ -1,0 +1,108 @@
+//! Saving and restoring a store that is in use.
+
+use super::access::{ca, token};
+use super::durable::{Opened, config, open, try_open};
+use super::{node, register, rows, watch, woken};
+use crate::{SnapshotError, Store};
+
+/// A store with some rows, at index 5.
+async fn filled(directory: &std::path::Path) -> Opened {
+    let opened = open(directory).await;
+    let nodes = ["n1", "n2"].map(|name| register(node(name), None, Vec::new()));
+    for command in nodes
+        .into_iter()
+        .chain([token("a", "secret", ""), ca("r1")])
+    {
+        opened.store.apply(command).await.unwrap();
+    }
+    opened
+}
+
+#[tokio::test]
+async fn a_snapshot_replaces_everything_at_a_higher_index() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = filled(directory.path()).await;
+    let store = &opened.store;
+    let mut saved = Vec::new();
+    assert_eq!(store.save(&mut saved).unwrap(), 5);
+    let (_, before) = rows(store);
+
+    for name in ["n3", "n4"] {
+        store
+            .apply(register(node(name), None, Vec::new()))
+            .await
+            .unwrap();
+    }
+    let mut nodes = watch(store, |txn| txn.nodes());
+    let mut gone = watch(store, |txn| txn.node("n3"));
+    let shared = |txn: &crate::ReadTxn<'_>| txn.shared("nodes", "", |txn| txn.nodes());
+    assert_eq!(shared(&store.state().read()).len(), 4);
+    let snapshot = store.read_snapshot(&*saved).unwrap();
+    let applied = store.restore(snapshot).await.unwrap();
+    assert_eq!(applied.index, 8);
+    assert!(woken(&mut nodes) && woken(&mut gone));
+    assert_eq!(rows(store), (8, before.clone()));
+    assert_eq!(shared(&store.state().read()).len(), 2);
+    // A client that saw index 7 must see that this is newer.
+    let state = store.state();
+    let txn = state.read();
+    assert!(txn.node("n3").is_none() && txn.into_reads().index() == 8);
+
+    let applied = store
+        .apply(register(node("n5"), None, Vec::new()))
+        .await
+        .unwrap();
+    assert_eq!(applied.index, 9);
+    let after = rows(store);
+    opened.stop().await;
+    let opened = open(directory.path()).await;
+    assert_eq!(rows(&opened.store), after);
+    opened.stop().await;
+}
+
+#[tokio::test]
+async fn another_machine_needs_the_key_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = (directory.path().join("one"), directory.path().join("other"));
+    let opened = filled(&one).await;
+    let mut saved = Vec::new();
+    opened.store.save(&mut saved).unwrap();
+    let (_, before) = rows(&opened.store);
+    opened.stop().await;
+
+    let opened = open(&other).await;
+    let error = opened.store.read_snapshot(&*saved).unwrap_err();
+    assert!(matches!(error, SnapshotError::WrongKey), "{error}");
+    opened.stop().await;
+
+    std::fs::remove_dir_all(&other).unwrap();
+    let with_key = config(&other, Some(&one.join("store.key")));
+    let opened = try_open(with_key).await.unwrap();
+    let snapshot = opened.store.read_snapshot(&*saved).unwrap();
+    assert_eq!(opened.store.restore(snapshot).await.unwrap().index, 6);
+    assert_eq!(rows(&opened.store), (6, before));
+    opened.stop().await;
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = filled(directory.path()).await;
+    let mut saved = Vec::new();
+    opened.store.save(&mut saved).unwrap();
+    for at in 0..saved.len() {
+        let mut damaged = saved.clone();
+        damaged[at] ^= 1;
+        assert!(opened.store.read_snapshot(&*damaged).is_err(), "byte {at}");
+        assert!(
+            opened.store.read_snapshot(&saved[..at]).is_err(),
+            "{at} bytes"
+        );
+    }
+    opened.stop().await;
+    let memory = Store::new();
+    assert!(matches!(
+        memory.save(Vec::new()),
+        Err(SnapshotError::InMemory)
+    ));
+}
