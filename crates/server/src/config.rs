@@ -10,6 +10,8 @@ use legate_intentions::Action;
 use legate_model::Secret;
 pub use legate_model::acl::DefaultPolicy;
 
+use crate::net::ConnectionLimits;
+
 /// Access control of a server.
 #[derive(Debug, Clone, Default)]
 pub struct AclConfig {
@@ -45,6 +47,8 @@ pub struct ServerConfig {
     /// Certificate chain and key (PEM files) of the TLS listener. Default: a certificate of the
     /// mesh CA.
     pub grpc_tls_files: Option<(PathBuf, PathBuf)>,
+    /// How many connections each API holds. Fewer, when the process may not open as many files.
+    pub connections: ConnectionLimits,
     /// Access control.
     pub acl: AclConfig,
     /// What happens to a connection that no intention speaks of. Default: the ACL default policy
@@ -68,6 +72,7 @@ impl Default for ServerConfig {
             grpc_tls: loopback(8503),
             dns: loopback(8600),
             grpc_tls_files: None,
+            connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
             default_intention_policy: None,
             ca: CaConfig::default(),

@@ -12,8 +12,10 @@ mod context;
 mod dns;
 mod grpc;
 mod http;
+mod net;
 mod server;
 
 pub use certificate::CertificateError;
 pub use config::{AclConfig, DefaultPolicy, ServerConfig};
+pub use net::{ApiLimit, ConnectionLimits, raise_file_limit};
 pub use server::{Parts, Server, StartError};

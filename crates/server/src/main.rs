@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use legate_runtime::logging;
-use legate_server::{Parts, Server};
+use legate_server::{Parts, Server, raise_file_limit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::Options;
@@ -40,6 +40,9 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> anyhow::Result<()> {
+    if let Err(error) = raise_file_limit() {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
     let stop_timeout = options.stop_timeout;
     let config = options.config(options::initial_token()?)?;
 

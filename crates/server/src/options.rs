@@ -11,7 +11,7 @@ use legate_ca::CaConfig;
 use legate_intentions::Action;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
-use legate_server::{AclConfig, DefaultPolicy, ServerConfig};
+use legate_server::{AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig};
 
 /// The variable with the first token's secret. There is no flag for it, because command lines are
 /// seen by everybody on the machine.
@@ -82,6 +82,32 @@ pub(crate) struct Options {
     #[arg(long, requires = "grpc_tls_cert")]
     grpc_tls_key: Option<PathBuf>,
 
+    /// HTTP connections at one time. Further ones are answered with 429. All connection limits are
+    /// lowered when the process may not open as many files (ulimit -n): HTTP and DNS keep a share.
+    #[arg(long, default_value_t = ConnectionLimits::default().http.in_all, value_parser = count)]
+    http_max_connections: usize,
+
+    /// HTTP connections of one client address. Consul's http_max_conns_per_client.
+    #[arg(long, default_value_t = ConnectionLimits::default().http.per_address, value_parser = count)]
+    http_max_connections_per_address: usize,
+
+    /// gRPC connections at one time, both ports together. Further ones are closed.
+    #[arg(long, default_value_t = ConnectionLimits::default().grpc.in_all, value_parser = count)]
+    grpc_max_connections: usize,
+
+    /// gRPC connections of one client address. Raise it when more sidecars than this reach the
+    /// server through one address, such as a NAT gateway or a load balancer.
+    #[arg(long, default_value_t = ConnectionLimits::default().grpc.per_address, value_parser = count)]
+    grpc_max_connections_per_address: usize,
+
+    /// DNS connections over TCP at one time. Further ones are closed.
+    #[arg(long, default_value_t = ConnectionLimits::default().dns.in_all, value_parser = count)]
+    dns_max_connections: usize,
+
+    /// DNS connections over TCP of one client address.
+    #[arg(long, default_value_t = ConnectionLimits::default().dns.per_address, value_parser = count)]
+    dns_max_connections_per_address: usize,
+
     /// Ask for tokens, and let nobody do what their token does not allow.
     #[arg(long, action = ArgAction::SetTrue)]
     acl: bool,
@@ -125,6 +151,17 @@ fn port(text: &str) -> Result<i32, String> {
         .ok_or_else(|| format!("{text:?} is no port: use 1 to 65535, 0 for a free one, -1 for off"))
 }
 
+/// The largest number that a connection limit takes: as many files as a Linux process can open by
+/// default (`fs.nr_open`).
+const MAX_CONNECTIONS: usize = 1_048_576;
+
+fn count(text: &str) -> Result<usize, String> {
+    text.parse::<usize>()
+        .ok()
+        .filter(|count| (1..=MAX_CONNECTIONS).contains(count))
+        .ok_or_else(|| format!("{text:?} is no limit: use 1 to {MAX_CONNECTIONS}"))
+}
+
 impl Options {
     pub(crate) fn log(&self) -> LogOptions {
         LogOptions {
@@ -153,6 +190,7 @@ impl Options {
                 duration::format(self.leaf_cert_ttl)
             );
         }
+        let connections = self.connections();
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
         Ok(ServerConfig {
             datacenter: self.datacenter,
@@ -163,6 +201,7 @@ impl Options {
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
             grpc_tls_files: self.grpc_tls_cert.zip(self.grpc_tls_key),
+            connections,
             acl: AclConfig {
                 enabled: self.acl,
                 default_policy: match self.acl_default_policy {
@@ -181,6 +220,23 @@ impl Options {
             },
             ..ServerConfig::default()
         })
+    }
+
+    fn connections(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            http: ApiLimit {
+                in_all: self.http_max_connections,
+                per_address: self.http_max_connections_per_address,
+            },
+            grpc: ApiLimit {
+                in_all: self.grpc_max_connections,
+                per_address: self.grpc_max_connections_per_address,
+            },
+            dns: ApiLimit {
+                in_all: self.dns_max_connections,
+                per_address: self.dns_max_connections_per_address,
+            },
+        }
     }
 }
 
@@ -205,6 +261,23 @@ mod tests {
         assert_eq!(config.node_name, default.node_name);
         assert_eq!(config.ca.leaf_ttl, Duration::from_secs(72 * 3_600));
         assert!(!config.acl.enabled);
+        assert_eq!(config.connections, default.connections);
+    }
+
+    #[test]
+    fn connection_limits_are_settings() {
+        let config = config(&[
+            "--http-max-connections=10",
+            "--http-max-connections-per-address=1",
+            "--grpc-max-connections=20",
+            "--grpc-max-connections-per-address=2",
+            "--dns-max-connections=30",
+            "--dns-max-connections-per-address=3",
+        ]);
+        let limits = config.unwrap().connections;
+        let all = [limits.http, limits.grpc, limits.dns];
+        let both = all.map(|one| (one.in_all, one.per_address));
+        assert_eq!(both, [(10, 1), (20, 2), (30, 3)]);
     }
 
     #[test]
@@ -219,6 +292,10 @@ mod tests {
     fn what_cannot_work_is_refused_with_the_flag_to_look_at() {
         let text = |flags: &[&str]| config(flags).unwrap_err().to_string();
         assert!(text(&["--http-port=70000"]).contains("--http-port"));
+        for nonsense in ["0", "-1", "many", "1048577"] {
+            let flag = format!("--grpc-max-connections={nonsense}");
+            assert!(text(&[&flag]).contains("--grpc-max-connections"));
+        }
         assert!(text(&["--bind=0.0.0.0"]).contains("--advertise"));
         assert!(text(&["--leaf-cert-ttl=1m"]).contains("1h"));
         assert!(text(&["--log-level=loud"]).contains("loud"));

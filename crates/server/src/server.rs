@@ -20,6 +20,7 @@ use crate::acl;
 use crate::certificate::{self, CertificateError, Renewed};
 use crate::config::ServerConfig;
 use crate::context::Context;
+use crate::net::{self, ConnectionLimits};
 use crate::{dns, grpc, http};
 
 /// How many free ports are tried for DNS, which needs the same one for UDP and TCP.
@@ -104,7 +105,10 @@ impl Server {
         legate_model::name::validate_node_name(&config.node_name)?;
         let Parts { store, clock } = parts;
         let listening = Listening::open(&config).await?;
-        let config = Arc::new(listening.with_addresses(config));
+        let config = Arc::new(ServerConfig {
+            connections: connection_limits(config.connections),
+            ..listening.with_addresses(config)
+        });
         let scope = Scope::new("server");
 
         let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca).await?;
@@ -226,6 +230,29 @@ impl Server {
     }
 }
 
+/// The limits from the settings, as far as the process may open files.
+fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
+    let files = match net::file_limit() {
+        Ok(files) => files,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files is not known");
+            return asked;
+        }
+    };
+    let limits = asked.within(files);
+    if limits != asked {
+        tracing::warn!(
+            files,
+            http = limits.http.in_all,
+            grpc = limits.grpc.in_all,
+            dns = limits.dns.in_all,
+            "the process may open too few files for the connection limits of the settings, so they \
+             are lowered: raise the limit of open files (ulimit -n, LimitNOFILE)"
+        );
+    }
+    limits
+}
+
 /// What is in the tables from the first moment: the server's own node, and the first token.
 async fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
@@ -269,9 +296,9 @@ struct Listening {
 impl Listening {
     async fn open(config: &ServerConfig) -> Result<Self, StartError> {
         Ok(Self {
-            http: listen("the HTTP API", config.http).await?,
-            grpc: listen("the gRPC API", config.grpc).await?,
-            grpc_tls: listen("the gRPC API with TLS", config.grpc_tls).await?,
+            http: listen("the HTTP API", config.http)?,
+            grpc: listen("the gRPC API", config.grpc)?,
+            grpc_tls: listen("the gRPC API with TLS", config.grpc_tls)?,
             dns: listen_dns(config.dns).await?,
         })
     }
@@ -293,15 +320,14 @@ impl Listening {
     }
 }
 
-/// Listens with `SO_REUSEADDR`, so that connections that linger do not keep the port.
-async fn listen(
+fn listen(
     api: &'static str,
     address: Option<SocketAddr>,
 ) -> Result<Option<TcpListener>, StartError> {
     let Some(address) = address else {
         return Ok(None);
     };
-    let bound = TcpListener::bind(address).await;
+    let bound = net::listen(address);
     bound.map(Some).map_err(|reason| StartError::Listen {
         api,
         address,
@@ -328,7 +354,7 @@ async fn listen_dns(
     };
     loop {
         attempts -= 1;
-        let tcp = TcpListener::bind(address).await.map_err(failed)?;
+        let tcp = net::listen(address).map_err(failed)?;
         match UdpSocket::bind(tcp.local_addr().map_err(failed)?).await {
             Ok(udp) => return Ok(Some((udp, tcp))),
             Err(error) if attempts == 0 => return Err(failed(error)),

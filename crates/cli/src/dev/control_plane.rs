@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::Method;
 use legate_intentions::Action;
-use legate_server::{Parts, Server, ServerConfig};
+use legate_server::{Parts, Server, ServerConfig, raise_file_limit};
 use serde_json::{Value, json};
 
 use super::Options;
@@ -39,6 +39,7 @@ pub(crate) struct Proxy {
 impl ControlPlane {
     /// Starts the server: intentions deny by default, so that what passes was allowed by name.
     pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
+        raise_file_limit().context("cannot raise the limit of open files")?;
         let loopback = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let config = ServerConfig {
             http: loopback(options.http_port),

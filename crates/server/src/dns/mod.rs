@@ -8,7 +8,6 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -19,16 +18,13 @@ use legate_runtime::{BoxError, CancellationToken};
 use rand::seq::SliceRandom;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::acl;
 use crate::context::Context;
+use crate::net::{self, Admission};
 use answer::{Answer, Resolver};
 pub(crate) use wire::{Transport, Undecodable};
-
-/// TCP connections at one time; the next client waits to be accepted.
-const MAX_CONNECTIONS: usize = 256;
 
 /// How long a TCP client may be silent, or take to read an answer.
 const IDLE: Duration = Duration::from_secs(10);
@@ -36,8 +32,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How long open connections may take to notice the stop.
 const STOP: Duration = Duration::from_secs(2);
 
-/// How long the accept loop rests when the machine has no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long UDP rests after an error.
+const RECEIVE_REST: Duration = Duration::from_millis(100);
 
 /// The longest DNS message.
 const LARGEST_MESSAGE: usize = 65_535;
@@ -147,7 +143,7 @@ async fn serve_udp(
             Some(Err(error)) => {
                 // An earlier client is gone; the socket is as good as before.
                 tracing::debug!(%error, "UDP receive");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(RECEIVE_REST).await;
                 continue;
             }
         };
@@ -184,14 +180,16 @@ async fn serve_tcp(
     stop: &CancellationToken,
 ) -> Result<(), BoxError> {
     let connections = context.spawner.child("dns");
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let admission = Admission::new("dns", context.config.connections.dns);
     let accepting = async {
         loop {
-            let slot = slots.clone().acquire_owned().await?;
-            let (stream, client) = accept(listener).await;
+            let (stream, client) = net::accept("dns", listener).await;
+            let Some(place) = admission.admit(client.ip()) else {
+                continue;
+            };
             let (context, stop) = (context.clone(), stop.clone());
             connections.spawn(format!("dns {client}"), async move {
-                let _slot = slot;
+                let _place = place;
                 // A client that waits or dawdles does not hold up the stop.
                 let served = stop.run_until_cancelled(serve_connection(&context, stream));
                 if let Some(Err(error)) = served.await {
@@ -203,25 +201,12 @@ async fn serve_tcp(
     };
     let result = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        result = accepting => result,
+        () = accepting => Ok(()),
     };
     if let Err(error) = connections.stop(STOP).await {
         tracing::debug!(%error, "DNS connections");
     }
     result
-}
-
-/// The next client. Running out of descriptors passes; it must not end the listener.
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a DNS connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
 }
 
 /// One request after the other, each with its length in front.

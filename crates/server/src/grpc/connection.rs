@@ -11,45 +11,52 @@ use std::time::Duration;
 use legate_runtime::{BoxError, CancellationToken, Spawner};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig as TlsConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
-/// Connections at one time; the next client waits to be accepted.
-const MAX_CONNECTIONS: u32 = 8_192;
+use crate::net::{self, Admission, ApiLimit, Place};
 
-/// TLS handshakes at one time.
-const MAX_HANDSHAKES: usize = 256;
+/// How long a client may take from its connection to the end of the HTTP/2 preface, a TLS handshake
+/// included.
+const OPENING: Duration = Duration::from_secs(10);
 
-/// How long a TLS handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// What every HTTP/2 connection begins with (RFC 9113 §3.4), in bytes.
+const PREFACE: usize = 24;
 
-/// How long a listener rests when the machine has no descriptors left.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Accepted connections on their way to the gRPC server.
-const QUEUE: usize = 16;
-
-/// Accepts on any number of listeners.
+/// Accepts on any number of listeners. It never waits for a client: who may connect is accepted at
+/// once, and who may not is closed.
 #[derive(Clone)]
 pub(super) struct Acceptor {
     accepted: mpsc::Sender<Connection>,
-    slots: Arc<Semaphore>,
+    admission: Arc<Admission>,
     stop: CancellationToken,
     close: CancellationToken,
 }
 
+/// A client that was accepted.
+struct Client {
+    stream: TcpStream,
+    /// When it has to be done with the preface.
+    opened_by: Instant,
+    place: Place,
+}
+
 impl Acceptor {
     /// An acceptor that accepts until `stop`, and where its connections come out.
-    pub(super) fn new(stop: CancellationToken) -> (Self, mpsc::Receiver<Connection>) {
-        let (accepted, connections) = mpsc::channel(QUEUE);
+    pub(super) fn new(
+        limit: ApiLimit,
+        stop: CancellationToken,
+    ) -> (Self, mpsc::Receiver<Connection>) {
+        // Each connection in the queue has a place, so that the queue is never full.
+        let (accepted, connections) = mpsc::channel(limit.in_all);
         let acceptor = Self {
             accepted,
-            slots: Arc::new(Semaphore::new(MAX_CONNECTIONS as usize)),
+            admission: Admission::new("grpc", limit),
             stop,
             close: CancellationToken::new(),
         };
@@ -58,8 +65,8 @@ impl Acceptor {
 
     /// Accepts connections without TLS.
     pub(super) async fn accept_plain(self, listener: TcpListener) -> Result<(), BoxError> {
-        while let Some((stream, slot)) = self.next(&listener).await? {
-            self.hand_over(Io::Plain(stream), slot).await;
+        while let Some(client) = self.next(&listener).await {
+            self.hand_over(Io::Plain(client.stream), client.opened_by, client.place);
         }
         Ok(())
     }
@@ -72,15 +79,17 @@ impl Acceptor {
         spawner: Spawner,
     ) -> Result<(), BoxError> {
         let tls = TlsAcceptor::from(config);
-        let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-        while let Some((stream, slot)) = self.next(&listener).await? {
-            let handshake = handshakes.clone().acquire_owned().await?;
+        while let Some(client) = self.next(&listener).await {
             let (acceptor, tls) = (self.clone(), tls.clone());
             spawner.spawn("TLS handshake", async move {
-                let _handshake = handshake;
-                let stream = acceptor.stop.run_until_cancelled(shake_hands(&tls, stream));
-                if let Some(Some(stream)) = stream.await {
-                    acceptor.hand_over(Io::Tls(Box::new(stream)), slot).await;
+                let Client {
+                    stream,
+                    opened_by,
+                    place,
+                } = client;
+                let stream = shake_hands(&tls, stream, opened_by);
+                if let Some(Some(stream)) = acceptor.stop.run_until_cancelled(stream).await {
+                    acceptor.hand_over(Io::Tls(Box::new(stream)), opened_by, place);
                 }
                 Ok::<(), BoxError>(())
             });
@@ -88,28 +97,25 @@ impl Acceptor {
         Ok(())
     }
 
-    /// The next client, once there is room for it; `None` after the stop.
-    async fn next(
-        &self,
-        listener: &TcpListener,
-    ) -> Result<Option<(TcpStream, OwnedSemaphorePermit)>, BoxError> {
-        let accept = async {
-            let slot = self.slots.clone().acquire_owned().await?;
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => return Ok((stream, slot)),
-                    Err(error) => {
-                        // Running out of descriptors passes; it must not end the listener.
-                        tracing::warn!(%error, "a gRPC connection could not be accepted");
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                }
+    /// The next client that may connect; `None` after the stop.
+    async fn next(&self, listener: &TcpListener) -> Option<Client> {
+        loop {
+            let accepted = self
+                .stop
+                .run_until_cancelled(net::accept("grpc", listener))
+                .await;
+            let (stream, client) = accepted?;
+            if let Some(place) = self.admission.admit(client.ip()) {
+                return Some(Client {
+                    stream,
+                    opened_by: Instant::now() + OPENING,
+                    place,
+                });
             }
-        };
-        self.stop.run_until_cancelled(accept).await.transpose()
+        }
     }
 
-    async fn hand_over(&self, io: Io, slot: OwnedSemaphorePermit) {
+    fn hand_over(&self, io: Io, opened_by: Instant, place: Place) {
         let stream = io.tcp();
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
@@ -117,27 +123,34 @@ impl Acceptor {
         let connection = Connection {
             remote: stream.peer_addr().ok(),
             io,
+            opening: Some(Opening {
+                left: PREFACE,
+                deadline: Box::pin(sleep_until(opened_by)),
+            }),
             close: Box::pin(self.close.clone().cancelled_owned()),
-            _slot: slot,
+            _place: place,
         };
         // The receiver is gone after the stop, and the connection with it.
-        let _ = self.accepted.send(connection).await;
+        let _ = self.accepted.try_send(connection);
     }
 
     /// Breaks every connection that is still open, and waits until their owners have let go of
     /// them.
     pub(super) async fn close_all(&self, deadline: Duration) {
         self.close.cancel();
-        let all = self.slots.acquire_many(MAX_CONNECTIONS);
-        if timeout(deadline, all).await.is_err() {
+        if timeout(deadline, self.admission.emptied()).await.is_err() {
             tracing::warn!("gRPC connections are still in use after they were closed");
         }
     }
 }
 
-async fn shake_hands(tls: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+async fn shake_hands(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+    deadline: Instant,
+) -> Option<TlsStream<TcpStream>> {
     let remote = stream.peer_addr().ok();
-    match timeout(HANDSHAKE, tls.accept(stream)).await {
+    match timeout_at(deadline, tls.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(?remote, %error, "TLS handshake failed");
@@ -164,15 +177,45 @@ impl Io {
     }
 }
 
-/// One accepted connection. It fails as soon as the acceptor closes it.
+/// One accepted connection. It fails as soon as the acceptor closes it, and when its client does
+/// not send the HTTP/2 preface in time.
 pub(super) struct Connection {
     io: Io,
     remote: Option<SocketAddr>,
+    /// `None` as soon as the preface is complete.
+    opening: Option<Opening>,
     close: Pin<Box<WaitForCancellationFutureOwned>>,
-    _slot: OwnedSemaphorePermit,
+    _place: Place,
+}
+
+/// What a client still has to send of the preface, and until when.
+struct Opening {
+    left: usize,
+    deadline: Pin<Box<Sleep>>,
 }
 
 impl Connection {
+    /// Fails when the time for the preface is over; else the task is woken when that happens.
+    fn check_opening(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if let Some(opening) = &mut self.opening
+            && opening.deadline.as_mut().poll(cx).is_ready()
+        {
+            tracing::debug!(remote = ?self.remote, "no HTTP/2 preface in time");
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// Takes note of bytes from the client.
+    fn received(&mut self, length: usize) {
+        if let Some(opening) = &mut self.opening {
+            opening.left = opening.left.saturating_sub(length);
+            if opening.left == 0 {
+                self.opening = None;
+            }
+        }
+    }
+
     /// Fails when the connection was closed; else the task is woken when that happens.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.close.as_mut().poll(cx) {
@@ -197,10 +240,14 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        match &mut self.io {
+        self.check_opening(cx)?;
+        let before = buffer.filled().len();
+        let read = match &mut self.io {
             Io::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Io::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
+        };
+        self.received(buffer.filled().len() - before);
+        read
     }
 }
 
@@ -250,5 +297,54 @@ impl AsyncWrite for Connection {
             Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_runtime::Scope;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A client's end of a connection without TLS, and the server's.
+    async fn connected() -> (TcpStream, Connection, Scope) {
+        let listener = net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let limit = ApiLimit {
+            in_all: 1,
+            per_address: 1,
+        };
+        let scope = Scope::new("test");
+        let (acceptor, mut accepted) = Acceptor::new(limit, scope.token());
+        scope.spawn("listener", acceptor.accept_plain(listener));
+        let client = TcpStream::connect(address).await.unwrap();
+        let connection = accepted.recv().await.unwrap();
+        (client, connection, scope)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_send_the_preface_in_time_is_closed() {
+        for sent in [&b""[..], &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"[..]] {
+            let (mut client, mut connection, _scope) = connected().await;
+            let start = Instant::now();
+            client.write_all(sent).await.unwrap();
+            let mut received = Vec::new();
+            let ended = connection.read_to_end(&mut received).await;
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(received, sent);
+            assert!(start.elapsed() <= OPENING + Duration::from_millis(1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_may_be_silent_after_the_preface() {
+        let (mut client, mut connection, _scope) = connected().await;
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        client.write_all(preface).await.unwrap();
+        let mut received = [0; PREFACE];
+        connection.read_exact(&mut received).await.unwrap();
+        let more = connection.read_u8();
+        assert!(timeout(OPENING * 10, more).await.is_err(), "it stays open");
     }
 }

@@ -77,7 +77,7 @@ pub(crate) async fn serve(
 ) -> Result<(), BoxError> {
     let router = router(&context, &stop)?;
     let tasks = context.spawner.child("grpc");
-    let (acceptor, connections) = Acceptor::new(stop.clone());
+    let (acceptor, connections) = Acceptor::new(context.config.connections.grpc, stop.clone());
     if let Some(listener) = listeners.plain {
         let acceptor = acceptor.clone();
         tasks.spawn("plaintext listener", async move {

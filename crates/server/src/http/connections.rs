@@ -1,11 +1,10 @@
 //! Accepts HTTP connections and serves each in a task of its own, up to a limit per client and in
 //! all. It knows nothing of what the requests mean.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -21,21 +20,18 @@ use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Regist
 use legate_runtime::{BoxError, CancellationToken, Spawner};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service as _;
 
 use super::error::ApiError;
+use crate::net::{self, Admission, ApiLimit, Place};
 
-/// Connections one client address may have open. Consul's `http_max_conns_per_client`.
-const PER_CLIENT: usize = 200;
-/// Connections in all: each costs a descriptor, and there are a thousand or so by default.
-const IN_ALL: usize = 4096;
 /// How long a client may take to send the head of a request.
 const HEADER_TIME: Duration = Duration::from_secs(10);
-/// How long to rest when the system refuses connections, so that a lack of descriptors does not
-/// become a busy loop.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// How long a refused client gets to ask and to take its answer.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Refused clients that get an answer at one time; what is more is closed without one.
+const REFUSALS: usize = 64;
 /// How long open requests may go on after the stop.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
@@ -47,30 +43,26 @@ const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
 pub(super) async fn serve(
     service: Service,
     listener: TcpListener,
+    limit: ApiLimit,
     spawner: Spawner,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let connections = spawner.child("HTTP connections");
-    let counts = Arc::new(Counts::default());
+    let admission = Admission::new("http", limit);
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, client) = tokio::select! {
+            accepted = net::accept("http", &listener) => accepted,
             () = stop.cancelled() => break,
         };
-        match accepted {
-            Ok((stream, client)) => {
-                let task = match counts.admit(client.ip()) {
-                    Some(place) => connection(service.clone(), stream, client, place, stop.clone())
-                        .left_future(),
-                    None => refuse(stream).right_future(),
-                };
-                connections.spawn("connection", task.map(Ok::<(), Infallible>));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "an HTTP connection could not be accepted");
-                tokio::time::sleep(ACCEPT_REST).await;
-            }
-        }
+        let task = if let Some(place) = admission.admit(client.ip()) {
+            connection(service.clone(), stream, client, place, stop.clone()).left_future()
+        } else if let Ok(slot) = refusals.clone().try_acquire_owned() {
+            refuse(stream, slot).right_future()
+        } else {
+            continue;
+        };
+        connections.spawn("connection", task.map(Ok::<(), Infallible>));
     }
     // Nobody may connect to a server that has stopped accepting.
     drop(listener);
@@ -163,7 +155,7 @@ fn label(method: &Method) -> &'static str {
     known.unwrap_or("other")
 }
 
-async fn refuse(mut stream: TcpStream) {
+async fn refuse(mut stream: TcpStream, _slot: OwnedSemaphorePermit) {
     let answer = async {
         // Clients take an answer for theirs only when they have asked.
         let mut request = vec![0; 8 * 1024];
@@ -177,78 +169,9 @@ async fn refuse(mut stream: TcpStream) {
     let _ = tokio::time::timeout(REFUSAL_TIME, answer).await;
 }
 
-/// How many connections there are, by client address.
-#[derive(Default)]
-struct Counts {
-    open: Mutex<Open>,
-}
-
-#[derive(Default)]
-struct Open {
-    by_client: HashMap<IpAddr, usize>,
-    all: usize,
-}
-
-/// A connection's place among those that are open.
-struct Place {
-    counts: Arc<Counts>,
-    client: IpAddr,
-}
-
-impl Counts {
-    fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.all >= IN_ALL {
-            return None;
-        }
-        let of_client = open.by_client.entry(client).or_default();
-        if *of_client >= PER_CLIENT {
-            return None;
-        }
-        *of_client += 1;
-        open.all += 1;
-        Some(Place {
-            counts: self.clone(),
-            client,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self
-            .counts
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        open.all -= 1;
-        if let Some(of_client) = open.by_client.get_mut(&self.client) {
-            *of_client -= 1;
-            if *of_client == 0 {
-                open.by_client.remove(&self.client);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_client_gets_its_places_back() {
-        let counts = Arc::new(Counts::default());
-        let one = IpAddr::from([192, 0, 2, 1]);
-        let other = IpAddr::from([192, 0, 2, 2]);
-        let mut places: Vec<_> = (0..PER_CLIENT).filter_map(|_| counts.admit(one)).collect();
-        assert_eq!(places.len(), PER_CLIENT);
-        assert!(counts.admit(one).is_none());
-        assert!(counts.admit(other).is_some());
-        places.pop();
-        assert!(counts.admit(one).is_some());
-        places.clear();
-        assert!(counts.open.lock().unwrap().by_client.is_empty());
-    }
 
     #[test]
     fn the_refusal_says_how_long_it_is() {

@@ -37,7 +37,8 @@ pub(crate) async fn serve(
 ) -> Result<(), BoxError> {
     let spawner = ctx.spawner.clone();
     let service = connections::Service::new(router(ctx.clone()), &ctx.registry)?;
-    connections::serve(service, listener, spawner, stop).await
+    let limit = ctx.config.connections.http;
+    connections::serve(service, listener, limit, spawner, stop).await
 }
 
 fn router(ctx: Arc<Context>) -> Router {

@@ -334,7 +334,10 @@ async fn tls_serves_the_same_with_the_certificate_of_the_mesh() {
     drop(silent);
 }
 
-async fn tls_channel(server: &Server, name: &str) -> Result<Channel, tonic::transport::Error> {
+pub(crate) async fn tls_channel(
+    server: &Server,
+    name: &str,
+) -> Result<Channel, tonic::transport::Error> {
     let roots = server.store().state().read().ca_roots().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");

@@ -6,6 +6,7 @@
 )]
 
 mod acl;
+mod connections;
 mod dns;
 mod grpc;
 mod grpc_xds;

@@ -1,0 +1,182 @@
+//! Counts open connections, by client address and in all, and says which are too many.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::ApiLimit;
+
+/// How often a refusal is logged at most: clients that are refused come again.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// The connections of one API.
+pub(crate) struct Admission {
+    api: &'static str,
+    limit: ApiLimit,
+    open: Mutex<Open>,
+    /// Somebody waits for the last connection to close.
+    empty: Notify,
+}
+
+#[derive(Default)]
+struct Open {
+    by_address: HashMap<IpAddr, usize>,
+    all: usize,
+    /// Refused since the last line in the log.
+    refused: usize,
+    logged: Option<Instant>,
+}
+
+/// A connection's place among those that are open. Dropping it gives it back.
+pub(crate) struct Place {
+    admission: Arc<Admission>,
+    address: IpAddr,
+}
+
+impl Admission {
+    /// Nothing is open yet. `api` is what logs and settings call it, such as `grpc`.
+    pub(crate) fn new(api: &'static str, limit: ApiLimit) -> Arc<Self> {
+        Arc::new(Self {
+            api,
+            limit,
+            open: Mutex::default(),
+            empty: Notify::new(),
+        })
+    }
+
+    /// A place for a connection of `client`; `None` when it has to be refused.
+    pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
+        let address = counted_as(client);
+        let mut open = self.lock();
+        let of_address = open.by_address.get(&address).copied().unwrap_or_default();
+        if open.all >= self.limit.in_all || of_address >= self.limit.per_address {
+            self.log_refusal(&mut open, client, of_address);
+            return None;
+        }
+        open.all += 1;
+        open.by_address.insert(address, of_address + 1);
+        Some(Place {
+            admission: self.clone(),
+            address,
+        })
+    }
+
+    fn log_refusal(&self, open: &mut Open, client: IpAddr, of_address: usize) {
+        open.refused += 1;
+        let now = Instant::now();
+        if open.logged.is_some_and(|last| now - last < LOG_EVERY) {
+            return;
+        }
+        open.logged = Some(now);
+        let refused = std::mem::take(&mut open.refused);
+        let (api, in_all) = (self.api, open.all);
+        if of_address >= self.limit.per_address {
+            tracing::warn!(
+                api, %client, open = of_address, refused,
+                "connections are refused: this address has as many as one address may have; if \
+                 many clients share it, raise --{api}-max-connections-per-address"
+            );
+        } else {
+            tracing::warn!(
+                api, %client, open = in_all, refused,
+                "connections are refused: there are as many as this server holds; raise \
+                 --{api}-max-connections or the limit of open files, or start another server"
+            );
+        }
+    }
+
+    /// Returns when no connection is open.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let empty = self.empty.notified();
+            if self.lock().all == 0 {
+                return;
+            }
+            empty.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.admission.lock();
+        open.all -= 1;
+        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+            *of_address -= 1;
+            if *of_address == 0 {
+                open.by_address.remove(&self.address);
+            }
+        }
+        if open.all == 0 {
+            self.admission.empty.notify_waiters();
+        }
+    }
+}
+
+/// The address that a client's connections are counted under.
+fn counted_as(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission(in_all: usize, per_address: usize) -> Arc<Admission> {
+        let limit = ApiLimit {
+            in_all,
+            per_address,
+        };
+        Admission::new("test", limit)
+    }
+
+    #[tokio::test]
+    async fn a_client_gets_its_places_back() {
+        let admission = admission(5, 3);
+        let [one, other, third] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
+        let mut places: Vec<_> = (0..9).filter_map(|_| admission.admit(one)).collect();
+        assert_eq!(places.len(), 3);
+        let others = [admission.admit(other), admission.admit(third)];
+        assert!(others.iter().all(Option::is_some));
+        assert!(admission.admit(third).is_none(), "there are five");
+        places.pop();
+        assert!(admission.admit(third).is_some());
+        drop((places, others));
+        assert!(admission.lock().by_address.is_empty());
+        admission.emptied().await;
+    }
+
+    #[tokio::test]
+    async fn somebody_may_wait_for_the_last_one() {
+        let admission = admission(5, 3);
+        let place = admission.admit(IpAddr::from([192, 0, 2, 1]));
+        let waits = admission.emptied();
+        let closes = async {
+            tokio::task::yield_now().await;
+            drop(place);
+        };
+        tokio::join!(waits, closes);
+    }
+
+    #[test]
+    fn addresses_that_one_client_has_count_as_one() {
+        let same = |one: &str, other: &str| {
+            counted_as(one.parse().unwrap()) == counted_as(other.parse().unwrap())
+        };
+        assert!(same("2001:db8::1", "2001:db8::ffff:1"));
+        assert!(!same("2001:db8::1", "2001:db8:0:1::1"));
+        assert!(same("::ffff:192.0.2.1", "192.0.2.1"));
+        assert!(!same("192.0.2.1", "192.0.2.2"));
+    }
+}

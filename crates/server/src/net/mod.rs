@@ -1,0 +1,52 @@
+//! TCP connections as every API accepts them: listening, a limit in all and for one address, and
+//! how that fits the files the process may open. It reads and writes no byte of a connection.
+
+mod admission;
+mod files;
+mod limits;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+pub(crate) use admission::{Admission, Place};
+pub(crate) use files::file_limit;
+pub use files::raise_file_limit;
+pub use limits::{ApiLimit, ConnectionLimits};
+
+/// Connections that the kernel may hold until they are accepted. It takes no more than
+/// `net.core.somaxconn`, 4,096 by default.
+const BACKLOG: u32 = 65_535;
+
+/// How long an accept loop rests when the system refuses connections, so that a lack of file
+/// descriptors does not become a busy loop.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// Listens with `SO_REUSEADDR`, so that connections that linger do not keep the port.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// The next client. Running out of file descriptors passes; it must not end the listener.
+pub(crate) async fn accept(api: &'static str, listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                tracing::warn!(api, %error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}

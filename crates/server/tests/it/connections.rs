@@ -1,0 +1,155 @@
+//! Connections that say nothing, and very many at one time.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use legate_api::dataplane::GetSupportedDataplaneFeaturesRequest;
+use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
+use legate_server::{ApiLimit, raise_file_limit};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
+
+use crate::grpc::{STOP, start, tls_channel};
+use crate::http_client::Client;
+
+/// Long enough for whatever works, however slow the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The preface of HTTP/2 and the empty SETTINGS that follow it.
+const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// The program, started with the soft limit of open files that most systems have.
+struct Program {
+    _process: Child,
+    http: SocketAddr,
+    grpc: SocketAddr,
+}
+
+impl Program {
+    async fn start() -> Self {
+        raise_file_limit().unwrap();
+        let mut process = Command::new("sh")
+            .args(["-c", "ulimit -S -n 1024 && exec \"$@\"", "sh"])
+            .arg(env!("CARGO_BIN_EXE_legate-server"))
+            .args(["--http-port=0", "--grpc-port=0"])
+            .args(["--grpc-tls-port=-1", "--dns-port=-1"])
+            .env_remove("LEGATE_INITIAL_MANAGEMENT_TOKEN")
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap()).lines();
+        let started = loop {
+            let line = log.next_line().await.unwrap().expect("it starts");
+            if line.contains("started") {
+                break line;
+            }
+        };
+        let at = |name: &str| {
+            let (_, rest) = started.split_once(name).unwrap();
+            rest.split(' ').next().unwrap().parse().unwrap()
+        };
+        Self {
+            _process: process,
+            http: at("http="),
+            grpc: at("grpc="),
+        }
+    }
+}
+
+async fn connect_from(client: Ipv4Addr, server: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    // The port is chosen when the server is known: there are enough for each pair of addresses.
+    socket.bind(SocketAddr::from((client, 0)))?;
+    socket.connect(server).await
+}
+
+async fn call(server: SocketAddr, client: Ipv4Addr) -> Result<(), Box<dyn std::error::Error>> {
+    let endpoint = Endpoint::from_shared(format!("http://{server}"))?;
+    let endpoint = endpoint.local_address(Some(IpAddr::V4(client)));
+    let mut client = DataplaneServiceClient::new(endpoint.connect().await?);
+    let request = GetSupportedDataplaneFeaturesRequest {};
+    client.get_supported_dataplane_features(request).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_switch_the_server_off() {
+    let program = Program::start().await;
+    let mut silent = Vec::new();
+    for _ in 0..1_010 {
+        silent.push(TcpStream::connect(program.grpc).await.unwrap());
+    }
+    let client = Client {
+        address: program.http,
+        token: String::new(),
+    };
+    let answer = client.get("/v1/status/leader");
+    timeout(PATIENCE, answer).await.expect("HTTP").json();
+    let called = call(program.grpc, Ipv4Addr::LOCALHOST);
+    timeout(PATIENCE, called).await.expect("gRPC").unwrap();
+    let mut byte = [0];
+    let open = silent[1_009].try_read(&mut byte);
+    assert!(open.is_err(), "they were served while those were open");
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_hold_the_tls_port() {
+    let server = start(|config| config.grpc_tls = config.grpc).await;
+    let address = server.grpc_tls_addr().unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let channel = tls_channel(&server, "localhost").await;
+    channel.expect("a connection with TLS");
+    let mut byte = [0];
+    let open = silent[0].try_read(&mut byte);
+    assert!(open.is_err(), "the first silent one is still open");
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_every_place() {
+    let limit = ApiLimit {
+        in_all: 6,
+        per_address: 4,
+    };
+    let server = start(|config| config.connections.grpc = limit).await;
+    let address = server.grpc_addr().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut refused = TcpStream::connect(address).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap(), 0, "it is closed");
+    let other = Ipv4Addr::new(127, 0, 0, 2);
+    call(address, other).await.unwrap();
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_connections_at_once_are_all_served() {
+    let program = Program::start().await;
+    let connections = (0..10_000_u32).map(|number| {
+        let client = Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + number % 5);
+        async move {
+            let mut stream = connect_from(client, program.grpc).await?;
+            stream.write_all(HELLO).await?;
+            let mut settings = [0; 9];
+            stream.read_exact(&mut settings).await?;
+            assert_eq!(settings[3], 4, "a SETTINGS frame");
+            Ok::<_, std::io::Error>(stream)
+        }
+    });
+    let served = timeout(PATIENCE, join_all(connections)).await.unwrap();
+    let failed = served.iter().filter_map(|one| one.as_ref().err());
+    let failed: Vec<String> = failed.map(ToString::to_string).collect();
+    assert_eq!(failed, [""; 0]);
+    call(program.grpc, Ipv4Addr::LOCALHOST).await.unwrap();
+}
