@@ -19,5 +19,5 @@ mod service;
 mod session;
 
 pub use resource_type::ResourceType;
-pub use service::{StreamAuthorizer, XdsConfig, XdsService};
-pub use session::{Nack, Received, Session};
+pub use service::{MAX_REQUEST, StreamAuthorizer, XdsConfig, XdsService};
+pub use session::{Asked, Nack, Received, Session};

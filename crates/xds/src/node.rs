@@ -12,6 +12,9 @@ use prost_types::value::Kind;
 /// accepts.
 const OLDEST_ENVOY: (u32, u32) = (1, 28);
 
+/// The longest ID or node name that is looked up, in bytes: they are logged and told in errors.
+const MAX_NAME: usize = 1_024;
+
 /// Key of the node metadata under which a dataplane names the catalog node.
 const NODE_NAME: &str = "node_name";
 
@@ -30,6 +33,11 @@ pub(crate) enum NodeError {
          takes from its setting proxy-id"
     )]
     NoId,
+    #[error(
+        "node.id or the metadata's node_name is longer than {MAX_NAME} bytes; they must be the ID \
+         and the node of the proxy's registration"
+    )]
+    LongName,
     #[error(
         "Envoy {major}.{minor}.{patch} is too old: use {}.{} or later",
         OLDEST_ENVOY.0, OLDEST_ENVOY.1
@@ -57,6 +65,9 @@ pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, 
             Some(Kind::StringValue(name)) if !name.is_empty() => Some(name.as_str()),
             _ => None,
         });
+    if node.id.len() > MAX_NAME || named.is_some_and(|name| name.len() > MAX_NAME) {
+        return Err(NodeError::LongName);
+    }
     Ok(ProxyId {
         node: named.map_or_else(|| default_node.clone(), Arc::from),
         service_id: node.id.into(),
@@ -139,6 +150,8 @@ mod tests {
         let garbage = identify(&[0xff, 0xff, 0xff], &server);
         assert!(matches!(garbage, Err(NodeError::Malformed(_))));
         let mut node = envoy(1, 31);
+        node.id = "x".repeat(MAX_NAME + 1);
+        assert_eq!(identified(&node), Err(NodeError::LongName));
         node.id = String::new();
         assert_eq!(identified(&node), Err(NodeError::NoId));
     }

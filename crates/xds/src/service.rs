@@ -16,12 +16,19 @@ use legate_proxycfg::{Ended, Manager, ProxyId, Snapshot, SnapshotWatch, WatchErr
 use legate_resources::Generator;
 use legate_runtime::CancellationToken;
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, IntGaugeVec, Opts, Registry};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::node;
-use crate::session::{Nack, Received, Session};
+use crate::session::{Asked, MAX_NAME_BYTES, MAX_NAMES, Nack, Received, Session};
+
+/// The largest request that is read, in bytes: what the names and versions of tens of thousands of
+/// resources take. The server has to set it on its decoder.
+pub const MAX_REQUEST: usize = 8 * 1024 * 1024;
+
+/// How long a client may take until the request that names its proxy.
+const FIRST_REQUEST: Duration = Duration::from_secs(30);
 
 /// A log line names this many of the resources in a rejected response.
 const NAMES_IN_LOG: usize = 10;
@@ -34,7 +41,15 @@ pub trait StreamAuthorizer: Send + Sync + 'static {
     /// The status the stream ends with, `UNAUTHENTICATED` as a rule.
     fn authenticate(&self, token: &str) -> Result<(), Status>;
 
-    /// Whether the token may receive the configuration of this proxy.
+    /// Whether the token may receive the configuration of the proxy that is registered by this
+    /// name. Called before anything is computed or signed for the proxy. Nothing needs to be
+    /// registered: then the token only has to exist.
+    ///
+    /// # Errors
+    /// As [`StreamAuthorizer::authorize`].
+    fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status>;
+
+    /// Whether the token may receive this configuration.
     ///
     /// # Errors
     /// The status the stream ends with: `UNAUTHENTICATED` or `PERMISSION_DENIED` as a rule.
@@ -197,6 +212,8 @@ struct Driver<S> {
     session: Session,
     outbox: VecDeque<DeltaDiscoveryResponse>,
     token_check: Interval,
+    /// When the client must have named its proxy.
+    named_by: Instant,
     /// What the configuration in use leaves out, as the log has it.
     warnings: Vec<String>,
 }
@@ -215,6 +232,7 @@ impl<S> Driver<S> {
             session: Session::new(),
             outbox: VecDeque::new(),
             token_check,
+            named_by: Instant::now() + FIRST_REQUEST,
             warnings: Vec::new(),
         }
     }
@@ -257,6 +275,7 @@ where
     }
 
     async fn event(&mut self) -> Result<Event, Status> {
+        let unnamed = matches!(self.phase, Phase::Init);
         let snapshot = async {
             match &mut self.phase {
                 Phase::Init => std::future::pending().await,
@@ -268,11 +287,12 @@ where
         let event = tokio::select! {
             () = self.shared.config.stop.cancelled() => Event::Stop,
             request = self.requests.next() => match request {
-                Some(request) => Event::Request(Box::new(request?)),
+                Some(request) => Event::Request(Box::new(request.map_err(too_large)?)),
                 None => Event::End,
             },
             snapshot = snapshot => Event::Snapshot(snapshot),
             _ = self.token_check.tick() => Event::CheckToken,
+            () = sleep_until(self.named_by), if unnamed => return Err(unasked()),
         };
         Ok(event)
     }
@@ -300,6 +320,7 @@ where
         match self.session.on_request(request) {
             Received::Noted => {}
             Received::Refused(nack) => self.report(&nack),
+            Received::TooManyNames(asked) => return Err(too_many_names(asked)),
             Received::UnknownType => {
                 tracing::debug!(proxy = %self.name(), type_url, "request for a type the mesh does not use");
             }
@@ -316,6 +337,9 @@ where
         }
         let proxy = node::identify(&request.node, &self.shared.config.node_name)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        self.shared
+            .authorizer
+            .authorize_proxy(&self.token, &proxy)?;
         let watched = self.shared.manager.watch(proxy.clone());
         let snapshots = watched.map_err(|error| {
             tracing::info!(%proxy, %error, "xDS stream refused");
@@ -354,7 +378,11 @@ where
     fn check_token(&self) -> Result<(), Status> {
         match &self.phase {
             Phase::Running(_, snapshot) => self.shared.authorizer.authorize(&self.token, snapshot),
-            Phase::Init | Phase::Pending(_) => self.shared.authorizer.authenticate(&self.token),
+            Phase::Pending(watched) => self
+                .shared
+                .authorizer
+                .authorize_proxy(&self.token, &watched.proxy),
+            Phase::Init => self.shared.authorizer.authenticate(&self.token),
         }
     }
 
@@ -392,8 +420,34 @@ where
     }
 }
 
+fn unasked() -> Status {
+    let limit = FIRST_REQUEST.as_secs();
+    Status::deadline_exceeded(format!(
+        "no request on this xDS stream within {limit} seconds: the first one names the proxy"
+    ))
+}
+
 fn stopping() -> Status {
     Status::unavailable("this server is stopping; connect to another")
+}
+
+fn too_many_names(asked: Asked) -> Status {
+    Status::resource_exhausted(format!(
+        "this xDS stream asks for {} resource names of {} bytes: one stream may ask for \
+         {MAX_NAMES} names of {MAX_NAME_BYTES} bytes; ask for what the proxy uses",
+        asked.names, asked.bytes
+    ))
+}
+
+/// The decoder says with another code that a request exceeds its limit.
+fn too_large(status: Status) -> Status {
+    match status.code() {
+        Code::OutOfRange => Status::resource_exhausted(format!(
+            "an xDS request may be {MAX_REQUEST} bytes long: {}",
+            status.message()
+        )),
+        _ => status,
+    }
 }
 
 /// What a client is told whose proxy cannot be watched.

@@ -16,8 +16,11 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::auth;
-use super::discovery::{stopping, token_lost};
+use super::discovery::ended;
 use crate::context::Context;
+
+/// The longest CSR, in bytes: one with an RSA key of 16,384 bits takes 6 KB.
+const MAX_CSR: usize = 64 * 1024;
 
 pub(super) struct Service {
     context: Arc<Context>,
@@ -65,9 +68,10 @@ impl ConnectCaService for Service {
     ) -> Result<Response<Self::WatchRootsStream>, Status> {
         let token = auth::token(request.metadata()).to_owned();
         auth::any_valid_token(&self.context, &token)?;
+        let end = ended(self.context.clone(), token.clone(), self.stop.clone());
         let watch = RootsWatch {
+            end: Box::pin(end),
             context: self.context.clone(),
-            stop: self.stop.clone(),
             token,
             sent: None,
         };
@@ -83,9 +87,19 @@ impl ConnectCaService for Service {
 
     async fn sign(&self, request: Request<SignRequest>) -> Result<Response<SignResponse>, Status> {
         let access = auth::authorizer(&self.context, auth::token(request.metadata()))?;
+        // Whoever may have no certificate at all does not make the server verify a signature.
+        if !access.service_write_any() && !access.mesh_write() && !access.acl_write() {
+            return Err(auth::denied("service:write", "any service"));
+        }
         let csr = request.into_inner().csr;
         if csr.is_empty() {
             return Err(Status::invalid_argument("CSR is required"));
+        }
+        if csr.len() > MAX_CSR {
+            return Err(Status::invalid_argument(format!(
+                "the CSR has {} bytes: {MAX_CSR} are allowed",
+                csr.len()
+            )));
         }
         let ca = &self.context.ca;
         let id = ca.csr_identity(&csr).map_err(|error| sign_status(&error))?;
@@ -98,8 +112,10 @@ impl ConnectCaService for Service {
 /// One watch of the roots.
 struct RootsWatch {
     context: Arc<Context>,
-    stop: CancellationToken,
     token: String,
+    /// What ends the watch. It lives as long as the watch: roots that change often must not keep
+    /// the token from being looked at.
+    end: Pin<Box<dyn Future<Output = Status> + Send>>,
     sent: Option<Arc<CaRoots>>,
 }
 
@@ -115,6 +131,7 @@ impl RootsWatch {
                 ));
             };
             if self.sent.as_ref() != Some(&roots) {
+                auth::any_valid_token(&self.context, &self.token)?;
                 let response = response(&roots);
                 self.sent = Some(roots);
                 return Ok(response);
@@ -123,8 +140,7 @@ impl RootsWatch {
             drop(state);
             tokio::select! {
                 () = changes.changed() => {}
-                () = self.stop.cancelled() => return Err(stopping()),
-                status = token_lost(&self.context, &self.token) => return Err(status),
+                status = &mut self.end => return Err(status),
             }
         }
     }

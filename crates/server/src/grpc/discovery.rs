@@ -48,14 +48,8 @@ impl ServerDiscoveryService for Service {
     ) -> Result<Response<Self::WatchServersStream>, Status> {
         let token = auth::token(request.metadata()).to_owned();
         auth::any_valid_token(&self.context, &token)?;
-        let (context, stop) = (self.context.clone(), self.stop.clone());
-        let end = async move {
-            let end = tokio::select! {
-                () = stop.cancelled() => stopping(),
-                end = token_lost(&context, &token) => end,
-            };
-            Some((Err(end), Step::Done))
-        };
+        let end = ended(self.context.clone(), token, self.stop.clone());
+        let end = async move { Some((Err(end.await), Step::Done)) };
         let first = Step::First(self.servers(), Box::pin(end));
         let responses = stream::unfold(first, |step| async {
             match step {
@@ -80,19 +74,15 @@ enum Step {
     Done,
 }
 
-/// Waits until the token that opened a stream is no longer good.
-pub(super) async fn token_lost(context: &Context, token: &str) -> Status {
+/// Waits until a stream has to end: the server stops, or the token that opened the stream is no
+/// longer good.
+pub(super) async fn ended(context: Arc<Context>, token: String, stop: CancellationToken) -> Status {
     let mut checks = interval_at(Instant::now() + AUTH_CHECK, AUTH_CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        checks.tick().await;
-        if let Err(status) = auth::any_valid_token(context, token) {
+    while stop.run_until_cancelled(checks.tick()).await.is_some() {
+        if let Err(status) = auth::any_valid_token(&context, &token) {
             return status;
         }
     }
-}
-
-/// What ends a stream when the server stops.
-pub(super) fn stopping() -> Status {
     Status::unavailable("this server is stopping; connect to another")
 }

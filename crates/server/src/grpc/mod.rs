@@ -40,8 +40,9 @@ use panics::ContainPanics;
 /// Calls on one connection at one time. Consul's limit.
 const MAX_STREAMS: u32 = 2_048;
 
-/// The largest message that is read. Consul's limit.
-const MAX_MESSAGE: usize = 50 * 1024 * 1024;
+/// How long a call may take until its response begins, which is also how long a client may take to
+/// send the request. Streams that have begun are not concerned.
+const CALL: Duration = Duration::from_secs(30);
 
 /// A silent connection is asked whether it is still there after this time …
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -126,11 +127,12 @@ fn router(context: &Arc<Context>, stop: &CancellationToken) -> Result<Router<Lay
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .timeout(CALL)
         .layer(ContainPanics)
-        .add_service(xds.max_decoding_message_size(MAX_MESSAGE))
-        .add_service(dataplane.max_decoding_message_size(MAX_MESSAGE))
-        .add_service(discovery.max_decoding_message_size(MAX_MESSAGE))
-        .add_service(acl.max_decoding_message_size(MAX_MESSAGE))
-        .add_service(ca.max_decoding_message_size(MAX_MESSAGE))
-        .add_service(dns.max_decoding_message_size(MAX_MESSAGE)))
+        .add_service(xds.max_decoding_message_size(legate_xds::MAX_REQUEST))
+        .add_service(dataplane)
+        .add_service(discovery)
+        .add_service(acl)
+        .add_service(ca)
+        .add_service(dns))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{ProxyId, Snapshot};
 use legate_runtime::{BoxError, CancellationToken};
 use legate_xds::{StreamAuthorizer, XdsConfig, XdsService};
 use tonic::Status;
@@ -38,8 +38,21 @@ impl StreamAuthorizer for Tokens {
         auth::authorizer(&self.context, token).map(|_| ())
     }
 
+    fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
+        let state = self.context.store.state();
+        match state.instance(&proxy.node, &proxy.service_id) {
+            Some(found) => self.service_write(token, found.service.identity()),
+            None => self.authenticate(token),
+        }
+    }
+
     fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status> {
-        let service = snapshot.instance.identity();
+        self.service_write(token, snapshot.instance.identity())
+    }
+}
+
+impl Tokens {
+    fn service_write(&self, token: &str, service: &str) -> Result<(), Status> {
         if auth::authorizer(&self.context, token)?.service_write(service) {
             Ok(())
         } else {

@@ -16,7 +16,7 @@ use legate_model::Secret;
 use legate_model::acl::{AuthMethod, BindType, BindingRule, DefaultPolicy};
 use legate_runtime::Clock;
 use legate_server::{Parts, Server, ServerConfig};
-use legate_store::Command;
+use legate_store::{CaState, Command, TokenKey};
 use legate_testkit::jwt::TestSigner;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
@@ -308,6 +308,35 @@ async fn a_token_allows_what_its_identity_says() {
         let code = signed.map_or_else(|status| status.code(), |_| Code::Ok);
         assert_eq!(code, expected, "{path} {token:?}");
     }
+    // The request of a client that may have no certificate at all is not even read.
+    let csr = "nonsense".to_owned();
+    let refused = ca.sign(with_token(SignRequest { csr }, "")).await;
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn roots_are_sent_to_tokens_that_still_exist() {
+    let server = start(deny_by_default).await;
+    let signer = TestSigner::generate();
+    add_method(&server, &signer, Duration::ZERO);
+    let channel = channel(&server).await;
+    let bearer = signer.sign(&json!({"aud": "mesh", "exp": now() + 60, "service": "web"}));
+    let (accessor, web) = login(&channel, "kubernetes", bearer).await.unwrap();
+    let mut ca = ConnectCaServiceClient::new(channel);
+    let watch = ca.watch_roots(with_token(WatchRootsRequest {}, &web));
+    let mut roots = watch.await.unwrap().into_inner();
+    roots.message().await.unwrap().unwrap();
+
+    let store = server.store();
+    store
+        .apply(Command::DeleteToken(TokenKey::Accessor(accessor)))
+        .unwrap();
+    let mut changed = CaState::clone(store.state().ca().unwrap());
+    changed.roots.active_root_id = "another".to_owned();
+    store.apply(Command::SetCa(Box::new(changed))).unwrap();
+    let end = roots.message().await.unwrap_err();
+    assert_eq!(end.code(), Code::Unauthenticated);
     server.stop(STOP).await.unwrap();
 }
 

@@ -30,6 +30,7 @@ struct Doorman {
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     RefuseToken,
+    RefuseRegistered,
     RefuseProxy,
     Panic,
 }
@@ -49,6 +50,14 @@ impl StreamAuthorizer for Doorman {
         assert_eq!(token, "secret");
         match self.ordered(Order::RefuseToken) {
             true => Err(Status::unauthenticated("ACL not found")),
+            false => Ok(()),
+        }
+    }
+
+    fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
+        self.authenticate(token)?;
+        match self.ordered(Order::RefuseRegistered) {
+            true => Err(Status::permission_denied(proxy.to_string())),
             false => Ok(()),
         }
     }
@@ -244,6 +253,47 @@ async fn a_proxy_that_may_not_be_seen_gets_nothing() {
     let (requests, mut responses) = world.open();
     requests.send(Ok(first())).await.unwrap();
     assert_eq!(end(&mut responses).await, Code::PermissionDenied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_computed_for_a_proxy_that_may_not_be_seen() {
+    let world = World::new();
+    world.doorman.order(Order::RefuseRegistered);
+    let before = world.store.state().index();
+    let (requests, mut responses) = world.open();
+    requests.send(Ok(first())).await.unwrap();
+    assert_eq!(end(&mut responses).await, Code::PermissionDenied);
+    assert_eq!(world.store.state().index(), before, "a signature takes one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_asks_is_not_waited_for() {
+    let world = World::new();
+    let (requests, mut silent) = world.open();
+    let (_requests, mut busy, _) = running(&world).await;
+    let before = Instant::now();
+    let ended = tokio::time::timeout(FIRST_REQUEST * 2, end(&mut silent));
+    assert_eq!(ended.await, Ok(Code::DeadlineExceeded));
+    assert!(before.elapsed() <= FIRST_REQUEST + Duration::from_millis(1));
+    drop((requests, silent));
+    let more = tokio::time::timeout(FIRST_REQUEST * 4, busy.next());
+    assert!(more.await.is_err(), "who has asked may be silent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_names_end_the_stream() {
+    let world = World::new();
+    let (requests, mut responses, _) = running(&world).await;
+    let names = (0..=MAX_NAMES).map(|number| number.to_string());
+    let endless = DeltaDiscoveryRequest {
+        type_url: LISTENER.to_owned(),
+        resource_names_subscribe: names.collect(),
+        ..Default::default()
+    };
+    requests.send(Ok(endless)).await.unwrap();
+    let status = responses.next().await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("100000 names"), "{status}");
 }
 
 #[tokio::test(start_paused = true)]

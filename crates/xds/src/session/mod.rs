@@ -29,6 +29,16 @@ const PASS: [(ResourceType, Part); 8] = [
     (ResourceType::Secret, Part::Removals),
 ];
 
+/// Names that one stream may ask for, all types together. A proxy that calls 10,000 services asks
+/// for three or so for each.
+pub(crate) const MAX_NAMES: usize = 100_000;
+
+/// Bytes of those names, and of the versions that a client brings from an earlier stream.
+pub(crate) const MAX_NAME_BYTES: usize = 16 * 1024 * 1024;
+
+/// What is kept of a client's reason for a refusal, in bytes. Envoy's are a few hundred.
+const MAX_REASON: usize = 4_096;
+
 /// What a request was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
@@ -38,6 +48,17 @@ pub enum Received {
     Refused(Nack),
     /// The mesh has no resources of this type; the request changed nothing.
     UnknownType,
+    /// The client asks for more names than one stream may. The stream has to end.
+    TooManyNames(Asked),
+}
+
+/// What a client asks for on one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Names, all types together.
+    pub names: usize,
+    /// Bytes of the names, and of the versions that the client brought.
+    pub bytes: usize,
 }
 
 /// A response that the client refused. It keeps what it had.
@@ -49,7 +70,7 @@ pub struct Nack {
     pub resources: Vec<Arc<str>>,
     /// The gRPC status code the client gave.
     pub code: i32,
-    /// What the client said.
+    /// What the client said; a long text is cut.
     pub message: String,
 }
 
@@ -95,19 +116,34 @@ impl Session {
                         kind,
                         resources,
                         code: status.code,
-                        message: status.message,
+                        message: cut(status.message, MAX_REASON),
                     });
                 }
             }
         }
         let subscribe = &request.resource_names_subscribe;
+        let adds = !subscribe.is_empty() || !request.initial_resource_versions.is_empty();
         if subscription.is_registered() {
             subscription.subscribe(subscribe);
         } else {
             subscription.register(subscribe, request.initial_resource_versions);
         }
         subscription.unsubscribe(&request.resource_names_unsubscribe);
+        if adds {
+            let asked = self.asked();
+            if asked.names > MAX_NAMES || asked.bytes > MAX_NAME_BYTES {
+                return Received::TooManyNames(asked);
+            }
+        }
         received
+    }
+
+    fn asked(&self) -> Asked {
+        let all = self.subscriptions.iter().map(Subscription::asked);
+        all.fold(Asked::default(), |sum, one| Asked {
+            names: sum.names + one.names,
+            bytes: sum.bytes + one.bytes,
+        })
     }
 
     /// Takes the resources that the client should have from now on.
@@ -177,6 +213,13 @@ impl Session {
             nonce,
         }
     }
+}
+
+/// The beginning of a text, `most` bytes of it or a little less.
+fn cut(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text.shrink_to_fit();
+    text
 }
 
 /// The shared encoding goes out as it is: the body is not copied.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use legate_resources::EncodedResource;
 
+use super::Asked;
+
 /// The resources of one type in a snapshot, by name.
 pub(super) type Resources = BTreeMap<Arc<str>, Arc<EncodedResource>>;
 
@@ -96,6 +98,23 @@ pub(super) struct Subscription {
 impl Subscription {
     pub(super) fn is_registered(&self) -> bool {
         self.registered
+    }
+
+    /// What is kept because the client named it: names that it asked for, and what it has.
+    pub(super) fn asked(&self) -> Asked {
+        let held = self.client.iter().map(|(name, version)| {
+            let own = if self.names.contains(name) {
+                0
+            } else {
+                name.len()
+            };
+            own + version.as_ref().map_or(0, |version| version.len())
+        });
+        let named = self.names.iter().map(|name| name.len());
+        Asked {
+            names: self.names.len().max(self.client.len()),
+            bytes: named.chain(held).sum(),
+        }
     }
 
     /// A response was sent and the client has not said what it thinks of it.

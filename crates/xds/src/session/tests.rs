@@ -7,7 +7,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::rpc::Status;
 use legate_resources::{EncodedResource, ResourceSet};
 
-use super::{Received, Session};
+use super::{MAX_NAME_BYTES, MAX_NAMES, Received, Session};
 use crate::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
 
 /// A resource that is only a name and a version, for everything a session looks at.
@@ -585,4 +585,58 @@ fn under_a_wildcard_every_name_gets_an_answer() {
         stream.request(unsubscribe(Cluster, &["a"])),
         ["cluster: a@1"]
     );
+}
+
+#[test]
+fn a_stream_that_asks_for_endless_names_is_told_to_end() {
+    let ask = |session: &mut Session, name: String| {
+        session.on_request(DeltaDiscoveryRequest {
+            resource_names_subscribe: vec![name],
+            ..request(Endpoint)
+        })
+    };
+    let mut session = Session::new();
+    let many = (0..MAX_NAMES).map(|number| number.to_string()).collect();
+    let allowed = DeltaDiscoveryRequest {
+        resource_names_subscribe: many,
+        ..request(Endpoint)
+    };
+    assert_eq!(session.on_request(allowed), Received::Noted);
+    assert_eq!(ask(&mut session, "7".to_owned()), Received::Noted, "again");
+    let one_more = ask(&mut session, "one more".to_owned());
+    let Received::TooManyNames(asked) = one_more else {
+        panic!("{one_more:?}");
+    };
+    assert_eq!(asked.names, MAX_NAMES + 1);
+    // Names that were given up do not count.
+    session.on_request(unsubscribe(Endpoint, &["1", "2", "one more"]));
+    assert_eq!(ask(&mut session, "another".to_owned()), Received::Noted);
+
+    let mut session = Session::new();
+    assert_eq!(
+        ask(&mut session, "x".repeat(MAX_NAME_BYTES)),
+        Received::Noted
+    );
+    let long = ask(&mut session, "y".to_owned());
+    assert!(matches!(long, Received::TooManyNames(_)), "{long:?}");
+
+    let versions = (0..=MAX_NAMES).map(|number| (number.to_string(), "1".to_owned()));
+    let resumed = DeltaDiscoveryRequest {
+        initial_resource_versions: versions.collect(),
+        ..request(Cluster)
+    };
+    let resumed = Session::new().on_request(resumed);
+    assert!(matches!(resumed, Received::TooManyNames(_)), "{resumed:?}");
+}
+
+#[test]
+fn what_is_kept_of_a_refusal_is_short() {
+    let mut stream = Stream::new(mesh("1"));
+    stream.request(request(Cluster));
+    let mut refusal = nack(&stream.open.remove(0));
+    refusal.error_detail.as_mut().unwrap().message = "é".repeat(1_000_000);
+    let Received::Refused(nack) = stream.session.on_request(refusal) else {
+        panic!("it is a refusal");
+    };
+    assert_eq!(nack.message.len(), 4_096);
 }
