@@ -3,37 +3,62 @@
 //! For waiting and measuring, `tokio::time` is the clock; this one is for what is written down:
 //! validity of certificates, expiry of tokens.
 
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
 /// Source of the current time. Copies share it.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    start: Option<(SystemTime, Instant)>,
+    test: Option<TestClock>,
+}
+
+#[derive(Clone, Debug)]
+struct TestClock {
+    start: SystemTime,
+    since: Instant,
+    /// Time that passed without tokio's, in seconds.
+    skipped: Arc<AtomicU64>,
 }
 
 impl Clock {
     /// The machine's clock.
     #[must_use]
     pub fn system() -> Clock {
-        Clock { start: None }
+        Clock { test: None }
     }
 
     /// A clock that shows `start` now and advances with tokio's time, which tests can pause.
     #[must_use]
     pub fn at(start: SystemTime) -> Clock {
         Clock {
-            start: Some((start, Instant::now())),
+            test: Some(TestClock {
+                start,
+                since: Instant::now(),
+                skipped: Arc::default(),
+            }),
+        }
+    }
+
+    /// Moves a clock of [`Clock::at`] and its copies ahead by whole seconds, and not tokio's time: as
+    /// it is on a machine that was suspended. The machine's clock stays as it is.
+    pub fn skip(&self, time: Duration) {
+        if let Some(test) = &self.test {
+            test.skipped.fetch_add(time.as_secs(), Ordering::Relaxed);
         }
     }
 
     /// The current time.
     #[must_use]
     pub fn now(&self) -> SystemTime {
-        match self.start {
+        match &self.test {
             None => SystemTime::now(),
-            Some((time, since)) => time + since.elapsed(),
+            Some(test) => {
+                let skipped = Duration::from_secs(test.skipped.load(Ordering::Relaxed));
+                test.start + test.since.elapsed() + skipped
+            }
         }
     }
 }
@@ -47,7 +72,6 @@ impl Default for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
     async fn advances_with_the_time_of_tokio() {
@@ -57,5 +81,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(copy.now(), start + Duration::from_secs(3600));
         assert_eq!(clock.now(), copy.now());
+        copy.skip(Duration::from_secs(60));
+        assert_eq!(clock.now(), start + Duration::from_secs(3660));
     }
 }

@@ -1,5 +1,6 @@
-//! The certificate of the gRPC listener: from files, or from the mesh CA and then renewed before it
-//! expires and when the CA's root changes. It listens nowhere itself.
+//! The certificate of the gRPC listener: from files, which are read again when they change, or from
+//! the mesh CA and then renewed before it expires and when the CA's root changes. It listens nowhere
+//! itself.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,6 +24,12 @@ const RENEW_AFTER: f64 = 0.66;
 /// How long to wait before asking the CA again.
 const RETRY: Duration = Duration::from_secs(30);
 
+/// The wall clock is looked at this often at least: it can be set, and it goes on while a machine is
+/// suspended, which timers do not see.
+const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
+/// How often the files are read, to see whether they have changed.
+const READ_EVERY: Duration = Duration::from_secs(30);
+
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
@@ -42,15 +49,93 @@ pub enum CertificateError {
     Ca(#[from] legate_ca::CaError),
 }
 
-/// TLS settings for certificate and key from files, which stay as they are.
-pub(crate) fn from_files(cert: &Path, key: &Path) -> Result<Arc<TlsConfig>, CertificateError> {
-    let read = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|source| CertificateError::File {
-            path: path.to_owned(),
-            source,
-        })
-    };
-    Ok(server_config(&read(cert)?, &read(key)?, None)?)
+/// Certificate and key from files.
+pub(crate) struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+    /// What the files held when they were read last, whether it could be used or not.
+    seen: Pem,
+    current: Arc<Current>,
+}
+
+/// What the files of certificate and key hold.
+#[derive(PartialEq)]
+struct Pem {
+    cert: String,
+    key: String,
+}
+
+impl Pem {
+    fn read(cert: &Path, key: &Path) -> Result<Self, CertificateError> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(|source| CertificateError::File {
+                path: path.to_owned(),
+                source,
+            })
+        };
+        let (cert, key) = (read(cert)?, read(key)?);
+        Ok(Self { cert, key })
+    }
+
+    fn tls(&self) -> Result<Arc<TlsConfig>, CertificateError> {
+        Ok(server_config(&self.cert, &self.key, None)?)
+    }
+}
+
+impl Files {
+    /// Reads the files.
+    pub(crate) fn open(
+        cert: &Path,
+        key: &Path,
+    ) -> Result<(Self, Arc<TlsConfig>), CertificateError> {
+        let seen = Pem::read(cert, key)?;
+        let (current, tls) = Current::of(&*seen.tls()?);
+        let files = Self {
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            seen,
+            current,
+        };
+        Ok((files, tls))
+    }
+
+    /// Follows the files until the token is cancelled. Connections that are open keep the old
+    /// certificate.
+    pub(crate) async fn keep(mut self, stop: CancellationToken) -> Result<(), BoxError> {
+        let mut readable = true;
+        let pause = || tokio::time::sleep(READ_EVERY);
+        while stop.run_until_cancelled(pause()).await.is_some() {
+            match Pem::read(&self.cert, &self.key) {
+                Ok(pem) => {
+                    readable = true;
+                    self.take(pem);
+                }
+                Err(error) if readable => {
+                    readable = false;
+                    tracing::warn!(%error, "the gRPC certificate that was read before stays in use");
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A pair that does not fit may be one of which only one file is written yet.
+    fn take(&mut self, pem: Pem) {
+        if pem == self.seen {
+            return;
+        }
+        match pem.tls() {
+            Ok(tls) => {
+                self.current.set(&tls);
+                tracing::info!(file = %self.cert.display(), "the gRPC certificate has changed");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the gRPC certificate that was read before stays in use");
+            }
+        }
+        self.seen = pem;
+    }
 }
 
 /// Certificates of the mesh CA for this server.
@@ -59,7 +144,8 @@ pub(crate) struct Renewed {
     clock: Clock,
     ips: Vec<IpAddr>,
     current: Arc<Current>,
-    expires: SystemTime,
+    /// When it has to be renewed.
+    due: SystemTime,
 }
 
 impl Renewed {
@@ -77,17 +163,15 @@ impl Renewed {
             ips.push(config.advertise);
         }
         let (tls, expires) = sign(ca, &ips)?;
-        let current = Arc::new(Current(ArcSwap::from_pointee(tls.cert_resolver.clone())));
-        let mut shared = (*tls).clone();
-        shared.cert_resolver = current.clone();
+        let (current, tls) = Current::of(&tls);
         let renewed = Self {
             ca: ca.clone(),
             clock: clock.clone(),
             ips,
             current,
-            expires,
+            due: due(clock.now(), expires),
         };
-        Ok((renewed, Arc::new(shared)))
+        Ok((renewed, tls))
     }
 
     /// Renews until the token is cancelled. Connections that are open keep the old certificate.
@@ -96,13 +180,18 @@ impl Renewed {
         store: Store,
         stop: CancellationToken,
     ) -> Result<(), BoxError> {
+        let mut roots = watch_roots(&store);
         loop {
-            let mut roots = watch_roots(&store);
-            let left = self.expires.duration_since(self.clock.now());
-            let rest = left.unwrap_or_default().mul_f64(RENEW_AFTER);
+            let left = self.due.duration_since(self.clock.now());
+            let wait = left.unwrap_or_default().min(LONGEST_WAIT);
             tokio::select! {
-                () = tokio::time::sleep(rest) => {}
-                () = roots.changed() => {}
+                () = tokio::time::sleep(wait) => {
+                    if self.clock.now() < self.due {
+                        continue;
+                    }
+                }
+                // From before the certificate is made: no change falls between the two.
+                () = roots.changed() => roots = watch_roots(&store),
                 () = stop.cancelled() => return Ok(()),
             }
             while let Err(error) = self.renew() {
@@ -117,8 +206,8 @@ impl Renewed {
 
     fn renew(&mut self) -> Result<(), CertificateError> {
         let (tls, expires) = sign(&self.ca, &self.ips)?;
-        self.current.0.store(Arc::new(tls.cert_resolver.clone()));
-        self.expires = expires;
+        self.current.set(&tls);
+        self.due = due(self.clock.now(), expires);
         tracing::debug!("the gRPC certificate was renewed");
         Ok(())
     }
@@ -138,8 +227,28 @@ fn sign(ca: &Ca, ips: &[IpAddr]) -> Result<(Arc<TlsConfig>, SystemTime), Certifi
     Ok((tls, issued.info.not_after))
 }
 
+/// When a certificate has to be renewed that is valid from `now` on.
+fn due(now: SystemTime, expires: SystemTime) -> SystemTime {
+    let left = expires.duration_since(now).unwrap_or_default();
+    now + left.mul_f64(RENEW_AFTER)
+}
+
 /// Hands out the newest certificate.
 struct Current(ArcSwap<Arc<dyn ResolvesServerCert>>);
+
+impl Current {
+    /// Starts with the certificate of `tls`; the second value is `tls` with one that can change.
+    fn of(tls: &TlsConfig) -> (Arc<Self>, Arc<TlsConfig>) {
+        let current = Arc::new(Self(ArcSwap::from_pointee(tls.cert_resolver.clone())));
+        let mut shared = tls.clone();
+        shared.cert_resolver = current.clone();
+        (current, Arc::new(shared))
+    }
+
+    fn set(&self, tls: &TlsConfig) {
+        self.0.store(Arc::new(tls.cert_resolver.clone()));
+    }
+}
 
 impl ResolvesServerCert for Current {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -189,10 +298,64 @@ mod tests {
         scope.stop(HOUR).await.unwrap();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn it_is_renewed_after_the_machine_was_suspended() {
+        let clock = Clock::at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let store = Store::new();
+        let ca = Ca::initialise(&store, "dc1", clock.clone(), CaConfig::default()).unwrap();
+        let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default()).unwrap();
+        let current = renewed.current.clone();
+        let first = current.0.load_full();
+        let scope = Scope::new("test");
+        scope.spawn("renewal", renewed.keep(store, scope.token()));
+
+        tokio::time::sleep(HOUR).await;
+        assert!(Arc::ptr_eq(&first, &current.0.load_full()));
+        // It has expired by now, and hardly any time has passed for timers.
+        clock.skip(CaConfig::default().leaf_ttl);
+        tokio::time::sleep(LONGEST_WAIT * 2).await;
+        assert!(!Arc::ptr_eq(&first, &current.0.load_full()));
+        scope.stop(HOUR).await.unwrap();
+    }
+
     #[test]
     fn a_file_that_is_missing_is_named() {
         let missing = Path::new("/nonexistent/cert.pem");
-        let error = from_files(missing, missing).unwrap_err();
+        let Err(error) = Files::open(missing, missing) else {
+            panic!("there is no such file");
+        };
         assert!(error.to_string().contains("/nonexistent/cert.pem"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_change_are_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (
+            folder.path().join("cert.pem"),
+            folder.path().join("key.pem"),
+        );
+        let write = |name: &str| {
+            let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+            std::fs::write(&cert, pair.cert.pem()).unwrap();
+            std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+        };
+        write("one.example");
+        let (files, _) = Files::open(&cert, &key).unwrap();
+        let current = files.current.clone();
+        let first = current.0.load_full();
+        let scope = Scope::new("test");
+        scope.spawn("files", files.keep(scope.token()));
+
+        tokio::time::sleep(READ_EVERY * 2).await;
+        assert!(Arc::ptr_eq(&first, &current.0.load_full()), "no change");
+        std::fs::write(&key, "half a pair").unwrap();
+        tokio::time::sleep(READ_EVERY * 2).await;
+        std::fs::remove_file(&key).unwrap();
+        tokio::time::sleep(READ_EVERY * 2).await;
+        assert!(Arc::ptr_eq(&first, &current.0.load_full()), "of no use");
+        write("two.example");
+        tokio::time::sleep(READ_EVERY * 2).await;
+        assert!(!Arc::ptr_eq(&first, &current.0.load_full()));
+        scope.stop(HOUR).await.unwrap();
     }
 }

@@ -73,12 +73,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 8600, value_parser = port, allow_hyphen_values = true)]
     dns_port: i32,
 
-    /// Certificate chain (PEM file) for gRPC with TLS. Default: a certificate of the mesh CA, which
-    /// renews itself.
+    /// Certificate chain (PEM file) for gRPC with TLS, read again when it changes. Default: a
+    /// certificate of the mesh CA, which renews itself.
     #[arg(long, requires = "grpc_tls_key")]
     grpc_tls_cert: Option<PathBuf>,
 
-    /// Private key (PEM file) of --grpc-tls-cert.
+    /// Private key (PEM file) of --grpc-tls-cert, read again when it changes.
     #[arg(long, requires = "grpc_tls_cert")]
     grpc_tls_key: Option<PathBuf>,
 

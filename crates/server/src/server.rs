@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use uuid::Uuid;
 
 use crate::acl;
-use crate::certificate::{self, CertificateError, Renewed};
+use crate::certificate::{CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
 use crate::context::Context;
 use crate::net::{self, ConnectionLimits};
@@ -172,7 +172,10 @@ impl Server {
 
     fn tls(&self, context: &Context) -> Result<Arc<TlsConfig>, StartError> {
         if let Some((cert, key)) = &self.config.grpc_tls_files {
-            return Ok(certificate::from_files(cert, key)?);
+            let (files, tls) = Files::open(cert, key)?;
+            let keep = files.keep(self.scope.token());
+            self.scope.spawn("gRPC certificate files", keep);
+            return Ok(tls);
         }
         let (renewed, tls) = Renewed::issue(&self.ca, &context.clock, &self.config)?;
         let keep = renewed.keep(self.store.clone(), self.scope.token());
