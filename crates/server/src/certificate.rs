@@ -302,7 +302,9 @@ mod tests {
     async fn it_is_renewed_after_the_machine_was_suspended() {
         let clock = Clock::at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
         let store = Store::new();
-        let ca = Ca::initialise(&store, "dc1", clock.clone(), CaConfig::default()).unwrap();
+        let ca = Ca::initialise(&store, "dc1", clock.clone(), CaConfig::default())
+            .await
+            .unwrap();
         let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default()).unwrap();
         let current = renewed.current.clone();
         let first = current.0.load_full();

@@ -44,6 +44,8 @@ pub struct ServerConfig {
     pub grpc_tls: Option<SocketAddr>,
     /// Where DNS answers, over UDP and TCP. Default `127.0.0.1:8600`.
     pub dns: Option<SocketAddr>,
+    /// Whether DNS leaves out instances in `warning`. Default: they are shown, as in Consul.
+    pub dns_only_passing: bool,
     /// Certificate chain and key (PEM files) of the TLS listener. Default: a certificate of the
     /// mesh CA.
     pub grpc_tls_files: Option<(PathBuf, PathBuf)>,
@@ -71,6 +73,7 @@ impl Default for ServerConfig {
             grpc: loopback(8502),
             grpc_tls: loopback(8503),
             dns: loopback(8600),
+            dns_only_passing: false,
             grpc_tls_files: None,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),

@@ -73,6 +73,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 8600, value_parser = port, allow_hyphen_values = true)]
     dns_port: i32,
 
+    /// Let DNS name passing instances only. Default: those in `warning` too. Consul's
+    /// dns_config.only_passing.
+    #[arg(long, action = ArgAction::SetTrue)]
+    dns_only_passing: bool,
+
     /// Certificate chain (PEM file) for gRPC with TLS, read again when it changes. Default: a
     /// certificate of the mesh CA, which renews itself.
     #[arg(long, requires = "grpc_tls_key")]
@@ -200,6 +205,7 @@ impl Options {
             grpc: listen(self.grpc_port),
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
+            dns_only_passing: self.dns_only_passing,
             grpc_tls_files: self.grpc_tls_cert.zip(self.grpc_tls_key),
             connections,
             acl: AclConfig {

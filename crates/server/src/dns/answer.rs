@@ -1,20 +1,27 @@
 //! Answers questions from the catalog. Pure: tables and a question in, records out.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use hickory_proto::op::ResponseCode;
-use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, SOA, SRV};
+use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, CheckStatus};
+use legate_model::{CheckServiceNode, CheckStatus, Node};
 use legate_store::ReadTxn;
 
-use super::question::{DOMAIN, Target};
+use super::question::Target;
+use super::records::{
+    address_name, address_record, alias_record, domain_name, host_name, meta_records, node_name,
+    record,
+};
 
-/// How long an answer may be kept, in seconds. Consul's default: not at all, the catalog changes
-/// at any time.
-const TTL: u32 = 0;
+/// How many aliases are followed from one name of the domain to the next. Consul's limit.
+const MAX_ALIASES: u8 = 3;
+
+/// The tagged address that holds the virtual IP of an instance's service. Consul's name.
+const VIRTUAL_IP: &str = "consul-virtual";
 
 /// What is known besides the question.
 pub(super) struct Resolver<'a> {
@@ -22,6 +29,8 @@ pub(super) struct Resolver<'a> {
     pub(super) state: &'a ReadTxn<'a>,
     /// Whose names may be seen.
     pub(super) access: &'a Authorizer,
+    /// Leave out instances in `warning` as well as critical ones.
+    pub(super) only_passing: bool,
     /// The datacenter that is served.
     pub(super) datacenter: &'a str,
     /// This server's address, as the domain's name server.
@@ -43,16 +52,61 @@ pub(super) struct Answer {
 enum Found {
     /// Instances of a service.
     Instances(Vec<CheckServiceNode>),
-    /// One host: an IP address or a name outside the catalog.
-    Host(String),
+    Node(Arc<Node>),
+    /// One address.
+    Address(IpAddr),
+    /// A name that has no address.
+    NoAddress,
+    /// The name that an address has.
+    Name(Name),
     Nothing,
+}
+
+/// Where an instance is reached.
+enum Place<'a> {
+    /// At its node's address.
+    Node(IpAddr),
+    /// At an address of its own.
+    Own(IpAddr),
+    /// At a host name, its own or its node's.
+    Host(&'a str),
+}
+
+impl<'a> Place<'a> {
+    /// `asked` is the name that is being answered: an instance whose address is just that would
+    /// lead nowhere, so its node's address is taken, as in Consul.
+    fn of(instance: &'a CheckServiceNode, asked: &Name) -> Self {
+        let (own, node) = (&instance.service.address, &instance.node.address);
+        let of_node = || node.parse().map_or(Self::Host(node.as_str()), Self::Node);
+        if own.is_empty() {
+            return of_node();
+        }
+        match (own.parse(), of_node()) {
+            (Ok(ip), _) => Self::Own(ip),
+            (Err(_), Self::Node(ip)) if host_name(own).is_ok_and(|name| name == *asked) => {
+                Self::Node(ip)
+            }
+            (Err(_), _) => Self::Host(own),
+        }
+    }
 }
 
 impl Resolver<'_> {
     /// The answer to a question.
     pub(super) fn answer(&self, name: &Name, kind: RecordType) -> Answer {
-        let target = Target::of(name, self.datacenter);
-        let found = match target {
+        let mut answer = self.follow(name, kind, 0);
+        if answer.answers.is_empty() && answer.code != ResponseCode::Refused {
+            // Tells how long the absence may be remembered: not at all.
+            if answer.authorities.is_empty() {
+                answer.authorities.extend(self.soa());
+            }
+        }
+        answer
+    }
+
+    /// The answer to a question that `aliases` led to.
+    fn follow(&self, name: &Name, kind: RecordType, aliases: u8) -> Answer {
+        let found = match Target::of(name, self.datacenter) {
             Target::Elsewhere => {
                 return Answer {
                     code: ResponseCode::Refused,
@@ -60,47 +114,52 @@ impl Resolver<'_> {
                 };
             }
             Target::Apex => return self.apex(name, kind),
-            Target::NameServer => Found::Host(self.server.to_string()),
-            Target::Address(ip) => Found::Host(ip.to_string()),
+            Target::NameServer => Found::Address(self.server),
+            Target::Address(ip) => Found::Address(ip),
+            Target::Reverse(ip) => self.reverse(ip),
             Target::Node { name } => self.node(&name),
             Target::Service { name, tag } => {
                 let instances = self.state.service(&name);
                 self.instances(instances, tag.as_deref())
             }
             Target::Connect { name } => self.instances(self.state.connect(&name), None),
+            Target::Virtual { name } => self.virtual_ip(&name),
             Target::Nothing => Found::Nothing,
         };
-        let mut answer = match found {
-            Found::Nothing => Answer {
-                code: ResponseCode::NXDomain,
-                ..Answer::default()
-            },
-            Found::Host(host) => Answer {
-                answers: host_records(name, &host, kind),
-                ..Answer::default()
-            },
-            Found::Instances(instances) if kind == RecordType::SRV => self.srv(name, &instances),
-            Found::Instances(instances) => Answer {
-                answers: instance_records(name, &instances, kind),
-                ..Answer::default()
-            },
-        };
-        if answer.answers.is_empty() {
-            // Tells how long the absence may be remembered: not at all.
-            answer.authorities.extend(self.soa());
+        let mut answer = Answer::default();
+        match found {
+            Found::Nothing => answer.code = ResponseCode::NXDomain,
+            Found::NoAddress => {}
+            Found::Name(target) if matches!(kind, RecordType::PTR | RecordType::ANY) => {
+                answer.answers.push(record(name, RData::PTR(PTR(target))));
+            }
+            Found::Name(_) => {}
+            Found::Address(ip) => answer.answers.extend(address_of_kind(name, ip, kind)),
+            Found::Node(node) => self.node_records(&mut answer, name, &node, kind, aliases),
+            Found::Instances(instances) if kind == RecordType::SRV => {
+                self.srv(&mut answer, name, &instances);
+            }
+            Found::Instances(instances) => {
+                answer.answers = self.instance_records(name, &instances, kind, aliases);
+            }
         }
         answer
     }
 
     fn node(&self, name: &str) -> Found {
         match self.state.node(name) {
-            Some(node) if self.access.node_read(&node.node) => Found::Host(node.address.clone()),
+            Some(node) if self.access.node_read(&node.node) => Found::Node(node.clone()),
             _ => Found::Nothing,
         }
     }
 
-    /// The healthy ones that may be seen; without any the name does not exist.
+    /// The ones that are well enough and may be seen; without any the name does not exist.
     fn instances(&self, mut instances: Vec<CheckServiceNode>, tag: Option<&str>) -> Found {
+        let worst = if self.only_passing {
+            CheckStatus::Passing
+        } else {
+            CheckStatus::Warning
+        };
         instances.retain(|one| {
             let tagged = |tag: &str| {
                 one.service
@@ -108,7 +167,7 @@ impl Resolver<'_> {
                     .iter()
                     .any(|own| own.eq_ignore_ascii_case(tag))
             };
-            one.health() == CheckStatus::Passing
+            one.health() <= worst
                 && tag.is_none_or(tagged)
                 && self.access.service_read(&one.service.service)
                 && self.access.node_read(&one.node.node)
@@ -118,6 +177,39 @@ impl Resolver<'_> {
         } else {
             Found::Instances(instances)
         }
+    }
+
+    /// The virtual IP that instances of a mesh service carry, whatever their health.
+    fn virtual_ip(&self, service: &str) -> Found {
+        let instances = self.state.connect(service);
+        if instances.is_empty() || !self.access.service_read(service) {
+            return Found::Nothing;
+        }
+        let tagged = instances
+            .iter()
+            .filter_map(|one| one.service.tagged_addresses.get(VIRTUAL_IP));
+        let mut ips = tagged.filter_map(|tagged| tagged.address.parse::<Ipv4Addr>().ok());
+        ips.next()
+            .map_or(Found::NoAddress, |ip| Found::Address(ip.into()))
+    }
+
+    /// The node that has an address, else the service of an instance that has it. Consul's order.
+    fn reverse(&self, ip: IpAddr) -> Found {
+        let is = |address: &str| address.parse() == Ok(ip);
+        let mut nodes = self.state.nodes();
+        nodes.retain(|node| self.access.node_read(&node.node));
+        let of_node = nodes.iter().find(|node| is(&node.address));
+        let named = of_node.and_then(|node| node_name(&node.node, self.datacenter).ok());
+        if let Some(name) = named {
+            return Found::Name(name);
+        }
+        let instances = nodes
+            .iter()
+            .flat_map(|node| self.state.instances_on(&node.node));
+        let mut seen =
+            instances.filter(|one| self.access.service_read(&one.service) && is(&one.address));
+        seen.find_map(|one| domain_name(&[&one.service, "service", self.datacenter]).ok())
+            .map_or(Found::Nothing, Found::Name)
     }
 
     fn apex(&self, name: &Name, kind: RecordType) -> Answer {
@@ -133,7 +225,7 @@ impl Resolver<'_> {
                         .push(address_record(&server, self.server));
                 }
             }
-            _ => answer.authorities.extend(self.soa()),
+            _ => {}
         }
         answer
     }
@@ -153,103 +245,118 @@ impl Resolver<'_> {
         Some(record(&zone, RData::SOA(soa)))
     }
 
-    fn srv(&self, name: &Name, instances: &[CheckServiceNode]) -> Answer {
-        let mut answer = Answer::default();
+    /// Address and metadata. Who asks for the address gets the metadata as well, as in Consul.
+    fn node_records(
+        &self,
+        answer: &mut Answer,
+        name: &Name,
+        node: &Node,
+        kind: RecordType,
+        aliases: u8,
+    ) {
+        answer.answers = match node.address.parse() {
+            Ok(ip) => address_of_kind(name, ip, kind).into_iter().collect(),
+            Err(_) => self.host_records(name, &node.address, kind, aliases),
+        };
+        match kind {
+            RecordType::TXT | RecordType::ANY => answer.answers.extend(meta_records(name, node)),
+            RecordType::A | RecordType::AAAA => answer.additionals = meta_records(name, node),
+            _ => {}
+        }
+    }
+
+    /// One record an address; instances may share one. A host name is told only when there is no
+    /// address, and one at most: a name has one alias and then nothing else (RFC 1034 §3.6.2).
+    fn instance_records(
+        &self,
+        name: &Name,
+        instances: &[CheckServiceNode],
+        kind: RecordType,
+        aliases: u8,
+    ) -> Vec<Record> {
+        let mut seen = BTreeSet::new();
+        let mut host = None;
+        let mut records = Vec::new();
+        for instance in instances {
+            match Place::of(instance, name) {
+                Place::Node(ip) | Place::Own(ip) if seen.insert(ip) => {
+                    records.extend(address_of_kind(name, ip, kind));
+                }
+                Place::Node(_) | Place::Own(_) => {}
+                Place::Host(other) => host = host.or(Some(other)),
+            }
+        }
+        match host {
+            Some(host) if records.is_empty() => self.host_records(name, host, kind, aliases),
+            _ => records,
+        }
+    }
+
+    /// The alias to a host name and, when that is of this domain, what it leads to.
+    fn host_records(&self, name: &Name, host: &str, kind: RecordType, aliases: u8) -> Vec<Record> {
+        use RecordType::{A, AAAA, ANY, CNAME};
+        let Ok(alias) = host_name(host) else {
+            return Vec::new();
+        };
+        if !matches!(kind, A | AAAA | ANY | CNAME) {
+            return Vec::new();
+        }
+        let mut records = vec![alias_record(name, alias.clone())];
+        if kind != CNAME && aliases < MAX_ALIASES {
+            let further = self.follow(&alias, kind, aliases + 1).answers;
+            let wanted = [A, AAAA, CNAME];
+            for one in further {
+                // Aliases may go round in circles.
+                if wanted.contains(&one.record_type()) && !records.contains(&one) {
+                    records.push(one);
+                }
+            }
+        }
+        records
+    }
+
+    fn srv(&self, answer: &mut Answer, name: &Name, instances: &[CheckServiceNode]) {
         let mut seen = BTreeSet::new();
         for instance in instances {
-            let (host, port) = instance.address();
-            let Ok(target) = self.srv_target(instance, host) else {
-                // A node name that is no DNS name has no target; HTTP still serves it.
-                continue;
+            let place = Place::of(instance, name);
+            // Names that are no DNS names cannot be targets; HTTP still serves them.
+            let target = match place {
+                Place::Node(_) => node_name(&instance.node.node, self.datacenter),
+                Place::Own(ip) => address_name(ip, self.datacenter),
+                Place::Host(host) => host_name(host),
             };
-            let weight = u16::try_from(instance.weight()).unwrap_or(u16::MAX);
+            let Ok(target) = target else { continue };
+            let port = instance.service.port;
             if !seen.insert((target.to_lowercase(), port)) {
                 continue;
             }
+            let weight = u16::try_from(instance.weight()).unwrap_or(u16::MAX);
             let srv = SRV::new(1, weight, port, target.clone());
             answer.answers.push(record(name, RData::SRV(srv)));
-            if let Ok(ip) = host.parse() {
-                answer.additionals.push(address_record(&target, ip));
+            let help = match place {
+                Place::Node(ip) => {
+                    let mut help = vec![address_record(&target, ip)];
+                    help.extend(meta_records(&target, &instance.node));
+                    help
+                }
+                Place::Own(ip) => vec![address_record(&target, ip)],
+                Place::Host(_) => self.follow(&target, RecordType::ANY, 1).answers,
+            };
+            for one in help {
+                if !answer.additionals.contains(&one) {
+                    answer.additionals.push(one);
+                }
             }
-        }
-        answer
-    }
-
-    /// A name that leads to the instance: its node's when it has no address of its own, else one
-    /// that spells the address.
-    fn srv_target(
-        &self,
-        instance: &CheckServiceNode,
-        host: &str,
-    ) -> Result<Name, hickory_proto::ProtoError> {
-        if instance.service.address.is_empty() {
-            let mut labels: Vec<&str> = instance.node.node.split('.').collect();
-            labels.extend(["node", self.datacenter]);
-            return domain_name(&labels);
-        }
-        match host.parse() {
-            Ok(IpAddr::V4(ip)) => {
-                domain_name(&[&format!("{:08x}", ip.to_bits()), "addr", self.datacenter])
-            }
-            Ok(IpAddr::V6(ip)) => {
-                domain_name(&[&format!("{:032x}", ip.to_bits()), "addr", self.datacenter])
-            }
-            Err(_) => external_name(host),
         }
     }
 }
 
-/// One record an address; instances may share one.
-fn instance_records(name: &Name, instances: &[CheckServiceNode], kind: RecordType) -> Vec<Record> {
-    let mut seen = BTreeSet::new();
-    instances
-        .iter()
-        .map(|instance| instance.address().0)
-        .filter(|host| seen.insert(*host))
-        .flat_map(|host| host_records(name, host, kind))
-        .collect()
-}
-
-/// The records of one host, as far as the question is about addresses.
-fn host_records(name: &Name, host: &str, kind: RecordType) -> Vec<Record> {
-    let any = kind == RecordType::ANY;
-    match host.parse::<IpAddr>() {
-        Ok(ip @ IpAddr::V4(_)) if any || kind == RecordType::A => vec![address_record(name, ip)],
-        Ok(ip @ IpAddr::V6(_)) if any || kind == RecordType::AAAA => {
-            vec![address_record(name, ip)]
-        }
-        Ok(_) => Vec::new(),
-        Err(_) => {
-            let asked = matches!(kind, RecordType::A | RecordType::AAAA | RecordType::CNAME);
-            let alias = external_name(host).ok().filter(|_| any || asked);
-            alias
-                .map(|alias| record(name, RData::CNAME(CNAME(alias))))
-                .into_iter()
-                .collect()
-        }
-    }
-}
-
-fn address_record(name: &Name, ip: IpAddr) -> Record {
-    let data = match ip {
-        IpAddr::V4(ip) => RData::A(A(ip)),
-        IpAddr::V6(ip) => RData::AAAA(AAAA(ip)),
+/// The record of an address, when the question is about addresses of its kind.
+fn address_of_kind(name: &Name, ip: IpAddr, kind: RecordType) -> Option<Record> {
+    let own = if ip.is_ipv4() {
+        RecordType::A
+    } else {
+        RecordType::AAAA
     };
-    record(name, data)
-}
-
-fn record(name: &Name, data: RData) -> Record {
-    Record::from_rdata(name.clone(), TTL, data)
-}
-
-/// A name below the served domain.
-fn domain_name(labels: &[&str]) -> Result<Name, hickory_proto::ProtoError> {
-    Name::from_labels(labels.iter().copied().chain([DOMAIN]).map(str::as_bytes))
-}
-
-/// A name outside the catalog, fully qualified.
-fn external_name(host: &str) -> Result<Name, hickory_proto::ProtoError> {
-    let mut name = Name::from_ascii(host)?;
-    name.set_fqdn(true);
-    Ok(name)
+    (kind == own || kind == RecordType::ANY).then(|| address_record(name, ip))
 }

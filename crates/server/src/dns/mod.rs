@@ -3,6 +3,7 @@
 
 mod answer;
 mod question;
+mod records;
 mod wire;
 
 #[cfg(test)]
@@ -100,6 +101,7 @@ fn resolve(context: &Context, token: &str, request: &Message) -> Answer {
     let resolver = Resolver {
         state: &state.read(),
         access: &access,
+        only_passing: context.config.dns_only_passing,
         datacenter: &context.config.datacenter,
         server: context.config.advertise,
         // Serial numbers are compared modulo 2^32.

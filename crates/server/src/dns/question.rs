@@ -19,6 +19,10 @@ pub(super) enum Target {
     Service { name: String, tag: Option<String> },
     /// Where a service is reached in the mesh.
     Connect { name: String },
+    /// The virtual IP of a mesh service.
+    Virtual { name: String },
+    /// The name of an address.
+    Reverse(IpAddr),
     /// A node's address.
     Node { name: String },
     /// The address that the name itself spells in hexadecimal.
@@ -36,15 +40,17 @@ impl Target {
             .iter()
             .map(|label| String::from_utf8_lossy(label).to_lowercase())
             .collect();
-        if labels.pop().as_deref() != Some(DOMAIN) {
-            return Self::Elsewhere;
+        match labels.pop().as_deref() {
+            Some(DOMAIN) => {}
+            Some("arpa") => return reverse(name),
+            _ => return Self::Elsewhere,
         }
         match labels.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] => return Self::Apex,
             ["ns"] => return Self::NameServer,
             _ => {}
         }
-        let kinds = ["service", "connect", "node", "addr"];
+        let kinds = ["service", "connect", "virtual", "node", "addr"];
         let kind = labels
             .iter()
             .rposition(|label| kinds.contains(&label.as_str()));
@@ -61,12 +67,27 @@ impl Target {
                 [name] => Self::Connect { name: name.clone() },
                 _ => Self::Nothing,
             },
+            // One label after the kind names a peer here, not a datacenter.
+            "virtual" if rest.len() != 2 => match subject {
+                [.., name] => Self::Virtual { name: name.clone() },
+                [] => Self::Nothing,
+            },
             "node" if !subject.is_empty() => Self::Node {
                 name: subject.join("."),
             },
             "addr" => address(subject),
             _ => Self::Nothing,
         }
+    }
+}
+
+/// The whole address that a name below `in-addr.arpa` or `ip6.arpa` spells.
+fn reverse(name: &Name) -> Target {
+    let mut name = name.clone();
+    name.set_fqdn(true);
+    match name.parse_arpa_name() {
+        Ok(net) if net.prefix_len() == net.max_prefix_len() => Target::Reverse(net.addr()),
+        _ => Target::Nothing,
     }
 }
 
@@ -184,6 +205,14 @@ mod tests {
         let ip = "::1".parse().unwrap();
         let name = "00000000000000000000000000000001.addr.consul.";
         assert_eq!(target(name), Target::Address(ip));
+        assert_eq!(
+            target("web.virtual.consul."),
+            Target::Virtual {
+                name: "web".to_owned()
+            }
+        );
+        let ip = "10.0.0.1".parse().unwrap();
+        assert_eq!(target("1.0.0.10.in-addr.arpa."), Target::Reverse(ip));
         assert_eq!(target("consul."), Target::Apex);
         assert_eq!(target("ns.consul."), Target::NameServer);
     }
@@ -192,7 +221,11 @@ mod tests {
     fn names_of_the_domain_that_lead_nowhere() {
         for name in [
             "web.consul.",
-            "web.virtual.consul.",
+            "web.virtual.peer.consul.",
+            "virtual.consul.",
+            "10.in-addr.arpa.",
+            "in-addr.arpa.",
+            "arpa.",
             "web.query.consul.",
             "web.ingress.consul.",
             "service.consul.",

@@ -1,10 +1,12 @@
 //! Questions to a small catalog.
 
+use std::collections::BTreeMap;
+
 use futures_util::FutureExt;
 use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity, Token};
-use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind};
+use legate_model::{CheckStatus, HealthCheck, Node, ServiceAddress, ServiceInstance, ServiceKind};
 use legate_store::{Command, Registration, Store};
 
 use super::answer::{Answer, Resolver};
@@ -53,6 +55,17 @@ impl Instance {
         self
     }
 
+    fn with_virtual_ip(mut self, ip: &str) -> Self {
+        let address = ServiceAddress {
+            address: ip.to_owned(),
+            port: 0,
+        };
+        self.service
+            .tagged_addresses
+            .insert("consul-virtual".to_owned(), address);
+        self
+    }
+
     fn register(self, store: &Store) {
         let check = HealthCheck {
             node: self.node.to_owned(),
@@ -66,6 +79,7 @@ impl Instance {
                 node: self.node.to_owned(),
                 address: self.node_address.to_owned(),
                 datacenter: "dc1".to_owned(),
+                meta: meta(self.node),
                 ..Node::default()
             },
             service: Some(self.service),
@@ -80,6 +94,15 @@ impl Instance {
     }
 }
 
+fn meta(node: &str) -> BTreeMap<String, String> {
+    let pairs: &[(&str, &str)] = match node {
+        "vm-5" => &[("rack", "r 1"), (" a=b`", "c`d"), ("RFC1035-x", "v=spf1")],
+        _ => &[],
+    };
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    pairs.iter().map(owned).collect()
+}
+
 fn catalog() -> Store {
     let store = Store::new();
     for instance in [
@@ -88,10 +111,22 @@ fn catalog() -> Store {
             .at("10.1.0.2")
             .tagged("V2"),
         Instance::new("vm-3", "10.0.0.3", "web", 82).with_status(CheckStatus::Critical),
-        Instance::new("vm-4", "10.0.0.4", "web", 83).with_status(CheckStatus::Warning),
+        Instance::new("vm-4", "10.0.0.4", "slow", 83).with_status(CheckStatus::Warning),
+        Instance::new("vm-7", "10.0.0.7", "slow", 84),
+        Instance::new("vm-7", "10.0.0.7", "outside", 88).at("ext.example.com"),
+        Instance::new("vm-7", "10.0.0.7", "mixed", 89).at("mix.example.com"),
+        Instance::new("vm-4", "10.0.0.4", "mixed", 90).at("10.3.0.1"),
+        Instance::new("vm-7", "10.0.0.7", "alias", 91).at("web.service.consul"),
+        Instance::new("vm-7", "10.0.0.7", "own", 92).at("own.service.consul"),
+        Instance::new("vm-7", "10.0.0.7", "one", 93).at("other.service.consul"),
+        Instance::new("vm-7", "10.0.0.7", "other", 94).at("one.service.consul"),
+        Instance::new("vm-8", "web.service.consul", "far", 95),
+        Instance::new("vm-1", "10.0.0.1", "bare-sidecar-proxy", 20_001).proxy_of("bare"),
         Instance::new("vm-5", "fd00::5", "six", 86),
         Instance::new("vm-6", "host.example.com", "named", 87),
-        Instance::new("vm-1", "10.0.0.1", "web-sidecar-proxy", 20_000).proxy_of("web"),
+        Instance::new("vm-1", "10.0.0.1", "web-sidecar-proxy", 20_000)
+            .proxy_of("web")
+            .with_virtual_ip("240.0.0.1"),
         Instance::new("vm-3", "10.0.0.3", "ill", 90).with_status(CheckStatus::Critical),
     ] {
         instance.register(&store);
@@ -100,10 +135,21 @@ fn catalog() -> Store {
 }
 
 fn ask_as(access: &Authorizer, name: &str, kind: RecordType) -> Answer {
-    let state = catalog().state();
+    ask_of(&catalog(), access, false, name, kind)
+}
+
+fn ask_of(
+    store: &Store,
+    access: &Authorizer,
+    only_passing: bool,
+    name: &str,
+    kind: RecordType,
+) -> Answer {
+    let state = store.state();
     let resolver = Resolver {
         state: &state.read(),
         access,
+        only_passing,
         datacenter: "dc1",
         server: "192.0.2.1".parse().unwrap(),
         serial: 7,
@@ -178,7 +224,9 @@ fn a_name_without_healthy_instances_does_not_exist() {
         "missing.service.consul.",
         "missing.node.consul.",
         "missing.connect.consul.",
-        "web.virtual.consul.",
+        "missing.virtual.consul.",
+        "ill.virtual.consul.",
+        "9.9.9.10.in-addr.arpa.",
         "web.service.dc2.consul.",
         "web.consul.",
     ] {
@@ -223,9 +271,108 @@ fn srv_targets_lead_to_the_instances() {
         let found = ask(&target.name.to_ascii(), RecordType::A);
         assert_eq!(data(&found.answers), [target.data.to_string()]);
     }
-    let named = ask("named.service.consul.", RecordType::SRV);
-    assert_eq!(short(&named), answers(&["1 1 87 vm-6.node.dc1.consul."]));
-    assert!(named.additionals.is_empty());
+    let six = ask("six.service.consul.", RecordType::SRV);
+    assert_eq!(
+        data(&six.additionals),
+        ["` a`=b``=c``d", "fd00::5", "rack=r 1", "v=spf1"]
+    );
+}
+
+#[test]
+fn host_names_are_targets_themselves() {
+    for (name, target) in [
+        ("named", "1 1 87 host.example.com."),
+        ("outside", "1 1 88 ext.example.com."),
+    ] {
+        let srv = ask(&format!("{name}.service.consul."), RecordType::SRV);
+        assert_eq!(short(&srv), answers(&[target]));
+        assert!(srv.additionals.is_empty());
+    }
+    let alias = ask("alias.service.consul.", RecordType::SRV);
+    assert_eq!(short(&alias), answers(&["1 1 91 web.service.consul."]));
+    assert_eq!(data(&alias.additionals), ["10.0.0.1", "10.1.0.2"]);
+    let own = ask("own.service.consul.", RecordType::SRV);
+    assert_eq!(short(&own), answers(&["1 1 92 vm-7.node.dc1.consul."]));
+}
+
+#[test]
+fn an_alias_stands_alone_and_is_followed_in_the_domain() {
+    let asked = |name: &str, kind| short(&ask(&format!("{name}.service.consul."), kind));
+    assert_eq!(
+        asked("outside", RecordType::A),
+        answers(&["ext.example.com."])
+    );
+    assert_eq!(asked("mixed", RecordType::A), answers(&["10.3.0.1"]));
+    assert_eq!(asked("mixed", RecordType::ANY), answers(&["10.3.0.1"]));
+    let alone = answers(&["mix.example.com."]);
+    assert_eq!(asked("mixed", RecordType::AAAA), alone);
+    assert_eq!(asked("mixed", RecordType::CNAME), alone);
+    let followed = answers(&["10.0.0.1", "10.1.0.2", "web.service.consul."]);
+    assert_eq!(asked("alias", RecordType::A), followed);
+    assert_eq!(asked("far", RecordType::A), followed);
+    let alias = answers(&["web.service.consul."]);
+    assert_eq!(asked("alias", RecordType::CNAME), alias);
+    assert_eq!(asked("own", RecordType::A), answers(&["10.0.0.7"]));
+    let circle = answers(&["one.service.consul.", "other.service.consul."]);
+    assert_eq!(asked("one", RecordType::A), circle);
+}
+
+#[test]
+fn instances_in_warning_are_shown_unless_only_passing_ones_are_wanted() {
+    let all = Authorizer::allow_all();
+    let slow = |only| {
+        ask_of(
+            &catalog(),
+            &all,
+            only,
+            "slow.service.consul.",
+            RecordType::A,
+        )
+    };
+    assert_eq!(short(&slow(false)), answers(&["10.0.0.4", "10.0.0.7"]));
+    assert_eq!(short(&slow(true)), answers(&["10.0.0.7"]));
+}
+
+#[test]
+fn an_address_has_the_name_of_its_node_or_service() {
+    let ptr = |name: &str| short(&ask(name, RecordType::PTR));
+    let node = answers(&["vm-1.node.dc1.consul."]);
+    assert_eq!(ptr("1.0.0.10.in-addr.arpa."), node);
+    let service = answers(&["web.service.dc1.consul."]);
+    assert_eq!(ptr("2.0.1.10.IN-ADDR.arpa."), service);
+    let six = "5.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa.";
+    assert_eq!(ptr(six), answers(&["vm-5.node.dc1.consul."]));
+    let address = ask("1.0.0.10.in-addr.arpa.", RecordType::A);
+    assert_eq!(short(&address), nothing(NoError));
+    let hidden = ask_as(
+        &Authorizer::deny_all(),
+        "1.0.0.10.in-addr.arpa.",
+        RecordType::PTR,
+    );
+    assert_eq!(short(&hidden), nothing(NXDomain));
+}
+
+#[test]
+fn a_node_tells_its_metadata() {
+    let texts = ["` a`=b``=c``d", "rack=r 1", "v=spf1"];
+    let txt = ask("vm-5.node.consul.", RecordType::TXT);
+    assert_eq!(short(&txt), answers(&texts));
+    let address = ask("vm-5.node.consul.", RecordType::AAAA);
+    assert_eq!(short(&address), answers(&["fd00::5"]));
+    assert_eq!(data(&address.additionals), texts);
+    let none = ask("vm-1.node.consul.", RecordType::TXT);
+    assert_eq!(short(&none), nothing(NoError));
+}
+
+#[test]
+fn a_mesh_service_has_a_virtual_ip() {
+    let asked = |name, kind| short(&ask(name, kind));
+    let ip = answers(&["240.0.0.1"]);
+    assert_eq!(asked("web.virtual.consul.", RecordType::A), ip);
+    assert_eq!(asked("web.virtual.consul.", RecordType::ANY), ip);
+    let none = nothing(NoError);
+    assert_eq!(asked("web.virtual.consul.", RecordType::AAAA), none);
+    assert_eq!(asked("bare.virtual.consul.", RecordType::A), none);
 }
 
 #[test]
@@ -248,6 +395,7 @@ fn what_may_not_be_seen_does_not_exist() {
         "web.service.consul.",
         "web.connect.consul.",
         "vm-1.node.consul.",
+        "web.virtual.consul.",
     ] {
         let hidden = ask_as(&nobody, name, RecordType::A);
         assert_eq!(short(&hidden), nothing(NXDomain), "{name}");

@@ -40,7 +40,7 @@ impl StreamAuthorizer for Tokens {
 
     fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
         let state = self.context.store.state();
-        match state.instance(&proxy.node, &proxy.service_id) {
+        match state.read().instance(&proxy.node, &proxy.service_id) {
             Some(found) => self.service_write(token, found.service.identity()),
             None => self.authenticate(token),
         }

@@ -1,5 +1,6 @@
 //! Access control over gRPC: tokens, logins, logouts.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
@@ -331,10 +332,12 @@ async fn roots_are_sent_to_tokens_that_still_exist() {
     let store = server.store();
     store
         .apply(Command::DeleteToken(TokenKey::Accessor(accessor)))
+        .await
         .unwrap();
-    let mut changed = CaState::clone(store.state().ca().unwrap());
-    changed.roots.active_root_id = "another".to_owned();
-    store.apply(Command::SetCa(Box::new(changed))).unwrap();
+    let mut changed = CaState::clone(&store.state().read().ca().unwrap());
+    Arc::make_mut(&mut changed.roots).active_root_id = "another".to_owned();
+    let command = Command::SetCa(Box::new(changed));
+    store.apply(command).await.unwrap();
     let end = roots.message().await.unwrap_err();
     assert_eq!(end.code(), Code::Unauthenticated);
     server.stop(STOP).await.unwrap();
