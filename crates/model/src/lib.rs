@@ -30,6 +30,7 @@ mod spiffe;
 mod tenancy;
 pub mod timestamp;
 mod validate;
+pub mod virtual_ip;
 
 pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;

@@ -8,7 +8,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, CheckStatus, Node};
+use legate_model::{CheckServiceNode, CheckStatus, Node, virtual_ip};
 use legate_store::ReadTxn;
 
 use super::question::Target;
@@ -19,9 +19,6 @@ use super::records::{
 
 /// How many aliases are followed from one name of the domain to the next. Consul's limit.
 const MAX_ALIASES: u8 = 3;
-
-/// The tagged address that holds the virtual IP of an instance's service. Consul's name.
-const VIRTUAL_IP: &str = "consul-virtual";
 
 /// What is known besides the question.
 pub(super) struct Resolver<'a> {
@@ -187,7 +184,7 @@ impl Resolver<'_> {
         }
         let tagged = instances
             .iter()
-            .filter_map(|one| one.service.tagged_addresses.get(VIRTUAL_IP));
+            .filter_map(|one| one.service.tagged_addresses.get(virtual_ip::TAGGED_ADDRESS));
         let mut ips = tagged.filter_map(|tagged| tagged.address.parse::<Ipv4Addr>().ok());
         ips.next()
             .map_or(Found::NoAddress, |ip| Found::Address(ip.into()))

@@ -1,0 +1,70 @@
+//! Virtual IPs of mesh services: which one a service gets. Pure; what is given out is kept by the
+//! store, in the transaction that registers the service.
+
+use std::net::Ipv4Addr;
+
+/// The tagged address under which the instances of a mesh service carry its virtual IP.
+pub const TAGGED_ADDRESS: &str = "consul-virtual";
+
+/// The range begins after this address, which is never given out. Consul's.
+const BASE: u32 = Ipv4Addr::new(240, 0, 0, 0).to_bits();
+
+/// The first number that is too large. Consul's.
+const END: u32 = Ipv4Addr::new(15, 255, 255, 254).to_bits();
+
+/// A virtual IP as rows hold it: how far it is from the beginning of the range. Unique in a
+/// partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VirtualIp(u32);
+
+impl VirtualIp {
+    /// What a service gets that has none: one that another service gave back, else the one after
+    /// the `last` that was ever given out. `None`: there are no more, and the registration has to be
+    /// refused.
+    pub fn choose(given_back: Option<Self>, last: Option<Self>) -> Option<Self> {
+        if given_back.is_some() {
+            return given_back;
+        }
+        let next = last.map_or(1, |last| last.0.saturating_add(1));
+        (next < END).then_some(Self(next))
+    }
+
+    /// The address.
+    pub fn address(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(BASE + self.0)
+    }
+
+    /// The number that stands for it in a row.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The virtual IP of a number from a row; `None` when it is outside the range.
+    pub fn from_number(number: u32) -> Option<Self> {
+        (1..END).contains(&number).then_some(Self(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_given_out_in_order_and_again_when_given_back() {
+        let first = VirtualIp::choose(None, None).unwrap();
+        assert_eq!(first.address(), Ipv4Addr::new(240, 0, 0, 1));
+        let second = VirtualIp::choose(None, Some(first)).unwrap();
+        assert_eq!(second.address(), Ipv4Addr::new(240, 0, 0, 2));
+        assert_eq!(VirtualIp::choose(Some(first), Some(second)), Some(first));
+    }
+
+    #[test]
+    fn the_range_has_an_end() {
+        let last = VirtualIp::from_number(END - 1).unwrap();
+        assert_eq!(last.address(), Ipv4Addr::new(255, 255, 255, 253));
+        assert_eq!(VirtualIp::choose(None, Some(last)), None);
+        assert_eq!(VirtualIp::from_number(last.number()), Some(last));
+        assert_eq!(VirtualIp::from_number(END), None);
+        assert_eq!(VirtualIp::from_number(0), None);
+    }
+}
