@@ -14,6 +14,7 @@ mod intentions;
 mod params;
 mod protocol;
 mod status;
+mod unserved;
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ fn router(ctx: Arc<Context>) -> Router {
         .merge(catalog_routes())
         .merge(mesh_routes())
         .merge(acl_routes())
-        .fallback(unknown_path)
+        .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(ctx)
 }
@@ -116,17 +117,13 @@ fn acl_routes() -> Router<Arc<Context>> {
         .route("/v1/acl/binding-rule/{id}", rule)
 }
 
-async fn unknown_path(request: Request) -> ApiError {
-    ApiError::not_found(format!(
-        "Unknown path {}: this server does not serve it",
-        request.uri().path()
-    ))
-}
-
 /// The router adds the `Allow` header.
 async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         return StatusCode::OK.into_response();
+    }
+    if let Some(error) = unserved::method(&request) {
+        return error.into_response();
     }
     ApiError::new(
         StatusCode::METHOD_NOT_ALLOWED,

@@ -313,9 +313,13 @@ async fn the_server_tells_about_itself() {
 #[tokio::test]
 async fn paths_and_methods_that_are_not_served_say_so() {
     let (_server, client) = start(|_| {}).await;
-    let unknown = client.get("/v1/kv/x").await;
-    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
-    assert!(unknown.text().contains("/v1/kv/x"));
+    let unserved = client.get("/v1/kv/x").await;
+    assert_eq!(unserved.status, StatusCode::NOT_IMPLEMENTED);
+    assert!(unserved.text().contains("/v1/kv/x"));
+    let create = client.send(Method::POST, "/v1/connect/intentions", "{}");
+    let create = create.await;
+    assert_eq!(create.status, StatusCode::NOT_IMPLEMENTED);
+    assert!(create.text().contains("/v1/connect/intentions/exact"));
 
     let wrong = client.delete("/v1/catalog/register").await;
     assert_eq!(wrong.status, StatusCode::METHOD_NOT_ALLOWED);

@@ -15,4 +15,5 @@ mod http_acl;
 mod http_bad_input;
 mod http_client;
 mod http_mesh;
+mod http_paths;
 mod lifecycle;

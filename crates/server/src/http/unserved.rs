@@ -1,0 +1,108 @@
+//! Paths of Consul's API that this server does not serve. They are answered with 501: a client that
+//! reads 404 takes it for an object that does not exist, and goes on as if there were none.
+//!
+//! Knows names only; whatever is served has a route and never gets here.
+
+use axum::extract::Request;
+use http::{Method, StatusCode};
+
+use super::error::ApiError;
+
+/// Paths of Consul 1.21 without a route here.
+const PATHS: &[&str] = &[
+    "/v1/acl/policies",
+    "/v1/acl/policy",
+    "/v1/acl/replication",
+    "/v1/acl/role",
+    "/v1/acl/roles",
+    "/v1/acl/templated-policies",
+    "/v1/agent/check/register",
+    "/v1/agent/checks",
+    "/v1/agent/connect/authorize",
+    "/v1/agent/host",
+    "/v1/agent/leave",
+    "/v1/agent/maintenance",
+    "/v1/agent/members",
+    "/v1/agent/metrics/stream",
+    "/v1/agent/monitor",
+    "/v1/agent/reload",
+    "/v1/agent/services",
+    "/v1/agent/version",
+    "/v1/connect/ca/configuration",
+    "/v1/event/list",
+    "/v1/exported-services",
+    "/v1/peerings",
+    "/v1/query",
+    "/v1/snapshot",
+    "/v1/txn",
+];
+
+/// What paths of Consul 1.21 without a route here start with.
+const PREFIXES: &[&str] = &[
+    "/v1/acl/policy/",
+    "/v1/acl/role/",
+    "/v1/acl/templated-policy/",
+    "/v1/acl/token/",
+    "/v1/agent/check/",
+    "/v1/agent/connect/ca/leaf/",
+    "/v1/agent/force-leave/",
+    "/v1/agent/health/",
+    "/v1/agent/join/",
+    "/v1/agent/service/",
+    "/v1/agent/token/",
+    "/v1/catalog/gateway-services/",
+    "/v1/catalog/node-services/",
+    "/v1/connect/intentions/",
+    "/v1/coordinate/",
+    "/v1/discovery-chain/",
+    "/v1/event/fire/",
+    "/v1/health/checks/",
+    "/v1/health/ingress/",
+    "/v1/health/node/",
+    "/v1/health/state/",
+    "/v1/internal/",
+    "/v1/kv/",
+    "/v1/operator/",
+    "/v1/peering/",
+    "/v1/query/",
+    "/v1/session/",
+];
+
+/// Methods of Consul 1.21 that a served path does not have here, with what to use instead.
+const METHODS: &[(Method, &str, &str)] = &[(
+    Method::POST,
+    "/v1/connect/intentions",
+    "PUT /v1/connect/intentions/exact?source=<source>&destination=<destination>",
+)];
+
+/// Answers a request without a route.
+pub(super) async fn path(request: Request) -> ApiError {
+    let path = request.uri().path();
+    let below = |prefix: &&str| {
+        path.strip_prefix(*prefix)
+            .is_some_and(|rest| !rest.is_empty())
+    };
+    if PATHS.contains(&path) || PREFIXES.iter().any(below) {
+        return not_implemented(format!(
+            "{path} is not served: this server does not implement this part of Consul's API"
+        ));
+    }
+    ApiError::not_found(format!(
+        "Unknown path {path}: this server does not serve it"
+    ))
+}
+
+/// The answer to a method that Consul has on a path that is served, and this server has not.
+pub(super) fn method(request: &Request) -> Option<ApiError> {
+    let path = request.uri().path();
+    let (method, path, instead) = METHODS
+        .iter()
+        .find(|(method, served, _)| (method, *served) == (request.method(), path))?;
+    Some(not_implemented(format!(
+        "{method} {path} is not served: use {instead}"
+    )))
+}
+
+fn not_implemented(text: String) -> ApiError {
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, text)
+}
