@@ -138,6 +138,43 @@ pub struct CheckDefinition {
     /// `host:port` to connect to.
     #[serde(rename = "TCP", skip_serializing_if = "String::is_empty")]
     pub tcp: String,
+    /// Speak TLS to the TCP address.
+    #[serde(rename = "TCPUseTLS", skip_serializing_if = "std::ops::Not::not")]
+    pub tcp_use_tls: bool,
+    /// `host:port` to send to.
+    #[serde(rename = "UDP", skip_serializing_if = "String::is_empty")]
+    pub udp: String,
+    /// `host:port/service` of HTTP/2 to ping.
+    #[serde(rename = "H2PING", skip_serializing_if = "String::is_empty")]
+    pub h2ping: String,
+    /// Speak TLS for HTTP/2 pings.
+    #[serde(rename = "H2PingUseTLS", skip_serializing_if = "std::ops::Not::not")]
+    pub h2ping_use_tls: bool,
+    /// Service of the operating system.
+    #[serde(rename = "OSService", skip_serializing_if = "String::is_empty")]
+    pub os_service: String,
+    /// Command to run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub script_args: Vec<String>,
+    /// Container to run the command in.
+    #[serde(rename = "DockerContainerID", skip_serializing_if = "String::is_empty")]
+    pub docker_container_id: String,
+    /// Shell in that container.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub shell: String,
+    /// Node whose health is copied.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub alias_node: String,
+    /// Instance whose health is copied.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub alias_service: String,
+    /// How long a reported status stays good.
+    #[serde(
+        rename = "TTL",
+        with = "duration::text",
+        skip_serializing_if = "Duration::is_zero"
+    )]
+    pub ttl: Duration,
     /// `host:port[/service]` of a gRPC health service.
     #[serde(rename = "GRPC", skip_serializing_if = "String::is_empty")]
     pub grpc: String,

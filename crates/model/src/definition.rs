@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{CheckStatus, HealthCheck};
@@ -12,7 +13,7 @@ use crate::proxy::ConnectProxy;
 use crate::secret::Secret;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 use crate::tenancy::OnlyDefault;
-use crate::{Opaque, duration, name};
+use crate::{duration, name};
 
 /// Ports that sidecars without one get, lowest free first.
 const SIDECAR_PORTS: RangeInclusive<u16> = 21_000..=21_255;
@@ -57,9 +58,9 @@ pub struct ServiceDefinition {
     pub proxy: ConnectProxy,
     /// Mesh settings.
     pub connect: ConnectDefinition,
-    /// Region and zone, kept by the caller only.
+    /// Region and zone: preference of near instances is not served.
     #[serde(skip_serializing)]
-    pub locality: Opaque,
+    pub locality: IgnoredAny,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -162,6 +163,12 @@ pub struct CheckType {
     pub failures_before_warning: u32,
     /// Results needed to become critical.
     pub failures_before_critical: u32,
+    /// URL to get through the sidecar, in place of the one in `http`.
+    #[serde(rename = "ProxyHTTP")]
+    pub proxy_http: String,
+    /// gRPC health service to ask through the sidecar, in place of the one in `grpc`.
+    #[serde(rename = "ProxyGRPC")]
+    pub proxy_grpc: String,
     /// Largest output kept, in bytes.
     pub output_max_size: u64,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
+use crate::tenancy::{Ignored, NoPeer, NotServed, OnlyDefault};
 use crate::{DEFAULT_TENANCY, WILDCARD, name, regex};
 
 /// The only type of intention source.
@@ -166,6 +166,21 @@ pub struct Intention {
     /// Only the default partition is served.
     #[serde(skip_serializing)]
     pub destination_partition: OnlyDefault,
+    /// Not used, as in Consul.
+    #[serde(skip_serializing)]
+    pub default_addr: Ignored,
+    /// Not used, as in Consul.
+    #[serde(skip_serializing)]
+    pub default_port: Ignored,
+    /// Set by the server in Consul's oldest versions; not used.
+    #[serde(skip_serializing)]
+    pub created_at: Ignored,
+    /// Set by the server in Consul's oldest versions; not used.
+    #[serde(skip_serializing)]
+    pub updated_at: Ignored,
+    /// Written by Consul when it shows an intention; not used.
+    #[serde(skip_serializing)]
+    pub hash: Ignored,
     /// Index of the write that created the destination's config entry.
     pub create_index: u64,
     /// Index of the last write that changed it.
@@ -191,6 +206,11 @@ impl Default for Intention {
             source_sameness_group: NotServed,
             source_partition: OnlyDefault,
             destination_partition: OnlyDefault,
+            default_addr: Ignored,
+            default_port: Ignored,
+            created_at: Ignored,
+            updated_at: Ignored,
+            hash: Ignored,
             create_index: 0,
             modify_index: 0,
         }
@@ -227,6 +247,13 @@ impl Intention {
     ///
     /// [`Invalid`] names the first field that cannot be accepted.
     pub fn validate(&self) -> Result<(), Invalid> {
+        if !self.id.is_empty() {
+            return Err(Invalid::new(
+                "ID",
+                "intentions with ids of their own are not served: leave it out, the two names \
+                 identify the intention",
+            ));
+        }
         for (field, namespace) in [
             ("SourceNS", &self.source_ns),
             ("DestinationNS", &self.destination_ns),

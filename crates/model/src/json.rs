@@ -4,8 +4,7 @@
 //! `servicename`); `null` means that the field is absent; unknown fields are ignored or all of them
 //! are reported; errors say where in the document they are. Keys of maps are data and are kept.
 
-use std::cell::RefCell;
-use std::fmt;
+mod place;
 
 use serde::de::value::{StrDeserializer, StringDeserializer};
 use serde::de::{
@@ -13,6 +12,9 @@ use serde::de::{
     SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 use serde_json::{Map, Value};
+
+use self::place::{Fault, Met, Place, Segment};
+use crate::served;
 
 /// Asks the decoder for an enum whose variant is the object's `Kind` field.
 pub(crate) const KIND_TAGGED: &str = "$legate_model::kind-tagged";
@@ -87,94 +89,55 @@ pub fn from_value<T: DeserializeOwned>(
     value: Value,
     unknown: UnknownFields,
 ) -> Result<T, DecodeError> {
-    let place = Place::default();
-    let decoded = T::deserialize(Decoder {
-        value,
-        place: &place,
-    })
-    .map_err(|fault| DecodeError::Value {
-        path: fault.path.unwrap_or_default(),
-        message: fault.message,
-    })?;
-    let fields = place.unknown.into_inner();
-    if unknown == UnknownFields::Refuse && !fields.is_empty() {
-        return Err(DecodeError::UnknownFields { fields });
+    let (decoded, met) = run(value)?;
+    if unknown == UnknownFields::Refuse {
+        refuse_unknown(&met)?;
     }
     Ok(decoded)
 }
 
-/// Where the decoder is, and what it has met.
-#[derive(Default)]
-struct Place {
-    path: RefCell<String>,
-    unknown: RefCell<Vec<String>>,
+/// A request's body.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request<T> {
+    /// What was sent.
+    pub value: T,
+    /// The paths of fields that are kept and have no effect here; see [`crate::served`].
+    pub not_served: Vec<String>,
 }
 
-impl Place {
-    /// Runs `step` one level deeper; an error without a place gets this one.
-    fn at<T>(
-        &self,
-        segment: Segment<'_>,
-        step: impl FnOnce() -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        let length = self.path.borrow().len();
-        self.push(segment);
-        let result = step().map_err(|mut fault| {
-            fault.path.get_or_insert_with(|| self.path.borrow().clone());
-            fault
-        });
-        self.path.borrow_mut().truncate(length);
-        result
-    }
-
-    fn push(&self, segment: Segment<'_>) {
-        let mut path = self.path.borrow_mut();
-        match segment {
-            Segment::Key(key) => {
-                if !path.is_empty() {
-                    path.push('.');
-                }
-                path.push_str(key);
-            }
-            Segment::Index(index) => path.push_str(&format!("[{index}]")),
-        }
-    }
-
-    fn note_unknown(&self, key: &str) {
-        let path = self.path.borrow();
-        let separator = if path.is_empty() { "" } else { "." };
-        self.unknown
-            .borrow_mut()
-            .push(format!("{path}{separator}{key}"));
-    }
+/// Decodes the body of a request: unknown fields are refused.
+///
+/// # Errors
+///
+/// [`DecodeError`] says what is wrong and where.
+pub fn request<T: DeserializeOwned>(text: &[u8]) -> Result<Request<T>, DecodeError> {
+    let (value, met) = run(serde_json::from_slice(text)?)?;
+    refuse_unknown(&met)?;
+    Ok(Request {
+        value,
+        not_served: met.unserved,
+    })
 }
 
-enum Segment<'a> {
-    Key(&'a str),
-    Index(usize),
+fn run<T: DeserializeOwned>(value: Value) -> Result<(T, Met), DecodeError> {
+    let place = Place::default();
+    let decoder = Decoder {
+        value,
+        place: &place,
+    };
+    let decoded = T::deserialize(decoder).map_err(|fault| DecodeError::Value {
+        path: fault.path.unwrap_or_default(),
+        message: fault.message,
+    })?;
+    Ok((decoded, place.into_met()))
 }
 
-/// An error on its way up to the place that knows where it happened.
-#[derive(Debug)]
-struct Fault {
-    path: Option<String>,
-    message: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Fault {}
-
-impl de::Error for Fault {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        Fault {
-            path: None,
-            message: message.to_string(),
-        }
+fn refuse_unknown(met: &Met) -> Result<(), DecodeError> {
+    match met.unknown.is_empty() {
+        true => Ok(()),
+        false => Err(DecodeError::UnknownFields {
+            fields: met.unknown.clone(),
+        }),
     }
 }
 
@@ -226,13 +189,13 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
         match self.value {
             Value::Object(object) => visitor.visit_map(Fields {
-                known: known_fields(object, fields, self.place)?.into_iter(),
+                known: known_fields(object, name, fields, self.place)?.into_iter(),
                 next: None,
                 place: self.place,
             }),
@@ -272,7 +235,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
 }
 
 /// Whether two spellings mean the same field.
-fn same_key(a: &str, b: &str) -> bool {
+pub(crate) fn same_key(a: &str, b: &str) -> bool {
     let plain = |text: &str| -> Vec<u8> {
         text.bytes()
             .filter(|byte| *byte != b'_')
@@ -282,9 +245,11 @@ fn same_key(a: &str, b: &str) -> bool {
     plain(a) == plain(b)
 }
 
-/// Gives every key its canonical spelling, leaves out nulls, and notes what is unknown.
+/// Gives every key its canonical spelling, leaves out nulls, and notes what is unknown or without
+/// effect.
 fn known_fields(
     object: Map<String, Value>,
+    target: &str,
     fields: &'static [&'static str],
     place: &Place,
 ) -> Result<Vec<(&'static str, Value)>, Fault> {
@@ -303,6 +268,9 @@ fn known_fields(
                     "the field is given twice, in two spellings",
                 ))
             });
+        }
+        for unserved in served::unserved(target, field, &value) {
+            place.note_unserved(&unserved);
         }
         known.push((field, value));
     }

@@ -2,6 +2,8 @@
 
 use crate::WILDCARD;
 
+/// Longest name and id, in bytes. Names are keys of tables, topics and metrics.
+const MAX_NAME: usize = 512;
 /// Longest name that an ACL identity may carry, in bytes.
 const MAX_IDENTITY: usize = 256;
 
@@ -23,6 +25,9 @@ fn validate(name: &str, what: &'static str) -> Result<(), InvalidName> {
             reason,
         })
     };
+    if name.len() > MAX_NAME {
+        return Err(too_long(name, what));
+    }
     if name.is_empty() {
         return fail("it must not be empty");
     }
@@ -36,6 +41,23 @@ fn validate(name: &str, what: &'static str) -> Result<(), InvalidName> {
         return fail("spaces at the start or end are not allowed");
     }
     Ok(())
+}
+
+fn too_long(name: &str, what: &'static str) -> InvalidName {
+    let start: String = name.chars().take(32).collect();
+    InvalidName {
+        name: format!("{start}…"),
+        what,
+        reason: "at most 512 bytes are allowed",
+    }
+}
+
+/// The id of an instance or check, which may be empty.
+pub(crate) fn validate_length(id: &str) -> Result<(), InvalidName> {
+    match id.len() > MAX_NAME {
+        true => Err(too_long(id, "id")),
+        false => Ok(()),
+    }
 }
 
 /// A service's name in the catalog: anything but nothing, `*`, control characters and slashes.
@@ -197,6 +219,8 @@ mod tests {
             (validate_service_name(" a"), "spaces"),
             (validate_node_name(""), "must not be empty"),
             (validate_node_name("a\u{7f}"), "control characters"),
+            (validate_node_name(&"x".repeat(513)), "at most 512"),
+            (validate_service_name(&"x".repeat(100_000)), "at most 512"),
             (validate_upstream("*"), "one service"),
             (validate_upstream("a?dc=b"), "question mark"),
             (validate_intention_name("we*"), "wildcard stands alone"),

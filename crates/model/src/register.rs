@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::check::HealthCheck;
@@ -9,6 +10,7 @@ use crate::invalid::Invalid;
 use crate::node::Node;
 use crate::service::{ServiceInstance, ServiceKind};
 use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::validate::{validate_address, validate_host};
 use crate::{meta, name};
 
 /// Body of `PUT /v1/catalog/register`: a node, and optionally an instance and checks on it.
@@ -40,6 +42,9 @@ pub struct RegisterRequest {
     /// Leave the node as it is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_node_update: bool,
+    /// Region and zone: preference of near instances is not served.
+    #[serde(skip_serializing)]
+    pub locality: IgnoredAny,
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
@@ -73,6 +78,10 @@ impl RegisterRequest {
                 "Address",
                 "it must be the node's address, unless SkipNodeUpdate is true",
             ));
+        }
+        validate_address("Address", &self.address)?;
+        for (key, address) in &self.tagged_addresses {
+            validate_host(&format!("TaggedAddresses.{key}"), address)?;
         }
         if !self.id.is_empty() && !name::is_uuid(&self.id) {
             return Err(Invalid::new(
@@ -109,6 +118,9 @@ impl RegisterRequest {
     }
 
     fn validate_check(&self, check: &HealthCheck) -> Result<(), Invalid> {
+        for (field, id) in [("CheckID", &check.check_id), ("Name", &check.name)] {
+            name::validate_length(id).map_err(|error| Invalid::new(field, error.to_string()))?;
+        }
         if check.check_id.is_empty() && check.name.is_empty() {
             return Err(Invalid::new("CheckID", "CheckID or Name must be given"));
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::proxy::{ConnectProxy, is_zero_u16};
 use crate::tenancy::{NoPeer, OnlyDefault};
@@ -134,6 +135,9 @@ pub struct ServiceInstance {
     pub proxy: ConnectProxy,
     /// Mesh settings of the application itself.
     pub connect: ServiceConnect,
+    /// Region and zone: preference of near instances is not served.
+    #[serde(skip_serializing)]
+    pub locality: IgnoredAny,
     /// Always unset: peering is not served.
     pub peer_name: NoPeer,
     /// Only the default namespace is served.

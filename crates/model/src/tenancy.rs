@@ -74,6 +74,16 @@ impl<'de> Deserialize<'de> for NoPeer {
     }
 }
 
+/// A field that is read whatever it holds and not used, because Consul does not use it either.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Ignored;
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Ignored)
+    }
+}
+
 /// A field whose meaning is not served: any value but an empty one is refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NotServed;

@@ -3,12 +3,15 @@
 use std::net::IpAddr;
 
 use crate::invalid::Invalid;
-use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
+use crate::proxy::{
+    AccessLogs, AccessLogsType, ConnectProxy, EnvoyExtension, Expose, Upstream, UpstreamType,
+};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{WILDCARD, meta, name};
 
 const MAX_WEIGHT: u32 = 65_535;
 const DEFAULT_BIND: &str = "127.0.0.1";
+const BIND_ADDRESS: &str = "bind_address";
 
 impl ServiceInstance {
     /// # Errors
@@ -17,6 +20,7 @@ impl ServiceInstance {
     pub fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.service)
             .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        name::validate_length(&self.id).map_err(|error| Invalid::new("ID", error.to_string()))?;
         if self.id.contains('/') || self.id.chars().any(char::is_control) {
             return Err(Invalid::new(
                 "ID",
@@ -27,11 +31,18 @@ impl ServiceInstance {
             ));
         }
         validate_address("Address", &self.address)?;
+        for (key, tagged) in &self.tagged_addresses {
+            let field = format!("TaggedAddresses.{key}.Address");
+            validate_host(&field, &tagged.address)?;
+        }
         if !self.socket_path.is_empty() && self.port != 0 {
             return Err(Invalid::new(
                 "SocketPath",
                 "it cannot be used together with Port",
             ));
+        }
+        if self.kind == ServiceKind::ConnectProxy {
+            self.validate_proxy_address()?;
         }
         self.weights
             .validate()
@@ -52,6 +63,28 @@ impl ServiceInstance {
             }
         };
         proxy.map_err(|error| error.within("Proxy"))
+    }
+
+    /// The proxy's listener binds to what is registered, unless its config says otherwise.
+    fn validate_proxy_address(&self) -> Result<(), Invalid> {
+        if !self.socket_path.is_empty() {
+            return Err(Invalid::new(
+                "SocketPath",
+                "the listener of a connect-proxy is reached at a port; a socket is not served",
+            ));
+        }
+        if self.proxy.config.contains_key(BIND_ADDRESS) {
+            return Ok(());
+        }
+        validate_ip("Address", &self.address).map_err(|error| {
+            let reason = error.reason();
+            Invalid::new(
+                "Address",
+                format!(
+                    "{reason}, or Proxy.Config.{BIND_ADDRESS} must be one: the proxy binds to it"
+                ),
+            )
+        })
     }
 
     fn validate_gateway_port(&self) -> Result<(), Invalid> {
@@ -101,20 +134,71 @@ impl ServiceInstance {
     }
 }
 
-/// An address that others are told to dial must not be the unspecified one.
-fn validate_address(field: &str, address: &str) -> Result<(), Invalid> {
+/// An address that others are told to dial must not be the unspecified one. Empty is none.
+pub(crate) fn validate_address(field: &str, address: &str) -> Result<(), Invalid> {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
         Ok(ip) if ip.is_unspecified() => Err(Invalid::new(
             field,
             format!("{address:?} means every address; give one that others can dial"),
         )),
-        _ if address.chars().any(|c| c.is_control() || c.is_whitespace()) => Err(Invalid::new(
-            field,
-            format!("{address:?} must be a host name or an IP address"),
-        )),
-        _ => Ok(()),
+        _ => validate_host(field, address),
     }
+}
+
+/// A host name or an IP address, without a port. Empty is none.
+pub(crate) fn validate_host(field: &str, address: &str) -> Result<(), Invalid> {
+    let label = |label: &str| {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+        (1..=63).contains(&label.len()) && label.bytes().all(allowed)
+    };
+    let name = address.strip_suffix('.').unwrap_or(address);
+    let host_name = name.len() <= 253 && name.split('.').all(label);
+    if address.is_empty() || host_name || address.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let shown: String = address.chars().take(80).collect();
+    Err(Invalid::new(
+        field,
+        format!("{shown:?} must be a host name or an IP address, without a port"),
+    ))
+}
+
+/// An IP address: Envoy binds to nothing else, and its static clusters dial nothing else. Empty is
+/// none.
+pub(crate) fn validate_ip(field: &str, address: &str) -> Result<(), Invalid> {
+    if address.is_empty() || address.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let shown: String = address.chars().take(80).collect();
+    Err(Invalid::new(
+        field,
+        format!("{shown:?} must be an IP address"),
+    ))
+}
+
+/// The one opaque setting of a proxy without which no listener can be made.
+pub(crate) fn validate_bind_address(config: &crate::Opaque) -> Result<(), Invalid> {
+    const FIELD: &str = "Config.bind_address";
+    match config.get(BIND_ADDRESS) {
+        None | Some(serde_json::Value::Null) => Ok(()),
+        Some(serde_json::Value::String(address)) => validate_ip(FIELD, address),
+        Some(_) => Err(Invalid::new(FIELD, "it must be a text with an IP address")),
+    }
+}
+
+/// Permissions of a socket: up to three octal digits, with or without the usual prefixes.
+fn validate_socket_mode(mode: &str) -> Result<(), Invalid> {
+    let digits = mode.trim();
+    let digits = digits.strip_prefix("0o").unwrap_or(digits);
+    let octal = u32::from_str_radix(digits, 8).is_ok_and(|mode| mode <= 0o777);
+    if digits.is_empty() || octal {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "LocalBindSocketMode",
+        format!("{mode:?} must be octal permissions from 0 to 0777"),
+    ))
 }
 
 impl Weights {
@@ -156,6 +240,7 @@ impl ConnectProxy {
                     .map_err(|error| Invalid::new(FIELD, error.to_string()))?,
             }
         }
+        validate_ip("LocalServiceAddress", &self.local_service_address)?;
         if self.local_service_port != 0 && !self.local_service_socket_path.is_empty() {
             return Err(Invalid::new(
                 "LocalServiceSocketPath",
@@ -167,18 +252,35 @@ impl ConnectProxy {
 
     fn validate_parts(&self) -> Result<(), Invalid> {
         self.validate_upstreams()?;
+        validate_bind_address(&self.config)?;
         self.expose
             .validate()
             .map_err(|error| error.within("Expose"))?;
         self.access_logs
             .validate()
             .map_err(|error| error.within("AccessLogs"))?;
-        match self.envoy_extensions.iter().position(|e| e.name.is_empty()) {
-            Some(i) => Err(Invalid::new(
-                format!("EnvoyExtensions[{i}].Name"),
-                "it must name an extension",
-            )),
+        validate_extensions(&self.envoy_extensions)
+    }
+
+    /// Refuses upstreams of other datacenters than the server's own, which are not served.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first one.
+    pub fn refuse_other_datacenters(&self, own: &str) -> Result<(), Invalid> {
+        let other = |upstream: &Upstream| {
+            let datacenter = upstream.datacenter.as_str();
+            !datacenter.is_empty() && !datacenter.eq_ignore_ascii_case(own)
+        };
+        match self.upstreams.iter().position(other) {
             None => Ok(()),
+            Some(i) => Err(Invalid::new(
+                format!("Proxy.Upstreams[{i}].Datacenter"),
+                format!(
+                    "{:?} is not served: this server serves {own:?} only, leave it out",
+                    self.upstreams[i].datacenter
+                ),
+            )),
         }
     }
 
@@ -236,6 +338,8 @@ impl Upstream {
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_upstream(&self.destination_name)
             .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
+        validate_ip("LocalBindAddress", &self.local_bind_address)?;
+        validate_socket_mode(&self.local_bind_socket_mode)?;
         if self.has_local_socket() {
             if self.local_bind_port != 0 || !self.local_bind_address.is_empty() {
                 return Err(Invalid::new(
@@ -250,21 +354,59 @@ impl Upstream {
             ));
         }
         if !self.destination_peer.is_empty() {
-            if !self.datacenter.is_empty() {
-                return Err(Invalid::new(
-                    "DestinationPeer",
-                    "it cannot be used together with Datacenter",
-                ));
-            }
-            if self.destination_type == UpstreamType::PreparedQuery {
-                return Err(Invalid::new(
-                    "DestinationPeer",
-                    "it cannot be used with a prepared query",
-                ));
-            }
+            return Err(Invalid::new(
+                "DestinationPeer",
+                "it is not served: cluster peering does not exist here, leave it out",
+            ));
+        }
+        if self.destination_type == UpstreamType::PreparedQuery {
+            return Err(Invalid::new(
+                "DestinationType",
+                "prepared_query is not served: name a service",
+            ));
         }
         Ok(())
     }
+}
+
+/// The extensions that Consul has. None is served; what it accepts is accepted where leaving it out
+/// leaves nothing open.
+const EXTENSIONS: [&str; 6] = [
+    "builtin/aws/lambda",
+    EXTERNAL_AUTHORIZATION,
+    "builtin/lua",
+    "builtin/otel-access-logging",
+    "builtin/property-override",
+    "builtin/wasm",
+];
+const EXTERNAL_AUTHORIZATION: &str = "builtin/ext-authz";
+
+pub(crate) fn validate_extensions(extensions: &[EnvoyExtension]) -> Result<(), Invalid> {
+    for (i, extension) in extensions.iter().enumerate() {
+        let fail = |field, reason: String| {
+            Err(Invalid::new(
+                format!("EnvoyExtensions[{i}].{field}"),
+                reason,
+            ))
+        };
+        let name = extension.name.as_str();
+        if !EXTENSIONS.contains(&name) {
+            let known = EXTENSIONS.join(", ");
+            return fail(
+                "Name",
+                format!("{name:?} is no extension: there are {known}"),
+            );
+        }
+        if name == EXTERNAL_AUTHORIZATION {
+            let reason = "it is not served, and requests would pass without its authorization";
+            return fail("Name", format!("{name}: {reason}; leave it out"));
+        }
+        if extension.required {
+            let reason = "is not served, and it is required: leave Required out to go without it";
+            return fail("Required", format!("{name} {reason}"));
+        }
+    }
+    Ok(())
 }
 
 impl Expose {

@@ -152,6 +152,16 @@ impl Authorizer {
         })
     }
 
+    /// Seeing every node, whatever its name.
+    pub fn node_read_all(&self) -> bool {
+        self.decide(|rules| rules.read_nodes.then_some(true))
+    }
+
+    /// Seeing the inside of a server or agent: its settings and metrics. No identity permits it.
+    pub fn agent_read(&self) -> bool {
+        self.decide(|_| None)
+    }
+
     /// Registering a node.
     pub fn node_write(&self, node: &str) -> bool {
         self.decide(|rules| match rules.write_nodes.contains(node) {

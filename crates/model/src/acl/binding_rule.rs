@@ -8,7 +8,7 @@ use crate::acl::token::{GLOBAL_MANAGEMENT, NodeIdentity, PolicyLink, ServiceIden
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{NotServed, OnlyDefault};
 
 /// What a rule links a token to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct BindingRule {
     pub bind_type: BindType,
     /// Its name, with variables as `${value.x}`.
     pub bind_name: String,
+    /// Variables of templated policies, which are not served.
+    #[serde(skip_serializing)]
+    pub bind_vars: NotServed,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -109,7 +112,25 @@ impl BindingRule {
                 BindType::Service | BindType::Node => Err(error),
                 BindType::Policy | BindType::Role => name::validate_auth_method(&bound),
             })
-            .map_err(|error| Invalid::new("BindName", error.to_string()))
+            .map_err(|error| Invalid::new("BindName", error.to_string()))?;
+        self.refuse_what_does_not_exist()
+    }
+
+    /// Consul passes over links to what does not exist yet; here it never will.
+    fn refuse_what_does_not_exist(&self) -> Result<(), Invalid> {
+        let fixed = !self.bind_name.contains("${");
+        match self.bind_type {
+            BindType::Service | BindType::Node => Ok(()),
+            BindType::Policy if fixed && self.bind_name != GLOBAL_MANAGEMENT => Err(Invalid::new(
+                "BindName",
+                format!("there is no policy but {GLOBAL_MANAGEMENT}"),
+            )),
+            BindType::Policy => Ok(()),
+            BindType::Role => Err(Invalid::new(
+                "BindType",
+                "role is not served: use service, node, or policy for global-management",
+            )),
+        }
     }
 }
 

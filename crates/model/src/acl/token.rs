@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::secret::Secret;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{Ignored, NotServed, OnlyDefault};
 use crate::{duration, name, timestamp};
 
 /// Accessor id of the token that requests without one have.
@@ -80,6 +80,12 @@ pub struct Token {
     /// Linked policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyLink>,
+    /// Roles are not served.
+    #[serde(skip_serializing)]
+    pub roles: NotServed,
+    /// Policies from templates are not served.
+    #[serde(skip_serializing)]
+    pub templated_policies: NotServed,
     /// Services that it may be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub service_identities: Vec<ServiceIdentity>,
@@ -104,6 +110,9 @@ pub struct Token {
     /// When it was made.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub create_time: Option<SystemTime>,
+    /// Written by Consul when it shows a token; not used.
+    #[serde(skip_serializing)]
+    pub hash: Ignored,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,

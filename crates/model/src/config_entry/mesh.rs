@@ -129,6 +129,23 @@ pub struct RequestNormalization {
 }
 
 const TLS_VERSIONS: [&str; 6] = ["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"];
+/// The suites of TLS 1.2 and below that can be chosen; Consul's list.
+const CIPHER_SUITES: [&str; 14] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+];
 const ESCAPED_SLASHES: [&str; 6] = [
     "",
     "IMPLEMENTATION_SPECIFIC_DEFAULT",
@@ -161,6 +178,13 @@ impl Mesh {
                     self.name,
                     Self::NAME
                 ),
+            ));
+        }
+        if self.transparent_proxy.mesh_destinations_only {
+            return Err(Invalid::new(
+                "TransparentProxy.MeshDestinationsOnly",
+                "it is not served: proxies do not capture traffic, so that they cannot hold back \
+                 what leaves the mesh; leave it out",
             ));
         }
         if let Some(tls) = &self.tls {
@@ -209,6 +233,9 @@ impl MeshTlsDirection {
                 "CipherSuites",
                 "they cannot be chosen when TLSMinVersion is TLSv1_3",
             ));
+        }
+        for (i, suite) in self.cipher_suites.iter().enumerate() {
+            one_of(&format!("CipherSuites[{i}]"), suite, &CIPHER_SUITES)?;
         }
         Ok(())
     }

@@ -47,6 +47,25 @@ impl ConfigKind {
         ConfigKind::ServiceIntentions,
     ];
 
+    /// The kinds of Consul 1.21 that are not served: there is no entry of any of them.
+    pub const NOT_SERVED: [&str; 15] = [
+        "api-gateway",
+        "bound-api-gateway",
+        "control-plane-request-limit",
+        "exported-services",
+        "file-system-certificate",
+        "http-route",
+        "ingress-gateway",
+        "inline-certificate",
+        "jwt-provider",
+        "sameness-group",
+        "service-resolver",
+        "service-router",
+        "service-splitter",
+        "tcp-route",
+        "terminating-gateway",
+    ];
+
     /// The name in JSON and in URLs.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@ use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::tenancy::{NotServed, OnlyDefault};
+use crate::validate::{validate_bind_address, validate_extensions};
 use crate::{Opaque, meta};
 
 /// Settings of every proxy; the only name is `global`.
@@ -103,6 +104,9 @@ impl ProxyDefaults {
             text.parse::<Protocol>()
                 .map_err(|error| Invalid::new("Config.protocol", error.to_string()))?;
         }
+        validate_bind_address(&self.config)?;
+        self.mutual_tls_mode.validate()?;
+        validate_extensions(&self.envoy_extensions)?;
         self.access_logs
             .validate()
             .map_err(|e| e.within("AccessLogs"))?;

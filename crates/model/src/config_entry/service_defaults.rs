@@ -10,6 +10,7 @@ use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::tenancy::{NotServed, OnlyDefault};
+use crate::validate::validate_extensions;
 use crate::{WILDCARD, duration, meta, name};
 
 /// Whether a service takes connections without mutual TLS.
@@ -29,6 +30,18 @@ pub enum MutualTlsMode {
 impl MutualTlsMode {
     pub(crate) fn is_default(&self) -> bool {
         *self == MutualTlsMode::Default
+    }
+
+    /// Consul serves `permissive` with captured traffic only, which is not served, and not without
+    /// the consent of the `mesh` entry.
+    pub(super) fn validate(self) -> Result<(), Invalid> {
+        match self {
+            MutualTlsMode::Default | MutualTlsMode::Strict => Ok(()),
+            MutualTlsMode::Permissive => Err(Invalid::new(
+                "MutualTLSMode",
+                "permissive is not served: proxies take mutual TLS only, use strict or leave it out",
+            )),
+        }
     }
 }
 
@@ -226,6 +239,8 @@ impl ServiceDefaults {
             "BalanceInboundConnections",
             &self.balance_inbound_connections,
         )?;
+        self.mutual_tls_mode.validate()?;
+        validate_extensions(&self.envoy_extensions)?;
         self.expose.validate().map_err(|e| e.within("Expose"))?;
         meta::validate_entry("Meta", &self.meta)?;
         let Some(upstreams) = &self.upstream_config else {
@@ -268,6 +283,12 @@ impl ServiceDefaults {
 impl UpstreamDefaults {
     fn validate(&self) -> Result<(), Invalid> {
         validate_protocol(&self.protocol)?;
+        if !self.peer.is_empty() {
+            return Err(Invalid::new(
+                "Peer",
+                "it is not served: cluster peering does not exist here, leave it out",
+            ));
+        }
         validate_balance(
             "BalanceOutboundConnections",
             &self.balance_outbound_connections,

@@ -69,6 +69,18 @@ pub struct SourceIntention {
     pub permissions: Vec<IntentionPermission>,
     /// Computed from the names; what a client sends is ignored.
     pub precedence: u32,
+    /// Left from Consul's oldest versions; not served.
+    #[serde(rename = "LegacyID", skip_serializing)]
+    pub legacy_id: NotServed,
+    /// Left from Consul's oldest versions; not served.
+    #[serde(skip_serializing)]
+    pub legacy_meta: NotServed,
+    /// Left from Consul's oldest versions; not served.
+    #[serde(skip_serializing)]
+    pub legacy_create_time: NotServed,
+    /// Left from Consul's oldest versions; not served.
+    #[serde(skip_serializing)]
+    pub legacy_update_time: NotServed,
     /// Always `consul`.
     pub r#type: String,
     /// For people, at most 512 bytes.

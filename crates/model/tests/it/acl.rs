@@ -201,7 +201,7 @@ fn rules_are_checked_when_they_are_written() {
         Ok(())
     );
     assert_eq!(
-        rule(BindType::Policy, "Global_X", "").validate(&known),
+        rule(BindType::Policy, "${value.name}", "").validate(&known),
         Ok(())
     );
     for (rule, field, part) in [
@@ -225,6 +225,12 @@ fn rules_are_checked_when_they_are_written() {
             "lower-case",
         ),
         (rule(BindType::Role, "a b", ""), "BindName", "letters"),
+        (rule(BindType::Role, "ops", ""), "BindType", "not served"),
+        (
+            rule(BindType::Policy, "Global_X", ""),
+            "BindName",
+            "no policy but global-management",
+        ),
         (
             rule(BindType::Service, "x", "value.nam == x"),
             "Selector",

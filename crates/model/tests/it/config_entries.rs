@@ -103,7 +103,7 @@ fn every_decoder_reads_what_is_shown() {
         }),
         json!({
             "Kind": "mesh", "TransparentProxy": {"MeshDestinationsOnly": false},
-            "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_2", "CipherSuites": ["TLS_X"]}},
+            "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_2", "CipherSuites": ["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]}},
             "HTTP": {"SanitizeXForwardedClientCert": true},
             "CreateIndex": 1, "ModifyIndex": 2,
         }),

@@ -7,4 +7,5 @@ mod definitions;
 mod durations;
 mod jwt;
 mod registration;
+mod served;
 mod shapes;

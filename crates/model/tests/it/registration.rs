@@ -41,8 +41,6 @@ fn merge(base: &mut Value, changes: Value) {
 #[test]
 fn a_sidecar_is_accepted() {
     assert_eq!(with(json!({})).validate(), Ok(()));
-    let at_socket = json!({"Service": {"Port": 0, "SocketPath": "/run/web.sock"}});
-    assert_eq!(with(at_socket).validate(), Ok(()));
     let node_alone = request(json!({"Node": "n1", "Address": "10.0.0.1"}));
     assert_eq!(node_alone.validate(), Ok(()));
     let skipping = request(json!({"Node": "n1", "SkipNodeUpdate": true}));
@@ -65,7 +63,21 @@ fn refusals_of_nodes_name_the_field() {
     refuses([
         (json!({"Node": ""}), "Node", "must not be empty"),
         (json!({"Node": "a/b"}), "Node", "slash"),
+        (json!({"Node": "n".repeat(100_000)}), "Node", "at most 512"),
         (json!({"Address": ""}), "Address", "SkipNodeUpdate"),
+        (json!({"Address": "not an address"}), "Address", "host name"),
+        (
+            json!({"Address": "10.0.0.1:80"}),
+            "Address",
+            "without a port",
+        ),
+        (json!({"Address": "http://web/"}), "Address", "host name"),
+        (json!({"Address": "0.0.0.0"}), "Address", "every address"),
+        (
+            json!({"TaggedAddresses": {"lan": "a b"}}),
+            "TaggedAddresses.lan",
+            "host name",
+        ),
         (json!({"ID": "7"}), "ID", "UUID"),
         (
             json!({"NodeMeta": {"a b": "c"}}),
@@ -73,6 +85,57 @@ fn refusals_of_nodes_name_the_field() {
             "letters, digits",
         ),
     ]);
+}
+
+/// Each of them would have taken the proxy's whole configuration with it.
+#[test]
+fn what_no_resource_can_be_made_from_is_refused() {
+    let upstream = |more: Value| {
+        let mut one = json!({"DestinationName": "api"});
+        merge(&mut one, more);
+        json!({"Service": {"Proxy": {"Upstreams": [one]}}})
+    };
+    refuses([
+        (
+            upstream(json!({"LocalBindPort": 1, "LocalBindAddress": "localhost"})),
+            "Service.Proxy.Upstreams[0].LocalBindAddress",
+            "IP address",
+        ),
+        (
+            upstream(json!({"LocalBindSocketPath": "/x", "LocalBindSocketMode": "rwx"})),
+            "Service.Proxy.Upstreams[0].LocalBindSocketMode",
+            "octal",
+        ),
+        (
+            upstream(json!({"LocalBindSocketPath": "/x", "LocalBindSocketMode": "1777"})),
+            "Service.Proxy.Upstreams[0].LocalBindSocketMode",
+            "0777",
+        ),
+        (
+            json!({"Service": {"Proxy": {"LocalServiceAddress": "localhost"}}}),
+            "Service.Proxy.LocalServiceAddress",
+            "IP address",
+        ),
+        (
+            json!({"Service": {"Proxy": {"Config": {"bind_address": "eth0"}}}}),
+            "Service.Proxy.Config.bind_address",
+            "IP address",
+        ),
+        (
+            json!({"Service": {"Address": "web.example.com"}}),
+            "Service.Address",
+            "bind_address",
+        ),
+        (
+            json!({"Service": {"Port": 0, "SocketPath": "/run/web.sock"}}),
+            "Service.SocketPath",
+            "not served",
+        ),
+    ]);
+    let elsewhere = json!({"Service": {
+        "Address": "web.example.com", "Proxy": {"Config": {"bind_address": "0.0.0.0"}},
+    }});
+    assert_eq!(with(elsewhere).validate(), Ok(()));
 }
 
 #[test]
@@ -235,10 +298,16 @@ fn refusals_of_upstreams_name_the_field() {
         (
             upstreams(json!([{
                 "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
-                "Datacenter": "d",
             }])),
             "Service.Proxy.Upstreams[0].DestinationPeer",
-            "Datacenter",
+            "not served",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationType": "prepared_query",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationType",
+            "not served",
         ),
     ]);
 }

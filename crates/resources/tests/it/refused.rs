@@ -148,6 +148,8 @@ fn what_has_no_effect_is_told() {
             "Config": {"envoy_public_listener_json": "{}", "local_connect_timeout_ms": "soon"},
             "AccessLogs": {"Enabled": true},
             "Expose": {"Checks": true},
+            "Mode": "transparent",
+            "EnvoyExtensions": [{"Name": "builtin/lua"}],
         })),
         upstreams: vec![
             upstream(strange, Protocol::Tcp, Vec::new()),
@@ -162,6 +164,8 @@ fn what_has_no_effect_is_told() {
         "\"local_connect_timeout_ms\" is \"soon\"",
         "AccessLogs",
         "Expose",
+        "Mode transparent is not served",
+        "builtin/lua is not served",
         "envoy_cluster_json",
         "\"limits\" is 7",
         "\"fair\"",

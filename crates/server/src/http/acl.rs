@@ -10,7 +10,6 @@ use axum::response::Response;
 use http::StatusCode;
 use legate_model::Secret;
 use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
-use legate_model::json::UnknownFields;
 use legate_store::{ReadTxn, TokenKey, WriteTxn};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -52,7 +51,7 @@ pub(super) async fn bootstrap(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::acl_disabled());
     }
     let body = match call.has_body() {
-        true => call.decode(UnknownFields::Ignore)?,
+        true => call.decode()?,
         false => BootstrapBody::default(),
     };
     let secret = match body.bootstrap_secret.is_empty() {
@@ -102,7 +101,7 @@ pub(super) async fn login(call: Call) -> Result<Response, ApiError> {
     if !call.ctx.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
-    let body: LoginBody = call.decode(UnknownFields::Ignore)?;
+    let body: LoginBody = call.decode()?;
     let login = acl::Login {
         auth_method: body.auth_method,
         bearer: body.bearer_token,
@@ -150,7 +149,7 @@ pub(super) async fn tokens(call: Call) -> Result<Response, ApiError> {
 /// `PUT /v1/acl/token`
 pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let mut token: Token = call.decode(UnknownFields::Ignore)?;
+    let mut token: Token = call.decode()?;
     token.validate()?;
     refuse_unknown_policies(&token)?;
     let now = call.ctx.clock.now();
@@ -167,8 +166,20 @@ pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
             ));
         }
         token.expiration_time = Some(now + std::mem::take(&mut token.expiration_ttl));
+    } else if let Some(end) = token.expiration_time
+        && !end
+            .duration_since(now)
+            .is_ok_and(|left| TOKEN_TTL.contains(&left))
+    {
+        return Err(ApiError::bad_request(
+            "Invalid request: ExpirationTime: it must be from 1m to 24h from now, or left out",
+        ));
     }
-    token.auth_method.clear();
+    if !token.auth_method.is_empty() {
+        return Err(ApiError::bad_request(
+            "Invalid request: AuthMethod: only a login sets it; leave it out",
+        ));
+    }
     token.create_time = Some(now);
 
     let token = call.write(move |txn| {
@@ -190,7 +201,7 @@ pub(super) async fn update_token(
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let mut token: Token = call.decode(UnknownFields::Ignore)?;
+    let mut token: Token = call.decode()?;
     name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
     let token = call.write(move |txn| {
         let existing = txn.read().token_by_accessor(&accessor);
@@ -202,15 +213,31 @@ pub(super) async fn update_token(
 
 /// A token with what cannot change taken from the one that there is.
 fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
-    if !token.secret_id.is_empty() && token.secret_id != existing.secret_id {
-        return Err(ApiError::bad_request(
-            "Invalid request: SecretID: it cannot be changed; create another token",
-        ));
+    let end = token.expiration_time;
+    for (field, changed) in [
+        (
+            "SecretID",
+            !token.secret_id.is_empty() && token.secret_id != existing.secret_id,
+        ),
+        ("Local", token.local != existing.local),
+        (
+            "AuthMethod",
+            !token.auth_method.is_empty() && token.auth_method != existing.auth_method,
+        ),
+        (
+            "ExpirationTime",
+            end.is_some() && end != existing.expiration_time,
+        ),
+        ("ExpirationTTL", !token.expiration_ttl.is_zero()),
+    ] {
+        if changed {
+            return Err(ApiError::bad_request(format!(
+                "Invalid request: {field}: it cannot be changed; create another token"
+            )));
+        }
     }
     token.secret_id = existing.secret_id.clone();
-    token.local = existing.local;
     token.auth_method.clone_from(&existing.auth_method);
-    token.expiration_ttl = Duration::ZERO;
     token.expiration_time = existing.expiration_time;
     token.create_time = existing.create_time;
     token.validate()?;
@@ -312,7 +339,7 @@ pub(super) async fn method(Path(name): Path<String>, call: Call) -> Result<Respo
 /// `PUT /v1/acl/auth-method`
 pub(super) async fn create_method(call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let method: AuthMethod = call.decode(UnknownFields::Ignore)?;
+    let method: AuthMethod = call.decode()?;
     store_method(&call, method).await
 }
 
@@ -322,7 +349,7 @@ pub(super) async fn update_method(
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let mut method: AuthMethod = call.decode(UnknownFields::Ignore)?;
+    let mut method: AuthMethod = call.decode()?;
     name_in_body("Name", &mut method.name, &name)?;
     store_method(&call, method).await
 }
@@ -383,7 +410,7 @@ pub(super) async fn rule(Path(id): Path<String>, call: Call) -> Result<Response,
 /// `PUT /v1/acl/binding-rule`
 pub(super) async fn create_rule(call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let mut rule: BindingRule = call.decode(UnknownFields::Ignore)?;
+    let mut rule: BindingRule = call.decode()?;
     if !rule.id.is_empty() {
         return Err(ApiError::bad_request(
             "Invalid request: ID: a new binding rule gets one; leave it out, or update the rule \
@@ -398,7 +425,7 @@ pub(super) async fn create_rule(call: Call) -> Result<Response, ApiError> {
 /// `PUT /v1/acl/binding-rule/:id`
 pub(super) async fn update_rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_write(&call)?;
-    let mut rule: BindingRule = call.decode(UnknownFields::Ignore)?;
+    let mut rule: BindingRule = call.decode()?;
     name_in_body("ID", &mut rule.id, &id)?;
     let stored = call.write(move |txn| {
         let existing = txn.read().binding_rule(&id);

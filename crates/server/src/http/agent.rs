@@ -8,7 +8,6 @@ use axum::extract::Path;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use legate_model::acl::Authorizer;
-use legate_model::json::UnknownFields;
 use legate_model::{HealthCheck, ServiceDefinition, ServiceInstance, ServiceKind};
 use legate_runtime::metrics;
 use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn};
@@ -21,9 +20,15 @@ use super::error::ApiError;
 pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let replace_checks = call.params.flag("replace-existing-checks")?;
-    let definition: ServiceDefinition = call.decode(UnknownFields::Ignore)?;
+    let definition: ServiceDefinition = call.decode()?;
     definition.validate()?;
     refuse_any_address(&definition)?;
+    let local = &call.ctx.config.datacenter;
+    definition.proxy.refuse_other_datacenters(local)?;
+    if let Some(sidecar) = &definition.connect.sidecar_service {
+        let refused = sidecar.proxy.refuse_other_datacenters(local);
+        refused.map_err(|invalid| invalid.within("Connect.SidecarService"))?;
+    }
 
     let node = call.ctx.config.node_name.clone();
     call.write(move |txn| {

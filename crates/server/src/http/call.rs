@@ -1,6 +1,6 @@
 //! One request as the endpoints see it: its parameters, token and body, and how it is answered.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -11,7 +11,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, Heade
 use http::{HeaderName, StatusCode};
 use http_body_util::LengthLimitError;
 use legate_model::acl::Authorizer;
-use legate_model::json::{self, UnknownFields};
+use legate_model::json;
 use legate_store::{Answer, ReadTxn, WriteTxn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,6 +36,10 @@ const CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-cons
 const BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
 const FILTERED: HeaderName = HeaderName::from_static("x-consul-results-filtered-by-acls");
 const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
+/// The fields of a write that are kept and have no effect. Consul has no such header.
+const NOT_SERVED: HeaderName = HeaderName::from_static("x-legate-not-served");
+/// How much of their names is said.
+const NAMED_BYTES: usize = 1000;
 
 /// A request that has been read completely.
 pub(crate) struct Call {
@@ -44,6 +48,8 @@ pub(crate) struct Call {
     /// The secret of the caller's token; empty when there is none.
     pub(crate) token: String,
     body: Bytes,
+    /// Fields of the body that have no effect, once it is decoded.
+    not_served: OnceLock<Vec<String>>,
 }
 
 impl FromRequest<Arc<Context>> for Call {
@@ -60,6 +66,7 @@ impl FromRequest<Arc<Context>> for Call {
             params,
             token,
             body,
+            not_served: OnceLock::new(),
         })
     }
 }
@@ -129,17 +136,18 @@ impl Call {
         }
     }
 
-    /// The body as JSON.
-    pub(crate) fn decode<T: DeserializeOwned>(
-        &self,
-        unknown: UnknownFields,
-    ) -> Result<T, ApiError> {
+    /// The body as JSON. Unknown fields are refused; those that are kept without an effect are
+    /// named in the answer.
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         if !self.has_body() {
             return Err(ApiError::bad_request(
                 "Request decoding failed: the body is empty; send a JSON object",
             ));
         }
-        Ok(json::from_slice(&self.body, unknown)?)
+        let request = json::request(&self.body)?;
+        // A body is decoded once.
+        let _ = self.not_served.set(request.not_served);
+        Ok(request.value)
     }
 
     /// Runs a transaction. What it checks holds for the state that it changes.
@@ -194,6 +202,7 @@ impl Call {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         self.add_policy(headers);
+        self.add_not_served(headers);
         Ok(response)
     }
 
@@ -212,6 +221,7 @@ impl Call {
     pub(crate) fn empty(&self) -> Response {
         let mut response = Response::new(Body::empty());
         self.add_policy(response.headers_mut());
+        self.add_not_served(response.headers_mut());
         response
     }
 
@@ -253,6 +263,27 @@ impl Call {
             headers.insert(FILTERED, HeaderValue::from_static("true"));
         }
         Ok(response)
+    }
+
+    /// Says what of an accepted write has no effect, to the client and in the log.
+    fn add_not_served(&self, headers: &mut HeaderMap) {
+        let Some(fields) = self.not_served.get().filter(|fields| !fields.is_empty()) else {
+            return;
+        };
+        // Keys of free maps are the client's own words.
+        let all = fields.join(", ");
+        let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
+        let mut text: String = all.chars().take(NAMED_BYTES).map(printable).collect();
+        if all.chars().nth(NAMED_BYTES).is_some() {
+            text.push_str("...");
+        }
+        tracing::warn!(
+            fields = text,
+            "a write was accepted whose fields have no effect here"
+        );
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.insert(NOT_SERVED, value);
+        }
     }
 
     fn add_policy(&self, headers: &mut HeaderMap) {

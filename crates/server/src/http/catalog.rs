@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::json::UnknownFields;
 use legate_model::{
     CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceKind, ServiceNode,
 };
@@ -17,9 +16,14 @@ use super::error::ApiError;
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let request: RegisterRequest = call.decode(UnknownFields::Ignore)?;
+    let request: RegisterRequest = call.decode()?;
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
+    if let Some(service) = &request.service {
+        let local = &call.ctx.config.datacenter;
+        let refused = service.proxy.refuse_other_datacenters(local);
+        refused.map_err(|invalid| invalid.within("Service"))?;
+    }
     let registration = registration(&call, request);
     call.write(move |txn| {
         may_register(&authorizer, &txn.read(), &registration)?;
@@ -91,7 +95,7 @@ pub(super) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(
 /// `PUT /v1/catalog/deregister`
 pub(super) async fn deregister(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let request: DeregisterRequest = call.decode(UnknownFields::Ignore)?;
+    let request: DeregisterRequest = call.decode()?;
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
     let some = |id: String| Some(id).filter(|id| !id.is_empty());

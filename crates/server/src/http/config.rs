@@ -3,7 +3,6 @@
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::json::UnknownFields;
 use legate_model::{ConfigEntry, ConfigKind};
 use legate_store::{Rejected, WriteTxn};
 
@@ -15,7 +14,7 @@ use super::protocol;
 pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
-    let mut entry: ConfigEntry = call.decode(UnknownFields::Refuse)?;
+    let mut entry: ConfigEntry = call.decode()?;
     entry.validate()?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::json::UnknownFields;
 use legate_model::{DEFAULT_TENANCY, Intention, WILDCARD};
 use legate_store::ReadTxn;
 
@@ -47,7 +46,7 @@ pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
-    let mut intention: Intention = call.decode(UnknownFields::Ignore)?;
+    let mut intention: Intention = call.decode()?;
     pair.name(&mut intention)?;
     if !intention.meta.is_empty() {
         return Err(ApiError::bad_request(

@@ -15,5 +15,6 @@ mod http_acl;
 mod http_bad_input;
 mod http_client;
 mod http_mesh;
+mod http_not_served;
 mod http_paths;
 mod lifecycle;

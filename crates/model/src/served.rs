@@ -1,0 +1,88 @@
+//! What becomes of every field that a request may have: nothing is accepted and then not served
+//! without a word.
+//!
+//! One table, by the name of the type. A test derives the fields of all types from their decoders
+//! and holds each to its row, so that a field without a row cannot be added. The table decides what
+//! a write's answer reports as not served ([`crate::json::Request::not_served`]); what is refused,
+//! the field's own type or its validation refuses.
+
+use serde_json::Value;
+
+use crate::json::same_key;
+
+mod table;
+
+use table::TABLE;
+
+/// What becomes of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// It has the effect that Consul gives it, or is data that is kept and shown.
+    Yes,
+    /// An object, or several: its fields have rows of their own.
+    Inside,
+    /// Any value but these and an empty one is refused when it is written. What protects, and what
+    /// others could not be told about, is here.
+    RefusedExcept(&'static [&'static str]),
+    /// Any value but these and an empty one is kept, has no effect, and is reported: Consul takes
+    /// it, and to refuse it would break registrations that work without it.
+    ReportedExcept(&'static [&'static str]),
+    /// It only says more about another field of its object, which is reported.
+    Detail,
+    /// Free keys. These are served, others are reported.
+    Keys(&'static [&'static str]),
+}
+
+/// The row of a field, by the name of its type and its own.
+pub fn row(target: &str, field: &str) -> Option<Served> {
+    let (_, rows) = TABLE.iter().find(|(name, _)| *name == target)?;
+    let (served, _) = rows
+        .iter()
+        .find(|(_, fields)| names(fields).any(|name| name == field))?;
+    Some(*served)
+}
+
+/// Every type and field that has a row.
+pub fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE.iter().flat_map(|(target, rows)| {
+        let fields = rows.iter().flat_map(|(_, fields)| names(fields));
+        fields.map(move |field| (*target, field))
+    })
+}
+
+fn names(fields: &'static str) -> impl Iterator<Item = &'static str> {
+    fields.split_ascii_whitespace()
+}
+
+/// What of a field is to be reported, as paths from its object.
+pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> {
+    match row(target, field) {
+        Some(Served::ReportedExcept(served)) if !is_empty(value) && !is_one_of(value, served) => {
+            vec![field.to_owned()]
+        }
+        Some(Served::Keys(served)) => {
+            let keys = value.as_object().into_iter().flatten();
+            let others = keys.filter(|(key, value)| {
+                !is_empty(value) && !served.iter().any(|known| same_key(known, key))
+            });
+            others.map(|(key, _)| format!("{field}.{key}")).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is_one_of(value: &Value, served: &[&str]) -> bool {
+    value.as_str().is_some_and(|text| served.contains(&text))
+}
+
+/// Whether a value is what Go's client sends for a field that nobody set.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty() || text == "0s",
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+    }
+}

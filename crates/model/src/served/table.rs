@@ -1,0 +1,417 @@
+//! The rows. See [`Served`] for what they mean.
+
+use super::Served::{self, Detail, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
+
+const REFUSED: Served = RefusedExcept(&[]);
+const REPORTED: Served = ReportedExcept(&[]);
+/// Namespaces and partitions.
+const DEFAULT_ONLY: Served = RefusedExcept(&["default"]);
+const MODE: Served = ReportedExcept(&["direct"]);
+const MUTUAL_TLS_MODE: Served = RefusedExcept(&["strict"]);
+const KIND: Served = ReportedExcept(&["connect-proxy"]);
+
+/// Keys of `Proxy.Config`: those that the server makes resources from, and those that the dataplane
+/// makes Envoy's bootstrap from.
+const PROXY_CONFIG: Served = Keys(&[
+    "balance_inbound_connections",
+    "bind_address",
+    "bind_port",
+    "local_connect_timeout_ms",
+    "local_idle_timeout_ms",
+    "local_request_timeout_ms",
+    "max_inbound_connections",
+    "protocol",
+    "xds_fetch_timeout_ms",
+    "envoy_bootstrap_json_tpl",
+    "envoy_dogstatsd_url",
+    "envoy_extra_static_clusters_json",
+    "envoy_extra_static_listeners_json",
+    "envoy_extra_stats_sinks_json",
+    "envoy_prometheus_bind_addr",
+    "envoy_stats_bind_addr",
+    "envoy_stats_config_json",
+    "envoy_stats_flush_interval",
+    "envoy_stats_tags",
+    "envoy_statsd_url",
+    "envoy_tracing_json",
+]);
+
+/// Keys of an upstream's `Config`.
+const UPSTREAM_CONFIG: Served = Keys(&[
+    "balance_outbound_connections",
+    "connect_timeout_ms",
+    "limits",
+    "passive_health_check",
+    "protocol",
+]);
+
+/// The fields of one type, by what becomes of them: names with spaces
+/// between them.
+pub(super) type Rows = (&'static str, &'static [(Served, &'static str)]);
+
+/// Every type that requests are made of, and every field of it.
+pub(super) const TABLE: &[Rows] = &[
+    // Catalog and agent.
+    (
+        "RegisterRequest",
+        &[
+            (
+                Yes,
+                "Datacenter ID Node Address TaggedAddresses NodeMeta SkipNodeUpdate",
+            ),
+            (Inside, "Service Check Checks"),
+            (REPORTED, "Locality"),
+            (REFUSED, "PeerName"),
+            (DEFAULT_ONLY, "Partition"),
+        ],
+    ),
+    // Consul takes an address and makes no use of it either.
+    (
+        "DeregisterRequest",
+        &[
+            (Yes, "Datacenter Node Address ServiceID CheckID"),
+            (REFUSED, "PeerName"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    (
+        "ServiceInstance",
+        &[
+            (KIND, "Kind"),
+            (
+                Yes,
+                "ID Service Tags Address Meta Port SocketPath EnableTagOverride \
+             CreateIndex ModifyIndex",
+            ),
+            (Inside, "TaggedAddresses Weights Proxy Connect"),
+            (REPORTED, "Locality"),
+            (REFUSED, "PeerName"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    (
+        "ServiceDefinition",
+        &[
+            (KIND, "Kind"),
+            (
+                Yes,
+                "ID Name Service Tags Address Meta Port SocketPath EnableTagOverride",
+            ),
+            (Inside, "TaggedAddresses Check Checks Weights Proxy Connect"),
+            (REPORTED, "Token Locality"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    (
+        "ConnectDefinition",
+        &[(Yes, "Native"), (Inside, "SidecarService")],
+    ),
+    ("ServiceConnect", &[(Yes, "Native")]),
+    ("ServiceAddress", &[(Yes, "Address Port")]),
+    ("Weights", &[(Yes, "Passing Warning")]),
+    (
+        "HealthCheck",
+        &[
+            (
+                Yes,
+                "Node CheckID Name Status Notes Output ServiceID ServiceName ServiceTags \
+             Type Interval Timeout ExposedPort CreateIndex ModifyIndex",
+            ),
+            (Inside, "Definition"),
+            (REFUSED, "PeerName"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    // Whoever registers a check in the catalog runs it: the catalog keeps and shows how.
+    (
+        "CheckDefinition",
+        &[(
+            Yes,
+            "HTTP TLSServerName TLSSkipVerify Header Method Body DisableRedirects \
+             TCP TCPUseTLS UDP H2PING H2PingUseTLS OSService ScriptArgs \
+             DockerContainerID Shell GRPC GRPCUseTLS AliasNode AliasService TTL \
+             Interval OutputMaxSize Timeout DeregisterCriticalServiceAfter",
+        )],
+    ),
+    // An agent would run these; a server keeps the status that is given.
+    (
+        "CheckType",
+        &[
+            (Yes, "CheckID ID Name Status Notes"),
+            (
+                REPORTED,
+                "ScriptArgs Args HTTP H2PING TCP UDP GRPC OSService AliasNode \
+             AliasService TTL DeregisterCriticalServiceAfter",
+            ),
+            (
+                Detail,
+                "DockerContainerID Shell Interval Timeout Header Method Body \
+             DisableRedirects TLSServerName TLSSkipVerify GRPCUseTLS TCPUseTLS \
+             H2PingUseTLS SuccessBeforePassing FailuresBeforeWarning \
+             FailuresBeforeCritical ProxyHTTP ProxyGRPC OutputMaxSize",
+            ),
+        ],
+    ),
+    (
+        "ConnectProxy",
+        &[
+            (
+                Yes,
+                "DestinationServiceName DestinationServiceID LocalServiceAddress \
+             LocalServicePort LocalServiceSocketPath",
+            ),
+            (MODE, "Mode"),
+            (PROXY_CONFIG, "Config"),
+            (
+                Inside,
+                "Upstreams MeshGateway Expose TransparentProxy AccessLogs \
+             EnvoyExtensions",
+            ),
+        ],
+    ),
+    // The server refuses other datacenters than its own.
+    (
+        "Upstream",
+        &[
+            (RefusedExcept(&["service"]), "DestinationType"),
+            (DEFAULT_ONLY, "DestinationNamespace DestinationPartition"),
+            (REFUSED, "DestinationPeer"),
+            (
+                Yes,
+                "DestinationName Datacenter LocalBindAddress LocalBindPort \
+             LocalBindSocketPath LocalBindSocketMode",
+            ),
+            (UPSTREAM_CONFIG, "Config"),
+            (Inside, "MeshGateway"),
+        ],
+    ),
+    (
+        "EnvoyExtension",
+        &[
+            (REPORTED, "Name"),
+            (REFUSED, "Required"),
+            (Detail, "Arguments ConsulVersion EnvoyVersion"),
+        ],
+    ),
+    (
+        "AccessLogs",
+        &[
+            (REPORTED, "Enabled"),
+            (
+                Detail,
+                "DisableListenerLogs Type Path JSONFormat TextFormat",
+            ),
+        ],
+    ),
+    ("MeshGateway", &[(ReportedExcept(&["none"]), "Mode")]),
+    ("Expose", &[(REPORTED, "Checks Paths")]),
+    (
+        "ExposePath",
+        &[(
+            Detail,
+            "ListenerPort Path LocalPathPort Protocol ParsedFromCheck",
+        )],
+    ),
+    (
+        "TransparentProxy",
+        &[(REPORTED, "OutboundListenerPort DialedDirectly")],
+    ),
+    // Config entries.
+    (
+        "ServiceDefaults",
+        &[
+            (
+                Yes,
+                "Name Protocol MaxInboundConnections LocalConnectTimeoutMs \
+             LocalRequestTimeoutMs BalanceInboundConnections Meta Hash CreateIndex \
+             ModifyIndex",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (MODE, "Mode"),
+            (
+                Inside,
+                "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions",
+            ),
+            (MUTUAL_TLS_MODE, "MutualTLSMode"),
+            (REPORTED, "ExternalSNI"),
+            (REFUSED, "Destination RateLimits"),
+        ],
+    ),
+    ("UpstreamConfiguration", &[(Inside, "Overrides Defaults")]),
+    (
+        "UpstreamDefaults",
+        &[
+            (
+                Yes,
+                "Name Protocol ConnectTimeoutMs BalanceOutboundConnections",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (REFUSED, "Peer"),
+            (REPORTED, "EnvoyListenerJSON EnvoyClusterJSON"),
+            (Inside, "Limits PassiveHealthCheck MeshGateway"),
+        ],
+    ),
+    (
+        "UpstreamLimits",
+        &[(
+            Yes,
+            "MaxConnections MaxPendingRequests MaxConcurrentRequests",
+        )],
+    ),
+    (
+        "PassiveHealthCheck",
+        &[(
+            Yes,
+            "Interval MaxFailures EnforcingConsecutive5xx MaxEjectionPercent \
+             BaseEjectionTime",
+        )],
+    ),
+    (
+        "ProxyDefaults",
+        &[
+            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (PROXY_CONFIG, "Config"),
+            (MODE, "Mode"),
+            (
+                Inside,
+                "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",
+            ),
+            (MUTUAL_TLS_MODE, "MutualTLSMode"),
+            (REFUSED, "FailoverPolicy PrioritizeByLocality"),
+        ],
+    ),
+    (
+        "Mesh",
+        &[
+            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (Inside, "TransparentProxy TLS HTTP"),
+            (
+                REPORTED,
+                "AllowEnablingPermissiveMutualTLS ValidateClusters",
+            ),
+            (REFUSED, "Peering"),
+        ],
+    ),
+    // What captured traffic may reach is a protection.
+    ("MeshTransparentProxy", &[(REFUSED, "MeshDestinationsOnly")]),
+    ("MeshTls", &[(Inside, "Incoming Outgoing")]),
+    (
+        "MeshTlsDirection",
+        &[(Yes, "TLSMinVersion TLSMaxVersion CipherSuites")],
+    ),
+    (
+        "MeshHttp",
+        &[(Yes, "SanitizeXForwardedClientCert"), (Inside, "Incoming")],
+    ),
+    ("MeshHttpDirection", &[(Inside, "RequestNormalization")]),
+    (
+        "RequestNormalization",
+        &[(
+            Yes,
+            "InsecureDisablePathNormalization MergeSlashes \
+             PathWithEscapedSlashesAction HeadersWithUnderscoresAction",
+        )],
+    ),
+    (
+        "ServiceIntentions",
+        &[
+            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (Inside, "Sources"),
+            (REFUSED, "JWT"),
+        ],
+    ),
+    (
+        "SourceIntention",
+        &[
+            (Yes, "Name Action Precedence Type Description"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (
+                REFUSED,
+                "Peer SamenessGroup LegacyID LegacyMeta LegacyCreateTime \
+             LegacyUpdateTime",
+            ),
+            (Inside, "Permissions"),
+        ],
+    ),
+    // Some are left from Consul's oldest versions and mean nothing there either.
+    (
+        "Intention",
+        &[
+            (REFUSED, "ID JWT SourcePeer SourceSamenessGroup"),
+            (
+                Yes,
+                "Description SourceName DestinationName SourceType Action Meta \
+             Precedence DefaultAddr DefaultPort CreatedAt UpdatedAt Hash CreateIndex \
+             ModifyIndex",
+            ),
+            (
+                DEFAULT_ONLY,
+                "SourceNS DestinationNS SourcePartition DestinationPartition",
+            ),
+            (Inside, "Permissions"),
+        ],
+    ),
+    (
+        "IntentionPermission",
+        &[(Yes, "Action"), (Inside, "HTTP"), (REFUSED, "JWT")],
+    ),
+    (
+        "HttpPermission",
+        &[
+            (Yes, "PathExact PathPrefix PathRegex Methods"),
+            (Inside, "Header"),
+        ],
+    ),
+    (
+        "HttpHeaderPermission",
+        &[(
+            Yes,
+            "Name Present Exact Prefix Suffix Contains Regex Invert IgnoreCase",
+        )],
+    ),
+    // Access control.
+    (
+        "Token",
+        &[
+            (
+                Yes,
+                "AccessorID SecretID Description Local AuthMethod ExpirationTTL \
+             ExpirationTime CreateTime Hash CreateIndex ModifyIndex",
+            ),
+            (Inside, "Policies ServiceIdentities NodeIdentities"),
+            (REFUSED, "Roles TemplatedPolicies"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    ("PolicyLink", &[(Yes, "ID Name")]),
+    ("ServiceIdentity", &[(Yes, "ServiceName Datacenters")]),
+    ("NodeIdentity", &[(Yes, "NodeName Datacenter")]),
+    // There is one datacenter, so that a token that is valid in it is valid in all.
+    (
+        "AuthMethod",
+        &[
+            (
+                Yes,
+                "Name Type DisplayName Description MaxTokenTTL TokenLocality Config \
+             CreateIndex ModifyIndex",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    // Of policies there is one, of roles none.
+    (
+        "BindingRule",
+        &[
+            (
+                Yes,
+                "ID Description AuthMethod Selector BindName CreateIndex ModifyIndex",
+            ),
+            (RefusedExcept(&["service", "node", "policy"]), "BindType"),
+            (REFUSED, "BindVars"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+];

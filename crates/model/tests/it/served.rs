@@ -1,0 +1,503 @@
+//! Every field that a request may have is served, refused or reported. The fields are asked of the
+//! types' own decoders, so that a new one cannot be forgotten.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use legate_model::acl::{AuthMethod, BindingRule, Token, Variables};
+use legate_model::json::{self, Request};
+use legate_model::served::{self, Served};
+use legate_model::{
+    ConfigEntry, DeregisterRequest, Intention, Invalid, Mesh, ProxyDefaults, RegisterRequest,
+    ServiceDefaults, ServiceDefinition, ServiceIntentions,
+};
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
+};
+use serde_json::{Value, json};
+
+/// What a decoder expects at a place.
+#[derive(Debug, Clone, PartialEq)]
+enum Shape {
+    Struct(&'static str, &'static [&'static str]),
+    Enum(&'static [&'static str]),
+    Text,
+    Flag,
+    Number,
+    /// Anything, or what none of the others is.
+    Free,
+}
+
+/// Everything that is passed on the way to a place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Step {
+    Field(&'static str),
+    Item,
+    Key,
+}
+
+/// A decoder that goes one way and notes what is expected at its end.
+struct Probe<'a> {
+    way: &'a [&'static str],
+    steps: &'a RefCell<Vec<Step>>,
+    found: &'a RefCell<Option<Shape>>,
+}
+
+#[derive(Debug)]
+struct Stop;
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the end of the way")
+    }
+}
+
+impl std::error::Error for Stop {}
+
+impl de::Error for Stop {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Stop
+    }
+}
+
+impl<'a> Probe<'a> {
+    fn end<T>(&self, shape: Shape) -> Result<T, Stop> {
+        // The first answer counts: visitors may ask again for something else.
+        self.found.borrow_mut().get_or_insert(shape);
+        Err(Stop)
+    }
+
+    fn inner(&self, step: Step) -> Probe<'a> {
+        self.steps.borrow_mut().push(step);
+        Probe { ..*self }
+    }
+}
+
+macro_rules! ends {
+    ($($method:ident => $shape:expr,)*) => {
+        $(fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Stop> {
+            self.end($shape)
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = Stop;
+
+    ends! {
+        deserialize_any => Shape::Free,
+        deserialize_ignored_any => Shape::Free,
+        deserialize_bool => Shape::Flag,
+        deserialize_i8 => Shape::Number,
+        deserialize_i16 => Shape::Number,
+        deserialize_i32 => Shape::Number,
+        deserialize_i64 => Shape::Number,
+        deserialize_u8 => Shape::Number,
+        deserialize_u16 => Shape::Number,
+        deserialize_u32 => Shape::Number,
+        deserialize_u64 => Shape::Number,
+        deserialize_f32 => Shape::Number,
+        deserialize_f64 => Shape::Number,
+        deserialize_char => Shape::Text,
+        deserialize_str => Shape::Text,
+        deserialize_string => Shape::Text,
+        deserialize_identifier => Shape::Text,
+        deserialize_bytes => Shape::Free,
+        deserialize_byte_buf => Shape::Free,
+        deserialize_unit => Shape::Free,
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+        visitor.visit_seq(self.inner(Step::Item))
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+        visitor.visit_map(One("key", self.inner(Step::Key)))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        match self.way {
+            [] => self.end(Shape::Struct(name, fields)),
+            [field, rest @ ..] => {
+                let inner = Probe {
+                    way: rest,
+                    ..self.inner(Step::Field(field))
+                };
+                visitor.visit_map(One(field, inner))
+            }
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Stop> {
+        self.end(Shape::Enum(variants))
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: V,
+    ) -> Result<V::Value, Stop> {
+        self.end(Shape::Free)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Stop> {
+        self.end(Shape::Free)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        _: V,
+    ) -> Result<V::Value, Stop> {
+        self.end(Shape::Free)
+    }
+}
+
+/// A map with one entry.
+struct One<'a>(&'static str, Probe<'a>);
+
+impl<'de> MapAccess<'de> for One<'_> {
+    type Error = Stop;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Stop> {
+        let key: StrDeserializer<'_, Stop> = self.0.into_deserializer();
+        seed.deserialize(key).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
+        seed.deserialize(Probe { ..self.1 })
+    }
+}
+
+impl<'de> SeqAccess<'de> for Probe<'_> {
+    type Error = Stop;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Stop> {
+        seed.deserialize(Probe { ..*self }).map(Some)
+    }
+}
+
+/// One field of a request.
+struct Field {
+    target: &'static str,
+    name: &'static str,
+    steps: Vec<Step>,
+    shape: Shape,
+}
+
+impl Field {
+    /// The path as errors and reports write it.
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for step in &self.steps {
+            let next = match step {
+                Step::Field(name) if path.is_empty() => (*name).to_owned(),
+                Step::Field(name) => format!(".{name}"),
+                Step::Key => ".key".to_owned(),
+                Step::Item => "[0]".to_owned(),
+            };
+            path.push_str(&next);
+        }
+        path
+    }
+
+    /// `base` with the field set.
+    fn set(&self, base: &Value, value: Value) -> Value {
+        let mut whole = base.clone();
+        let mut place = &mut whole;
+        for step in &self.steps {
+            place = match step {
+                Step::Field(name) => &mut place[*name],
+                Step::Key => &mut place["key"],
+                Step::Item => {
+                    if place.is_null() {
+                        *place = json!([null]);
+                    }
+                    &mut place[0]
+                }
+            };
+        }
+        *place = value;
+        whole
+    }
+
+    /// Values that are not empty.
+    fn samples(&self) -> Vec<Value> {
+        match &self.shape {
+            Shape::Struct(..) => Vec::new(),
+            Shape::Enum(variants) => {
+                let named = variants.iter().filter(|variant| !variant.is_empty());
+                named.map(|variant| json!(variant)).collect()
+            }
+            Shape::Text => vec![json!("x")],
+            Shape::Flag => vec![json!(true)],
+            Shape::Number => vec![json!(7)],
+            Shape::Free => vec![
+                json!({"x": 1}),
+                json!(["x"]),
+                json!("7s"),
+                json!(7),
+                json!(true),
+            ],
+        }
+    }
+}
+
+fn probe<T: DeserializeOwned>(way: &[&'static str]) -> (Vec<Step>, Shape) {
+    let (steps, found) = (RefCell::default(), RefCell::default());
+    let probe = Probe {
+        way,
+        steps: &steps,
+        found: &found,
+    };
+    // It never succeeds; what it found counts.
+    let _ = T::deserialize(probe);
+    let shape = found.into_inner().unwrap_or_else(|| panic!("{way:?}"));
+    (steps.into_inner(), shape)
+}
+
+fn fields<T: DeserializeOwned>() -> Vec<Field> {
+    let mut found = Vec::new();
+    let mut open: Vec<(Vec<&'static str>, Vec<&'static str>)> = vec![(Vec::new(), Vec::new())];
+    while let Some((way, within)) = open.pop() {
+        let (_, Shape::Struct(target, names)) = probe::<T>(&way) else {
+            continue;
+        };
+        if within.contains(&target) {
+            continue;
+        }
+        for name in names {
+            let way: Vec<_> = way.iter().copied().chain([*name]).collect();
+            let (steps, shape) = probe::<T>(&way);
+            found.push(Field {
+                target,
+                name,
+                steps,
+                shape,
+            });
+            let within = within.iter().copied().chain([target]).collect();
+            open.push((way, within));
+        }
+    }
+    found
+}
+
+/// Decodes and validates; the paths that are reported.
+type Accept = fn(&Value) -> Result<Vec<String>, String>;
+
+fn accept<T: DeserializeOwned>(
+    value: &Value,
+    validate: impl Fn(&T) -> Result<(), Invalid>,
+) -> Result<Vec<String>, String> {
+    let Request { value, not_served } =
+        json::request(value.to_string().as_bytes()).map_err(|error| error.to_string())?;
+    validate(&value).map_err(|error| error.to_string())?;
+    Ok(not_served)
+}
+
+/// A kind of request: its fields, one that is accepted, and how it is judged.
+type Kind = (Vec<Field>, Value, Accept);
+
+fn requests() -> Vec<Kind> {
+    let mut all = registrations();
+    all.extend(entries());
+    all.extend(access_control());
+    all
+}
+
+fn registrations() -> Vec<Kind> {
+    let proxy = json!({
+        "DestinationServiceName": "web", "LocalServicePort": 8080,
+        "Upstreams": [{"DestinationName": "api", "LocalBindPort": 9191}],
+        "EnvoyExtensions": [{"Name": "builtin/lua"}],
+        "Expose": {"Paths": [{"Path": "/x", "ListenerPort": 1, "LocalPathPort": 2}]},
+    });
+    let register = json!({
+        "Node": "n1", "Address": "10.0.0.1",
+        "Service": {
+            "Kind": "connect-proxy", "Service": "web-proxy", "Port": 20000, "Proxy": proxy,
+        },
+        "Check": {"Name": "c"}, "Checks": [{"Name": "d"}],
+    });
+    let define = json!({
+        "Name": "web-proxy", "Kind": "connect-proxy", "Port": 20000, "Proxy": proxy,
+        "Checks": [{"TTL": "10s"}],
+    });
+    vec![
+        (fields::<RegisterRequest>(), register, |value| {
+            accept(value, RegisterRequest::validate)
+        }),
+        (
+            fields::<DeregisterRequest>(),
+            json!({"Node": "n1"}),
+            |value| accept(value, DeregisterRequest::validate),
+        ),
+        (fields::<ServiceDefinition>(), define, |value| {
+            accept(value, ServiceDefinition::validate)
+        }),
+    ]
+}
+
+fn entries() -> Vec<Kind> {
+    let permissions = json!([{"Action": "allow", "HTTP": {
+        "PathExact": "/", "Header": [{"Name": "x", "Present": true}],
+    }}]);
+    let entry: Accept = |value| accept(value, ConfigEntry::validate);
+    let expose = json!({"Paths": [{"Path": "/x", "ListenerPort": 1, "LocalPathPort": 2}]});
+    let extensions = json!([{"Name": "builtin/lua"}]);
+    let service_defaults = json!({
+        "Kind": "service-defaults", "Name": "web", "EnvoyExtensions": extensions,
+        "Expose": expose, "UpstreamConfig": {"Overrides": [{"Name": "api"}]},
+    });
+    let proxy_defaults = json!({
+        "Kind": "proxy-defaults", "Name": "global", "EnvoyExtensions": extensions,
+        "Expose": expose,
+    });
+    let intentions = json!({
+        "Kind": "service-intentions", "Name": "web",
+        "Sources": [{"Name": "api", "Permissions": permissions}],
+    });
+    let intention = json!({"SourceName": "a", "DestinationName": "b", "Permissions": permissions});
+    vec![
+        (fields::<ServiceDefaults>(), service_defaults, entry),
+        (fields::<ProxyDefaults>(), proxy_defaults, entry),
+        (fields::<Mesh>(), json!({"Kind": "mesh"}), entry),
+        (fields::<ServiceIntentions>(), intentions, entry),
+        (fields::<Intention>(), intention, |value| {
+            accept(value, Intention::validate)
+        }),
+    ]
+}
+
+fn access_control() -> Vec<Kind> {
+    let token = json!({
+        "Policies": [{"Name": "global-management"}],
+        "ServiceIdentities": [{"ServiceName": "web"}],
+        "NodeIdentities": [{"NodeName": "n", "Datacenter": "dc1"}],
+    });
+    vec![
+        (fields::<Token>(), token, |value| {
+            accept(value, Token::validate)
+        }),
+        (
+            fields::<AuthMethod>(),
+            json!({"Name": "m", "Type": "jwt"}),
+            // The settings of the type are another document.
+            |value| accept::<AuthMethod>(value, |_| Ok(())),
+        ),
+        (
+            fields::<BindingRule>(),
+            json!({"AuthMethod": "m", "BindName": "web"}),
+            |value| {
+                accept(value, |rule: &BindingRule| {
+                    rule.validate(&Variables::default())
+                })
+            },
+        ),
+    ]
+}
+
+#[test]
+fn every_field_has_one_row_and_every_row_a_field() {
+    let of_types: BTreeSet<_> = requests()
+        .iter()
+        .flat_map(|(fields, ..)| fields.iter().map(|field| (field.target, field.name)))
+        .collect();
+    let rows: Vec<_> = served::rows().collect();
+    let in_table: BTreeSet<_> = rows.iter().copied().collect();
+    assert_eq!(rows.len(), in_table.len(), "a field has two rows");
+    let lacking: Vec<_> = of_types.difference(&in_table).collect();
+    assert!(lacking.is_empty(), "fields without a row: {lacking:?}");
+    let stale: Vec<_> = in_table.difference(&of_types).collect();
+    assert!(stale.is_empty(), "rows without a field: {stale:?}");
+}
+
+#[test]
+fn rows_say_inside_exactly_for_objects() {
+    for (fields, ..) in requests() {
+        for field in fields {
+            let object = matches!(field.shape, Shape::Struct(..));
+            let row = served::row(field.target, field.name);
+            let inside = row == Some(Served::Inside);
+            // The paths are reported as a whole.
+            let whole = (field.target, field.name) == ("Expose", "Paths");
+            assert_eq!(object && !whole, inside, "{}", field.path());
+        }
+    }
+}
+
+/// What would have been accepted without a word is what each row forbids.
+#[test]
+fn every_field_is_served_refused_or_reported() {
+    let mut counts = BTreeMap::new();
+    for (fields, base, accept) in requests() {
+        let usual = accept(&base).unwrap_or_else(|error| panic!("{base}: {error}"));
+        for field in fields {
+            let path = field.path();
+            let row = served::row(field.target, field.name).unwrap();
+            for sample in field.samples() {
+                let document = field.set(&base, sample.clone());
+                let result = accept(&document);
+                let reported = |paths: &[String]| paths.contains(&path);
+                let excepted =
+                    |values: &[&str]| sample.as_str().is_some_and(|s| values.contains(&s));
+                match (row, &result) {
+                    (Served::RefusedExcept(values), result) if !excepted(values) => {
+                        *counts.entry("refused").or_insert(0) += 1;
+                        let error = result.as_ref().expect_err(&format!("{path} = {sample}"));
+                        assert!(error.contains(field.name), "{path} = {sample}: {error}");
+                    }
+                    (Served::ReportedExcept(values), Ok(paths)) if !excepted(values) => {
+                        *counts.entry("reported").or_insert(0) += 1;
+                        assert!(reported(paths), "{path} = {sample}: {paths:?}");
+                    }
+                    (Served::Keys(_), Ok(paths)) => {
+                        *counts.entry("keys").or_insert(0) += 1;
+                        assert!(reported(paths), "{path}: {paths:?}");
+                    }
+                    (_, Ok(paths)) => {
+                        let fine = !reported(paths) || usual.contains(&path);
+                        assert!(fine, "{path} = {sample}: {paths:?}");
+                    }
+                    (_, Err(_)) => {}
+                }
+            }
+        }
+    }
+    // None of the three would be noticed if the samples were never accepted.
+    assert!(counts["refused"] > 50, "{counts:?}");
+    assert!(counts["reported"] > 40, "{counts:?}");
+    assert!(counts["keys"] > 4, "{counts:?}");
+}

@@ -1,0 +1,218 @@
+//! Nothing is accepted and then not served without a word: what has no effect is named in the answer
+//! of the write, what protects is refused.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::http_client::{Client, start};
+
+const HEADER: &str = "x-legate-not-served";
+const CATALOG: &str = "/v1/catalog/register";
+
+fn sidecar(proxy: Value) -> Value {
+    let mut whole = json!({ "DestinationServiceName": "web", "LocalServicePort": 8080 });
+    let more = proxy.as_object().unwrap().clone();
+    whole.as_object_mut().unwrap().extend(more);
+    json!({
+        "Node": "n1", "Address": "10.0.0.1",
+        "Service": {
+            "Kind": "connect-proxy", "Service": "web-proxy", "Port": 20000, "Proxy": whole,
+        },
+    })
+}
+
+async fn reported(client: &Client, path: &str, body: &Value) -> String {
+    let reply = client.put(path, body).await;
+    assert_eq!(reply.status, StatusCode::OK, "{body}: {}", reply.text());
+    reply.header(HEADER).to_owned()
+}
+
+#[tokio::test]
+async fn what_has_no_effect_is_named_in_the_answer() {
+    let (_server, client) = start(|_| {}).await;
+    let plain = reported(&client, CATALOG, &sidecar(json!({}))).await;
+    assert_eq!(plain, "");
+    let mut many = sidecar(json!({
+        "Mode": "transparent",
+        "Config": { "envoy_public_listener_json": "{}", "bind_port": 1, "mühle": 1 },
+        "MeshGateway": { "Mode": "local" },
+    }));
+    many["Locality"] = json!({ "Region": "r", "Zone": "z" });
+    let many = reported(&client, CATALOG, &many).await;
+    let mut named: Vec<_> = many.split(", ").collect();
+    named.sort_unstable();
+    assert_eq!(
+        named,
+        [
+            "Locality",
+            "Service.Proxy.Config.envoy_public_listener_json",
+            "Service.Proxy.Config.m?hle",
+            "Service.Proxy.MeshGateway.Mode",
+            "Service.Proxy.Mode",
+        ]
+    );
+    let agent = json!({ "Name": "web", "Check": { "HTTP": "http://x/", "Interval": "10s" } });
+    let agent = reported(&client, "/v1/agent/service/register", &agent).await;
+    assert_eq!(agent, "Check.HTTP");
+    let entry = json!({
+        "Kind": "service-defaults", "Name": "web",
+        "EnvoyExtensions": [{ "Name": "builtin/lua", "Arguments": { "Script": "x" } }],
+    });
+    let entry = reported(&client, "/v1/config", &entry).await;
+    assert_eq!(entry, "EnvoyExtensions[0].Name");
+    // However much a client sends, the answer's head stays small.
+    let keys: serde_json::Map<_, _> = (0..5000).map(|i| (format!("k{i}"), json!(1))).collect();
+    let keys = reported(&client, CATALOG, &sidecar(json!({ "Config": keys }))).await;
+    assert!(keys.len() < 1100 && keys.ends_with("..."), "{keys}");
+    let long = json!({ "Config": { "k".repeat(100_000): 1 } });
+    let long = reported(&client, CATALOG, &sidecar(long)).await;
+    assert!(long.len() < 1100, "{}", long.len());
+}
+
+/// Writes, and what their refusals say.
+fn refused() -> Vec<(&'static str, Value, &'static str)> {
+    let upstream = |more: Value| {
+        let mut one = json!({ "DestinationName": "api", "LocalBindPort": 1 });
+        let more = more.as_object().unwrap().clone();
+        one.as_object_mut().unwrap().extend(more);
+        sidecar(json!({ "Upstreams": [one] }))
+    };
+    let defaults = |more: Value| {
+        let mut entry = json!({ "Kind": "service-defaults", "Name": "web" });
+        let more = more.as_object().unwrap().clone();
+        entry.as_object_mut().unwrap().extend(more);
+        entry
+    };
+    let extension = |extension: Value| defaults(json!({ "EnvoyExtensions": [extension] }));
+    let definition = json!({
+        "Name": "web", "Connect": { "SidecarService": { "Proxy": { "Upstreams": [
+            { "DestinationName": "api", "LocalBindPort": 1, "Datacenter": "dc9" },
+        ] } } },
+    });
+    vec![
+        (
+            CATALOG,
+            upstream(json!({ "DestinationType": "prepared_query" })),
+            "DestinationType",
+        ),
+        (
+            CATALOG,
+            upstream(json!({ "Datacenter": "dc9" })),
+            "Upstreams[0].Datacenter: \"dc9\"",
+        ),
+        (
+            "/v1/agent/service/register",
+            definition,
+            "Upstreams[0].Datacenter: \"dc9\"",
+        ),
+        (
+            "/v1/config",
+            defaults(json!({ "MutualTLSMode": "permissive" })),
+            "MutualTLSMode",
+        ),
+        (
+            "/v1/config",
+            extension(json!({ "Name": "mine" })),
+            "\"mine\" is no extension",
+        ),
+        (
+            "/v1/config",
+            extension(json!({ "Name": "builtin/ext-authz" })),
+            "authorization",
+        ),
+        (
+            "/v1/config",
+            extension(json!({ "Name": "builtin/lua", "Required": true })),
+            "EnvoyExtensions[0].Required",
+        ),
+        (
+            "/v1/config",
+            json!({ "Kind": "mesh", "TransparentProxy": { "MeshDestinationsOnly": true } }),
+            "MeshDestinationsOnly",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "Roles": [{ "Name": "r" }] }),
+            "Roles",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "TemplatedPolicies": [{ "TemplateName": "builtin/service" }] }),
+            "TemplatedPolicies",
+        ),
+        ("/v1/acl/token", json!({ "AuthMethod": "m" }), "AuthMethod"),
+        (
+            "/v1/acl/token",
+            json!({ "ExpirationTime": "2020-01-01T00:00:00Z" }),
+            "ExpirationTime",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn what_protects_and_what_is_not_there_is_refused() {
+    let (server, client) = start(|config| config.acl.enabled = true).await;
+    let management = client.put("/v1/acl/bootstrap", &json!({})).await.json();
+    let client = client.with_token(management["SecretID"].as_str().unwrap());
+    let before = server.store().state().index();
+    for (path, body, says) in refused() {
+        let reply = client.put(path, &body).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{path} {body}");
+        assert!(reply.text().contains(says), "{body}: {}", reply.text());
+    }
+    assert_eq!(server.store().state().index(), before);
+}
+
+/// As in Consul, whose decoders know no others than the fields of their types.
+#[tokio::test]
+async fn unknown_fields_are_refused_by_every_write() {
+    let (_server, client) = start(|config| config.acl.enabled = true).await;
+    for (method, path) in [
+        (http::Method::PUT, CATALOG),
+        (http::Method::PUT, "/v1/catalog/deregister"),
+        (http::Method::PUT, "/v1/agent/service/register"),
+        (
+            http::Method::PUT,
+            "/v1/connect/intentions/exact?source=a&destination=b",
+        ),
+        (http::Method::PUT, "/v1/acl/bootstrap"),
+        (http::Method::POST, "/v1/acl/login"),
+    ] {
+        let reply = client.send(method, path, r#"{"Nonsense": 1}"#).await;
+        assert_eq!(
+            reply.status,
+            StatusCode::BAD_REQUEST,
+            "{path}: {}",
+            reply.text()
+        );
+        assert!(
+            reply.text().contains("invalid config key \"Nonsense\""),
+            "{}",
+            reply.text()
+        );
+    }
+    let made = client.put("/v1/acl/bootstrap", &json!({})).await.json();
+    let client = client.with_token(made["SecretID"].as_str().unwrap());
+    let token = format!("/v1/acl/token/{}", made["AccessorID"].as_str().unwrap());
+    for path in [
+        "/v1/acl/token",
+        &token,
+        "/v1/acl/auth-method",
+        "/v1/acl/binding-rule",
+        "/v1/config",
+    ] {
+        let body = json!({ "Nonsense": 1, "Kind": "mesh" });
+        let reply = client.put(path, &body).await;
+        assert_eq!(
+            reply.status,
+            StatusCode::BAD_REQUEST,
+            "{path}: {}",
+            reply.text()
+        );
+        assert!(
+            reply.text().contains("invalid config key \"Nonsense\""),
+            "{}",
+            reply.text()
+        );
+    }
+}
