@@ -13,7 +13,7 @@ use legate_runtime::metrics;
 use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn};
 
 use super::call::Call;
-use super::catalog::may_write_service;
+use super::catalog::{may_take_checks, may_write_service};
 use super::error::ApiError;
 
 /// `PUT /v1/agent/service/register`
@@ -99,27 +99,6 @@ fn may_register(
         Some(existing) => may_write_service(authorizer, &existing.service.service),
         None => Ok(()),
     }
-}
-
-/// A check has one owner: who registers one of the same id takes it, and with it the other
-/// service's health.
-fn may_take_checks(
-    authorizer: &Authorizer,
-    state: &ReadTxn<'_>,
-    node: &str,
-    checks: &[HealthCheck],
-) -> Result<(), ApiError> {
-    let known = checks
-        .iter()
-        .filter_map(|check| state.check(node, &check.check_id));
-    for check in known {
-        if !check.service_id.is_empty() {
-            may_write_service(authorizer, &check.service_name)?;
-        } else if !authorizer.node_write(node) {
-            return Err(ApiError::denied("node:write", node));
-        }
-    }
-    Ok(())
 }
 
 /// Removes the checks of an instance that its new definition does not have.
@@ -213,7 +192,7 @@ fn deregister_own(
 pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
     let config = &call.ctx.config;
     let authorizer = call.authorizer()?;
-    if !authorizer.node_read(&config.node_name) {
+    if !authorizer.agent_read() {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
     let state = call.ctx.store.state();
@@ -260,13 +239,17 @@ pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
     let config = &call.ctx.config;
     let authorizer = call.authorizer()?;
-    if !authorizer.node_read(&config.node_name) {
+    if !authorizer.agent_read() {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
-    if call.params.get("format") != Some("prometheus") {
-        return Err(ApiError::bad_request(
-            "Invalid ?format: metrics are served as ?format=prometheus only",
-        ));
+    match call.params.get("format").unwrap_or_default() {
+        "" => return call.json(&super::metrics::summary(&call.ctx)),
+        "prometheus" => {}
+        other => {
+            return Err(ApiError::bad_request(format!(
+                "Invalid ?format={other}: it must be prometheus, or left out for JSON"
+            )));
+        }
     }
     let mut response = Response::new(Body::from(metrics::encode(&call.ctx.registry)));
     let text = HeaderValue::from_static(metrics::CONTENT_TYPE);

@@ -1,12 +1,14 @@
 //! `/v1/catalog`: nodes and instances as they were registered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceKind, ServiceNode,
+    CheckServiceNode, DeregisterRequest, HealthCheck, Node, RegisterRequest, ServiceKind,
+    ServiceNode,
 };
 use legate_store::{Deregistration, ReadTxn, Registration};
 
@@ -60,9 +62,12 @@ fn may_register(
     registration: &Registration,
 ) -> Result<(), ApiError> {
     let node = &registration.node.node;
-    if !authorizer.node_write(node) {
+    // Who registers a service sends its node along, and needs no right for what stays as it is.
+    let checks_node = registration.checks.iter().any(|c| c.service_id.is_empty());
+    if (checks_node || changes_node(state, registration)) && !authorizer.node_write(node) {
         return Err(ApiError::denied("node:write", node));
     }
+    may_take_checks(authorizer, state, node, &registration.checks)?;
     let existing = |id: &str| state.instance(node, id).map(|i| i.service.service.clone());
     let mut services = Vec::new();
     if let Some(service) = &registration.service {
@@ -84,12 +89,47 @@ fn may_register(
     Ok(())
 }
 
+/// Whether a registration makes or changes its node. Consul's `RegisterRequest.ChangesNode`.
+fn changes_node(state: &ReadTxn<'_>, registration: &Registration) -> bool {
+    let new = &registration.node;
+    let Some(old) = state.node(&new.node) else {
+        return true;
+    };
+    let same = new.id == old.id
+        && new.address == old.address
+        && new.datacenter.eq_ignore_ascii_case(&old.datacenter)
+        && new.tagged_addresses == old.tagged_addresses
+        && new.meta == old.meta;
+    !registration.skip_node_update && !same
+}
+
 pub(super) fn may_write_service(authorizer: &Authorizer, name: &str) -> Result<(), ApiError> {
     if authorizer.service_write(name) {
         Ok(())
     } else {
         Err(ApiError::denied("service:write", name))
     }
+}
+
+/// A check has one owner: who registers one of the same id takes it, and with it the other
+/// service's health.
+pub(super) fn may_take_checks(
+    authorizer: &Authorizer,
+    state: &ReadTxn<'_>,
+    node: &str,
+    checks: &[HealthCheck],
+) -> Result<(), ApiError> {
+    let known = checks
+        .iter()
+        .filter_map(|check| state.check(node, &check.check_id));
+    for check in known {
+        if !check.service_id.is_empty() {
+            may_write_service(authorizer, &check.service_name)?;
+        } else if !authorizer.node_write(node) {
+            return Err(ApiError::denied("node:write", node));
+        }
+    }
+    Ok(())
 }
 
 /// `PUT /v1/catalog/deregister`
@@ -179,32 +219,34 @@ pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Respons
 pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wanted = call.params.node_meta();
+    let all_nodes = wanted.is_empty() && authorizer.node_read_all();
     let answer = call
         .read(|state| {
-            if wanted.is_empty() {
-                state.services()
-            } else {
-                services_on(state, &wanted)
+            if all_nodes {
+                return (state.services(), false);
             }
+            let mut nodes = state.nodes();
+            nodes.retain(|node| has_meta(node, &wanted));
+            let (nodes, filtered) = visible(nodes, |node| authorizer.node_read(&node.node));
+            (services_on(state, &nodes), filtered)
         })
         .await?;
-    let (services, filtered) = visible(answer.value.into_iter().collect(), |(name, _)| {
+    let (services, nodes_filtered) = answer.value;
+    let (services, filtered) = visible(services.into_iter().collect(), |(name, _)| {
         authorizer.service_read(name)
     });
     let services: BTreeMap<String, Vec<String>> = services.into_iter().collect();
-    call.answer(answer.index, &services, filtered)
+    call.answer(answer.index, &services, filtered || nodes_filtered)
 }
 
-fn services_on(state: &ReadTxn<'_>, wanted: &[(&str, &str)]) -> BTreeMap<String, Vec<String>> {
+fn services_on(state: &ReadTxn<'_>, nodes: &[Arc<Node>]) -> BTreeMap<String, Vec<String>> {
     let mut services = BTreeMap::<String, BTreeSet<String>>::new();
-    for node in state.nodes() {
-        if has_meta(&node, wanted) {
-            for instance in state.instances_on(&node.node) {
-                services
-                    .entry(instance.service.clone())
-                    .or_default()
-                    .extend(instance.tags.iter().cloned());
-            }
+    for node in nodes {
+        for instance in state.instances_on(&node.node) {
+            services
+                .entry(instance.service.clone())
+                .or_default()
+                .extend(instance.tags.iter().cloned());
         }
     }
     let listed = |(name, tags): (String, BTreeSet<String>)| (name, tags.into_iter().collect());

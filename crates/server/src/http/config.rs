@@ -18,9 +18,14 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     entry.validate()?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
+    // As in Consul: an entry that is wrong by itself is refused before its index is looked at, one
+    // that does not fit the others after.
     write(&call, move |txn| {
-        protocol::refuse_mismatch(&txn.read(), &entry)?;
-        Ok(txn.put_config_entry(entry.clone(), cas))
+        let written = txn.put_config_entry(entry.clone(), cas);
+        if written.is_ok() {
+            protocol::refuse_mismatch(&txn.read(), &entry)?;
+        }
+        Ok(written)
     })
     .await
 }
@@ -43,6 +48,10 @@ async fn write(
 /// `GET /v1/config/:kind`
 pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    if is_not_served(&kind) {
+        let none = call.read(|_| Vec::<()>::new()).await?;
+        return call.answer(none.index, &none.value, false);
+    }
     let kind = parse_kind(&kind)?;
     let answer = call.read(|state| state.config_entries(kind)).await?;
     let (entries, filtered) = visible(answer.value, |entry| {
@@ -57,15 +66,16 @@ pub(super) async fn get(
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    if is_not_served(&kind) {
+        let none = call.read(|_| ()).await?;
+        return call.absent(none.index, &not_found(&kind, &name));
+    }
     let kind = parse_kind(&kind)?;
     may_read(&authorizer, kind, &name)?;
     let answer = call.read(|state| state.config_entry(kind, &name)).await?;
     match answer.value {
         Some(entry) => call.answer(answer.index, &entry, false),
-        None => {
-            let text = format!("Config entry not found for {:?} / {name:?}", kind.as_str());
-            call.absent(answer.index, &text)
-        }
+        None => call.absent(answer.index, &not_found(kind.as_str(), &name)),
     }
 }
 
@@ -76,17 +86,36 @@ pub(super) async fn delete(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
+    if is_not_served(&kind) {
+        // There is nothing to remove, which is an answer to compare-and-set and no error otherwise.
+        return match cas {
+            Some(_) => call.json(&false),
+            None => call.json(&serde_json::Map::new()),
+        };
+    }
     let kind = parse_kind(&kind)?;
     may_write(&authorizer, kind, &name)?;
     let answer = write(&call, move |txn| {
-        protocol::refuse_removal(&txn.read(), kind, &name)?;
-        Ok(txn.remove_config_entry(kind, &name, cas))
+        let removed = txn.remove_config_entry(kind, &name, cas);
+        if removed.is_ok() {
+            protocol::refuse_removal(&txn.read(), kind, &name)?;
+        }
+        Ok(removed)
     })
     .await?;
     if cas.is_some() {
         return Ok(answer);
     }
     call.json(&serde_json::Map::new())
+}
+
+/// Whether Consul has entries of this kind, and this server never has one.
+fn is_not_served(kind: &str) -> bool {
+    ConfigKind::NOT_SERVED.contains(&kind)
+}
+
+fn not_found(kind: &str, name: &str) -> String {
+    format!("Config entry not found for {kind:?} / {name:?}")
 }
 
 fn parse_kind(kind: &str) -> Result<ConfigKind, ApiError> {

@@ -11,6 +11,7 @@ mod connections;
 mod error;
 mod health;
 mod intentions;
+mod metrics;
 mod params;
 mod protocol;
 mod status;

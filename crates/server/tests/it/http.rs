@@ -306,7 +306,15 @@ async fn the_server_tells_about_itself() {
     assert!(metrics.header("content-type").starts_with("text/plain"));
     let counted = r#"legate_http_requests_total{method="GET",status="200"}"#;
     assert!(metrics.text().contains(counted), "{}", metrics.text());
-    let other = client.get("/v1/agent/metrics").await;
+    let counters = client.get("/v1/agent/metrics").await.json();
+    let counters = counters["Counters"].as_array().unwrap();
+    let labels = json!({ "method": "GET", "status": "200" });
+    let counted = |counter: &&Value| {
+        counter["Name"] == "legate_http_requests_total" && counter["Labels"] == labels
+    };
+    let counter = counters.iter().find(counted).unwrap();
+    assert!(counter["Count"].as_f64().unwrap() > 0.0, "{counter}");
+    let other = client.get("/v1/agent/metrics?format=text").await;
     assert_eq!(other.status, StatusCode::BAD_REQUEST);
 }
 

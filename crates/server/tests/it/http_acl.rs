@@ -41,7 +41,7 @@ async fn without_a_permission_nothing_is_written_and_nothing_is_seen() {
             &anonymous,
             "/v1/catalog/register",
             register("web"),
-            "node:write",
+            "service:write",
         ),
         (
             &anonymous,

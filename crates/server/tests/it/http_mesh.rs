@@ -191,3 +191,51 @@ async fn the_roots_verify_what_the_ca_signs() {
     assert_eq!(agent.json(), roots);
     assert_eq!(agent.header("x-cache"), "MISS");
 }
+
+#[tokio::test]
+async fn kinds_of_consul_that_never_have_entries_are_empty_and_not_errors() {
+    let (_server, client) = start(|_| {}).await;
+    for kind in legate_model::ConfigKind::NOT_SERVED {
+        let list = client.get(&format!("/v1/config/{kind}")).await;
+        assert_eq!(list.json(), json!([]), "{kind}");
+        assert!(list.index() > 0);
+        let path = format!("/v1/config/{kind}/x");
+        let one = client.get(&path).await;
+        assert_eq!(one.status, StatusCode::NOT_FOUND, "{kind}");
+        assert!(one.text().contains("Config entry not found"));
+        assert_eq!(client.delete(&path).await.json(), json!({}));
+        let entry = json!({ "Kind": kind, "Name": "x" });
+        let refused = client.put("/v1/config", &entry).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{kind}");
+        assert!(refused.text().contains(kind), "{}", refused.text());
+    }
+    let unknown = client.get("/v1/config/nonsense").await;
+    assert_eq!(unknown.status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+/// As in Consul: what is wrong by itself is an error, what comes too late is `false`, and whether it
+/// fits the other entries is looked at last.
+#[tokio::test]
+async fn a_late_compare_and_set_is_false_before_entries_are_compared() {
+    let (_server, client) = start(|_| {}).await;
+    let permissions = json!({
+        "Kind": "service-intentions", "Name": "db", "Sources": [
+            { "Name": "web", "Permissions": [{ "Action": "allow", "HTTP": { "PathExact": "/" } }] },
+        ],
+    });
+    let late = client.put("/v1/config?cas=77", &permissions).await;
+    assert_eq!(late.json(), json!(false));
+    let fresh = client.put("/v1/config?cas=0", &permissions).await;
+    assert_eq!(fresh.status, StatusCode::BAD_REQUEST);
+    let wrong = json!({ "Kind": "service-defaults", "Name": "db", "Protocol": "smtp" });
+    let wrong = client.put("/v1/config?cas=77", &wrong).await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+
+    let http = json!({ "Kind": "service-defaults", "Name": "db", "Protocol": "http" });
+    client.write("/v1/config", &http).await;
+    client.write("/v1/config", &permissions).await;
+    let path = "/v1/config/service-defaults/db";
+    let late = client.delete(&format!("{path}?cas=77")).await;
+    assert_eq!(late.json(), json!(false));
+    assert_eq!(client.delete(path).await.status, StatusCode::BAD_REQUEST);
+}

@@ -17,4 +17,5 @@ mod http_client;
 mod http_mesh;
 mod http_not_served;
 mod http_paths;
+mod http_rights;
 mod lifecycle;

@@ -1,0 +1,128 @@
+//! `/v1/agent/metrics` without a format: the metrics as JSON, in the shape of Consul's. Made from the
+//! same text that Prometheus reads, so that both always agree.
+
+use std::collections::BTreeMap;
+
+use legate_model::timestamp;
+use legate_runtime::metrics;
+use serde::Serialize;
+
+use crate::context::Context;
+
+/// The answer. Consul's lists are over the last interval; these are since the start.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Summary {
+    timestamp: String,
+    gauges: Vec<Gauge>,
+    points: [(); 0],
+    counters: Vec<Counter>,
+    samples: [(); 0],
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Gauge {
+    name: String,
+    value: f64,
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Counter {
+    name: String,
+    count: f64,
+    sum: f64,
+    labels: BTreeMap<String, String>,
+}
+
+/// Every metric of the server now.
+pub(super) fn summary(ctx: &Context) -> Summary {
+    let mut summary = read(&metrics::encode(&ctx.registry));
+    summary.timestamp = timestamp::format(ctx.clock.now()).unwrap_or_default();
+    summary
+}
+
+/// Reads Prometheus' text. What a histogram counted and summed up are counters; its buckets have no
+/// place in the answer.
+fn read(text: &str) -> Summary {
+    let mut summary = Summary::default();
+    let mut kind = "";
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            kind = declared.split_once(' ').map_or("", |(_, kind)| kind);
+        }
+        let Some((name, labels, value)) = series(line) else {
+            continue;
+        };
+        match kind {
+            "gauge" => summary.gauges.push(Gauge {
+                name,
+                value,
+                labels,
+            }),
+            _ if name.ends_with("_bucket") => {}
+            _ => summary.counters.push(Counter {
+                name,
+                count: value,
+                sum: value,
+                labels,
+            }),
+        }
+    }
+    summary
+}
+
+/// `name{label="value",...} 7`; nothing for comments, and for what JSON has no number for.
+fn series(line: &str) -> Option<(String, BTreeMap<String, String>, f64)> {
+    let (series, value) = line.rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
+    let value = value.parse().ok().filter(|value: &f64| value.is_finite())?;
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    let mut found = BTreeMap::new();
+    let mut rest = labels.trim_end_matches('}');
+    while let Some((label, quoted)) = rest.split_once("=\"") {
+        let mut text = String::new();
+        let mut chars = quoted.chars();
+        loop {
+            match chars.next()? {
+                '"' => break,
+                '\\' => match chars.next()? {
+                    'n' => text.push('\n'),
+                    other => text.push(other),
+                },
+                other => text.push(other),
+            }
+        }
+        found.insert(label.to_owned(), text);
+        rest = chars.as_str().trim_start_matches(',');
+    }
+    Some((name.to_owned(), found, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_and_counters_are_read_with_their_labels() {
+        let text = "# HELP up x\n# TYPE up gauge\nup 1\n# TYPE c counter\n\
+                    c{a=\"x \\\"y\\\"\",b=\"\"} 7\n# TYPE h histogram\n\
+                    h_bucket{le=\"+Inf\"} 2\nh_sum 0.5\nh_count 2\n";
+        let summary = read(text);
+        assert_eq!(summary.gauges.len(), 1);
+        assert_eq!(
+            (summary.gauges[0].name.as_str(), summary.gauges[0].value),
+            ("up", 1.0)
+        );
+        let counters: Vec<_> = summary
+            .counters
+            .iter()
+            .map(|c| (c.name.as_str(), c.sum))
+            .collect();
+        assert_eq!(counters, [("c", 7.0), ("h_sum", 0.5), ("h_count", 2.0)]);
+        let labels = &summary.counters[0].labels;
+        assert_eq!(labels["a"], "x \"y\"");
+        assert_eq!(labels["b"], "");
+    }
+}

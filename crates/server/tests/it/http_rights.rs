@@ -1,0 +1,146 @@
+//! Rights that are asked for as Consul asks: neither more nor less.
+
+use http::StatusCode;
+use serde_json::json;
+
+use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::http_client::{Client, start};
+
+async fn token(management: &Client, body: serde_json::Value) -> Client {
+    let made = management.write("/v1/acl/token", &body).await;
+    management.with_token(made["SecretID"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_service_registers_again_on_a_node_that_stays_as_it_is() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let node = json!({
+        "Node": "n1", "Address": "10.0.0.1", "NodeMeta": { "a": "b" },
+        "Service": { "Service": "web", "Port": 1 },
+        "Checks": [
+            { "CheckID": "web", "ServiceID": "web", "Status": "passing" },
+            { "CheckID": "node", "Status": "passing" },
+        ],
+    });
+    management.write("/v1/catalog/register", &node).await;
+    let other = json!({
+        "Node": "n1", "Address": "10.0.0.1", "NodeMeta": { "a": "b" },
+        "Service": { "Service": "api", "Port": 1 },
+        "Check": { "CheckID": "api", "ServiceID": "api", "Status": "passing" },
+    });
+    management.write("/v1/catalog/register", &other).await;
+    let own = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
+    let web = token(&management, own).await;
+
+    let mut again = node.clone();
+    again["Node"] = json!("N1");
+    again["Service"]["Port"] = json!(2);
+    again["Checks"] = json!([{ "CheckID": "web", "ServiceID": "web", "Status": "warning" }]);
+    web.write("/v1/catalog/register", &again).await;
+    let found = web.get("/v1/catalog/service/web").await.json();
+    assert_eq!(found[0]["ServicePort"], 2);
+    let skipping = json!({
+        "Node": "n1", "SkipNodeUpdate": true, "Service": { "Service": "web", "Port": 3 },
+    });
+    web.write("/v1/catalog/register", &skipping).await;
+
+    let with = |key: &str, value: serde_json::Value| {
+        let mut body = again.clone();
+        body[key] = value;
+        body
+    };
+    let on_check = |id: &str, service: &str| {
+        let check = json!({ "CheckID": id, "ServiceID": service, "Status": "critical" });
+        with("Checks", json!([check]))
+    };
+    for (body, right) in [
+        (with("Node", json!("n2")), "node:write"),
+        (with("Address", json!("10.0.0.2")), "node:write"),
+        (with("NodeMeta", json!({})), "node:write"),
+        (
+            with("TaggedAddresses", json!({ "lan": "10.0.0.9" })),
+            "node:write",
+        ),
+        (
+            with("ID", json!("b7a9b1b0-0000-4000-8000-000000000001")),
+            "node:write",
+        ),
+        (on_check("other", ""), "node:write"),
+        (on_check("node", "web"), "node:write"),
+        (on_check("api", "web"), "service:write"),
+        (on_check("new", "api"), "service:write"),
+        (
+            with("Service", json!({ "Service": "api", "Port": 1 })),
+            "service:write",
+        ),
+    ] {
+        let reply = web.put("/v1/catalog/register", &body).await;
+        assert_eq!(
+            reply.status,
+            StatusCode::FORBIDDEN,
+            "{body}: {}",
+            reply.text()
+        );
+        assert!(reply.text().contains(right), "{body}: {}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn the_inside_of_a_server_is_for_those_who_may_read_agents() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let node = json!({ "NodeIdentities": [{ "NodeName": "legate", "Datacenter": "dc1" }] });
+    let node = token(&management, node).await;
+    let service = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
+    let service = token(&management, service).await;
+    for path in ["/v1/agent/self", "/v1/agent/metrics"] {
+        for caller in [&node, &service, &client] {
+            let reply = caller.get(path).await;
+            assert_eq!(reply.status, StatusCode::FORBIDDEN, "{path}");
+            assert!(reply.text().contains("agent:read"), "{}", reply.text());
+        }
+        assert_eq!(management.get(path).await.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn services_on_nodes_that_may_not_be_seen_are_not_listed() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    for (node, service) in [("mine", "web"), ("other", "api")] {
+        let body = json!({
+            "Node": node, "Address": "10.0.0.1", "Service": { "Service": service, "Port": 1 },
+        });
+        management.write("/v1/catalog/register", &body).await;
+    }
+    let identity = json!({ "NodeIdentities": [{ "NodeName": "mine", "Datacenter": "dc1" }] });
+    let node = token(&management, identity).await;
+    let reply = node.get("/v1/catalog/services").await;
+    assert_eq!(reply.json(), json!({ "web": [] }));
+    assert_eq!(reply.header("x-consul-results-filtered-by-acls"), "true");
+    let all = management.get("/v1/catalog/services").await;
+    assert_eq!(all.json(), json!({ "api": [], "web": [] }));
+    assert_eq!(all.header("x-consul-results-filtered-by-acls"), "");
+}
+
+#[tokio::test]
+async fn what_a_token_is_cannot_be_changed() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let made = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
+    let made = management.write("/v1/acl/token", &made).await;
+    let path = format!("/v1/acl/token/{}", made["AccessorID"].as_str().unwrap());
+    for (field, value) in [
+        ("Local", json!(true)),
+        ("AuthMethod", json!("m")),
+        ("ExpirationTTL", json!("1h")),
+        ("ExpirationTime", json!("2030-01-01T00:00:00Z")),
+    ] {
+        let reply = management.put(&path, &json!({ field: value })).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{field}");
+        assert!(reply.text().contains(field), "{}", reply.text());
+    }
+    // What was read can be written.
+    management.write(&path, &made).await;
+}
