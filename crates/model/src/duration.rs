@@ -274,3 +274,16 @@ pub mod text {
         Ok(duration.to_duration())
     }
 }
+
+/// Like [`text`], but prints whole nanoseconds: Consul shows some fields so, and its Go client reads
+/// them in no other form.
+pub mod nanos {
+    use super::*;
+
+    pub use super::text::deserialize;
+
+    /// Prints nanoseconds; what is longer than Go can hold becomes the longest.
+    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(GoDuration::from(*value).0)
+    }
+}

@@ -91,6 +91,19 @@ impl Default for Weights {
     }
 }
 
+/// Go's client has no way to leave weights out of a catalog registration and sends zeros when its
+/// user sets none. Consul stores the default for them, and so do we.
+fn weights_or_unset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Weights, D::Error> {
+    let weights = Weights::deserialize(deserializer)?;
+    Ok(match weights {
+        Weights {
+            passing: 0,
+            warning: 0,
+        } => Weights::default(),
+        set => set,
+    })
+}
+
 /// How the instance takes part in the mesh apart from its proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -128,6 +141,7 @@ pub struct ServiceInstance {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub socket_path: String,
     /// Share of traffic by health.
+    #[serde(deserialize_with = "weights_or_unset")]
     pub weights: Weights,
     /// Whether tags may be changed through the catalog without the agent undoing it.
     pub enable_tag_override: bool,

@@ -65,7 +65,7 @@ pub struct UpstreamLimits {
 #[serde(rename_all = "PascalCase", default)]
 pub struct PassiveHealthCheck {
     /// Time between looks.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub interval: Duration,
     /// Failures in a row that count.
     #[serde(skip_serializing_if = "is_zero_u32")]
@@ -80,7 +80,7 @@ pub struct PassiveHealthCheck {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ejection_percent: Option<u32>,
     /// First time out.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub base_ejection_time: Duration,
 }
 

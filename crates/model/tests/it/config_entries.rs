@@ -87,7 +87,7 @@ fn every_decoder_reads_what_is_shown() {
             "UpstreamConfig": {
                 "Overrides": [{
                     "Name": "api", "ConnectTimeoutMs": 100, "MeshGateway": {},
-                    "PassiveHealthCheck": {"Interval": "10s", "MaxFailures": 5},
+                    "PassiveHealthCheck": {"Interval": 10_000_000_000_u64, "MaxFailures": 5},
                 }],
                 "Defaults": {"Limits": {"MaxConnections": 3}, "MeshGateway": {"Mode": "none"}},
             },

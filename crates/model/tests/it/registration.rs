@@ -47,6 +47,18 @@ fn a_sidecar_is_accepted() {
     assert_eq!(skipping.validate(), Ok(()));
 }
 
+/// Go's client sends zeros for weights that nobody set.
+#[test]
+fn weights_of_zero_are_the_default() {
+    let unset = with(json!({"Service": {"Weights": {"Passing": 0, "Warning": 0}}}));
+    assert_eq!(unset.validate(), Ok(()));
+    let weights = unset.service.unwrap().weights;
+    assert_eq!((weights.passing, weights.warning), (1, 1));
+    let set = with(json!({"Service": {"Weights": {"Passing": 3, "Warning": 0}}}));
+    let weights = set.service.unwrap().weights;
+    assert_eq!((weights.passing, weights.warning), (3, 0));
+}
+
 /// Every change makes the request refused, with an error at the field that contains the text.
 fn refuses<const N: usize>(cases: [(Value, &str, &str); N]) {
     for (changes, field, part) in cases {

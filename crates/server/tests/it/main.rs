@@ -8,6 +8,7 @@
 mod acl;
 mod connections;
 mod dns;
+mod go_client;
 mod grpc;
 mod grpc_xds;
 mod http;
