@@ -120,15 +120,19 @@ impl<B: Backend> Committer<B> {
 
     async fn restore(&mut self, restore: Restore) -> Result<(), Unreadable> {
         let Restore { snapshot, answer } = restore;
+        let mut contents = Arc::new(Loaded {
+            header: Vec::new(),
+            index: 0,
+            rows: snapshot.stored,
+        });
         for _ in 0..ATTEMPTS {
             let state = self.tables.state();
-            let index = snapshot.index_on(&state);
-            let contents = Arc::new(Loaded {
-                header: self.header.clone(),
-                index,
-                rows: snapshot.stored.clone(),
-            });
-            match self.backend.replace(state.index(), contents).await {
+            let index = state.index().max(snapshot.index) + 1;
+            let filled = Arc::make_mut(&mut contents);
+            filled.index = index;
+            filled.header.clone_from(&self.header);
+            let replaced = self.backend.replace(state.index(), Arc::clone(&contents));
+            match replaced.await {
                 Ok(()) => {
                     let (next, changes) = state.replaced(index, snapshot.rows);
                     self.tables.publish(next, &changes);

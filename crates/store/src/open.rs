@@ -110,8 +110,8 @@ pub enum OpenError {
         /// The key file that was read.
         path: PathBuf,
     },
-    /// A new store cannot be written.
-    #[error("cannot make a new store: {reason}")]
+    /// A new store cannot be written, or the server failed at it.
+    #[error("the store cannot be made or opened: {reason}")]
     NotMade {
         /// Why, and what to do.
         reason: String,
@@ -134,11 +134,7 @@ impl Store {
                 key_file,
             } => {
                 let opened = blocking(move || open_disk(&directory, key_file)).await;
-                let (disk, loaded, origin) = opened.unwrap_or_else(|| {
-                    Err(OpenError::NotMade {
-                        reason: "opening it panicked".to_owned(),
-                    })
-                })?;
+                let (disk, loaded, origin) = opened.unwrap_or_else(|| Err(panicked()))?;
                 Self::start(disk, loaded, origin, spawner).await
             }
         }
@@ -156,8 +152,10 @@ impl Store {
             None => make_new(&mut backend, &origin.key).await?,
         };
         let header = loaded.header.clone();
-        let state = read_all(loaded, &origin)?;
-        let codec = Codec { key: origin.key };
+        let key = origin.key.clone();
+        let state = blocking(move || read_all(loaded, &origin)).await;
+        let state = state.unwrap_or_else(|| Err(panicked()))?;
+        let codec = Codec { key };
         let (queue, waiting) = Queue::new();
         let store = Self::committed_by(state, queue, codec.clone());
         let committer = Committer {
@@ -178,6 +176,12 @@ pub(crate) struct Origin {
     pub(crate) store: String,
     pub(crate) key: SealingKey,
     pub(crate) key_file: PathBuf,
+}
+
+fn panicked() -> OpenError {
+    OpenError::NotMade {
+        reason: "opening it panicked; this is a defect of the server".to_owned(),
+    }
 }
 
 fn open_disk(

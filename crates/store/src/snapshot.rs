@@ -17,10 +17,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::Store;
 use crate::codec::{Codec, FORMAT, Header};
 use crate::key::Key;
 use crate::row::Stored;
-use crate::{State, Store};
 
 const MAGIC: &[u8; 16] = b"legate snapshot\n";
 
@@ -38,7 +38,7 @@ struct About {
 /// A snapshot that was read and can be restored.
 pub struct Snapshot {
     /// The index of the state that was saved.
-    index: u64,
+    pub(crate) index: u64,
     /// The rows as they are stored.
     pub(crate) stored: Vec<(Arc<[u8]>, Vec<u8>)>,
     pub(crate) rows: Vec<(Key, Stored)>,
@@ -86,11 +86,6 @@ impl Snapshot {
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
-
-    /// The index of its rows on top of a state.
-    pub(crate) fn index_on(&self, state: &State) -> u64 {
-        self.index.max(state.index()) + 1
-    }
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -137,7 +132,8 @@ impl Store {
 
     /// Reads a snapshot wholly, so that it can be restored ([`Store::restore`]). Nothing changes.
     ///
-    /// It blocks as `from` does: call it on a thread that may be blocked.
+    /// It blocks as `from` does: call it on a thread that may be blocked. What is read is held in
+    /// memory: limit `from` where its length is not trusted.
     ///
     /// # Errors
     /// [`SnapshotError`].

@@ -185,7 +185,7 @@ impl Store {
         };
         let _writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state();
-        let index = snapshot.index_on(&state);
+        let index = state.index().max(snapshot.index) + 1;
         let (next, changes) = state.replaced(index, snapshot.rows);
         self.inner.tables.publish(next, &changes);
         Ok(Applied {

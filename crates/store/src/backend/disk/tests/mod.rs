@@ -1,6 +1,7 @@
 //! The database file under what happens to files: power loss, damage.
 
 mod damage;
+mod failures;
 mod power_loss;
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ fn batch(index: u64, rows: u32) -> Batch {
         // Some rows are removed and come back, some are longer than a page.
         let number = (index as u32 * 7 + row * 3) % 40;
         let value = format!("{index} {row} ").repeat(1 + (row as usize * 97) % 900);
-        let removed = number % 5 == 0 && index % 2 == 0;
+        let removed = number.is_multiple_of(5) && index.is_multiple_of(2);
         (key(number), (!removed).then(|| value.into_bytes()))
     });
     Batch {

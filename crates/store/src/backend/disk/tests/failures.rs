@@ -1,0 +1,82 @@
+//! Commits that fail: what of them is in the file is found out before the next one.
+
+use std::io;
+use std::sync::Arc;
+
+use super::{after, batch, first};
+use crate::backend::disk::{Directory, Disk};
+use crate::backend::{Backend, Change, Loaded, NotCommitted};
+
+fn full() -> redb::Error {
+    io::Error::from(io::ErrorKind::StorageFull).into()
+}
+
+/// A directory with the first contents, opened.
+async fn opened(path: &std::path::Path) -> (Disk, Loaded) {
+    let (mut disk, loaded) = Disk::open(Directory::lock(path).unwrap()).unwrap();
+    assert!(loaded.is_none());
+    let contents = first();
+    disk.replace(0, Arc::new(contents.clone())).await.unwrap();
+    (disk, contents)
+}
+
+async fn reopened(disk: Disk, path: &std::path::Path) -> Loaded {
+    disk.close().await;
+    let (_, loaded) = Disk::open(Directory::lock(path).unwrap()).unwrap();
+    loaded.expect("it was written")
+}
+
+#[tokio::test]
+async fn a_failed_commit_that_is_in_the_file_is_made_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut disk, contents) = opened(directory.path()).await;
+    let failing = Arc::new(batch(2, 10));
+    let written = Arc::clone(&failing);
+    let change = Change::Batch(Arc::clone(&failing));
+    let failed = disk.with_file(1, change, move |inner| {
+        let file = inner.file.as_mut().expect("it is open");
+        file.commit(&written)?;
+        Err(full())
+    });
+    assert!(matches!(failed.await, Err(NotCommitted::Unavailable(_))));
+
+    let other = Arc::new(batch(2, 5));
+    assert_eq!(disk.commit(other).await, Err(NotCommitted::Lost));
+    assert_eq!(disk.changed().await, Change::Batch(Arc::clone(&failing)));
+    let next = batch(3, 5);
+    disk.commit(Arc::new(next.clone())).await.unwrap();
+    let expected = after(&after(&contents, &failing), &next);
+    assert_eq!(reopened(disk, directory.path()).await, expected);
+}
+
+#[tokio::test]
+async fn a_failed_commit_that_is_not_in_the_file_is_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut disk, contents) = opened(directory.path()).await;
+    let change = Change::Batch(Arc::new(batch(2, 10)));
+    let failed = disk.with_file(1, change, |_| Err(full())).await;
+    let Err(NotCommitted::Unavailable(error)) = failed else {
+        panic!("{failed:?}");
+    };
+    assert!(error.reason.contains("make room"), "{error}");
+    let next = batch(2, 5);
+    disk.commit(Arc::new(next.clone())).await.unwrap();
+    let expected = after(&contents, &next);
+    assert_eq!(reopened(disk, directory.path()).await, expected);
+}
+
+#[tokio::test]
+async fn a_failed_replacement_leaves_what_there_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut disk, contents) = opened(directory.path()).await;
+    // In the way of the new file.
+    std::fs::create_dir(directory.path().join("store.new")).unwrap();
+    let other = Arc::new(after(&contents, &batch(2, 3)));
+    let failed = disk.replace(1, Arc::clone(&other)).await;
+    assert!(matches!(failed, Err(NotCommitted::Unavailable(_))));
+    std::fs::remove_dir(directory.path().join("store.new")).unwrap();
+    let next = batch(2, 5);
+    disk.commit(Arc::new(next.clone())).await.unwrap();
+    let expected = after(&contents, &next);
+    assert_eq!(reopened(disk, directory.path()).await, expected);
+}
