@@ -90,7 +90,9 @@ impl ReadTxn<'_> {
         let rows: Vec<Arc<InstanceRow>> = self.find_all(index, &[name]);
         let services: BTreeSet<_> = rows.iter().map(|row| fold(&row.instance.service)).collect();
         for service in services {
-            self.note(self.key(Table::ChecksByService, &[&service]));
+            // All of them are looked at: a check may have moved from one of these instances to
+            // another one of the service.
+            self.find_all::<HealthCheck>(Table::ChecksByService, &[&service]);
         }
         rows.iter().filter_map(|row| self.assemble(row)).collect()
     }

@@ -1,6 +1,6 @@
 //! Nodes, instances and checks.
 
-use super::{apply, check, deregister, instance, native, node, proxy, refuse, register};
+use super::{apply, check, deregister, index_of, instance, native, node, proxy, refuse, register};
 use crate::{Command, Registration, Rejected, State, Store};
 use legate_model::{CheckServiceNode, CheckStatus, Node};
 
@@ -298,4 +298,19 @@ fn several_commands_are_one_change_or_none() {
     let before = store.state().index();
     let both = Command::All(vec![good(), register(node("m"), None, vec![])]);
     assert_eq!(apply(&store, both).index, before + 1);
+}
+
+#[test]
+fn a_check_that_moves_to_an_instance_outside_the_mesh_moves_the_index() {
+    let store = Store::new();
+    let moving = |id: &str| vec![check("moving", id)];
+    let in_mesh = Some(native("web", "in"));
+    apply(&store, register(node("n"), in_mesh, moving("in")));
+    let before = index_of(&store, |txn| txn.connect("web"));
+    let outside = Some(instance("web", "out"));
+    let applied = apply(&store, register(node("n"), outside, moving("out")));
+    let checks = store.state().read().connect("web")[0].checks.len();
+    assert_eq!(checks, 0);
+    let after = index_of(&store, |txn| txn.connect("web"));
+    assert!(before < after && after == applied.index, "{before} {after}");
 }
