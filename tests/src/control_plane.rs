@@ -146,7 +146,7 @@ impl Legate {
 
     async fn start(&mut self) {
         let parts = Parts {
-            store: self.store.clone(),
+            store: Some(self.store.clone()),
             ..Parts::default()
         };
         let server = Server::start(self.config.clone(), parts).await;

@@ -122,10 +122,14 @@ impl Ca {
         })
     }
 
-    /// The mesh whose identities this CA signs. It never changes.
+    /// The mesh whose identities this CA signs. Only a restored snapshot of another mesh changes it.
     #[must_use]
     pub fn trust_domain(&self) -> TrustDomain {
-        self.inner.trust_domain.clone()
+        let stored = self.inner.store.state().read().ca();
+        stored.map_or_else(
+            || self.inner.trust_domain.clone(),
+            |ca| TrustDomain::of_cluster(&ca.cluster_id),
+        )
     }
 
     /// Certificates of services, kept and renewed by tasks of the spawner's scope.
@@ -150,7 +154,7 @@ impl Ca {
         let datacenter = &self.inner.datacenter;
         let mut names = vec![
             format!("server.{datacenter}.{DOMAIN}"),
-            format!("server.{datacenter}.peering.{}", self.inner.trust_domain),
+            format!("server.{datacenter}.peering.{}", self.trust_domain()),
             "localhost".to_owned(),
         ];
         let mut addresses = vec![
@@ -189,8 +193,8 @@ impl Ca {
             let identity = uri.clone();
             Err(CaError::Identity { identity, reason })
         };
-        let own = &self.inner.trust_domain;
-        if identity.trust_domain() != own {
+        let own = self.trust_domain();
+        if *identity.trust_domain() != own {
             return refuse(format!("this mesh is {own}"));
         }
         // Dataplanes know a server by its host name or address under the same roots.

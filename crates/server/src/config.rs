@@ -10,6 +10,8 @@ use legate_intentions::Action;
 use legate_model::Secret;
 pub use legate_model::acl::DefaultPolicy;
 
+pub use legate_store::StoreConfig;
+
 use crate::net::ConnectionLimits;
 
 /// Access control of a server.
@@ -46,6 +48,8 @@ pub struct ServerConfig {
     pub dns: Option<SocketAddr>,
     /// Whether DNS leaves out instances in `warning`. Default: they are shown, as in Consul.
     pub dns_only_passing: bool,
+    /// Where the store keeps its rows. Default: in memory.
+    pub store: StoreConfig,
     /// Certificate chain and key (PEM files) of the TLS listener. Default: a certificate of the
     /// mesh CA.
     pub grpc_tls_files: Option<(PathBuf, PathBuf)>,
@@ -74,6 +78,7 @@ impl Default for ServerConfig {
             grpc_tls: loopback(8503),
             dns: loopback(8600),
             dns_only_passing: false,
+            store: StoreConfig::Memory,
             grpc_tls_files: None,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),

@@ -27,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.
     pub(crate) registry: Registry,
+    /// Held while a snapshot is made or restored: each is as large as the store.
+    pub(crate) snapshots: tokio::sync::Mutex<()>,
     /// Starts tasks that end with the server.
     pub(crate) spawner: Spawner,
 }

@@ -11,7 +11,9 @@ use legate_ca::CaConfig;
 use legate_intentions::Action;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
-use legate_server::{AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig};
+use legate_server::{
+    AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig, StoreConfig,
+};
 
 /// The variable with the first token's secret. There is no flag for it, because command lines are
 /// seen by everybody on the machine.
@@ -36,7 +38,7 @@ pub(crate) fn initial_token() -> anyhow::Result<Option<Secret>> {
 }
 
 /// The control plane of a service mesh: Consul's HTTP and gRPC APIs, xDS, DNS and a certificate
-/// authority in one process. Its data lives in memory.
+/// authority in one process.
 #[derive(Debug, Parser)]
 #[command(name = "legate-server", version, after_help = ENVIRONMENT)]
 pub(crate) struct Options {
@@ -112,6 +114,20 @@ pub(crate) struct Options {
     /// DNS connections over TCP of one client address.
     #[arg(long, default_value_t = ConnectionLimits::default().dns.per_address, value_parser = count)]
     dns_max_connections_per_address: usize,
+
+    /// Directory that keeps the catalog, configuration, CA and tokens. It is made when it does not
+    /// exist; one server at a time uses it.
+    #[arg(long, default_value = "legate-data", value_name = "DIR")]
+    data_dir: PathBuf,
+
+    /// File with the key that encrypts the CA's key and the tokens in the store: 32 bytes as
+    /// hexadecimal digits or base64. Default: store.key in --data-dir, which is made with the store.
+    #[arg(long, value_name = "FILE", conflicts_with = "in_memory")]
+    encryption_key_file: Option<PathBuf>,
+
+    /// Keep everything in memory: it is gone when the process ends.
+    #[arg(long, action = ArgAction::SetTrue, conflicts_with = "data_dir")]
+    in_memory: bool,
 
     /// Ask for tokens, and let nobody do what their token does not allow.
     #[arg(long, action = ArgAction::SetTrue)]
@@ -206,6 +222,13 @@ impl Options {
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
             dns_only_passing: self.dns_only_passing,
+            store: match self.in_memory {
+                true => StoreConfig::Memory,
+                false => StoreConfig::Disk {
+                    directory: self.data_dir,
+                    key_file: self.encryption_key_file,
+                },
+            },
             grpc_tls_files: self.grpc_tls_cert.zip(self.grpc_tls_key),
             connections,
             acl: AclConfig {
@@ -284,6 +307,20 @@ mod tests {
         let all = [limits.http, limits.grpc, limits.dns];
         let both = all.map(|one| (one.in_all, one.per_address));
         assert_eq!(both, [(10, 1), (20, 2), (30, 3)]);
+    }
+
+    #[test]
+    fn the_store_is_on_disk_unless_told_otherwise() {
+        let disk = |directory: &str, key_file: Option<&str>| StoreConfig::Disk {
+            directory: directory.into(),
+            key_file: key_file.map(Into::into),
+        };
+        assert_eq!(config(&[]).unwrap().store, disk("legate-data", None));
+        let named = config(&["--data-dir=d", "--encryption-key-file=k"]).unwrap();
+        assert_eq!(named.store, disk("d", Some("k")));
+        let memory = config(&["--in-memory"]).unwrap();
+        assert_eq!(memory.store, StoreConfig::Memory);
+        assert!(config(&["--in-memory", "--data-dir=d"]).is_err());
     }
 
     #[test]

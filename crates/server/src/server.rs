@@ -11,7 +11,7 @@ use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, StopError, TaskError};
-use legate_store::{Command, Registration, Store, WriteError};
+use legate_store::{Command, OpenError, Registration, Store, WriteError};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
 use uuid::Uuid;
@@ -26,20 +26,23 @@ use crate::{dns, grpc, http};
 /// How many free ports are tried for DNS, which needs the same one for UDP and TCP.
 const DNS_PORT_ATTEMPTS: u32 = 16;
 
+/// How long the store gets to finish what it is writing when the server stops.
+const STORAGE_STOP: Duration = Duration::from_secs(10);
+
 /// What a server stands on and tests want to have in their hands.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// The tables. A store that outlives a server carries its data to the next one.
-    pub store: Store,
+    /// A store that outlives the server, instead of the one of the settings.
+    pub store: Option<Store>,
     /// The time.
     pub clock: Clock,
 }
 
 impl Default for Parts {
-    /// Empty tables and the system's clock.
+    /// The store of the settings and the system's clock.
     fn default() -> Self {
         Self {
-            store: Store::new(),
+            store: None,
             clock: Clock::system(),
         }
     }
@@ -61,6 +64,9 @@ pub enum StartError {
         /// tell it twice.
         reason: std::io::Error,
     },
+    /// The store cannot be opened.
+    #[error("the store cannot be opened: {0}")]
+    Store(#[from] OpenError),
     /// The mesh CA cannot be set up.
     #[error("the mesh CA cannot start: {0}")]
     Ca(#[from] CaError),
@@ -89,6 +95,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Server {
     scope: Scope,
+    storage: Scope,
     store: Store,
     ca: Ca,
     manager: Manager,
@@ -110,7 +117,12 @@ impl Server {
             ..listening.with_addresses(config)
         });
         let scope = Scope::new("server");
-
+        // It is written to until the last request has been answered.
+        let storage = scope.spawner().child_with_own_token("storage");
+        let store = match store {
+            Some(store) => store,
+            None => Store::open(config.store.clone(), &storage.spawner()).await?,
+        };
         let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca).await?;
         seed(&config, &store, &clock).await?;
         let manager = Manager::new(
@@ -130,10 +142,12 @@ impl Server {
             manager: manager.clone(),
             generator: Arc::new(Generator::new()),
             registry: Registry::new(),
+            snapshots: tokio::sync::Mutex::default(),
             spawner: scope.spawner(),
         });
         let server = Self {
             scope,
+            storage,
             store,
             ca,
             manager,
@@ -229,7 +243,8 @@ impl Server {
     /// # Errors
     /// [`StopError`] names the parts that did not end in time, or that had failed before.
     pub async fn stop(self, deadline: Duration) -> Result<(), StopError> {
-        self.scope.stop(deadline).await
+        let stopped = self.scope.stop(deadline).await;
+        stopped.and(self.storage.stop(STORAGE_STOP).await)
     }
 }
 
@@ -257,7 +272,11 @@ fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
 }
 
 /// What is in the tables from the first moment: the server's own node, and the first token.
-async fn seed(config: &ServerConfig, store: &Store, clock: &Clock) -> Result<(), StartError> {
+pub(crate) async fn seed(
+    config: &ServerConfig,
+    store: &Store,
+    clock: &Clock,
+) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
     let known = store.state().read().node(&config.node_name);
     let known = known.map(|node| node.id.clone());

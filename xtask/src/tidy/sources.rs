@@ -49,6 +49,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
             let text = fs::read_to_string(&path)?;
             let test = name.ends_with("tests.rs")
                 || name.contains("/tests/")
+                || name.contains("/benches/")
                 || name.starts_with("tests/");
             let lines = text.lines().count();
             if lines > LINES && !test {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::Method;
 use legate_intentions::Action;
-use legate_server::{Parts, Server, ServerConfig, raise_file_limit};
+use legate_server::{Parts, Server, ServerConfig, StoreConfig, raise_file_limit};
 use serde_json::{Value, json};
 
 use super::Options;
@@ -47,6 +47,13 @@ impl ControlPlane {
             grpc_tls: loopback(options.grpc_tls_port),
             dns: loopback(options.dns_port),
             default_intention_policy: Some(Action::Deny),
+            store: match &options.data_dir {
+                Some(directory) => StoreConfig::Disk {
+                    directory: directory.clone(),
+                    key_file: None,
+                },
+                None => StoreConfig::Memory,
+            },
             ..ServerConfig::default()
         };
         let server = Server::start(config, Parts::default())

@@ -40,6 +40,10 @@ pub(crate) struct Options {
     /// Port of the HTTP API, 0 for a free one
     #[arg(long, default_value_t = 8500)]
     http_port: u16,
+
+    /// Directory that keeps the control plane's data. Default: in memory, gone with the process.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// Port of the gRPC API with TLS, 0 for a free one
     #[arg(long, default_value_t = 8503)]
     grpc_tls_port: u16,

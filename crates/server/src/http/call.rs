@@ -8,6 +8,7 @@ use axum::extract::{FromRequest, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::request::Parts as Head;
 use http::{HeaderName, StatusCode};
 use http_body_util::LengthLimitError;
 use legate_model::acl::Authorizer;
@@ -57,17 +58,9 @@ impl FromRequest<Arc<Context>> for Call {
 
     async fn from_request(request: Request, ctx: &Arc<Context>) -> Result<Self, ApiError> {
         let (head, body) = request.into_parts();
-        let params = Params::parse(&head.uri)?;
-        params.refuse_unserved(ctx)?;
-        let token = token_of(&params, &head.headers);
-        let body = read_body(&head.headers, body).await?;
-        Ok(Self {
-            ctx: ctx.clone(),
-            params,
-            token,
-            body,
-            not_served: OnceLock::new(),
-        })
+        let mut call = Self::of_head(&head, ctx)?;
+        call.body = read_body(&head.headers, body, BODY_LIMIT, BODY_TIME).await?;
+        Ok(call)
     }
 }
 
@@ -96,25 +89,31 @@ fn token_of(params: &Params, headers: &HeaderMap) -> String {
     own.or_else(bearer).unwrap_or_default()
 }
 
-async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+/// Reads a body of at most `limit` bytes.
+pub(super) async fn read_body(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    time: Duration,
+) -> Result<Bytes, ApiError> {
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > BODY_LIMIT) {
-        return Err(ApiError::too_large(BODY_LIMIT));
+    if announced.is_some_and(|length| length > limit) {
+        return Err(ApiError::too_large(limit));
     }
-    let body = timeout(BODY_TIME, to_bytes(body, BODY_LIMIT)).await;
+    let body = timeout(time, to_bytes(body, limit)).await;
     let body = body.map_err(|_| {
         ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
-            format!("The request body did not arrive within {BODY_TIME:?}: send it again"),
+            format!("The request body did not arrive within {time:?}: send it again"),
         )
     })?;
     body.map_err(|error| {
         let too_large =
             std::error::Error::source(&error).is_some_and(|source| source.is::<LengthLimitError>());
         if too_large {
-            ApiError::too_large(BODY_LIMIT)
+            ApiError::too_large(limit)
         } else {
             ApiError::bad_request(format!("The request body could not be read: {error}"))
         }
@@ -122,6 +121,20 @@ async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
 }
 
 impl Call {
+    /// A request whose body is not read yet.
+    pub(super) fn of_head(head: &Head, ctx: &Arc<Context>) -> Result<Self, ApiError> {
+        let params = Params::parse(&head.uri)?;
+        params.refuse_unserved(ctx)?;
+        let token = token_of(&params, &head.headers);
+        Ok(Self {
+            ctx: ctx.clone(),
+            params,
+            token,
+            body: Bytes::new(),
+            not_served: OnceLock::new(),
+        })
+    }
+
     /// What the caller's token allows.
     pub(crate) fn authorizer(&self) -> Result<Authorizer, ApiError> {
         Ok(acl::resolve(&self.ctx, &self.token)?)

@@ -14,6 +14,7 @@ mod intentions;
 mod metrics;
 mod params;
 mod protocol;
+mod snapshot;
 mod status;
 mod unserved;
 
@@ -69,6 +70,7 @@ fn catalog_routes() -> Router<Arc<Context>> {
         .route("/v1/agent/service/deregister/{id}", put(agent::deregister))
         .route("/v1/agent/self", get(agent::own))
         .route("/v1/agent/metrics", get(agent::metrics))
+        .route("/v1/snapshot", get(snapshot::save).put(snapshot::restore))
         .route("/v1/status/leader", get(status::leader))
         .route("/v1/status/peers", get(status::peers))
 }

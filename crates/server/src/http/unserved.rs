@@ -33,7 +33,6 @@ const PATHS: &[&str] = &[
     "/v1/exported-services",
     "/v1/peerings",
     "/v1/query",
-    "/v1/snapshot",
     "/v1/txn",
 ];
 

@@ -44,7 +44,7 @@ impl Program {
             .args(["-c", "ulimit -S -n 1024 && exec \"$@\"", "sh"])
             .arg(env!("CARGO_BIN_EXE_legate-server"))
             .args(["--http-port=0", "--grpc-port=0"])
-            .args(["--grpc-tls-port=-1", "--dns-port=-1"])
+            .args(["--grpc-tls-port=-1", "--dns-port=-1", "--in-memory"])
             .env_remove("LEGATE_INITIAL_MANAGEMENT_TOKEN")
             .stderr(Stdio::piped())
             .kill_on_drop(true)

@@ -98,11 +98,19 @@ impl Client {
     }
 
     pub(crate) async fn send(&self, method: Method, path: &str, body: &str) -> Reply {
+        self.send_as(method, path, body.as_bytes()).await
+    }
+
+    pub(crate) async fn send_bytes(&self, path: &str, body: &[u8]) -> Reply {
+        self.send_as(Method::PUT, path, body).await
+    }
+
+    async fn send_as(&self, method: Method, path: &str, body: &[u8]) -> Reply {
         let mut request = Request::builder().method(method).uri(path);
         if !self.token.is_empty() {
             request = request.header("x-consul-token", &self.token);
         }
-        let body = Full::new(Bytes::copy_from_slice(body.as_bytes()));
+        let body = Full::new(Bytes::copy_from_slice(body));
         self.exchange(request.body(body).unwrap()).await
     }
 

@@ -50,11 +50,11 @@ async fn the_same_ports_serve_again_right_after_a_stop() {
     let _idle = TcpStream::connect(client.address).await.unwrap();
     client.get("/v1/status/leader").await.json();
     let parts = Parts {
-        store: first.store().clone(),
+        store: Some(first.store().clone()),
         ..Parts::default()
     };
     let domain: TrustDomain = first.ca().trust_domain();
-    let index = parts.store.state().index();
+    let index = first.store().state().index();
     first.stop(STOP).await.unwrap();
     assert!(
         TcpStream::connect(client.address).await.is_err(),
@@ -179,6 +179,7 @@ async fn the_program_serves_until_sigterm_and_says_what_is_wrong() {
         "--grpc-port=0",
         "--grpc-tls-port=-1",
         "--dns-port=-1",
+        "--in-memory",
     ];
     let mut running = Command::new(program)
         .args(free)

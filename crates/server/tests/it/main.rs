@@ -8,6 +8,7 @@
 mod acl;
 mod connections;
 mod dns;
+mod durable;
 mod go_client;
 mod grpc;
 mod grpc_xds;

@@ -1,0 +1,129 @@
+//! What a server keeps: over a kill, and in a snapshot that another server takes over.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use http::StatusCode;
+use legate_server::StoreConfig;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::http_client::{Client, start};
+
+const STOP: Duration = Duration::from_secs(5);
+
+/// `legate-server` with its data in a directory.
+async fn run(directory: &Path) -> (Child, Client) {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_legate-server"))
+        .args(["--http-port=0", "--grpc-port=-1"])
+        .args(["--grpc-tls-port=-1", "--dns-port=-1", "--data-dir"])
+        .arg(directory)
+        .env_remove("LEGATE_INITIAL_MANAGEMENT_TOKEN")
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(process.stderr.take().unwrap()).lines();
+    let started = loop {
+        let line = log.next_line().await.unwrap().expect("it starts");
+        if line.contains("started") {
+            break line;
+        }
+    };
+    let (_, rest) = started.split_once("http=").unwrap();
+    let address: SocketAddr = rest.split(' ').next().unwrap().parse().unwrap();
+    let token = String::new();
+    (process, Client { address, token })
+}
+
+fn web() -> Value {
+    json!({"Node": "n1", "Address": "10.0.0.1", "Service": {"Service": "web", "Port": 80}})
+}
+
+/// The mesh's roots, the instances of `web`, and who may call it.
+async fn seen(client: &Client) -> [Value; 3] {
+    [
+        client.get("/v1/connect/ca/roots").await.json(),
+        client.get("/v1/health/service/web").await.json(),
+        client.get("/v1/connect/intentions").await.json(),
+    ]
+}
+
+async fn fill(client: &Client) {
+    client.put("/v1/catalog/register", &web()).await.json();
+    let path = "/v1/connect/intentions/exact?source=api&destination=web";
+    client.put(path, &json!({"Action": "allow"})).await.json();
+}
+
+#[tokio::test]
+async fn a_killed_server_has_everything_when_it_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("data");
+    let (mut first, client) = run(&directory).await;
+    fill(&client).await;
+    let before = seen(&client).await;
+    assert_eq!(before[1].as_array().unwrap().len(), 1);
+    first.kill().await.unwrap();
+
+    let (_second, client) = run(&directory).await;
+    assert_eq!(seen(&client).await, before);
+}
+
+#[tokio::test]
+async fn a_snapshot_is_taken_over_by_another_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
+    let keep = |name: &str| StoreConfig::Disk {
+        directory: folder.path().join(name),
+        key_file: Some(key.clone()),
+    };
+    let (first, old) = start(|config| config.store = keep("first")).await;
+    fill(&old).await;
+    let snapshot = old.get("/v1/snapshot").await;
+    assert_eq!(snapshot.status, StatusCode::OK);
+
+    let (second, new) = start(|config| config.store = keep("second")).await;
+    assert_ne!(seen(&new).await[0], seen(&old).await[0]);
+    let index = new.get("/v1/catalog/nodes").await.index();
+    let damaged = new.send_bytes("/v1/snapshot", &snapshot.body[1..]).await;
+    assert_eq!(
+        damaged.status,
+        StatusCode::BAD_REQUEST,
+        "{}",
+        damaged.text()
+    );
+    let restored = new.send_bytes("/v1/snapshot", &snapshot.body).await;
+    assert_eq!(restored.status, StatusCode::OK, "{}", restored.text());
+    assert_eq!(seen(&new).await, seen(&old).await);
+    assert_eq!(first.ca().trust_domain(), second.ca().trust_domain());
+    assert!(new.get("/v1/catalog/nodes").await.index() > index);
+    // What is written now is kept as before.
+    new.put("/v1/catalog/register", &web()).await.json();
+    first.stop(STOP).await.unwrap();
+    second.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_snapshot_is_for_who_may_do_everything() {
+    let (server, client) = start(|config| {
+        config.acl.enabled = true;
+        config.acl.initial_management = Some("6d2b7b1c-0c43-4a39-9c9a-4c1f4f7e2f10".into());
+    })
+    .await;
+    let refused = client.get("/v1/snapshot").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    let refused = client.send_bytes("/v1/snapshot", b"anything").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    let manager = Client {
+        token: "6d2b7b1c-0c43-4a39-9c9a-4c1f4f7e2f10".to_owned(),
+        ..client
+    };
+    // A store in memory has no key for the secrets.
+    let refused = manager.get("/v1/snapshot").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    server.stop(STOP).await.unwrap();
+}
