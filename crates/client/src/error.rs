@@ -318,6 +318,7 @@ mod tests {
         for code in [
             Code::PermissionDenied,
             Code::InvalidArgument,
+            Code::FailedPrecondition,
             Code::OutOfRange,
             Code::Unimplemented,
         ] {

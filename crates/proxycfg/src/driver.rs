@@ -157,15 +157,14 @@ impl Driver {
         if !self.schedule.due(now, reserve) {
             return;
         }
-        let Some(snapshot) = self.compute() else {
+        let Some(mut snapshot) = self.compute() else {
             return;
         };
-        if self
-            .last
-            .as_deref()
-            .is_some_and(|last| same::snapshots(last, &snapshot))
-        {
-            return;
+        if let Some(last) = self.last.as_deref() {
+            if same::snapshots(last, &snapshot) {
+                return;
+            }
+            same::adopt(last, &mut snapshot);
         }
         debug!(proxy = %self.proxy, "new snapshot");
         self.schedule.published(now);

@@ -26,6 +26,37 @@ pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
             .all(|(a, b)| upstream(a, b))
 }
 
+/// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
+/// the same `Arc`s: who makes something of a snapshot sees what has changed without a comparison.
+pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
+    if registration(&last.instance, &snapshot.instance) {
+        snapshot.instance = Arc::clone(&last.instance);
+    }
+    if shared(&last.roots, &snapshot.roots) {
+        snapshot.roots = Arc::clone(&last.roots);
+    }
+    if leaf(&last.leaf, &snapshot.leaf) {
+        snapshot.leaf = Arc::clone(&last.leaf);
+    }
+    if shared(&last.intentions, &snapshot.intentions) {
+        snapshot.intentions = Arc::clone(&last.intentions);
+    }
+    if shared(&last.mesh, &snapshot.mesh) {
+        snapshot.mesh = Arc::clone(&last.mesh);
+    }
+    for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
+        let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);
+        let in_place = last.upstreams.get(place).filter(is);
+        let Some(before) = in_place.or_else(|| last.upstreams.iter().find(is)) else {
+            continue;
+        };
+        upstream.upstream = Arc::clone(&before.upstream);
+        if shared(&before.instances, &upstream.instances) {
+            upstream.instances = Arc::clone(&before.instances);
+        }
+    }
+}
+
 fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
     a.upstream == b.upstream
         && a.protocol == b.protocol

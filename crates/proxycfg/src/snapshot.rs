@@ -1,7 +1,8 @@
 //! What a proxy's Envoy configuration depends on, at one moment.
 //!
 //! The parts are shared by `Arc`, so that a thousand proxies of one service hold one leaf, one
-//! list of instances and one set of roots. A snapshot is never changed after it was published.
+//! list of instances and one set of roots. A snapshot is never changed after it was published. A
+//! part that the snapshot before had in the same way is the same `Arc` as there.
 
 use std::fmt;
 use std::sync::Arc;

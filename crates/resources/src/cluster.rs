@@ -18,7 +18,7 @@ use legate_proxycfg::Snapshot;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::GenerateError;
-use crate::generate::UpstreamPlan;
+use crate::kinds::sidecar::UpstreamPlan;
 use crate::listener::Bind;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP};

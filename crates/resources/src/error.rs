@@ -1,6 +1,6 @@
-//! Why a snapshot cannot be turned into a configuration.
+//! Why a resource cannot be made from a snapshot.
 
-/// Nothing was generated: a configuration without this part would be wrong or unsafe.
+/// The resource was not made: without this it would be wrong or unsafe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
     /// An address to listen on is not an IP address.

@@ -12,17 +12,20 @@
 //! routes, which hold for the next request, and not the listener, whose connections would have to
 //! be drained. The listener on its own allows nothing.
 //!
-//! A listener or cluster that cannot be given its TLS or its access rules is an error, never a
-//! resource without them.
+//! Each resource is a part of its own: made again when something that it is made from has changed,
+//! and kept in its last good version when it cannot be made. A listener or cluster that cannot be
+//! given its TLS or its access rules is never made without them.
 
 mod cluster;
 mod encode;
 mod endpoint;
 mod error;
 mod generate;
+mod kinds;
 mod listener;
 mod memo;
 mod names;
+mod part;
 mod rbac;
 mod route;
 mod secret;
@@ -32,6 +35,6 @@ mod tls;
 
 pub use encode::EncodedResource;
 pub use error::GenerateError;
-pub use generate::Generator;
+pub use generate::{Generator, Work};
 pub use names::{LEAF, ROOTS};
-pub use set::ResourceSet;
+pub use set::{Failure, ResourceSet};

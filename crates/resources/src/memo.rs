@@ -7,6 +7,7 @@
 use std::any::type_name;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest, Sha256};
@@ -21,6 +22,7 @@ const SWEEP_FROM: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Memo {
     inner: Mutex<Inner>,
+    encoded: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -36,6 +38,7 @@ impl Memo {
                 known: HashMap::new(),
                 sweep_at: SWEEP_FROM,
             }),
+            encoded: AtomicU64::new(0),
         }
     }
 
@@ -52,6 +55,7 @@ impl Memo {
         }
         // Built without the lock: others need not wait for a long one.
         let built = Arc::new(build(input)?);
+        self.encoded.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
         if let Some(held) = inner.known.get(&key).and_then(Weak::upgrade) {
             return Ok(held);
@@ -62,6 +66,11 @@ impl Memo {
             inner.sweep_at = SWEEP_FROM.max(2 * inner.known.len());
         }
         Ok(built)
+    }
+
+    /// How many resources were built.
+    pub(crate) fn encoded(&self) -> u64 {
+        self.encoded.load(Ordering::Relaxed)
     }
 
     #[cfg(test)]

@@ -1,27 +1,102 @@
-//! Everything that one proxy should have, by type and name.
+//! Everything that one proxy should have, by type and name, and what could not be made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::encode::EncodedResource;
+use crate::error::GenerateError;
+use crate::part::{Made, Unit};
 
-const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
-const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
-const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
-const ROUTES: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
-const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+/// The types of resources that are made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    Cluster,
+    Endpoints,
+    Listener,
+    Routes,
+    Secret,
+}
+
+impl Type {
+    const ALL: [Self; 5] = [
+        Self::Cluster,
+        Self::Endpoints,
+        Self::Listener,
+        Self::Routes,
+        Self::Secret,
+    ];
+
+    fn url(self) -> &'static str {
+        match self {
+            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            Self::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::Routes => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+        }
+    }
+
+    fn from_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.url() == url)
+    }
+
+    /// Whether resources of this type name those of the other one.
+    pub(crate) fn refers_to(self, other: Self) -> bool {
+        use Type::{Cluster, Endpoints, Listener, Routes, Secret};
+        match self {
+            Listener => matches!(other, Routes | Cluster | Endpoints),
+            Routes => matches!(other, Cluster | Endpoints),
+            Cluster => other == Endpoints,
+            Endpoints | Secret => false,
+        }
+    }
+}
+
+/// A resource that cannot be made from what is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    kind: Type,
+    /// The resource's name; of a listener the part of the name that stands before its address.
+    pub resource: String,
+    /// What is wrong.
+    pub reason: GenerateError,
+    /// The proxy keeps the last good version. Otherwise it never had one.
+    pub kept: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Type, resource: String, reason: GenerateError) -> Self {
+        Self {
+            kind,
+            resource,
+            reason,
+            kept: false,
+        }
+    }
+
+    /// The type of the resource.
+    pub fn type_url(&self) -> &'static str {
+        self.kind.url()
+    }
+
+    fn is_about(&self, name: &str) -> bool {
+        match name.strip_prefix(self.resource.as_str()) {
+            Some("") => true,
+            Some(rest) => self.kind == Type::Listener && rest.starts_with(':'),
+            None => false,
+        }
+    }
+}
 
 type ByName = BTreeMap<Arc<str>, Arc<EncodedResource>>;
 
 /// The resources of one proxy.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceSet {
-    pub(crate) clusters: ByName,
-    pub(crate) endpoints: ByName,
-    pub(crate) listeners: ByName,
-    pub(crate) routes: ByName,
-    pub(crate) secrets: ByName,
-    pub(crate) warnings: Vec<String>,
+    by_type: [ByName; Type::ALL.len()],
+    warnings: Vec<String>,
+    failures: Vec<Failure>,
+    pub(crate) units: Vec<Arc<Unit>>,
 }
 
 impl ResourceSet {
@@ -32,15 +107,9 @@ impl ResourceSet {
     ) -> Self {
         let mut set = Self::default();
         for (type_url, resource) in resources {
-            let by_name = match type_url {
-                CLUSTER => &mut set.clusters,
-                ENDPOINTS => &mut set.endpoints,
-                LISTENER => &mut set.listeners,
-                ROUTES => &mut set.routes,
-                SECRET => &mut set.secrets,
-                _ => continue,
-            };
-            by_name.insert(Arc::clone(&resource.name), Arc::new(resource));
+            if let Some(kind) = Type::from_url(type_url) {
+                set.put(kind, &Arc::new(resource));
+            }
         }
         set
     }
@@ -48,18 +117,90 @@ impl ResourceSet {
     /// The resources of a type, by name. None of a type that this crate does not make.
     pub fn get(&self, type_url: &str) -> &BTreeMap<Arc<str>, Arc<EncodedResource>> {
         static NONE: ByName = BTreeMap::new();
-        match type_url {
-            CLUSTER => &self.clusters,
-            ENDPOINTS => &self.endpoints,
-            LISTENER => &self.listeners,
-            ROUTES => &self.routes,
-            SECRET => &self.secrets,
-            _ => &NONE,
-        }
+        Type::from_url(type_url).map_or(&NONE, |kind| &self.by_type[kind as usize])
     }
 
     /// What was left out or replaced by a default because it could not be used, for the log.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// What cannot be made, and whether an earlier version of it is in the set.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Whether the set lacks this resource only because it cannot be made: a client that has it
+    /// from an earlier stream keeps it.
+    pub fn cannot_make(&self, type_url: &str, name: &str) -> bool {
+        let mut lacking = self.failures.iter().filter(|failure| !failure.kept);
+        lacking.any(|failure| failure.type_url() == type_url && failure.is_about(name))
+    }
+
+    /// Why a proxy cannot do anything with the set: it has nothing to listen on, or no certificate
+    /// to show or to verify others with, because that cannot be made.
+    pub fn unusable(&self) -> Option<&GenerateError> {
+        let lacking = || self.failures.iter().filter(|failure| !failure.kept);
+        let secret = lacking().find(|failure| failure.kind == Type::Secret);
+        let listens = !self.by_type[Type::Listener as usize].is_empty();
+        let listener = lacking().find(|failure| failure.kind == Type::Listener);
+        let first = secret.or_else(|| listener.filter(|_| !listens));
+        first.map(|failure| &failure.reason)
+    }
+
+    /// Everything that the units made, then what they keep where that has room.
+    pub(crate) fn of(units: Vec<Arc<Unit>>) -> Self {
+        let mut set = Self::default();
+        let mut taken = HashSet::new();
+        for unit in &units {
+            set.add_made(unit, &mut taken);
+        }
+        for unit in &units {
+            for (at, made) in &unit.kept {
+                let free = made.bind.as_ref().is_none_or(|bind| taken.insert(bind));
+                if free {
+                    set.put(unit.parts[*at].kind, &made.resource);
+                }
+            }
+        }
+        set.units = units;
+        set
+    }
+
+    fn add_made<'a>(&mut self, unit: &'a Unit, taken: &mut HashSet<&'a crate::listener::Bind>) {
+        for part in &unit.parts {
+            self.failures.extend(part.failure.clone());
+            let Some(Made { resource, bind }) = &part.made else {
+                self.warnings.extend_from_slice(&part.warnings);
+                continue;
+            };
+            let known = self.by_type[part.kind as usize].contains_key(&resource.name);
+            // Upstreams to one service have their endpoints in common.
+            if !(known && part.kind == Type::Endpoints) {
+                self.warnings.extend_from_slice(&part.warnings);
+            }
+            let free = bind.as_ref().is_none_or(|bind| taken.insert(bind));
+            if let Some(bind) = bind.as_ref().filter(|_| !free) {
+                let upstream = resource.name.strip_suffix(&format!(":{}", bind.suffix()));
+                self.warnings.push(format!(
+                    "upstream {} listens on {}, as another one does: it has no listener",
+                    upstream.unwrap_or(&resource.name),
+                    bind.suffix()
+                ));
+            } else if !self.put(part.kind, resource) && part.kind == Type::Cluster {
+                self.warnings.push(format!(
+                    "two upstreams with different Config have the cluster {}: the first one counts",
+                    resource.name
+                ));
+            }
+        }
+    }
+
+    /// Adds a resource unless there is another one of its name. Tells whether it is in now.
+    fn put(&mut self, kind: Type, resource: &Arc<EncodedResource>) -> bool {
+        let held = self.by_type[kind as usize]
+            .entry(Arc::clone(&resource.name))
+            .or_insert_with(|| Arc::clone(resource));
+        held.version == resource.version
     }
 }

@@ -7,12 +7,15 @@
 //! ```
 //!
 //! - [`Session`] is the protocol without any IO: events in, responses out.
+//! - `configuration` is what a stream's proxy has: made part by part from each snapshot and what was
+//!   made of the one before.
 //! - [`XdsService`] is the one asynchronous file: it joins a gRPC stream, a watch of snapshots and
 //!   a session.
 //!
 //! This crate sees snapshots only. It never reads the store, never builds a resource and never
 //! decides what a token may do: that is asked of a [`StreamAuthorizer`].
 
+mod configuration;
 mod node;
 mod resource_type;
 mod service;

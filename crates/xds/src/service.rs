@@ -20,6 +20,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use crate::configuration::Configuration;
 use crate::node;
 use crate::session::{Asked, MAX_NAME_BYTES, MAX_NAMES, Nack, Received, Session};
 
@@ -84,6 +85,7 @@ struct Shared {
 struct Metrics {
     streams: IntGaugeVec,
     nacks: IntCounterVec,
+    resource_errors: IntGaugeVec,
 }
 
 impl Metrics {
@@ -99,9 +101,21 @@ impl Metrics {
             ),
             &["type"],
         )?;
+        let resource_errors = IntGaugeVec::new(
+            Opts::new(
+                "legate_xds_resource_errors",
+                "Resources of connected proxies that cannot be made from what is stored, by type.",
+            ),
+            &["type"],
+        )?;
         registry.register(Box::new(streams.clone()))?;
         registry.register(Box::new(nacks.clone()))?;
-        Ok(Self { streams, nacks })
+        registry.register(Box::new(resource_errors.clone()))?;
+        Ok(Self {
+            streams,
+            nacks,
+            resource_errors,
+        })
     }
 }
 
@@ -214,8 +228,7 @@ struct Driver<S> {
     token_check: Interval,
     /// When the client must have named its proxy.
     named_by: Instant,
-    /// What the configuration in use leaves out, as the log has it.
-    warnings: Vec<String>,
+    configuration: Configuration,
 }
 
 impl<S> Driver<S> {
@@ -224,6 +237,8 @@ impl<S> Driver<S> {
         let period = shared.config.auth_check;
         let mut token_check = interval_at(Instant::now() + period, period);
         token_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let errors = shared.metrics.resource_errors.clone();
+        let configuration = Configuration::new(shared.generator.clone(), errors);
         Self {
             shared,
             token,
@@ -233,7 +248,7 @@ impl<S> Driver<S> {
             outbox: VecDeque::new(),
             token_check,
             named_by: Instant::now() + FIRST_REQUEST,
-            warnings: Vec::new(),
+            configuration,
         }
     }
 
@@ -351,11 +366,7 @@ where
 
     fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) -> Result<(), Status> {
         self.shared.authorizer.authorize(&self.token, &snapshot)?;
-        let resources = self.shared.generator.generate(&snapshot).map_err(|error| {
-            tracing::error!(proxy = %snapshot.proxy, %error, "no configuration could be made for the proxy");
-            Status::unavailable(format!("no configuration could be made for the proxy: {error}"))
-        })?;
-        self.warn(&snapshot.proxy, resources.warnings());
+        let resources = self.configuration.update(&snapshot)?;
         self.session.on_snapshot(resources);
         self.phase = match std::mem::replace(&mut self.phase, Phase::Init) {
             // A snapshot comes from a watch, and the first phase has none.
@@ -365,14 +376,6 @@ where
             }
         };
         Ok(())
-    }
-
-    /// Every warning once, not with every snapshot.
-    fn warn(&mut self, proxy: &ProxyId, warnings: &[String]) {
-        for warning in warnings.iter().filter(|one| !self.warnings.contains(one)) {
-            tracing::warn!(%proxy, warning, "a part of the proxy's settings cannot be used");
-        }
-        self.warnings = warnings.to_vec();
     }
 
     fn check_token(&self) -> Result<(), Status> {

@@ -74,6 +74,46 @@ async fn what_matters_is_published_and_at_once_after_a_quiet_time() {
     quiet(&mut watch).await;
 }
 
+/// The same part is the same `Arc`, so that who makes something of it sees what has changed.
+#[tokio::test(start_paused = true)]
+async fn parts_that_have_not_changed_stay_the_same() {
+    let mesh = Mesh::new();
+    mesh.register("n1", web(&["api", "db"]));
+    let (mut watch, before) = mesh.settled().await;
+
+    mesh.register("n2", api(2));
+    let after = at_once(&mut watch).await;
+    let same = |before: &Snapshot, after: &Snapshot| {
+        let upstreams = before.upstreams.iter().zip(&after.upstreams);
+        let upstreams = upstreams.flat_map(|(before, after)| {
+            [
+                Arc::ptr_eq(&before.upstream, &after.upstream),
+                Arc::ptr_eq(&before.instances, &after.instances),
+            ]
+        });
+        [
+            Arc::ptr_eq(&before.instance, &after.instance),
+            Arc::ptr_eq(&before.roots, &after.roots),
+            Arc::ptr_eq(&before.leaf, &after.leaf),
+            Arc::ptr_eq(&before.intentions, &after.intentions),
+            Arc::ptr_eq(&before.mesh, &after.mesh),
+        ]
+        .into_iter()
+        .chain(upstreams)
+        .collect::<Vec<bool>>()
+    };
+    let [api, db] = [[true, false], [true, true]];
+    assert_eq!(same(&before, &after), [&[true; 5][..], &api, &db].concat());
+    quiet(&mut watch).await;
+
+    // The registration is another one, and so is its first upstream; the rest is as it was.
+    mesh.register("n1", web(&["cache", "db"]));
+    let last = at_once(&mut watch).await;
+    let [instance, rest] = [[false; 1], [true; 1]];
+    let own = [&instance[..], &rest.repeat(4)].concat();
+    assert_eq!(same(&after, &last), [&own[..], &[false; 2], &db].concat());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_does_not_matter_is_not() {
     let mesh = Mesh::new();

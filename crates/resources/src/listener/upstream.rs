@@ -8,7 +8,7 @@ use legate_model::{Protocol, Upstream};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
-use crate::generate::UpstreamPlan;
+use crate::kinds::sidecar::UpstreamPlan;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names;
@@ -31,13 +31,14 @@ struct Input<'a> {
 pub(crate) fn listener(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
+    bind: &Bind,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let definition = &plan.upstream.upstream;
     let input = Input {
         id: definition.id().to_string(),
         filter: names::upstream_filter(plan.snapshot, definition),
         cluster: &plan.cluster,
-        bind: plan.bind.clone(),
+        bind: bind.clone(),
         protocol: plan.upstream.protocol,
         exact_balance: plan.settings.balance_outbound,
     };

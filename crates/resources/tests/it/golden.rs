@@ -5,19 +5,18 @@ use std::time::Duration;
 use legate_intentions::Action;
 use legate_model::{CheckStatus, Protocol};
 use legate_proxycfg::Snapshot;
-use legate_resources::Generator;
 use serde_json::json;
 
 use crate::describe::{describe, one, type_urls};
-use crate::support::{api, instance, intentions, mesh, sidecar, upstream, web, weighted};
+use crate::support::{api, instance, intentions, made, mesh, sidecar, upstream, web, weighted};
 
 fn all(snapshot: &Snapshot) -> String {
-    describe(&Generator::new().generate(snapshot).unwrap())
+    describe(&made(snapshot))
 }
 
 /// The public listener and its routes alone.
 fn public_listener(snapshot: &Snapshot) -> String {
-    let set = Generator::new().generate(snapshot).unwrap();
+    let set = made(snapshot);
     let [_, _, listeners, routes, _] = type_urls();
     let (_, listener) = set
         .get(&listeners)
@@ -33,7 +32,7 @@ fn public_listener(snapshot: &Snapshot) -> String {
 
 /// Everything about upstreams.
 fn upstreams(snapshot: &Snapshot) -> String {
-    let set = Generator::new().generate(snapshot).unwrap();
+    let set = made(snapshot);
     let mut out = String::new();
     for type_url in type_urls() {
         for (name, resource) in set.get(&type_url) {
@@ -190,7 +189,7 @@ fn no_instances_is_said() {
         upstreams: vec![upstream(none, Protocol::Tcp, Vec::new())],
         ..web()
     };
-    let set = Generator::new().generate(&snapshot).unwrap();
+    let set = made(&snapshot);
     let endpoints = set.get(&type_urls()[1]);
     let [assignment] = endpoints.values().collect::<Vec<_>>()[..] else {
         panic!("{endpoints:?}");
@@ -217,7 +216,7 @@ fn health_and_weights() {
         upstreams: vec![upstream(definition, Protocol::Tcp, instances)],
         ..web()
     };
-    let set = Generator::new().generate(&snapshot).unwrap();
+    let set = made(&snapshot);
     let endpoints = set.get(&type_urls()[1]);
     let text: String = endpoints.values().map(|resource| one(resource)).collect();
     insta::assert_snapshot!(text + &set.warnings().join("\n"));

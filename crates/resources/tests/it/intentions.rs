@@ -19,7 +19,7 @@ use prost::{Message, Name};
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
-use crate::support::{api, intentions, sidecar, web};
+use crate::support::{api, intentions, made, sidecar, web};
 
 const HTTP: [Protocol; 3] = [Protocol::Http, Protocol::Http2, Protocol::Grpc];
 const DEFAULTS: [Action; 2] = [Action::Allow, Action::Deny];
@@ -110,7 +110,7 @@ fn a_changed_intention_of_an_http_service_changes_its_routes_only() {
                     default_intention,
                     ..speaks(protocol)
                 };
-                seen.push(generator.generate(&snapshot).unwrap());
+                seen.push(generator.generate(&snapshot, None));
             }
             let mut differed = false;
             for pair in seen.windows(2) {
@@ -126,13 +126,13 @@ fn a_changed_intention_of_an_http_service_changes_its_routes_only() {
 #[test]
 fn timeouts_of_an_http_service_change_its_routes_only() {
     let generator = Generator::new();
-    let before = generator.generate(&speaks(Protocol::Http)).unwrap();
+    let before = generator.generate(&speaks(Protocol::Http), None);
     for setting in ["local_request_timeout_ms", "local_idle_timeout_ms"] {
         let snapshot = Snapshot {
             instance: sidecar(json!({"LocalServicePort": 8080, "Config": {setting: 700}})),
             ..speaks(Protocol::Http)
         };
-        let changed = changed(&before, &generator.generate(&snapshot).unwrap());
+        let changed = changed(&before, &generator.generate(&snapshot, None));
         let names: Vec<&str> = changed.iter().map(|(_, name)| &**name).collect();
         assert_eq!(names, ["public_listener"], "{setting}");
     }
@@ -141,12 +141,12 @@ fn timeouts_of_an_http_service_change_its_routes_only() {
 #[test]
 fn a_changed_intention_of_another_service_changes_its_listener() {
     let generator = Generator::new();
-    let before = generator.generate(&speaks(Protocol::Tcp)).unwrap();
+    let before = generator.generate(&speaks(Protocol::Tcp), None);
     let snapshot = Snapshot {
         intentions: intentions(&[("shop", json!("allow"))]),
         ..speaks(Protocol::Tcp)
     };
-    let changed = changed(&before, &generator.generate(&snapshot).unwrap());
+    let changed = changed(&before, &generator.generate(&snapshot, None));
     let listener = Arc::clone(&public_listener(&before).name);
     assert_eq!(changed, BTreeSet::from([(Listener::type_url(), listener)]));
     assert!(before.get(&RouteConfiguration::type_url()).is_empty());
@@ -163,7 +163,7 @@ fn a_listener_without_its_routes_allows_nothing() {
                     default_intention,
                     ..speaks(protocol)
                 };
-                let manager = manager(&Generator::new().generate(&snapshot).unwrap());
+                let manager = manager(&made(&snapshot));
                 let [filter] = manager
                     .http_filters
                     .iter()
@@ -195,7 +195,7 @@ fn routes_always_have_rules() {
                     default_intention,
                     ..speaks(protocol)
                 };
-                let rules = rules(&Generator::new().generate(&snapshot).unwrap());
+                let rules = rules(&made(&snapshot));
                 let expected = match default_intention {
                     Action::Deny => rbac::Action::Allow,
                     Action::Allow => rbac::Action::Deny,
@@ -215,7 +215,7 @@ fn a_listener_names_its_routes_as_children() {
             })),
             ..speaks(protocol)
         };
-        let set = Generator::new().generate(&snapshot).unwrap();
+        let set = made(&snapshot);
         let children = &public_listener(&set).children;
         assert_eq!(**children, [Arc::from("public_listener")]);
         assert!(

@@ -9,6 +9,7 @@
 mod describe;
 mod golden;
 mod intentions;
+mod kept;
 mod refused;
 mod shared;
 mod support;

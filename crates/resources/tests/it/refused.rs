@@ -7,10 +7,20 @@ use legate_proxycfg::Snapshot;
 use legate_resources::{GenerateError, Generator};
 use serde_json::json;
 
-use crate::support::{api, intentions, leaf, mesh, roots, sidecar, upstream, web};
+use crate::support::{api, intentions, leaf, made, mesh, roots, sidecar, upstream, web};
 
+/// The one reason for everything that cannot be made.
 fn error(snapshot: &Snapshot) -> GenerateError {
-    Generator::new().generate(snapshot).unwrap_err()
+    let set = Generator::new().generate(snapshot, None);
+    let mut failures = set.failures().iter();
+    let first = failures.next().unwrap();
+    assert!(failures.all(|failure| failure.reason == first.reason));
+    for failure in set.failures() {
+        assert!(!failure.kept && set.cannot_make(failure.type_url(), &failure.resource));
+        let mut names = set.get(failure.type_url()).keys();
+        assert!(!names.any(|name| set.cannot_make(failure.type_url(), name)));
+    }
+    first.reason.clone()
 }
 
 #[test]
@@ -47,6 +57,7 @@ fn without_the_wanted_tls_nothing_is_made() {
     ] {
         let snapshot = Snapshot {
             mesh: mesh(json!({"TLS": tls})),
+            upstreams: vec![api(Protocol::Tcp)],
             ..web()
         };
         let text = error(&snapshot).to_string();
@@ -157,7 +168,7 @@ fn what_has_no_effect_is_told() {
         ],
         ..web()
     };
-    let set = Generator::new().generate(&snapshot).unwrap();
+    let set = made(&snapshot);
     let told = set.warnings().join("\n");
     for part in [
         "envoy_public_listener_json",

@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::describe::type_urls;
-use crate::support::{api, instance, intentions, leaf, roots, sidecar, upstream, web};
+use crate::support::{api, instance, intentions, leaf, made, roots, sidecar, upstream, web};
 
 type Named = BTreeMap<(String, Arc<str>), Arc<EncodedResource>>;
 
@@ -65,7 +65,7 @@ fn rich() -> Snapshot {
 #[test]
 fn fifty_times_the_same_bytes() {
     let bytes = || -> Vec<Bytes> {
-        let set = Generator::new().generate(&rich()).unwrap();
+        let set = made(&rich());
         named(&set)
             .into_values()
             .map(|resource| resource.body.clone())
@@ -77,7 +77,7 @@ fn fifty_times_the_same_bytes() {
 
 #[test]
 fn the_version_is_the_hash_of_the_body() {
-    let set = Generator::new().generate(&rich()).unwrap();
+    let set = made(&rich());
     for resource in named(&set).values() {
         let digest = Sha256::digest(&resource.body);
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -102,8 +102,8 @@ fn proxies_share_what_is_the_same() {
         ..web.clone()
     };
     let (web, shop) = (
-        named(&generator.generate(&web).unwrap()),
-        named(&generator.generate(&shop).unwrap()),
+        named(&generator.generate(&web, None)),
+        named(&generator.generate(&shop, None)),
     );
     assert_eq!(web.len(), shop.len());
     for (key, resource) in &web {
@@ -115,8 +115,8 @@ fn proxies_share_what_is_the_same() {
 #[test]
 fn the_same_again_is_the_same_resource() {
     let generator = Generator::new();
-    let first = named(&generator.generate(&rich()).unwrap());
-    let again = named(&generator.generate(&rich()).unwrap());
+    let first = named(&generator.generate(&rich(), None));
+    let again = named(&generator.generate(&rich(), None));
     assert!(
         first
             .iter()
@@ -127,11 +127,11 @@ fn the_same_again_is_the_same_resource() {
 #[test]
 fn each_change_touches_only_what_depends_on_it() {
     let generator = Generator::new();
-    let before = generator.generate(&rich()).unwrap();
+    let before = generator.generate(&rich(), None);
     let after = |edit: &dyn Fn(&mut Snapshot)| {
         let mut snapshot = rich();
         edit(&mut snapshot);
-        changed(&before, &generator.generate(&snapshot).unwrap())
+        changed(&before, &generator.generate(&snapshot, None))
     };
     assert_eq!(after(&|_| {}), [""; 0]);
     assert_eq!(after(&|s| s.leaf = leaf("web", "second")), [LEAF]);
@@ -154,7 +154,7 @@ fn each_change_touches_only_what_depends_on_it() {
 
 #[test]
 fn clusters_name_their_endpoints_as_children() {
-    let set = Generator::new().generate(&rich()).unwrap();
+    let set = made(&rich());
     let clusters = set.get(&type_urls()[0]);
     let endpoints = set.get(&type_urls()[1]);
     assert_eq!(endpoints.len(), 2);
@@ -177,7 +177,7 @@ fn clusters_name_their_endpoints_as_children() {
 
 #[test]
 fn keys_are_not_printed() {
-    let set = Generator::new().generate(&rich()).unwrap();
+    let set = made(&rich());
     let printed = format!("{set:?}");
     assert!(
         printed.contains("leaf") && !printed.contains("key of web"),

@@ -9,6 +9,7 @@ use legate_model::{
     Node, Protocol, Secret, ServiceInstance, TrustDomain, Upstream,
 };
 use legate_proxycfg::{Leaf, ProxyId, Snapshot, UpstreamSnapshot};
+use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
 
 /// The sidecar of `web` without upstreams and intentions, where everything is refused by default.
@@ -30,6 +31,13 @@ pub(crate) fn web() -> Snapshot {
         mesh: Arc::new(None),
         upstreams: Vec::new(),
     }
+}
+
+/// What is made of a snapshot of which everything can be made.
+pub(crate) fn made(snapshot: &Snapshot) -> ResourceSet {
+    let set = Generator::new().generate(snapshot, None);
+    assert_eq!(set.failures(), []);
+    set
 }
 
 pub(crate) fn sidecar(mut proxy: Value) -> Arc<ServiceInstance> {

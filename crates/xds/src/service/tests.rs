@@ -7,7 +7,10 @@ use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, LISTENER};
 use legate_ca::{Ca, CaConfig};
 use legate_intentions::Action;
-use legate_model::{ServiceInstance, ServiceKind};
+use legate_model::{
+    ConfigEntry, ConnectProxy, Mesh, MeshTls, MeshTlsDirection, ServiceInstance, ServiceKind,
+    Upstream,
+};
 use legate_proxycfg::ManagerConfig;
 use legate_runtime::metrics::encode;
 use legate_runtime::{Clock, Scope};
@@ -128,6 +131,10 @@ impl World {
 
     /// The sidecar of `web`, on the server's own node.
     fn register(&self, port: u16) {
+        self.register_with(port, |_| {});
+    }
+
+    fn register_with(&self, port: u16, edit: impl FnOnce(&mut ConnectProxy)) {
         let mut service = ServiceInstance {
             kind: ServiceKind::ConnectProxy,
             id: "web-sidecar-proxy".to_owned(),
@@ -137,6 +144,7 @@ impl World {
         };
         service.proxy.destination_service_name = "web".to_owned();
         service.proxy.local_service_port = port;
+        edit(&mut service.proxy);
         let registration = Registration {
             node: legate_model::Node {
                 node: "server".to_owned(),
@@ -149,6 +157,25 @@ impl World {
             skip_node_update: false,
         };
         let command = Command::Register(Box::new(registration));
+        self.store.apply(command).now_or_never().unwrap().unwrap();
+    }
+
+    /// Bad ciphers, which no listener for the mesh can be made with, or good ones.
+    fn set_ciphers(&self, ciphers: &[&str]) {
+        let mesh = Mesh {
+            tls: Some(MeshTls {
+                incoming: Some(MeshTlsDirection {
+                    cipher_suites: ciphers.iter().map(ToString::to_string).collect(),
+                    ..MeshTlsDirection::default()
+                }),
+                ..MeshTls::default()
+            }),
+            ..Mesh::default()
+        };
+        let command = Command::UpsertConfigEntry {
+            entry: Box::new(ConfigEntry::Mesh(mesh)),
+            cas: None,
+        };
         self.store.apply(command).now_or_never().unwrap().unwrap();
     }
 
@@ -178,6 +205,14 @@ fn first() -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
         node: node.encode_to_vec().into(),
         type_url: CLUSTER.to_owned(),
+        ..Default::default()
+    }
+}
+
+fn ack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: response.type_url.clone(),
+        response_nonce: response.nonce.clone(),
         ..Default::default()
     }
 }
@@ -366,6 +401,74 @@ async fn refusals_are_counted() {
     let changed = next(&mut responses).await;
     assert_eq!(changed.type_url, CLUSTER);
     assert!(world.metric("legate_xds_nacks_total{type=\"cluster\"} 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_bad_value_keeps_one_resource_back() {
+    let world = World::new();
+    let (requests, mut responses, clusters) = running(&world).await;
+    let errors = |count| {
+        world.metric(&format!(
+            "legate_xds_resource_errors{{type=\"listener\"}} {count}"
+        ))
+    };
+    world.set_ciphers(&["ROT13"]);
+    world.register(8_081);
+    requests.send(Ok(ack(&clusters))).await.unwrap();
+    let changed = next(&mut responses).await;
+    assert_eq!(changed.resources[0].name, "local_app");
+    assert!(errors(1));
+    requests.send(Ok(ack(&changed))).await.unwrap();
+    let listeners = DeltaDiscoveryRequest {
+        type_url: LISTENER.to_owned(),
+        ..Default::default()
+    };
+    requests.send(Ok(listeners)).await.unwrap();
+    let kept = next(&mut responses).await;
+    assert_eq!(kept.resources[0].name, "public_listener:0.0.0.0:20000");
+    world.set_ciphers(&[]);
+    world.register(8_082);
+    next(&mut responses).await;
+    assert!(errors(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_nothing_can_be_made_for_is_not_sent_to_another_server() {
+    let world = World::new();
+    world.set_ciphers(&["ROT13"]);
+    let (requests, mut responses) = world.open();
+    requests.send(Ok(first())).await.unwrap();
+    let status = responses.next().await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    for part in ["web-sidecar-proxy", "TLS.Incoming.CipherSuites", "ROT13"] {
+        assert!(status.message().contains(part), "{status}");
+    }
+    assert!(responses.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_keeps_from_an_earlier_stream_what_cannot_be_made_now() {
+    let world = World::new();
+    world.set_ciphers(&["ROT13"]);
+    world.register_with(8_080, |proxy| {
+        proxy.upstreams.push(Upstream {
+            destination_name: "api".to_owned(),
+            local_bind_port: 9_191,
+            ..Upstream::default()
+        });
+    });
+    let (requests, mut responses) = world.open();
+    let held = ["public_listener:0.0.0.0:20000", "gone:127.0.0.1:9192"];
+    let versions = held.map(|name| (name.to_owned(), "before".to_owned()));
+    let listeners = DeltaDiscoveryRequest {
+        type_url: LISTENER.to_owned(),
+        initial_resource_versions: versions.into_iter().collect(),
+        ..first()
+    };
+    requests.send(Ok(listeners)).await.unwrap();
+    let response = next(&mut responses).await;
+    assert_eq!(response.removed_resources, [held[1]]);
+    assert_eq!(response.resources[0].name, "api:127.0.0.1:9191");
 }
 
 #[tokio::test(start_paused = true)]

@@ -86,7 +86,8 @@ pub struct Nack {
 /// - A cluster that is sent takes its endpoints with it, a listener its routes: Envoy drops them
 ///   with the old parent.
 /// - What a client refused is not repeated; the next version of it is sent.
-/// - A client that comes with versions from an earlier stream is sent what differs.
+/// - A client that comes with versions from an earlier stream is sent what differs. It keeps what
+///   cannot be made now.
 #[derive(Debug, Default)]
 pub struct Session {
     subscriptions: [Subscription; ResourceType::ALL.len()],
@@ -173,7 +174,8 @@ impl Session {
                 break;
             }
             let current = resources.get(kind.url());
-            match self.subscription(kind).verdict(current, part) {
+            let keeps = |name: &str| resources.cannot_make(kind.url(), name);
+            match self.subscription(kind).verdict(current, part, &keeps) {
                 Verdict::Settled => {}
                 Verdict::Held => users_behind |= refers,
                 Verdict::Send(delta) => {

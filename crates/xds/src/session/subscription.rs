@@ -250,11 +250,18 @@ impl Subscription {
     ///
     /// The first response of a type is sent even when it is empty: Envoy waits for one before it
     /// goes on starting.
-    pub(super) fn verdict(&self, current: &Resources, part: Part) -> Verdict {
+    ///
+    /// What the client `keeps` is not removed although `current` lacks it.
+    pub(super) fn verdict(
+        &self,
+        current: &Resources,
+        part: Part,
+        keeps: &dyn Fn(&str) -> bool,
+    ) -> Verdict {
         if !self.registered {
             return Verdict::Settled;
         }
-        let mut delta = self.delta(current, part);
+        let mut delta = self.delta(current, part, keeps);
         let first = !self.answered && part != Part::Removals;
         if delta.is_empty() && !first {
             return Verdict::Settled;
@@ -289,7 +296,7 @@ impl Subscription {
         self.rejected.retain(|_, change| *change != Change::Remove);
     }
 
-    fn delta(&self, current: &Resources, part: Part) -> Delta {
+    fn delta(&self, current: &Resources, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {
         let mut delta = Delta::default();
         if part != Part::Removals {
             if self.wildcard {
@@ -308,7 +315,7 @@ impl Subscription {
             let gone = self
                 .client
                 .keys()
-                .filter(|name| !current.contains_key(*name));
+                .filter(|name| !current.contains_key(*name) && !keeps(name));
             delta.removals.extend(gone.cloned());
         }
         delta

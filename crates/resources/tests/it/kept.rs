@@ -1,0 +1,332 @@
+//! One bad value hurts one resource: the others are made, and what cannot be made keeps the version
+//! that the proxy had. One change costs the parts that it is about.
+
+use std::sync::Arc;
+
+use legate_intentions::Action;
+use legate_model::{Intention, Protocol};
+use legate_proxycfg::Snapshot;
+use legate_resources::{EncodedResource, GenerateError, Generator, ResourceSet, Work};
+use serde_json::{Value, json};
+
+use crate::describe::type_urls;
+use crate::support::{
+    api, instance, intentions, leaf, mesh, roots, sidecar, upstream, web, weighted,
+};
+
+const API: &str = "api.default.dc1.internal.c1.consul";
+
+fn get(set: &ResourceSet, kind: usize, name: &str) -> Option<Arc<EncodedResource>> {
+    set.get(&type_urls()[kind]).get(name).cloned()
+}
+
+fn cluster(set: &ResourceSet, name: &str) -> Option<Arc<EncodedResource>> {
+    get(set, 0, name)
+}
+
+fn endpoints(set: &ResourceSet, name: &str) -> Option<Arc<EncodedResource>> {
+    get(set, 1, name)
+}
+
+fn listener(set: &ResourceSet, name: &str) -> Option<Arc<EncodedResource>> {
+    get(set, 2, name)
+}
+
+fn routes(set: &ResourceSet) -> Option<Arc<EncodedResource>> {
+    get(set, 3, "public_listener")
+}
+
+const PUBLIC: &str = "public_listener:0.0.0.0:20000";
+
+fn names(set: &ResourceSet) -> Vec<String> {
+    let of_type = |url: String| set.get(&url).keys().map(ToString::to_string).collect();
+    let all: Vec<Vec<String>> = type_urls().into_iter().map(of_type).collect();
+    all.concat()
+}
+
+fn with_api(protocol: Protocol) -> Snapshot {
+    Snapshot {
+        protocol,
+        upstreams: vec![api(Protocol::Http)],
+        ..web()
+    }
+}
+
+fn bad_incoming() -> Arc<Option<legate_model::Mesh>> {
+    mesh(json!({"TLS": {"Incoming": {"CipherSuites": ["ROT13"]}}}))
+}
+
+/// An intention whose condition cannot be turned into a rule.
+fn bad_intentions() -> Arc<Vec<Arc<Intention>>> {
+    let list = intentions(&[(
+        "shop",
+        json!([{"Action": "deny", "HTTP": {"PathPrefix": "/"}}]),
+    )]);
+    let mut broken: Intention = (*list[0]).clone();
+    broken.permissions[0].http =
+        serde_json::from_value(json!({"Header": [{"Name": "x"}]})).unwrap();
+    Arc::new(vec![Arc::new(broken)])
+}
+
+/// An upstream `api` with these fields more.
+fn odd_api(more: &Value) -> legate_proxycfg::UpstreamSnapshot {
+    let mut definition = json!({"DestinationName": "api", "LocalBindPort": 9191});
+    for (key, value) in more.as_object().unwrap() {
+        definition[key] = value.clone();
+    }
+    upstream(definition, Protocol::Http, Vec::new())
+}
+
+#[test]
+fn a_bad_value_hurts_one_resource_of_a_new_proxy() {
+    let generator = Generator::new();
+    let all = names(&generator.generate(&with_api(Protocol::Http), None));
+    let without = |missing: &str| -> Vec<String> {
+        let all = all.iter().filter(|name| *name != missing);
+        all.cloned().collect()
+    };
+    let bad_mesh = Snapshot {
+        mesh: bad_incoming(),
+        ..with_api(Protocol::Http)
+    };
+    let bad_app = Snapshot {
+        instance: sidecar(json!({"LocalServiceAddress": "localhost"})),
+        ..with_api(Protocol::Http)
+    };
+    let bad_bind = Snapshot {
+        upstreams: vec![odd_api(&json!({"LocalBindAddress": "localhost"}))],
+        ..with_api(Protocol::Http)
+    };
+    let bad_mode = Snapshot {
+        upstreams: vec![odd_api(
+            &json!({"LocalBindSocketPath": "/a", "LocalBindSocketMode": "rw"}),
+        )],
+        ..with_api(Protocol::Http)
+    };
+    for (snapshot, missing, failed) in [
+        (bad_mesh, PUBLIC, "public_listener"),
+        (bad_app, "local_app", "local_app"),
+        (bad_bind, "api:127.0.0.1:9191", "api"),
+        (bad_mode, "api:127.0.0.1:9191", "api"),
+    ] {
+        let set = generator.generate(&snapshot, None);
+        assert_eq!(names(&set), without(missing));
+        let [failure] = set.failures() else {
+            panic!("{:?}", set.failures())
+        };
+        assert_eq!((failure.resource.as_str(), failure.kept), (failed, false));
+        assert!(set.cannot_make(failure.type_url(), missing));
+        assert_eq!(set.unusable(), None);
+    }
+}
+
+#[test]
+fn what_cannot_be_made_keeps_its_last_good_version() {
+    let generator = Generator::new();
+    let first = with_api(Protocol::Http);
+    let before = generator.generate(&first, None);
+    let second = Snapshot {
+        mesh: bad_incoming(),
+        leaf: leaf("web", "second"),
+        ..first.clone()
+    };
+    let after = generator.generate(&second, Some((&first, &before)));
+    assert_eq!(listener(&after, PUBLIC), listener(&before, PUBLIC));
+    assert_ne!(get(&after, 4, "leaf"), get(&before, 4, "leaf"));
+    assert!(after.failures()[0].kept);
+    assert!(!after.cannot_make(after.failures()[0].type_url(), PUBLIC));
+    // Whatever changes next, the version stays, and a mended value brings the next one.
+    let third = Snapshot {
+        upstreams: Vec::new(),
+        ..second.clone()
+    };
+    let later = generator.generate(&third, Some((&second, &after)));
+    assert_eq!(listener(&later, PUBLIC), listener(&before, PUBLIC));
+    let mended = Snapshot {
+        mesh: mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}})),
+        ..third.clone()
+    };
+    let mended = generator.generate(&mended, Some((&third, &later)));
+    assert_eq!(mended.failures(), []);
+    assert!(listener(&mended, PUBLIC).is_some());
+    assert_ne!(listener(&mended, PUBLIC), listener(&before, PUBLIC));
+}
+
+#[test]
+fn a_kept_listener_keeps_what_it_refers_to() {
+    let generator = Generator::new();
+    let first = with_api(Protocol::Http);
+    let before = generator.generate(&first, None);
+    let mut odd = odd_api(&json!({"LocalBindAddress": "localhost"}));
+    odd.customisation = Some("12345678".into());
+    let second = Snapshot {
+        protocol: Protocol::Tcp,
+        mesh: bad_incoming(),
+        upstreams: vec![odd.clone()],
+        ..first.clone()
+    };
+    let after = generator.generate(&second, Some((&first, &before)));
+    assert!(listener(&after, "api:127.0.0.1:9191").is_some());
+    assert!(cluster(&after, API).is_some() && endpoints(&after, API).is_some());
+    assert!(cluster(&after, &format!("12345678~{API}")).is_some());
+    assert_eq!(listener(&after, PUBLIC), listener(&before, PUBLIC));
+    assert_eq!(routes(&after), routes(&before));
+    // One earlier version is kept, however often the rest changes.
+    odd.customisation = Some("87654321".into());
+    let third = Snapshot {
+        upstreams: vec![odd],
+        ..second.clone()
+    };
+    let later = generator.generate(&third, Some((&second, &after)));
+    assert!(cluster(&later, API).is_some());
+    assert!(cluster(&later, &format!("12345678~{API}")).is_none());
+}
+
+#[test]
+fn access_rules_that_cannot_be_made_are_never_left_out() {
+    let generator = Generator::new();
+    let bad = |protocol| Snapshot {
+        intentions: bad_intentions(),
+        default_intention: Action::Allow,
+        ..with_api(protocol)
+    };
+    let closed = generator.generate(&bad(Protocol::Http), None);
+    assert_eq!(listener(&closed, PUBLIC), None);
+    assert_eq!(routes(&closed), None);
+    assert!(listener(&closed, "api:127.0.0.1:9191").is_some());
+
+    let (tcp, http) = (with_api(Protocol::Tcp), with_api(Protocol::Http));
+    let spoke_tcp = generator.generate(&tcp, None);
+    let turned = generator.generate(&bad(Protocol::Http), Some((&tcp, &spoke_tcp)));
+    assert_eq!(listener(&turned, PUBLIC), listener(&spoke_tcp, PUBLIC));
+    let spoke_http = generator.generate(&http, None);
+    let stays = generator.generate(&bad(Protocol::Http), Some((&http, &spoke_http)));
+    assert_eq!(routes(&stays), routes(&spoke_http));
+
+    // The routes can be made again: the listener follows, although nothing else has changed.
+    let next = generator.generate(&http, Some((&bad(Protocol::Http), &closed)));
+    assert_eq!(next.failures(), []);
+    assert!(listener(&next, PUBLIC).is_some() && routes(&next).is_some());
+}
+
+#[test]
+fn a_kept_listener_gives_way_to_one_that_can_be_made() {
+    let generator = Generator::new();
+    let first = with_api(Protocol::Http);
+    let before = generator.generate(&first, None);
+    let db = json!({"DestinationName": "db", "LocalBindPort": 9191});
+    let second = Snapshot {
+        upstreams: vec![
+            odd_api(&json!({"LocalBindAddress": "localhost"})),
+            upstream(db, Protocol::Tcp, Vec::new()),
+        ],
+        ..first.clone()
+    };
+    let after = generator.generate(&second, Some((&first, &before)));
+    assert!(listener(&after, "db:127.0.0.1:9191").is_some());
+    assert_eq!(listener(&after, "api:127.0.0.1:9191"), None);
+}
+
+#[test]
+fn a_proxy_that_can_do_nothing_is_unusable() {
+    let generator = Generator::new();
+    let snapshot = Snapshot {
+        mesh: bad_incoming(),
+        ..web()
+    };
+    let set = generator.generate(&snapshot, None);
+    let Some(GenerateError::CipherSuite { value, .. }) = set.unusable() else {
+        panic!("{:?}", set.unusable())
+    };
+    assert_eq!(value, "ROT13");
+    let mut no_roots = Arc::unwrap_or_clone(roots("one"));
+    no_roots.roots.clear();
+    let untrusting = Snapshot {
+        roots: Arc::new(no_roots),
+        ..with_api(Protocol::Tcp)
+    };
+    let set = generator.generate(&untrusting, None);
+    assert_eq!(set.unusable(), Some(&GenerateError::NoRoots));
+    let good = web();
+    let before = generator.generate(&good, None);
+    let after = generator.generate(&snapshot, Some((&good, &before)));
+    assert_eq!(after.unusable(), None);
+}
+
+#[test]
+fn a_change_computes_the_parts_that_it_is_about() {
+    let first = Snapshot {
+        protocol: Protocol::Http,
+        upstreams: (0..50)
+            .map(|n| {
+                upstream(
+                    json!({"DestinationName": format!("api-{n}"), "LocalBindPort": 9000 + n}),
+                    Protocol::Http,
+                    vec![instance("10.0.2.1", 20001, &[])],
+                )
+            })
+            .collect(),
+        ..web()
+    };
+    let cost = |edit: &dyn Fn(&mut Snapshot)| {
+        let generator = Generator::new();
+        let before = generator.generate(&first, None);
+        let start = generator.work();
+        let mut second = first.clone();
+        edit(&mut second);
+        let after = generator.generate(&second, Some((&first, &before)));
+        let Work { computed, encoded } = generator.work();
+        let fresh = generator.generate(&second, None);
+        assert_eq!(names(&after), names(&fresh));
+        (computed - start.computed, encoded - start.encoded)
+    };
+    assert_eq!(cost(&|_| {}), (0, 0));
+    assert_eq!(cost(&|s| s.leaf = leaf("web", "second")), (1, 1));
+    assert_eq!(cost(&|s| s.roots = roots("two")), (1, 1));
+    let flap = weighted("10.0.2.2", 20001, &[], (2, 1));
+    let flap = Arc::new(vec![flap].into());
+    assert_eq!(
+        cost(&|s| s.upstreams[7].instances = Arc::clone(&flap)),
+        (1, 1)
+    );
+    let allow = intentions(&[("shop", json!("allow"))]);
+    assert_eq!(cost(&|s| s.intentions = Arc::clone(&allow)), (1, 1));
+    // The public listener and each upstream's cluster have the mesh's TLS in them.
+    let tls = mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
+    assert_eq!(cost(&|s| s.mesh = Arc::clone(&tls)), (51, 1));
+    assert_eq!(
+        cost(&|s| {
+            s.upstreams.remove(0);
+        }),
+        (0, 0)
+    );
+}
+
+#[test]
+fn what_proxies_have_in_common_is_encoded_once_for_all() {
+    let generator = Generator::new();
+    let proxies: Vec<Snapshot> = (0..20).map(|_| with_api(Protocol::Http)).collect();
+    let sets: Vec<ResourceSet> = proxies
+        .iter()
+        .map(|proxy| generator.generate(proxy, None))
+        .collect();
+    let start = generator.work();
+    let flap = Arc::new(vec![instance("10.0.2.2", 20001, &[])].into());
+    let after: Vec<ResourceSet> = proxies
+        .iter()
+        .zip(&sets)
+        .map(|(proxy, set)| {
+            let mut next = proxy.clone();
+            next.upstreams[0].instances = Arc::clone(&flap);
+            generator.generate(&next, Some((proxy, set)))
+        })
+        .collect();
+    let Work { computed, encoded } = generator.work();
+    assert_eq!(
+        (computed - start.computed, encoded - start.encoded),
+        (20, 1)
+    );
+    for (before, after) in sets.iter().zip(&after) {
+        assert_ne!(endpoints(before, API), endpoints(after, API));
+    }
+}
