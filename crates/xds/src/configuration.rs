@@ -57,18 +57,16 @@ impl Configuration {
         let before = self.current.as_ref().map(|(_, set)| &**set);
         let failed = before.map_or(&[][..], ResourceSet::failures);
         let new = set.failures().iter().filter(|one| !failed.contains(one));
-        for Failure {
-            resource,
-            reason,
-            kept,
-            ..
-        } in new
-        {
-            if *kept {
-                tracing::error!(%proxy, resource, error = %reason, "a resource of the proxy cannot be made; the proxy keeps the last good version");
-            } else {
-                tracing::error!(%proxy, resource, error = %reason, "a resource of the proxy cannot be made; the proxy does without it");
-            }
+        for failure in new {
+            let Failure {
+                resource, reason, ..
+            } = failure;
+            let now = match failure.kept {
+                true => "the last good version stays in use",
+                false => "no version of it is served",
+            };
+            let kind = kind(failure).map_or("", ResourceType::short);
+            tracing::error!(%proxy, r#type = kind, resource, error = %reason, now, "a resource of the proxy cannot be made");
         }
         if !failed.is_empty() && set.failures().is_empty() {
             tracing::info!(%proxy, "all resources of the proxy can be made again");
@@ -81,8 +79,7 @@ impl Configuration {
 
     fn count(&mut self, failures: &[Failure]) {
         let mut counts = BTreeMap::new();
-        let kinds = failures.iter().map(Failure::type_url);
-        for kind in kinds.filter_map(ResourceType::from_url) {
+        for kind in failures.iter().filter_map(kind) {
             *counts.entry(kind).or_default() += 1;
         }
         let before = std::mem::replace(&mut self.counted, counts);
@@ -93,6 +90,10 @@ impl Configuration {
             self.errors.with_label_values(&[kind.short()]).add(*count);
         }
     }
+}
+
+fn kind(failure: &Failure) -> Option<ResourceType> {
+    ResourceType::from_url(failure.type_url())
 }
 
 impl Drop for Configuration {

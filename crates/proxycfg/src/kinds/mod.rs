@@ -2,15 +2,15 @@
 //! look at the store to the snapshot.
 //!
 //! A kind reads what it needs in the order in which it needs it. What it reads is what it is
-//! computed from again; nothing is listed a second time. A new kind is a file with such a function
-//! and an arm in [`snapshot`].
+//! computed from again; nothing is listed a second time. A new kind is a file with its [`Kind`]
+//! and a line in [`kind`].
 
 mod sidecar;
 
 use std::sync::Arc;
 
 use legate_ca::Leaf;
-use legate_model::{ServiceInstance, ServiceKind};
+use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
 use legate_store::ReadTxn;
 
 use crate::error::WatchError;
@@ -32,6 +32,31 @@ pub(crate) trait Leaves {
     fn current(&mut self, service: &str) -> Option<Arc<Leaf>>;
 }
 
+/// What there is to know about a kind of proxy.
+pub(crate) struct Kind {
+    /// Whether the registration says enough to be served.
+    check: fn(&ProxyId, &ServiceInstance) -> Result<(), WatchError>,
+    /// `None` while something is missing that will come.
+    snapshot: fn(
+        &ReadTxn<'_>,
+        &ProxyId,
+        &CheckServiceNode,
+        &ManagerConfig,
+        &mut dyn Leaves,
+    ) -> Option<Snapshot>,
+}
+
+/// The kinds that are served.
+fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<&'static Kind, WatchError> {
+    match instance.kind {
+        ServiceKind::ConnectProxy => Ok(&sidecar::KIND),
+        other => Err(WatchError::NotAProxy {
+            proxy: proxy.clone(),
+            kind: other.as_str().to_owned(),
+        }),
+    }
+}
+
 /// The snapshot of a proxy as of the state that is read.
 ///
 /// # Errors
@@ -46,8 +71,9 @@ pub(crate) fn snapshot(
     let Some(found) = txn.instance(&proxy.node, &proxy.service_id) else {
         return Ok(Outcome::Pending);
     };
-    check(proxy, &found.service)?;
-    let snapshot = sidecar::snapshot(txn, proxy, &found, config, leaves);
+    let kind = kind(proxy, &found.service)?;
+    (kind.check)(proxy, &found.service)?;
+    let snapshot = (kind.snapshot)(txn, proxy, &found, config, leaves);
     Ok(snapshot.map_or(Outcome::Pending, |snapshot| {
         Outcome::Ready(Box::new(snapshot))
     }))
@@ -55,14 +81,5 @@ pub(crate) fn snapshot(
 
 /// Whether a registration is that of a proxy that can be served.
 pub(crate) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
-    if instance.kind != ServiceKind::ConnectProxy {
-        return Err(WatchError::NotAProxy {
-            proxy: proxy.clone(),
-            kind: instance.kind.as_str().to_owned(),
-        });
-    }
-    if instance.proxy.destination_service_name.is_empty() {
-        return Err(WatchError::NoDestination(proxy.clone()));
-    }
-    Ok(())
+    (kind(proxy, instance)?.check)(proxy, instance)
 }

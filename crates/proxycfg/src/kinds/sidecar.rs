@@ -4,18 +4,29 @@
 use std::sync::Arc;
 
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, Upstream, UpstreamType, WILDCARD,
+    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, ServiceInstance, Upstream,
+    UpstreamType, WILDCARD,
 };
 use legate_store::ReadTxn;
 
-use super::Leaves;
+use super::{Kind, Leaves};
+use crate::error::WatchError;
 use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
 use crate::queries;
 use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
 
+pub(super) const KIND: Kind = Kind { check, snapshot };
+
+fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
+    match instance.proxy.destination_service_name.is_empty() {
+        true => Err(WatchError::NoDestination(proxy.clone())),
+        false => Ok(()),
+    }
+}
+
 /// `None` while there are no roots or no certificate yet.
-pub(super) fn snapshot(
+fn snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
     registered: &CheckServiceNode,

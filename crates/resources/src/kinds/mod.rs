@@ -1,8 +1,9 @@
 //! What each kind of proxy is made of: one function a kind, from its snapshot to its parts. A new
-//! kind is a file with such a function and an arm in [`compose`].
+//! kind is a file with such a function and a line in [`compose`].
 
 pub(crate) mod sidecar;
 
+use legate_model::ServiceKind;
 use legate_proxycfg::Snapshot;
 
 use crate::part::Composer;
@@ -10,5 +11,13 @@ use crate::part::Composer;
 /// Adds the parts of a proxy. `last` is the snapshot that the composer's previous set was made
 /// from.
 pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Option<&Snapshot>) {
-    sidecar::compose(composer, snapshot, last);
+    match snapshot.instance.kind {
+        ServiceKind::ConnectProxy => sidecar::compose(composer, snapshot, last),
+        // Nobody makes snapshots of these.
+        ServiceKind::Typical
+        | ServiceKind::MeshGateway
+        | ServiceKind::TerminatingGateway
+        | ServiceKind::IngressGateway
+        | ServiceKind::ApiGateway => {}
+    }
 }
