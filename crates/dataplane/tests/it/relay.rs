@@ -301,6 +301,34 @@ async fn an_envoy_that_came_with_a_configuration_outlives_a_refusal() {
     assert_eq!(envoy.next().await.resources[0].version, "v2");
 }
 
+/// Somebody has to mend a setting: the dataplane says which, waits, and asks again now and then.
+#[tokio::test]
+async fn a_proxy_that_nothing_can_be_made_for_is_tried_again_with_patience() {
+    let server = FakeServer::plaintext().await;
+    let reason = "no configuration can be made for the proxy web-proxy: remove ROT13";
+    let script = server.script();
+    script.fail_always(Call::Discovery, Status::failed_precondition(reason));
+    let setup = start(server.address(), false).await;
+    let envoy = setup.envoy().await;
+    envoy.subscribe(CLUSTER).await;
+    setup.says(&["FailedPrecondition", reason]).await;
+    let third = async {
+        let streams = "consul_dataplane_xds_upstream_streams_total 3";
+        while !encode(&setup.registry).contains(streams) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, third).await.expect("it tries again");
+    script.heal(Call::Discovery);
+    let mut ads = server.accept_ads().await;
+    ads.next_of(CLUSTER).await;
+    let text = encode(&setup.registry);
+    assert!(
+        text.contains("consul_dataplane_xds_upstream_streams_total 4"),
+        "{text}"
+    );
+}
+
 #[tokio::test]
 async fn a_refusal_later_keeps_envoy_and_says_why() {
     let server = FakeServer::plaintext().await;

@@ -6,6 +6,7 @@
     reason = "helpers of tests fail like the tests that call them"
 )]
 
+mod changes;
 mod describe;
 mod golden;
 mod intentions;

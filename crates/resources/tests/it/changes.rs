@@ -1,0 +1,195 @@
+//! Whatever changes in whatever order: what is made of a snapshot and the one before is what is made
+//! of the snapshot alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_intentions::Action;
+use legate_model::{Protocol, TrustDomain};
+use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_resources::{Generator, ResourceSet};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::describe::type_urls;
+use crate::support::{instance, intentions, leaf, mesh, roots, sidecar, upstream, web};
+
+/// What may change. Numbers choose one of a few values, so that a value also comes back, as another
+/// `Arc`; all of them can be made into resources.
+#[derive(Clone, Debug)]
+enum Change {
+    Leaf(u8),
+    Roots(u8),
+    Intentions(u8),
+    DefaultIntention(bool),
+    Protocol(u8),
+    Mesh(u8),
+    Registration(u8),
+    TrustDomain(u8),
+    Datacenter(u8),
+    AddUpstream(u8, u8),
+    RemoveUpstream(u8),
+    SwapUpstreams(u8, u8),
+    Upstream(u8, UpstreamChange),
+}
+
+#[derive(Clone, Debug)]
+enum UpstreamChange {
+    Definition(u8, u8),
+    Protocol(u8),
+    Timeout(u8),
+    Customisation(bool),
+    Instances(u8),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let few = 0..3u8;
+    let of_upstream = prop_oneof![
+        (0..3u8, 0..4u8).prop_map(|(name, form)| UpstreamChange::Definition(name, form)),
+        few.clone().prop_map(UpstreamChange::Protocol),
+        few.clone().prop_map(UpstreamChange::Timeout),
+        any::<bool>().prop_map(UpstreamChange::Customisation),
+        few.clone().prop_map(UpstreamChange::Instances),
+    ];
+    prop_oneof![
+        few.clone().prop_map(Change::Leaf),
+        few.clone().prop_map(Change::Roots),
+        few.clone().prop_map(Change::Intentions),
+        any::<bool>().prop_map(Change::DefaultIntention),
+        few.clone().prop_map(Change::Protocol),
+        few.clone().prop_map(Change::Mesh),
+        (0..5u8).prop_map(Change::Registration),
+        few.clone().prop_map(Change::TrustDomain),
+        few.clone().prop_map(Change::Datacenter),
+        (0..3u8, 0..4u8).prop_map(|(name, form)| Change::AddUpstream(name, form)),
+        (0..4u8).prop_map(Change::RemoveUpstream),
+        (0..4u8, 0..4u8).prop_map(|(a, b)| Change::SwapUpstreams(a, b)),
+        (0..4u8, of_upstream).prop_map(|(at, change)| Change::Upstream(at, change)),
+    ]
+}
+
+fn protocol(number: u8) -> Protocol {
+    [Protocol::Tcp, Protocol::Http, Protocol::Grpc][usize::from(number)]
+}
+
+/// One of three services, in one of four forms; two of those listen on one port.
+fn defined(name: u8, form: u8) -> UpstreamSnapshot {
+    let mut definition = json!({"DestinationName": format!("api-{name}"), "LocalBindPort": 9191});
+    match form {
+        0 => {}
+        1 => definition["LocalBindPort"] = json!(9200 + u16::from(name)),
+        2 => definition["LocalBindSocketPath"] = json!(format!("/run/{name}")),
+        _ => {
+            definition["Config"] =
+                json!({"limits": {"max_connections": 7}, "envoy_cluster_json": "{}"})
+        }
+    }
+    upstream(definition, Protocol::Tcp, Vec::new())
+}
+
+fn registered(form: u8) -> serde_json::Value {
+    match form {
+        0 => json!({"LocalServicePort": 8080}),
+        1 => json!({"LocalServicePort": 8081, "Expose": {"Checks": true}}),
+        2 => json!({"Config": {"xds_fetch_timeout_ms": 9, "local_request_timeout_ms": "soon"}}),
+        3 => json!({"Config": {"bind_port": 20001, "max_inbound_connections": 5}}),
+        _ => json!({"LocalServiceSocketPath": "/run/app"}),
+    }
+}
+
+fn apply(snapshot: &mut Snapshot, change: &Change) {
+    let upstreams = &mut snapshot.upstreams;
+    let at = |place: u8| usize::from(place) % upstreams.len().max(1);
+    match change {
+        Change::Leaf(n) => snapshot.leaf = leaf("web", &n.to_string()),
+        Change::Roots(n) => snapshot.roots = roots(&n.to_string()),
+        Change::Intentions(n) => {
+            let sources = [("a", json!("allow")), ("b", json!("deny"))];
+            snapshot.intentions = intentions(&sources[..usize::from(*n)]);
+        }
+        Change::DefaultIntention(true) => snapshot.default_intention = Action::Allow,
+        Change::DefaultIntention(false) => snapshot.default_intention = Action::Deny,
+        Change::Protocol(n) => snapshot.protocol = protocol(*n),
+        Change::Mesh(0) => snapshot.mesh = Arc::new(None),
+        Change::Mesh(1) => {
+            snapshot.mesh = mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
+        }
+        Change::Mesh(_) => {
+            snapshot.mesh = mesh(json!({"TLS": {"Outgoing": {"TLSMinVersion": "TLSv1_3"}}}));
+        }
+        Change::Registration(form) => snapshot.instance = sidecar(registered(*form)),
+        Change::TrustDomain(n) => {
+            snapshot.trust_domain = TrustDomain::of_cluster(&format!("c{n}"));
+        }
+        Change::Datacenter(n) => snapshot.datacenter = format!("dc{n}").into(),
+        Change::AddUpstream(name, form) if upstreams.len() < 5 => {
+            upstreams.push(defined(*name, *form));
+        }
+        Change::RemoveUpstream(place) if !upstreams.is_empty() => {
+            upstreams.remove(at(*place));
+        }
+        Change::SwapUpstreams(a, b) if !upstreams.is_empty() => {
+            let (a, b) = (at(*a), at(*b));
+            upstreams.swap(a, b);
+        }
+        Change::Upstream(place, change) if !upstreams.is_empty() => {
+            let place = at(*place);
+            apply_to(&mut upstreams[place], change);
+        }
+        Change::AddUpstream(..)
+        | Change::RemoveUpstream(_)
+        | Change::SwapUpstreams(..)
+        | Change::Upstream(..) => {}
+    }
+}
+
+fn apply_to(upstream: &mut UpstreamSnapshot, change: &UpstreamChange) {
+    match change {
+        UpstreamChange::Definition(name, form) => {
+            upstream.upstream = defined(*name, *form).upstream;
+        }
+        UpstreamChange::Protocol(n) => upstream.protocol = protocol(*n),
+        UpstreamChange::Timeout(n) => {
+            upstream.connect_timeout = Duration::from_secs(u64::from(*n) + 1);
+        }
+        UpstreamChange::Customisation(set) => {
+            upstream.customisation = set.then(|| "12345678".into());
+        }
+        UpstreamChange::Instances(n) => {
+            // The last one has no address, which is a warning.
+            let address = ["10.0.0.1", "10.0.0.2", "nowhere"][usize::from(*n)];
+            upstream.instances = Arc::new(vec![instance(address, 20001, &[])].into());
+        }
+    }
+}
+
+type Versions = BTreeMap<(String, Arc<str>), Arc<str>>;
+
+fn versions(set: &ResourceSet) -> Versions {
+    let of_type = |url: String| {
+        let resources = set.get(&url).clone().into_iter();
+        resources.map(move |(name, one)| ((url.clone(), name), Arc::clone(&one.version)))
+    };
+    type_urls().into_iter().flat_map(of_type).collect()
+}
+
+proptest! {
+    #[test]
+    fn made_from_what_changed_is_what_is_made_from_everything(
+        history in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..12),
+    ) {
+        let mut snapshot = web();
+        let mut set = Generator::new().generate(&snapshot, None);
+        let generator = Generator::new();
+        for changes in history {
+            let last = snapshot.clone();
+            changes.iter().for_each(|change| apply(&mut snapshot, change));
+            set = generator.generate(&snapshot, Some((&last, &set)));
+            let whole = Generator::new().generate(&snapshot, None);
+            prop_assert_eq!(versions(&set), versions(&whole));
+            prop_assert_eq!(set.warnings(), whole.warnings());
+            prop_assert_eq!(set.failures(), []);
+        }
+    }
+}
