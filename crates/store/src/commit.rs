@@ -228,6 +228,11 @@ impl Group {
         group
     }
 
+    /// Whether several transactions changed something: they can be stored in several steps.
+    pub(crate) fn can_be_divided(&self) -> bool {
+        self.ran.iter().filter(|ran| ran.applied.changed).count() > 1
+    }
+
     /// The transactions, to be run again on a newer state.
     pub(crate) fn into_jobs(self) -> impl DoubleEndedIterator<Item = Box<dyn Attempt>> {
         self.ran.into_iter().map(|ran| ran.job)

@@ -13,6 +13,7 @@ use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
 use crate::codec::Codec;
 use crate::command::Applied;
 use crate::commit::{Attempt, Group, Restore, Waiting, Work};
+use crate::open::{OpenError, Origin};
 use crate::row::BadRow;
 use crate::store::Tables;
 use crate::write::replay;
@@ -24,19 +25,26 @@ const ATTEMPTS: usize = 100;
 pub(crate) struct Committer<B> {
     pub(crate) backend: B,
     pub(crate) codec: Codec,
+    /// What the rows must be from.
+    pub(crate) origin: Origin,
     /// What the backend keeps with the rows.
     pub(crate) header: Vec<u8>,
     pub(crate) tables: Arc<Tables>,
 }
 
-/// Another server wrote a row that this one cannot read: it must not go on with a part of the
-/// state.
+/// Another server wrote what this one cannot read: it must not go on with a part of the state.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "a row that another server stored cannot be read ({0}): is that server newer? Restart this \
-     one with the same version and key file"
-)]
-pub(crate) struct Unreadable(#[from] BadRow);
+pub(crate) enum Unreadable {
+    /// One row.
+    #[error(
+        "a row that another server stored cannot be read ({0}): is that server newer? Restart this \
+         one with the same version and key file"
+    )]
+    Row(#[from] BadRow),
+    /// Everything was replaced.
+    #[error("another server replaced the store: {0}")]
+    Header(#[from] OpenError),
+}
 
 impl<B: Backend> Committer<B> {
     /// Commits until the token is cancelled or no handle of the store is left.
@@ -74,9 +82,10 @@ impl<B: Backend> Committer<B> {
     /// Commits transactions, in as many steps as their rows need.
     async fn write(&mut self, mut jobs: VecDeque<Box<dyn Attempt>>) -> Result<(), Unreadable> {
         let mut attempts = 0;
+        let mut rows = self.backend.rows_at_once();
         while !jobs.is_empty() {
             let base = self.tables.state();
-            let group = Group::run(&base, &mut jobs, self.backend.rows_at_once());
+            let group = Group::run(&base, &mut jobs, rows);
             let stored = match self.batch(base.index(), &group) {
                 Ok(None) => Ok(()),
                 Ok(Some(batch)) => self.backend.commit(Arc::new(batch)).await,
@@ -92,9 +101,17 @@ impl<B: Backend> Committer<B> {
                     }
                     continue;
                 }
+                Err(NotCommitted::TooLarge(_)) if group.can_be_divided() => {
+                    rows = group.changes.rows.len() / 2;
+                    for job in group.into_jobs().rev() {
+                        jobs.push_front(job);
+                    }
+                    continue;
+                }
                 stored => stored.map_err(why),
             };
             attempts = 0;
+            rows = self.backend.rows_at_once();
             group.finish(&self.tables, stored);
         }
         Ok(())
@@ -147,7 +164,7 @@ impl<B: Backend> Committer<B> {
                     let change = self.backend.changed().await;
                     self.follow(&change)?;
                 }
-                Err(NotCommitted::Unavailable(unavailable)) => {
+                Err(NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable)) => {
                     drop(answer.send(Err(unavailable)));
                     return Ok(());
                 }
@@ -173,6 +190,7 @@ impl<B: Backend> Committer<B> {
                 replay(&state, batch.index, rows)
             }
             Change::Everything(loaded) => {
+                self.origin.check(&loaded.header)?;
                 let rows = loaded.rows.iter();
                 let rows = rows.map(|(key, value)| self.codec.decode(Arc::clone(key), value));
                 let rows: Vec<_> = rows.collect::<Result<_, BadRow>>()?;
@@ -187,7 +205,7 @@ impl<B: Backend> Committer<B> {
 
 fn why(not_committed: NotCommitted) -> Unavailable {
     match not_committed {
-        NotCommitted::Unavailable(unavailable) => unavailable,
+        NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable) => unavailable,
         NotCommitted::Lost => Unavailable::new("other servers were always faster; try again later"),
     }
 }

@@ -21,6 +21,7 @@ mod committer;
 mod entries;
 mod key;
 mod key_file;
+mod leadership;
 mod open;
 mod query;
 mod read;
@@ -36,7 +37,9 @@ mod write;
 mod tests;
 
 pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
+pub use backend::etcd::EtcdConfig;
 pub use commit::Unavailable;
+pub use leadership::Leadership;
 pub use open::{OpenError, StoreConfig};
 pub use read::{ReadTxn, Reads};
 pub use snapshot::{Snapshot, SnapshotError};

@@ -8,6 +8,7 @@ use legate_identity::SealingKey;
 use legate_runtime::Spawner;
 
 use crate::backend::disk::{Directory, Disk};
+use crate::backend::etcd::{Etcd, EtcdConfig};
 use crate::backend::{Backend, Loaded, NotCommitted, blocking};
 use crate::codec::{Codec, FORMAT, Header};
 use crate::commit::Queue;
@@ -27,6 +28,8 @@ pub enum StoreConfig {
         /// Without it, `store.key` in the directory, which is made for a new store.
         key_file: Option<PathBuf>,
     },
+    /// In etcd, for several servers.
+    Etcd(EtcdConfig),
 }
 
 /// Why a store cannot be opened. Nothing was changed.
@@ -110,6 +113,20 @@ pub enum OpenError {
         /// The key file that was read.
         path: PathBuf,
     },
+    /// A setting of etcd cannot be used.
+    #[error("the settings of etcd cannot be used: {reason}")]
+    EtcdSetting {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// etcd cannot be read.
+    #[error("cannot read the store in etcd ({members}): {reason}")]
+    Etcd {
+        /// The members that were asked.
+        members: String,
+        /// What the last one answered.
+        reason: String,
+    },
     /// A new store cannot be written, or the server failed at it.
     #[error("the store cannot be made or opened: {reason}")]
     NotMade {
@@ -137,6 +154,20 @@ impl Store {
                 let (disk, loaded, origin) = opened.unwrap_or_else(|| Err(panicked()))?;
                 Self::start(disk, loaded, origin, spawner).await
             }
+            StoreConfig::Etcd(config) => {
+                let path = config.key_file.clone();
+                let read = blocking(move || key_file::read(&path)).await;
+                let key = read.unwrap_or_else(|| Err(panicked()))?;
+                let (etcd, loaded) = Etcd::open(&config, spawner).await?;
+                let leadership = etcd.leadership();
+                let origin = Origin {
+                    store: etcd.name(),
+                    key,
+                    key_file: config.key_file,
+                };
+                let store = Self::start(etcd, loaded, origin, spawner).await?;
+                Ok(store.led_by(leadership))
+            }
         }
     }
 
@@ -152,15 +183,18 @@ impl Store {
             None => make_new(&mut backend, &origin.key).await?,
         };
         let header = loaded.header.clone();
-        let key = origin.key.clone();
-        let state = blocking(move || read_all(loaded, &origin)).await;
-        let state = state.unwrap_or_else(|| Err(panicked()))?;
-        let codec = Codec { key };
+        let (state, origin) = blocking(move || Ok((read_all(loaded, &origin)?, origin)))
+            .await
+            .unwrap_or_else(|| Err(panicked()))?;
+        let codec = Codec {
+            key: origin.key.clone(),
+        };
         let (queue, waiting) = Queue::new();
         let store = Self::committed_by(state, queue, codec.clone());
         let committer = Committer {
             backend,
             codec,
+            origin,
             header,
             tables: Arc::clone(&store.inner.tables),
         };
@@ -222,36 +256,49 @@ async fn make_new(backend: &mut impl Backend, key: &SealingKey) -> Result<Loaded
                 return Ok(Loaded::clone(&theirs));
             }
         },
-        Err(NotCommitted::Unavailable(error)) => Err(failed(error.reason.to_string())),
+        Err(NotCommitted::Unavailable(error) | NotCommitted::TooLarge(error)) => {
+            Err(failed(error.reason.to_string()))
+        }
+    }
+}
+
+impl Origin {
+    /// Whether this server can read rows with such a header.
+    pub(crate) fn check(&self, header: &[u8]) -> Result<(), OpenError> {
+        let header: Header = serde_json::from_slice(header)
+            .map_err(|error| self.damaged(format!("its header cannot be read: {error}")))?;
+        if header.format > FORMAT {
+            return Err(OpenError::Newer {
+                found: header.format,
+                known: FORMAT,
+            });
+        }
+        if !header.is_sealed_with(&self.key) {
+            return Err(OpenError::WrongKey {
+                path: self.key_file.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, reason: String) -> OpenError {
+        OpenError::Damaged {
+            store: self.store.clone(),
+            reason,
+        }
     }
 }
 
 /// The state that was stored.
 fn read_all(loaded: Loaded, origin: &Origin) -> Result<State, OpenError> {
-    let damaged = |reason: String| OpenError::Damaged {
-        store: origin.store.clone(),
-        reason,
-    };
+    origin.check(&loaded.header)?;
     let codec = Codec {
         key: origin.key.clone(),
     };
-    let header: Header = serde_json::from_slice(&loaded.header)
-        .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
-    if header.format > FORMAT {
-        return Err(OpenError::Newer {
-            found: header.format,
-            known: FORMAT,
-        });
-    }
-    if !header.is_sealed_with(&codec.key) {
-        return Err(OpenError::WrongKey {
-            path: origin.key_file.clone(),
-        });
-    }
     let rows = loaded.rows.into_iter();
     let rows = rows.map(|(key, value)| codec.decode(key, &value));
     let rows: Vec<_> = rows
         .collect::<Result<_, _>>()
-        .map_err(|error| damaged(format!("a row cannot be read: {error}")))?;
+        .map_err(|error| origin.damaged(format!("a row cannot be read: {error}")))?;
     Ok(State::restored(loaded.index, rows))
 }

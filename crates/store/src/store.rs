@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::codec::Codec;
 use crate::command::{Applied, Command, Rejected};
 use crate::commit::{self, Attempt, Job, Unavailable};
+use crate::leadership::Leadership;
 use crate::read::{ReadTxn, Reads};
 use crate::snapshot::Snapshot;
 use crate::state::State;
@@ -25,6 +26,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
+    leadership: Leadership,
 }
 
 pub(crate) struct Inner {
@@ -106,7 +108,18 @@ impl Store {
                 writer,
                 codec,
             }),
+            leadership: Leadership::alone(),
         }
+    }
+
+    /// The same store, which several servers use.
+    pub(crate) fn led_by(self, leadership: Leadership) -> Self {
+        Self { leadership, ..self }
+    }
+
+    /// Whether this server does what one must do.
+    pub fn leadership(&self) -> &Leadership {
+        &self.leadership
     }
 
     /// A store whose transactions are committed by whoever empties the queue.

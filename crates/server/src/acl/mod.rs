@@ -66,7 +66,7 @@ pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<To
     })
 }
 
-/// Removes tokens that have expired, until `stop`.
+/// Removes tokens that have expired, until `stop`. Of several servers over one store, one does.
 ///
 /// # Errors
 /// Never: a token that cannot be removed is tried again.
@@ -77,7 +77,9 @@ pub(crate) async fn sweep(context: Arc<Context>, stop: CancellationToken) -> Res
     let mut rounds = interval(SWEEP);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-        remove_expired(&context).await;
+        if context.store.leadership().is_held() {
+            remove_expired(&context).await;
+        }
     }
     Ok(())
 }

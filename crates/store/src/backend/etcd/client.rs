@@ -1,0 +1,292 @@
+//! Calls to whichever member answers, each in bounded time.
+//!
+//! There is one current connection. A call that fails on it drops it, and the next attempt goes to
+//! the next member. What a call means, and whether it may be made twice, is the caller's business.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_identity::tls::ClientTls;
+use legate_model::Secret;
+use legate_runtime::Spawner;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+use super::api::auth_client::AuthClient;
+use super::api::kv_client::KvClient;
+use super::api::lease_client::LeaseClient;
+use super::api::watch_client::WatchClient;
+use super::api::{self, AuthenticateRequest};
+use super::config::{EtcdConfig, Member};
+use super::dial;
+use crate::open::OpenError;
+
+/// How long one member may take for one call.
+pub(super) const ATTEMPT: Duration = Duration::from_secs(2);
+/// The pause after a failure, so that a call does not run in circles.
+const PAUSE: Duration = Duration::from_millis(50);
+/// etcd's answers have no limit; this is far above what its requests allow.
+const MAX_MESSAGE: usize = 512 * 1024 * 1024;
+
+/// Why a call has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// No member answered in time. The call may have been executed.
+    Away(String),
+    /// etcd does not do it, and trying again does not help.
+    Refused(String),
+    /// The request is larger than etcd takes.
+    TooLarge(String),
+    /// The revision is not kept any more.
+    Compacted,
+}
+
+impl Failed {
+    pub(super) fn into_reason(self) -> String {
+        match self {
+            Self::Away(reason) | Self::Refused(reason) | Self::TooLarge(reason) => reason,
+            Self::Compacted => "the revision was compacted".to_owned(),
+        }
+    }
+}
+
+/// Clones share the current connection.
+#[derive(Clone)]
+pub(super) struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    members: Vec<Member>,
+    tls: ClientTls,
+    user: Option<(String, Secret)>,
+    spawner: Spawner,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    /// How many connections were given up. It leads to the member.
+    failures: usize,
+    connection: Option<Connection>,
+}
+
+/// A connection to one member, with what was proved to it.
+#[derive(Clone)]
+pub(super) struct Connection {
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    /// [`Current::failures`] when it was made.
+    number: usize,
+}
+
+impl Connection {
+    pub(super) fn kv(&self) -> KvClient<Channel> {
+        KvClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(super) fn watch(&self) -> WatchClient<Channel> {
+        WatchClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(super) fn lease(&self) -> LeaseClient<Channel> {
+        LeaseClient::new(self.channel.clone())
+    }
+
+    /// A request with the token. A member that has lost the others refuses it, and ends a watch
+    /// (`WithRequireLeader` of etcd's own client).
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let metadata = request.metadata_mut();
+        metadata.insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            metadata.insert("token", token.clone());
+        }
+        request
+    }
+}
+
+impl Client {
+    pub(super) fn new(config: &EtcdConfig, spawner: Spawner) -> Result<Self, OpenError> {
+        Ok(Self {
+            shared: Arc::new(Shared {
+                members: config.members()?,
+                tls: config.tls(),
+                user: config.user.clone(),
+                spawner,
+                current: Mutex::new(Current {
+                    failures: 0,
+                    connection: None,
+                }),
+            }),
+        })
+    }
+
+    /// Makes a call until a member answers or `deadline` is reached.
+    pub(super) async fn call<T, F>(
+        &self,
+        deadline: Instant,
+        mut send: impl FnMut(Connection) -> F,
+    ) -> Result<T, Failed>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut last = "no answer in time".to_owned();
+        loop {
+            match timeout_at(deadline, self.attempt(&mut send)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(Failed::Away(reason))) => last = reason,
+                Ok(Err(failed)) => return Err(failed),
+                Err(_) => return Err(Failed::Away(last)),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Makes a call once. When it fails, the next call goes to the next member.
+    pub(super) async fn attempt<T, F>(
+        &self,
+        send: impl FnOnce(Connection) -> F,
+    ) -> Result<T, Failed>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut number = None;
+        let made = async {
+            let connection = self.connection().await?;
+            number = Some(connection.number);
+            send(connection).await.map(Response::into_inner)
+        };
+        let (outcome, member) = match timeout(ATTEMPT, made).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(status)) => (failed(&status), number),
+            Err(_) => (Failed::Away(format!("no answer within {ATTEMPT:?}")), number),
+        };
+        match outcome {
+            Failed::Away(reason) => {
+                let member = self.give_up(member).await;
+                Err(Failed::Away(format!("{member}: {reason}")))
+            }
+            other => Err(other),
+        }
+    }
+
+    async fn connection(&self) -> Result<Connection, Status> {
+        let shared = &*self.shared;
+        let mut current = shared.current.lock().await;
+        if let Some(connection) = &current.connection {
+            return Ok(connection.clone());
+        }
+        let member = shared.member(current.failures);
+        let channel = dial::channel(member, &shared.tls, &shared.spawner);
+        let mut connection = Connection {
+            channel: channel.map_err(Status::unavailable)?,
+            token: None,
+            number: current.failures,
+        };
+        if let Some((name, password)) = &shared.user {
+            let request = AuthenticateRequest {
+                name: name.clone(),
+                password: password.expose().to_owned(),
+            };
+            let answer = AuthClient::new(connection.channel.clone())
+                .authenticate(request)
+                .await?;
+            let token = MetadataValue::try_from(answer.into_inner().token);
+            let mut token = token.map_err(|_| Status::internal("its token is no header"))?;
+            token.set_sensitive(true);
+            connection.token = Some(token);
+        }
+        current.connection = Some(connection.clone());
+        Ok(connection)
+    }
+
+    /// Drops a connection (`None`: the one that was being made), if nobody did so before. Returns
+    /// the member that it led to.
+    pub(super) async fn give_up(&self, number: Option<usize>) -> &Member {
+        let mut current = self.shared.current.lock().await;
+        let number = number.unwrap_or(current.failures);
+        if number == current.failures {
+            current.failures += 1;
+            current.connection = None;
+        }
+        self.shared.member(number)
+    }
+
+    /// One key or range at a revision; 0: the newest, which a majority of the members confirms.
+    pub(super) async fn range(
+        &self,
+        deadline: Instant,
+        request: api::RangeRequest,
+    ) -> Result<api::RangeResponse, Failed> {
+        self.call(deadline, |connection| {
+            let request = connection.request(request.clone());
+            async move { connection.kv().range(request).await }
+        })
+        .await
+    }
+
+    /// A transaction. Made twice when an answer got lost: its conditions have to stand that.
+    pub(super) async fn txn(
+        &self,
+        deadline: Instant,
+        attempts: &mut u32,
+        request: &api::TxnRequest,
+    ) -> Result<api::TxnResponse, Failed> {
+        self.call(deadline, |connection| {
+            *attempts += 1;
+            let request = connection.request(request.clone());
+            async move { connection.kv().txn(request).await }
+        })
+        .await
+    }
+}
+
+impl Shared {
+    fn member(&self, failures: usize) -> &Member {
+        &self.members[failures % self.members.len()]
+    }
+}
+
+/// What an error of etcd means. The texts are those of etcd's `rpctypes`.
+pub(super) fn failed(status: &Status) -> Failed {
+    let text = text(status);
+    let says = |what: &str| status.message().contains(what);
+    match status.code() {
+        Code::OutOfRange if says("compacted") => Failed::Compacted,
+        Code::InvalidArgument if says("too large") || says("too many operations") => {
+            Failed::TooLarge(text)
+        }
+        Code::ResourceExhausted if says("larger than max") => Failed::TooLarge(text),
+        Code::ResourceExhausted if says("space exceeded") => Failed::Refused(format!(
+            "{text}: compact and defragment it, raise --quota-backend-bytes, then disarm the alarm"
+        )),
+        // A user was changed; a new token is needed.
+        Code::InvalidArgument if says("auth store is old") => Failed::Away(text),
+        Code::InvalidArgument | Code::PermissionDenied | Code::FailedPrecondition => {
+            Failed::Refused(text)
+        }
+        _ => Failed::Away(text),
+    }
+}
+
+/// The message and its causes, which say what the system or TLS said.
+fn text(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}

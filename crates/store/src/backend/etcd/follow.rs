@@ -1,0 +1,330 @@
+//! Reading everything at one revision, and following what others commit from there.
+//!
+//! The follower is a task of its own, so that waiting for etcd never delays a write. It never
+//! writes. It says whether etcd answers ([`Health`]).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use legate_runtime::{Backoff, BackoffPolicy};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tonic::{Status, Streaming};
+
+use super::api::watch_request::RequestUnion;
+use super::api::{RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use super::client::{Client, Failed, failed};
+use super::layout::{Head, Layout, Revision, WrittenHead, read_head};
+use crate::backend::{Batch, Change, Loaded};
+
+/// How long one question of the follower may take, over all members.
+const QUESTION: Duration = Duration::from_secs(6);
+/// Pauses between attempts to reach etcd.
+const PAUSES: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(100),
+    multiplier: 2.0,
+    jitter: 0.5,
+    cap: Duration::from_secs(2),
+};
+
+/// Since when etcd does not answer, and why; `None` when it does.
+pub(super) type Health = Option<Away>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Away {
+    pub(super) since: Instant,
+    pub(super) reason: Arc<str>,
+}
+
+/// A commit that was seen in etcd, whoever made it.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) revision: i64,
+    pub(super) head: Head,
+    pub(super) change: Change,
+}
+
+/// Everything at one revision.
+pub(super) struct Read {
+    /// The revision of the head.
+    pub(super) revision: i64,
+    pub(super) head: Head,
+    pub(super) loaded: Loaded,
+}
+
+/// Reads everything. The number is the revision that it was read at; `None`: there is nothing.
+pub(super) async fn read(client: &Client, layout: &Layout) -> Result<(i64, Option<Read>), Failed> {
+    loop {
+        match read_once(client, layout).await {
+            // It took longer than etcd keeps revisions.
+            Err(Failed::Compacted) => sleep(PAUSES.initial).await,
+            other => return other,
+        }
+    }
+}
+
+async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read>), Failed> {
+    let (at, kv) = question_head(client, layout).await?;
+    let Some((revision, head)) = kv else {
+        return Ok((at, None));
+    };
+    let mut request = layout.first_page(&head.generation, at);
+    let mut header = None;
+    let mut rows = Vec::new();
+    loop {
+        let page = client.range(Instant::now() + QUESTION, request).await?;
+        let last = page.kvs.last().map(|kv| kv.key.clone());
+        for kv in page.kvs {
+            match layout.row_key(&head.generation, &kv.key) {
+                Some(key) => rows.push((key, kv.value)),
+                None if kv.key == layout.header(&head.generation) => header = Some(kv.value),
+                None => {}
+            }
+        }
+        match last {
+            Some(last) if page.more => {
+                let next = [last, vec![0]].concat();
+                request = layout.page(&head.generation, next, at);
+            }
+            _ => break,
+        }
+    }
+    let missing = || {
+        let key = String::from_utf8_lossy(&layout.header(&head.generation)).into_owned();
+        Failed::Refused(format!("the key {key} is missing: restore a backup of etcd"))
+    };
+    let loaded = Loaded {
+        header: header.ok_or_else(missing)?,
+        index: head.index,
+        rows,
+    };
+    Ok((
+        at,
+        Some(Read {
+            revision,
+            head,
+            loaded,
+        }),
+    ))
+}
+
+/// The head with its revision, and the revision that it was read at.
+async fn question_head(
+    client: &Client,
+    layout: &Layout,
+) -> Result<(i64, Option<(i64, Head)>), Failed> {
+    let request = RangeRequest {
+        key: layout.head(),
+        ..RangeRequest::default()
+    };
+    let answer = client.range(Instant::now() + QUESTION, request).await?;
+    let at = answer.header.unwrap_or_default().revision;
+    let Some(kv) = answer.kvs.first() else {
+        return Ok((at, None));
+    };
+    let head = read_head(kv).ok_or_else(|| unreadable(layout))?;
+    Ok((at, Some((kv.mod_revision, head))))
+}
+
+fn unreadable(layout: &Layout) -> Failed {
+    let key = String::from_utf8_lossy(&layout.head()).into_owned();
+    Failed::Refused(format!(
+        "the key {key} is not what a server writes: use another prefix, or restore a backup of etcd"
+    ))
+}
+
+fn removed(layout: &Layout) -> Failed {
+    let key = String::from_utf8_lossy(&layout.head()).into_owned();
+    Failed::Refused(format!(
+        "the key {key} was removed: restore a backup of etcd, and restart all servers"
+    ))
+}
+
+/// The task that follows.
+pub(super) struct Follower {
+    pub(super) client: Client,
+    pub(super) layout: Layout,
+    /// The last revision that was looked at.
+    pub(super) revision: i64,
+    /// The last head that was seen.
+    pub(super) head: Option<Head>,
+    pub(super) seen: mpsc::Sender<Seen>,
+    pub(super) health: watch::Sender<Health>,
+}
+
+impl Follower {
+    /// Follows until nobody listens.
+    pub(super) async fn run(mut self) {
+        let mut pauses = Backoff::new(PAUSES);
+        loop {
+            let listener = self.seen.clone();
+            let followed = tokio::select! {
+                () = listener.closed() => return,
+                followed = self.follow(&mut pauses) => followed,
+            };
+            let reason = match followed {
+                Ok(()) => continue,
+                Err(failed) => failed.into_reason(),
+            };
+            tracing::warn!(reason, "etcd cannot be followed; trying again");
+            mark_away(&self.health, Instant::now(), &reason);
+            tokio::select! {
+                () = listener.closed() => return,
+                () = sleep(pauses.next(rand::random())) => {}
+            }
+        }
+    }
+
+    /// Follows until the watch ends, which is an error unless everything was read again.
+    async fn follow(&mut self, pauses: &mut Backoff) -> Result<(), Failed> {
+        // A member that is cut off would watch in silence; this asks the majority.
+        let (_, head) = question_head(&self.client, &self.layout).await?;
+        if head.is_none() && self.head.is_some() {
+            return Err(removed(&self.layout));
+        }
+        let mut number = None;
+        let watch = self.watch(&mut number).await;
+        let ended = match watch {
+            Ok(mut watch) => {
+                self.health.send_replace(None);
+                pauses.reset();
+                self.listen(&mut watch).await
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(never) => match never {},
+            Err(Failed::Compacted) => self.read_again().await,
+            Err(error) => {
+                self.client.give_up(number).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn watch(
+        &self,
+        number: &mut Option<usize>,
+    ) -> Result<Streaming<WatchResponse>, Failed> {
+        let (key, range_end) = self.layout.watched();
+        let create = WatchRequest {
+            request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
+                key,
+                range_end,
+                start_revision: self.revision + 1,
+            })),
+        };
+        self.client
+            .attempt(|connection| {
+                *number = Some(connection.number());
+                // The end of the requests would be the end of the watch.
+                let requests = stream::once(async { create }).chain(stream::pending());
+                let request = connection.request(requests);
+                async move { connection.watch().watch(request).await }
+            })
+            .await
+    }
+
+    async fn listen(&mut self, watch: &mut Streaming<WatchResponse>) -> Result<Infallible, Failed> {
+        let mut health = self.health.subscribe();
+        let gone = || Failed::Away("the watch ended".to_owned());
+        loop {
+            let answer = tokio::select! {
+                // A commit found out first.
+                _ = health.wait_for(Option::is_some) => {
+                    return Err(Failed::Away("a write was not answered".to_owned()));
+                }
+                answer = watch.message() => answer,
+            };
+            let answer = answer.map_err(|status: Status| failed(&status))?;
+            let answer = answer.ok_or_else(gone)?;
+            if answer.compact_revision != 0 {
+                return Err(Failed::Compacted);
+            }
+            if answer.canceled {
+                return Err(Failed::Away(answer.cancel_reason));
+            }
+            for revision in self.layout.revisions(answer.events) {
+                self.take(revision).await?;
+            }
+        }
+    }
+
+    /// Passes on what a transaction changed.
+    async fn take(&mut self, revision: Revision) -> Result<(), Failed> {
+        let number = revision.revision;
+        let head = match revision.head {
+            None => {
+                self.revision = number;
+                return Ok(());
+            }
+            Some(WrittenHead::Put(head)) => head,
+            Some(WrittenHead::Removed) => return Err(removed(&self.layout)),
+            Some(WrittenHead::Unreadable) => return Err(unreadable(&self.layout)),
+        };
+        let follows = self
+            .head
+            .as_ref()
+            .is_some_and(|last| last.generation == head.generation && last.index == head.base);
+        if !follows {
+            return self.read_again().await;
+        }
+        let rows = revision.data.into_iter().filter_map(|(key, value)| {
+            let key = self.layout.row_key(&head.generation, &key)?;
+            Some((key, value))
+        });
+        let change = Change::Batch(Arc::new(Batch {
+            base: head.base,
+            index: head.index,
+            rows: rows.collect(),
+        }));
+        self.pass_on(number, head, change).await;
+        self.revision = number;
+        Ok(())
+    }
+
+    /// What happened in between is not known: everything is read.
+    async fn read_again(&mut self) -> Result<(), Failed> {
+        let (at, read) = read(&self.client, &self.layout).await?;
+        let Some(read) = read else {
+            if self.head.is_some() {
+                return Err(removed(&self.layout));
+            }
+            self.revision = at;
+            return Ok(());
+        };
+        if self.head.as_ref() != Some(&read.head) {
+            let change = Change::Everything(Arc::new(read.loaded));
+            self.pass_on(read.revision, read.head, change).await;
+        }
+        self.revision = at;
+        Ok(())
+    }
+
+    async fn pass_on(&mut self, revision: i64, head: Head, change: Change) {
+        self.head = Some(head.clone());
+        let seen = Seen {
+            revision,
+            head,
+            change,
+        };
+        // Without a listener, `run` ends.
+        drop(self.seen.send(seen).await);
+    }
+}
+
+/// Notes that etcd does not answer, unless that is known.
+pub(super) fn mark_away(health: &watch::Sender<Health>, since: Instant, reason: &str) {
+    health.send_if_modified(|health| {
+        let news = health.is_none();
+        let since = health.as_ref().map_or(since, |away| away.since);
+        *health = Some(Away {
+            since,
+            reason: reason.into(),
+        });
+        news
+    });
+}

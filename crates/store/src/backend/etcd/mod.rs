@@ -1,0 +1,359 @@
+//! Rows in etcd, for several servers, any of which writes.
+//!
+//! A commit is one etcd transaction: its rows and the head, guarded by the revision of the head
+//! that this server knows. So etcd makes commits serial, and what others committed arrives by a
+//! watch in the same order at every server. [`layout`] says what is stored where.
+//!
+//! A transaction changes at most 4,032 rows and 1.5 MiB (etcd's `--max-request-bytes`). A commit of
+//! several transactions that is larger is divided; a single one that is larger is refused by name
+//! and changes nothing. Replacing everything has no limit.
+//!
+//! A write is answered within [`WRITE`] whatever etcd does. When the answer to a commit is lost it
+//! is asked again elsewhere: a commit has a name, and who finds its own name in the head behind the
+//! one that it knew has made it. A write whose outcome stays unknown is `Unavailable`; should it
+//! have been made, the watch brings it.
+//!
+//! While etcd is away, writes are refused at once after the first ones have waited.
+
+mod api;
+mod client;
+mod config;
+mod dial;
+mod follow;
+mod layout;
+mod lease;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_runtime::{CancellationToken, Scope, Spawner};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use crate::Unavailable;
+use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
+use crate::leadership::Leadership;
+use crate::open::OpenError;
+use client::{Client, Failed};
+pub use config::EtcdConfig;
+use follow::{Follower, Health, Seen, mark_away, read};
+use layout::{Head, Layout, MOST_ROWS, ROWS};
+use lease::Lease;
+
+/// How long a write may take, with all attempts: three members that hang one after the other.
+const WRITE: Duration = Duration::from_secs(7);
+/// How many commits of others wait to be applied; more wait in etcd.
+const AHEAD: usize = 64;
+/// How many bytes of rows one request of a restore has, far below etcd's limit of 1.5 MiB.
+const CHUNK: usize = 512 * 1024;
+/// How long tasks may take to end.
+const STOP: Duration = Duration::from_secs(2);
+
+/// Rows in etcd.
+pub(crate) struct Etcd {
+    client: Client,
+    layout: Layout,
+    members: String,
+    known: Known,
+    /// What the follower saw, this server's own commits included.
+    seen: mpsc::Receiver<Seen>,
+    /// What was seen and not returned yet.
+    found: VecDeque<Change>,
+    health: watch::Sender<Health>,
+    leadership: Leadership,
+    /// Cancelled to give the lease back.
+    lease: CancellationToken,
+    scope: Scope,
+}
+
+/// The last commit that the committer knows, or will know when it has taken what was found.
+struct Known {
+    /// The revision of the head; 0: there is none.
+    revision: i64,
+    index: u64,
+    generation: String,
+}
+
+impl Etcd {
+    /// Reads everything and starts to follow. `None`: nothing was ever stored under the prefix.
+    pub(crate) async fn open(
+        config: &EtcdConfig,
+        spawner: &Spawner,
+    ) -> Result<(Self, Option<Loaded>), OpenError> {
+        let scope = spawner.child("etcd");
+        let client = Client::new(config, scope.spawner())?;
+        let layout = Layout::new(&config.prefix);
+        let members = config.endpoints.join(", ");
+        let (at, stored) = read(&client, &layout)
+            .await
+            .map_err(|failed| OpenError::Etcd {
+                members: members.clone(),
+                reason: failed.into_reason(),
+            })?;
+        let known = Known {
+            revision: stored.as_ref().map_or(0, |read| read.revision),
+            index: stored.as_ref().map_or(0, |read| read.head.index),
+            generation: stored
+                .as_ref()
+                .map_or_else(String::new, |read| read.head.generation.clone()),
+        };
+        let (sender, seen) = mpsc::channel(AHEAD);
+        let (health, _) = watch::channel(None);
+        let leadership = Leadership::leased();
+        let follower = Follower {
+            client: client.clone(),
+            layout: layout.clone(),
+            revision: at,
+            head: stored.as_ref().map(|read| read.head.clone()),
+            seen: sender,
+            health: health.clone(),
+        };
+        let lease = Lease {
+            client: client.clone(),
+            layout: layout.clone(),
+            leadership: leadership.clone(),
+            id: None,
+        };
+        let (token, released) = (scope.token(), scope.token().child_token());
+        let given_back = released.clone();
+        scope.spawn("watch of etcd", async move {
+            token.run_until_cancelled(follower.run()).await;
+            Ok::<_, Infallible>(())
+        });
+        scope.spawn("lease in etcd", async move {
+            lease.run(given_back).await;
+            Ok::<_, Infallible>(())
+        });
+        let etcd = Self {
+            client,
+            layout,
+            members,
+            known,
+            seen,
+            found: VecDeque::new(),
+            health,
+            leadership,
+            lease: released,
+            scope,
+        };
+        Ok((etcd, stored.map(|read| read.loaded)))
+    }
+
+    /// What errors call it.
+    pub(crate) fn name(&self) -> String {
+        format!(
+            "the store in etcd ({})",
+            String::from_utf8_lossy(&self.layout.head())
+        )
+    }
+
+    /// Whether this server does what one must do.
+    pub(crate) fn leadership(&self) -> Leadership {
+        self.leadership.clone()
+    }
+
+    /// The next commit behind those that are known. Cancel safe.
+    async fn next(&mut self) -> Seen {
+        loop {
+            match self.seen.recv().await {
+                Some(seen) if seen.revision > self.known.revision => {
+                    self.known = Known {
+                        revision: seen.revision,
+                        index: seen.head.index,
+                        generation: seen.head.generation.clone(),
+                    };
+                    return seen;
+                }
+                // This server's own.
+                Some(_) => {}
+                // The server stops.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Until when a write may take. Where etcd has been away for that long already, it is not
+    /// asked.
+    fn deadline(&self) -> Result<Instant, NotCommitted> {
+        let now = Instant::now();
+        match &*self.health.borrow() {
+            None => Ok(now + WRITE),
+            Some(away) if now < away.since + WRITE => Ok(away.since + WRITE),
+            Some(away) => Err(self.away(&away.reason)),
+        }
+    }
+
+    fn away(&self, reason: &str) -> NotCommitted {
+        NotCommitted::Unavailable(Unavailable::new(format!(
+            "etcd does not take it ({reason}); reads go on; look at its members, {}",
+            self.members
+        )))
+    }
+
+    fn not_committed(&self, started: Instant, failed: Failed) -> NotCommitted {
+        match failed {
+            Failed::Away(reason) => {
+                mark_away(&self.health, started, &reason);
+                self.away(&reason)
+            }
+            Failed::TooLarge(reason) => NotCommitted::TooLarge(Unavailable::new(format!(
+                "the change is larger than etcd takes in one request ({reason}): divide it, or \
+                 raise --max-request-bytes and --max-txn-ops of all members"
+            ))),
+            failed => self.away(&failed.into_reason()),
+        }
+    }
+
+    /// Makes a guarded transaction with a new head, and finds out whether it was made.
+    async fn make(
+        &mut self,
+        deadline: Instant,
+        head: Head,
+        request: &api::TxnRequest,
+    ) -> Result<(), NotCommitted> {
+        let started = Instant::now();
+        let mut attempts = 0;
+        let answer = self.client.txn(deadline, &mut attempts, request).await;
+        let answer = answer.map_err(|failed| self.not_committed(started, failed))?;
+        if answer.succeeded {
+            self.known = Known {
+                revision: answer.header.unwrap_or_default().revision,
+                index: head.index,
+                generation: head.generation,
+            };
+            return Ok(());
+        }
+        // The head is another one: somebody was faster, or an attempt whose answer was lost.
+        let Ok(seen) = timeout_at(deadline, self.next()).await else {
+            let reason = "what another server wrote does not arrive";
+            return Err(self.not_committed(started, Failed::Away(reason.to_owned())));
+        };
+        if seen.head.commit == head.commit {
+            return Ok(());
+        }
+        let unknown = attempts > 1 && matches!(seen.change, Change::Everything(_));
+        self.found.push_back(seen.change);
+        if unknown {
+            return Err(self.away("the answer was lost, and it is not known whether it was made"));
+        }
+        Err(NotCommitted::Lost)
+    }
+
+    fn check_base(&self, base: u64) -> Result<(), NotCommitted> {
+        if !self.found.is_empty() {
+            return Err(NotCommitted::Lost);
+        }
+        if base != self.known.index {
+            let reason = format!("etcd holds index {}, not {base}", self.known.index);
+            return Err(self.away(&reason));
+        }
+        Ok(())
+    }
+
+    /// Writes rows where nobody looks yet.
+    async fn write_generation(&self, generation: &str, contents: &Loaded) -> Result<(), Failed> {
+        let header = (self.layout.header(generation), contents.header.clone());
+        let rows = contents.rows.iter();
+        let rows = rows.map(|(key, value)| (self.layout.row(generation, key), value.clone()));
+        let mut chunk = Vec::new();
+        let mut bytes = 0;
+        for (key, value) in std::iter::once(header).chain(rows) {
+            let size = key.len() + value.len();
+            if chunk.len() >= ROWS || bytes + size > CHUNK {
+                self.write_chunk(std::mem::take(&mut chunk)).await?;
+                bytes = 0;
+            }
+            bytes += size;
+            chunk.push(layout::put(key, value));
+        }
+        self.write_chunk(chunk).await
+    }
+
+    async fn write_chunk(&self, chunk: Vec<api::RequestOp>) -> Result<(), Failed> {
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        let request = api::TxnRequest {
+            success: chunk,
+            ..api::TxnRequest::default()
+        };
+        let deadline = Instant::now() + WRITE;
+        self.client.txn(deadline, &mut 0, &request).await.map(drop)
+    }
+}
+
+impl Backend for Etcd {
+    fn rows_at_once(&self) -> usize {
+        ROWS
+    }
+
+    async fn commit(&mut self, batch: Arc<Batch>) -> Result<(), NotCommitted> {
+        self.check_base(batch.base)?;
+        let deadline = self.deadline()?;
+        let head = Head {
+            index: batch.index,
+            base: batch.base,
+            generation: self.known.generation.clone(),
+            commit: Uuid::new_v4().to_string(),
+        };
+        let request = self.layout.commit(self.known.revision, &head, &batch.rows);
+        let Some(request) = request else {
+            let reason = format!("{} rows, more than {MOST_ROWS}", batch.rows.len());
+            return Err(self.not_committed(Instant::now(), Failed::TooLarge(reason)));
+        };
+        self.make(deadline, head, &request).await
+    }
+
+    async fn replace(&mut self, base: u64, contents: Arc<Loaded>) -> Result<(), NotCommitted> {
+        self.check_base(base)?;
+        self.deadline()?;
+        let generation = Uuid::new_v4().to_string();
+        let started = Instant::now();
+        let written = self.write_generation(&generation, &contents).await;
+        let replaced = match written {
+            Ok(()) => {
+                let head = Head {
+                    index: contents.index,
+                    base,
+                    generation: generation.clone(),
+                    commit: Uuid::new_v4().to_string(),
+                };
+                let request = self.layout.switch(self.known.revision, &head);
+                self.make(Instant::now() + WRITE, head, &request).await
+            }
+            Err(failed) => Err(self.not_committed(started, failed)),
+        };
+        if replaced == Err(NotCommitted::Lost) {
+            // Otherwise it may be valid, or the next one to be valid removes it.
+            let request = self.layout.remove(&generation);
+            let deadline = Instant::now() + WRITE;
+            drop(self.client.txn(deadline, &mut 0, &request).await);
+        }
+        replaced
+    }
+
+    async fn changed(&mut self) -> Change {
+        match self.found.pop_front() {
+            Some(change) => change,
+            None => self.next().await.change,
+        }
+    }
+
+    async fn close(self) {
+        let Self {
+            client,
+            lease,
+            scope,
+            seen,
+            ..
+        } = self;
+        lease.cancel();
+        drop((client, seen));
+        if let Err(error) = scope.stop(STOP).await {
+            tracing::debug!(%error, "connections to etcd were dropped");
+        }
+    }
+}
