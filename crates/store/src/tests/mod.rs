@@ -5,6 +5,7 @@ mod catalog;
 mod committing;
 mod durable;
 mod entries;
+mod etcd;
 mod processes;
 mod random;
 mod restarts;

@@ -1,0 +1,183 @@
+//! An etcd that is away, hangs, loses members, answers and history.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use legate_testkit::network::Cuttable;
+use nix::sys::signal::Signal;
+use tokio::time::{Instant, sleep};
+
+use super::cluster::{Cluster, PATIENCE, Server};
+use super::sharing::{agree, count, counted};
+use crate::WriteError;
+use crate::tests::rows;
+
+/// How long a write may take when etcd hangs.
+const BOUND: Duration = Duration::from_secs(9);
+
+/// Writes until it works.
+async fn eventually(server: &Server, name: &'static str) {
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = count(server, name).await {
+        assert!(Instant::now() < end, "{error}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn while_etcd_hangs_reads_go_on_and_writes_are_refused_in_time() {
+    let cluster = Cluster::start(3).await;
+    let servers = cluster.servers::<3>().await;
+    count(&servers[0], "n").await.unwrap();
+    agree(&servers).await;
+    let before = rows(&servers[0].store);
+    for n in 0..3 {
+        cluster.signal(n, Signal::SIGSTOP);
+    }
+    let started = Instant::now();
+    let refused = join_all(servers.iter().map(|server| count(server, "m"))).await;
+    assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
+    for refused in refused {
+        let Err(WriteError::Unavailable(error)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(error.to_string().contains("etcd does not take it"), "{error}");
+    }
+    // What comes later does not wait, however much it is.
+    let started = Instant::now();
+    for refused in join_all((0..2000).map(|_| count(&servers[1], "m"))).await {
+        assert!(refused.is_err());
+    }
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(rows(&servers[0].store), before);
+
+    for n in 0..3 {
+        cluster.signal(n, Signal::SIGCONT);
+    }
+    for server in &servers {
+        eventually(server, "n").await;
+    }
+    agree(&servers).await;
+    assert_eq!(counted(&servers[0], "n"), 4);
+    // Each of the first writes was made once or not at all.
+    assert!(counted(&servers[0], "m") <= 3);
+}
+
+#[tokio::test]
+async fn a_lost_member_costs_no_write() {
+    let mut cluster = Cluster::start(3).await;
+    let servers = cluster.servers::<3>().await;
+    for n in 0..3 {
+        cluster.kill(n);
+        for counted in join_all(servers.iter().map(|server| count(server, "n"))).await {
+            counted.unwrap();
+        }
+        agree(&servers).await;
+        cluster.start_member(n);
+        let again = cluster.server(n);
+        again.await.stop().await;
+    }
+    // One that hangs is left as well.
+    cluster.signal(1, Signal::SIGSTOP);
+    for counted in join_all(servers.iter().map(|server| count(server, "n"))).await {
+        counted.unwrap();
+    }
+    cluster.signal(1, Signal::SIGCONT);
+    agree(&servers).await;
+    assert_eq!(counted(&servers[0], "n"), 12);
+}
+
+#[tokio::test]
+async fn history_that_is_gone_is_read_again() {
+    let cluster = Cluster::start(1).await;
+    let gate = Cuttable::start(cluster.members[0].client).await;
+    let mut config = cluster.config();
+    config.endpoints = vec![format!("http://{}", gate.address())];
+    let cut_off = Server::open(config).await.unwrap();
+    let server = cluster.server(0).await;
+    count(&cut_off, "n").await.unwrap();
+    for round in 0..3 {
+        gate.cut().await;
+        for _ in 0..5 {
+            server.reaches(cut_off.store.state().index()).await;
+            count(&server, "n").await.unwrap();
+        }
+        // Without it, the watch goes on where it ended.
+        if round > 0 {
+            cluster.compact(0);
+        }
+        gate.restore().await;
+        cut_off.reaches(server.store.state().index()).await;
+        assert_eq!(rows(&cut_off.store), rows(&server.store));
+        eventually(&cut_off, "n").await;
+    }
+    assert_eq!(counted(&cut_off, "n"), 19);
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_made_once() {
+    let cluster = Cluster::start(3).await;
+    let gate = Cuttable::start(cluster.members[0].client).await;
+    let mut config = cluster.config();
+    config.endpoints[0] = format!("http://{}", gate.address());
+    let other = cluster.server(1).await;
+    for round in 1..4 {
+        let server = Server::open(config.clone()).await.unwrap();
+        // What was sent arrives when the gate opens, after the next member has been asked.
+        gate.freeze();
+        let written = count(&server, "n").await;
+        written.unwrap();
+        gate.restore().await;
+        eventually(&other, "n").await;
+        assert_eq!(counted(&other, "n"), 2 * round);
+        server.reaches(other.store.state().index()).await;
+        assert_eq!(rows(&server.store), rows(&other.store));
+        server.stop().await;
+    }
+    // The connection ends at any moment.
+    let server = Server::open(config.clone()).await.unwrap();
+    let before = counted(&server, "n");
+    let writing = async {
+        for _ in 0..200 {
+            count(&server, "n").await.unwrap();
+        }
+    };
+    let cutting = async {
+        for _ in 0..20 {
+            gate.cut().await;
+            gate.restore().await;
+            sleep(Duration::from_millis(7)).await;
+        }
+    };
+    futures_util::join!(writing, cutting);
+    assert_eq!(counted(&server, "n"), before + 200);
+}
+
+#[tokio::test]
+async fn without_etcd_a_server_does_not_start() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.kill(0);
+    let started = Instant::now();
+    let refused = Server::open(cluster.config()).await.err().unwrap();
+    assert!(started.elapsed() < BOUND);
+    let address = cluster.members[0].client.to_string();
+    assert!(refused.to_string().contains(&address), "{refused}");
+    assert!(refused.to_string().contains("refused"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_store_that_was_removed_is_not_written_over() {
+    let cluster = Cluster::start(1).await;
+    let server = cluster.server(0).await;
+    count(&server, "n").await.unwrap();
+    cluster.post(0, "kv/deleterange", r#"{"key":"AA==","range_end":"AA=="}"#);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let refused = count(&server, "n").await.unwrap_err().to_string();
+        if refused.contains("was removed") {
+            break;
+        }
+        assert!(Instant::now() < end, "{refused}");
+    }
+    assert_eq!(counted(&server, "n"), 1);
+}

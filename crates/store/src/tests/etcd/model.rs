@@ -1,0 +1,100 @@
+//! Any sequence of commands to any of several servers, with restarts in between: all servers, a
+//! store in memory and a naive model agree.
+
+use proptest::prelude::*;
+
+use super::cluster::{Cluster, Server};
+use super::sharing::agree;
+use crate::tests::random::{Naive, any_command, assert_same};
+use crate::tests::{attempt, rows};
+use crate::{Command, EtcdConfig, Store, WriteError};
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A command to one of the servers.
+    Apply(usize, Command),
+    /// A server is stopped and started.
+    Restart(usize),
+    /// A server goes without a word, and is started.
+    Crash(usize),
+    /// A server saves a snapshot, and another restores it.
+    Restore(usize, usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let server = || 0..3_usize;
+    prop_oneof![
+        30 => (server(), any_command()).prop_map(|(at, command)| Step::Apply(at, command)),
+        1 => server().prop_map(Step::Restart),
+        1 => server().prop_map(Step::Crash),
+        1 => (server(), server()).prop_map(|(from, to)| Step::Restore(from, to)),
+    ]
+}
+
+async fn run(config: &EtcdConfig, steps: Vec<Step>) {
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(Server::open(config.clone()).await.unwrap());
+    }
+    let memory = Store::new();
+    let mut naive = Naive::default();
+    for step in steps {
+        match step {
+            Step::Apply(at, command) => {
+                let result = servers[at].store.apply(command.clone()).await;
+                let result = result.map_err(|error| match error {
+                    WriteError::Rejected(rejected) => rejected,
+                    WriteError::Unavailable(error) => panic!("{error}"),
+                });
+                let expected = naive.expected(&command);
+                let in_memory = attempt(&memory, command);
+                match (&result, &in_memory) {
+                    // What changes nothing is answered by what this server knows.
+                    (Ok(ours), Ok(theirs)) if !theirs.changed => assert!(!ours.changed),
+                    _ => assert_eq!(result, in_memory),
+                }
+                naive = expected.flatten().unwrap_or(naive);
+            }
+            Step::Restart(at) => {
+                servers.remove(at).stop().await;
+                servers.insert(at, Server::open(config.clone()).await.unwrap());
+            }
+            Step::Crash(at) => {
+                drop(servers.remove(at));
+                servers.insert(at, Server::open(config.clone()).await.unwrap());
+            }
+            Step::Restore(from, to) => {
+                let mut saved = Vec::new();
+                servers[from].store.save(&mut saved).unwrap();
+                for store in [&servers[to].store, &memory] {
+                    let snapshot = servers[to].store.read_snapshot(&*saved).unwrap();
+                    store.restore(snapshot).await.unwrap();
+                }
+            }
+        }
+        // A server answers by what it knows, which may be a moment old; the model is not.
+        agree(&servers).await;
+        assert_eq!(rows(&servers[0].store), rows(&memory));
+        assert_same(&servers[0].store.state(), &naive);
+    }
+}
+
+#[test]
+fn servers_memory_and_model_agree() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.unwrap();
+    let cluster = runtime.block_on(Cluster::start(3));
+    let mut config = ProptestConfig::with_cases(16);
+    config.failure_persistence = None;
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let mut case = 0;
+    let case = std::cell::RefCell::new(&mut case);
+    let ran = runner.run(&prop::collection::vec(any_step(), 1..40), |steps| {
+        let mut config = cluster.config();
+        **case.borrow_mut() += 1;
+        config.prefix = format!("case{}", case.borrow());
+        runtime.block_on(run(&config, steps));
+        Ok(())
+    });
+    ran.unwrap();
+}
