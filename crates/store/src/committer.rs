@@ -164,7 +164,9 @@ impl<B: Backend> Committer<B> {
                     let change = self.backend.changed().await;
                     self.follow(&change)?;
                 }
-                Err(NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable)) => {
+                Err(
+                    NotCommitted::Unavailable(unavailable) | NotCommitted::TooLarge(unavailable),
+                ) => {
                     drop(answer.send(Err(unavailable)));
                     return Ok(());
                 }

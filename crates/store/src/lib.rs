@@ -36,8 +36,8 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
 pub use backend::etcd::EtcdConfig;
+pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
 pub use commit::Unavailable;
 pub use leadership::Leadership;
 pub use open::{OpenError, StoreConfig};

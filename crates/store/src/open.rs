@@ -158,7 +158,13 @@ impl Store {
                 let path = config.key_file.clone();
                 let read = blocking(move || key_file::read(&path)).await;
                 let key = read.unwrap_or_else(|| Err(panicked()))?;
-                let (etcd, loaded) = Etcd::open(&config, spawner).await?;
+                let (mut etcd, mut loaded) = Etcd::open(&config, spawner).await?;
+                if loaded.is_none() {
+                    // Following starts from a store that exists.
+                    make_new(&mut etcd, &key).await?;
+                    etcd.close().await;
+                    (etcd, loaded) = Etcd::open(&config, spawner).await?;
+                }
                 let leadership = etcd.leadership();
                 let origin = Origin {
                     store: etcd.name(),

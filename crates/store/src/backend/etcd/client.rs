@@ -167,7 +167,10 @@ impl Client {
         let (outcome, member) = match timeout(ATTEMPT, made).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(status)) => (failed(&status), number),
-            Err(_) => (Failed::Away(format!("no answer within {ATTEMPT:?}")), number),
+            Err(_) => (
+                Failed::Away(format!("no answer within {ATTEMPT:?}")),
+                number,
+            ),
         };
         match outcome {
             Failed::Away(reason) => {

@@ -60,10 +60,9 @@ impl EtcdConfig {
         }
         let files = self.ca_file.is_some() || self.client_cert.is_some();
         let members = self.endpoints.iter().map(|endpoint| {
-            let (scheme, authority) = endpoint.split_once("://").unwrap_or((
-                if files { "https" } else { "http" },
-                endpoint.as_str(),
-            ));
+            let (scheme, authority) = endpoint
+                .split_once("://")
+                .unwrap_or((if files { "https" } else { "http" }, endpoint.as_str()));
             let authority = authority.trim_end_matches('/');
             let parsed: Option<http::uri::Authority> = authority.parse().ok();
             let with_port = parsed.filter(|a| a.port_u16().is_some() && !a.as_str().contains('@'));

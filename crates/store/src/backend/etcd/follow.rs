@@ -94,7 +94,9 @@ async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read
     }
     let missing = || {
         let key = String::from_utf8_lossy(&layout.header(&head.generation)).into_owned();
-        Failed::Refused(format!("the key {key} is missing: restore a backup of etcd"))
+        Failed::Refused(format!(
+            "the key {key} is missing: restore a backup of etcd"
+        ))
     };
     let loaded = Loaded {
         header: header.ok_or_else(missing)?,
@@ -151,6 +153,8 @@ pub(super) struct Follower {
     pub(super) revision: i64,
     /// The last head that was seen.
     pub(super) head: Option<Head>,
+    /// The revision of the last commit that was passed on, or read at the start.
+    pub(super) sent: i64,
     pub(super) seen: mpsc::Sender<Seen>,
     pub(super) health: watch::Sender<Health>,
 }
@@ -205,10 +209,7 @@ impl Follower {
         }
     }
 
-    async fn watch(
-        &self,
-        number: &mut Option<usize>,
-    ) -> Result<Streaming<WatchResponse>, Failed> {
+    async fn watch(&self, number: &mut Option<usize>) -> Result<Streaming<WatchResponse>, Failed> {
         let (key, range_end) = self.layout.watched();
         let create = WatchRequest {
             request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
@@ -256,6 +257,10 @@ impl Follower {
     /// Passes on what a transaction changed.
     async fn take(&mut self, revision: Revision) -> Result<(), Failed> {
         let number = revision.revision;
+        // Everything was read at a later one.
+        if number <= self.revision {
+            return Ok(());
+        }
         let head = match revision.head {
             None => {
                 self.revision = number;
@@ -270,6 +275,7 @@ impl Follower {
             .as_ref()
             .is_some_and(|last| last.generation == head.generation && last.index == head.base);
         if !follows {
+            self.head.get_or_insert(head);
             return self.read_again().await;
         }
         let rows = revision.data.into_iter().filter_map(|(key, value)| {
@@ -296,7 +302,7 @@ impl Follower {
             self.revision = at;
             return Ok(());
         };
-        if self.head.as_ref() != Some(&read.head) {
+        if self.sent < read.revision {
             let change = Change::Everything(Arc::new(read.loaded));
             self.pass_on(read.revision, read.head, change).await;
         }
@@ -306,6 +312,7 @@ impl Follower {
 
     async fn pass_on(&mut self, revision: i64, head: Head, change: Change) {
         self.head = Some(head.clone());
+        self.sent = revision;
         let seen = Seen {
             revision,
             head,

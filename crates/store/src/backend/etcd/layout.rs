@@ -164,10 +164,7 @@ impl Layout {
     pub(super) fn switch(&self, revision: i64, head: &Head) -> TxnRequest {
         let (first, last) = (self.data(), behind(&self.data()));
         let valid = self.generation(&head.generation);
-        let others = vec![
-            delete(first, valid.clone()),
-            delete(behind(&valid), last),
-        ];
+        let others = vec![delete(first, valid.clone()), delete(behind(&valid), last)];
         self.guarded(revision, head, others)
     }
 
@@ -204,7 +201,10 @@ impl Layout {
         for event in events {
             let removed = event.r#type() == EventType::Delete;
             let kv = event.kv.unwrap_or_default();
-            if revisions.last().is_none_or(|r| r.revision != kv.mod_revision) {
+            if revisions
+                .last()
+                .is_none_or(|r| r.revision != kv.mod_revision)
+            {
                 revisions.push(Revision {
                     revision: kv.mod_revision,
                     head: None,

@@ -124,10 +124,13 @@ impl Lease {
             }))],
         };
         let answer = self.client.txn(deadline, &mut 0, &request).await?;
-        let leader = answer.responses.into_iter().find_map(|op| match op.response {
-            Some(Response::ResponseRange(range)) => range.kvs.into_iter().next(),
-            None => None,
-        });
+        let leader = answer
+            .responses
+            .into_iter()
+            .find_map(|op| match op.response {
+                Some(Response::ResponseRange(range)) => range.kvs.into_iter().next(),
+                None => None,
+            });
         Ok(answer.succeeded || leader.is_some_and(|leader| leader.lease == id))
     }
 

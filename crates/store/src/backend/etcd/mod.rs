@@ -107,6 +107,7 @@ impl Etcd {
             client: client.clone(),
             layout: layout.clone(),
             revision: at,
+            sent: known.revision,
             head: stored.as_ref().map(|read| read.head.clone()),
             seen: sender,
             health: health.clone(),

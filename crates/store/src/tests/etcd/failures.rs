@@ -41,14 +41,21 @@ async fn while_etcd_hangs_reads_go_on_and_writes_are_refused_in_time() {
         let Err(WriteError::Unavailable(error)) = refused else {
             panic!("{refused:?}");
         };
-        assert!(error.to_string().contains("etcd does not take it"), "{error}");
+        assert!(
+            error.to_string().contains("etcd does not take it"),
+            "{error}"
+        );
     }
     // What comes later does not wait, however much it is.
     let started = Instant::now();
     for refused in join_all((0..2000).map(|_| count(&servers[1], "m"))).await {
         assert!(refused.is_err());
     }
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        started.elapsed()
+    );
     assert_eq!(rows(&servers[0].store), before);
 
     for n in 0..3 {

@@ -81,7 +81,9 @@ async fn run(config: &EtcdConfig, steps: Vec<Step>) {
 
 #[test]
 fn servers_memory_and_model_agree() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.unwrap();
     let cluster = runtime.block_on(Cluster::start(3));
     let mut config = ProptestConfig::with_cases(16);
