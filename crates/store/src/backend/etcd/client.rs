@@ -10,7 +10,7 @@ use std::time::Duration;
 use legate_identity::tls::ClientTls;
 use legate_model::Secret;
 use legate_runtime::Spawner;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
@@ -66,6 +66,8 @@ struct Shared {
     user: Option<(String, Secret)>,
     spawner: Spawner,
     current: Mutex<Current>,
+    /// [`Current::failures`], for those who wait.
+    failures: watch::Sender<usize>,
 }
 
 struct Current {
@@ -125,6 +127,7 @@ impl Client {
                     failures: 0,
                     connection: None,
                 }),
+                failures: watch::Sender::new(0),
             }),
         })
     }
@@ -219,8 +222,16 @@ impl Client {
         if number == current.failures {
             current.failures += 1;
             current.connection = None;
+            self.shared.failures.send_replace(current.failures);
         }
         self.shared.member(number)
+    }
+
+    /// Waits until a connection was given up. Its member may hang, which a watch notices late.
+    pub(super) async fn given_up(&self, number: usize) {
+        let mut failures = self.shared.failures.subscribe();
+        // The sender lives as long as `self`.
+        let _ = failures.wait_for(|failures| *failures > number).await;
     }
 
     /// One key or range at a revision; 0: the newest, which a majority of the members confirms.

@@ -3,7 +3,6 @@
 //! The follower is a task of its own, so that waiting for etcd never delays a write. It never
 //! writes. It says whether etcd answers ([`Health`]).
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,7 +181,7 @@ impl Follower {
         }
     }
 
-    /// Follows until the watch ends, which is an error unless everything was read again.
+    /// Follows until the watch ends, which is an error unless it is to begin again at once.
     async fn follow(&mut self, pauses: &mut Backoff) -> Result<(), Failed> {
         // A member that is cut off would watch in silence; this asks the majority.
         let (_, head) = question_head(&self.client, &self.layout).await?;
@@ -195,12 +194,12 @@ impl Follower {
             Ok(mut watch) => {
                 self.health.send_replace(None);
                 pauses.reset();
-                self.listen(&mut watch).await
+                self.listen(&mut watch, number.unwrap_or_default()).await
             }
             Err(error) => Err(error),
         };
         match ended {
-            Ok(never) => match never {},
+            Ok(()) => Ok(()),
             Err(Failed::Compacted) => self.read_again().await,
             Err(error) => {
                 self.client.give_up(number).await;
@@ -229,7 +228,13 @@ impl Follower {
             .await
     }
 
-    async fn listen(&mut self, watch: &mut Streaming<WatchResponse>) -> Result<Infallible, Failed> {
+    /// Passes on what comes by a watch on a connection, for as long as that is the current one.
+    async fn listen(
+        &mut self,
+        watch: &mut Streaming<WatchResponse>,
+        connection: usize,
+    ) -> Result<(), Failed> {
+        let client = self.client.clone();
         let mut health = self.health.subscribe();
         let gone = || Failed::Away("the watch ended".to_owned());
         loop {
@@ -238,6 +243,7 @@ impl Follower {
                 _ = health.wait_for(Option::is_some) => {
                     return Err(Failed::Away("a write was not answered".to_owned()));
                 }
+                () = client.given_up(connection) => return Ok(()),
                 answer = watch.message() => answer,
             };
             let answer = answer.map_err(|status: Status| failed(&status))?;
@@ -311,15 +317,15 @@ impl Follower {
     }
 
     async fn pass_on(&mut self, revision: i64, head: Head, change: Change) {
-        self.head = Some(head.clone());
-        self.sent = revision;
         let seen = Seen {
             revision,
-            head,
+            head: head.clone(),
             change,
         };
         // Without a listener, `run` ends.
         drop(self.seen.send(seen).await);
+        self.head = Some(head);
+        self.sent = revision;
     }
 }
 
