@@ -161,23 +161,20 @@ impl Client {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let mut number = None;
+        let mut number = *self.shared.failures.borrow();
         let made = async {
             let connection = self.connection().await?;
-            number = Some(connection.number);
+            number = connection.number;
             send(connection).await.map(Response::into_inner)
         };
-        let (outcome, member) = match timeout(ATTEMPT, made).await {
+        let outcome = match timeout(ATTEMPT, made).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(status)) => (failed(&status), number),
-            Err(_) => (
-                Failed::Away(format!("no answer within {ATTEMPT:?}")),
-                number,
-            ),
+            Ok(Err(status)) => failed(&status),
+            Err(_) => Failed::Away(format!("no answer within {ATTEMPT:?}")),
         };
         match outcome {
             Failed::Away(reason) => {
-                let member = self.give_up(member).await;
+                let member = self.give_up(number).await;
                 Err(Failed::Away(format!("{member}: {reason}")))
             }
             other => Err(other),
@@ -214,11 +211,10 @@ impl Client {
         Ok(connection)
     }
 
-    /// Drops a connection (`None`: the one that was being made), if nobody did so before. Returns
-    /// the member that it led to.
-    pub(super) async fn give_up(&self, number: Option<usize>) -> &Member {
+    /// Drops a connection, or the attempt to make it, if nobody did so before. Returns the member
+    /// that it led to.
+    pub(super) async fn give_up(&self, number: usize) -> &Member {
         let mut current = self.shared.current.lock().await;
-        let number = number.unwrap_or(current.failures);
         if number == current.failures {
             current.failures += 1;
             current.connection = None;

@@ -188,13 +188,14 @@ impl Follower {
         if head.is_none() && self.head.is_some() {
             return Err(removed(&self.layout));
         }
-        let mut number = None;
+        // A connection on which no watch could be made is given up already.
+        let mut number = usize::MAX;
         let watch = self.watch(&mut number).await;
         let ended = match watch {
             Ok(mut watch) => {
                 self.health.send_replace(None);
                 pauses.reset();
-                self.listen(&mut watch, number.unwrap_or_default()).await
+                self.listen(&mut watch, number).await
             }
             Err(error) => Err(error),
         };
@@ -208,7 +209,7 @@ impl Follower {
         }
     }
 
-    async fn watch(&self, number: &mut Option<usize>) -> Result<Streaming<WatchResponse>, Failed> {
+    async fn watch(&self, number: &mut usize) -> Result<Streaming<WatchResponse>, Failed> {
         let (key, range_end) = self.layout.watched();
         let create = WatchRequest {
             request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
@@ -219,7 +220,7 @@ impl Follower {
         };
         self.client
             .attempt(|connection| {
-                *number = Some(connection.number());
+                *number = connection.number();
                 // The end of the requests would be the end of the watch.
                 let requests = stream::once(async { create }).chain(stream::pending());
                 let request = connection.request(requests);

@@ -24,6 +24,8 @@ pub(super) struct Cluster {
     pub(super) members: Vec<Member>,
     folder: tempfile::TempDir,
     tls: bool,
+    /// For requests where authentication is enabled.
+    token: String,
 }
 
 pub(super) struct Member {
@@ -87,6 +89,7 @@ impl Cluster {
         let mut cluster = Self {
             members: members.collect(),
             tls: tls.is_some(),
+            token: String::new(),
             folder,
         };
         for n in 0..size {
@@ -165,14 +168,26 @@ impl Cluster {
         let mut stream = TcpStream::connect(self.members[n].client).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         let length = body.len();
+        let token = match &*self.token {
+            "" => String::new(),
+            token => format!("authorization: {token}\r\n"),
+        };
         let request = format!(
             "POST /v3/{path} HTTP/1.1\r\nhost: etcd\r\nconnection: close\r\n\
-             content-length: {length}\r\n\r\n{body}"
+             {token}content-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         answer.starts_with("HTTP/1.1 200").then_some(answer)
+    }
+
+    /// Makes later requests as a user.
+    pub(super) fn log_in(&mut self, name: &str, password: &str) {
+        let body = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
+        let answer = self.post(0, "auth/authenticate", &body);
+        let token = answer.split("\"token\":\"").nth(1).unwrap();
+        self.token = token.split('"').next().unwrap().to_owned();
     }
 
     /// Forgets all revisions but the newest.

@@ -287,9 +287,10 @@ async fn certificates_are_verified_both_ways() {
 
 #[tokio::test]
 async fn users_are_authenticated_again_when_their_tokens_end() {
-    let cluster = Cluster::start(1).await;
+    let mut cluster = Cluster::start(1).await;
+    let config = cluster.config();
     let as_user = |name: &str, password: &str| {
-        let mut config = cluster.config();
+        let mut config = config.clone();
         config.user = Some((name.to_owned(), Secret::new(password)));
         Server::open(config)
     };
@@ -314,6 +315,13 @@ async fn users_are_authenticated_again_when_their_tokens_end() {
     let second = as_user("legate", "secret").await.unwrap();
     count(&server, "n").await.unwrap();
     second.reaches(2).await;
+    // A changed password ends the user's tokens.
+    cluster.log_in("root", "r");
+    let changed = r#"{"name":"legate","password":"secret"}"#;
+    cluster.post(0, "auth/user/changepw", changed);
+    for server in [&server, &second, &server] {
+        count(server, "n").await.unwrap();
+    }
     for (name, password) in [("legate", "wrong"), ("other", "secret")] {
         let refused = as_user(name, password).await.err().unwrap().to_string();
         assert!(
@@ -322,7 +330,7 @@ async fn users_are_authenticated_again_when_their_tokens_end() {
         );
         assert!(refused.contains("etcdserver: "), "{refused}");
     }
-    let refused = Server::open(cluster.config()).await.err().unwrap();
+    let refused = Server::open(config.clone()).await.err().unwrap();
     assert!(refused.to_string().contains("user"), "{refused}");
 }
 
