@@ -151,11 +151,12 @@ impl UnitBuilder<'_> {
         });
     }
 
-    /// Why the part at this place cannot be had in any version, when that is so.
-    pub(crate) fn missing(&self, at: usize) -> Option<&GenerateError> {
+    /// Why the part at this place cannot be had in any version of this name, when that is so.
+    pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
         let failure = self.parts[at].failure.as_ref()?;
         let good = self.previous.and_then(|unit| unit.last_good(at));
-        good.is_none().then_some(&failure.reason)
+        let is_there = good.is_some_and(|made| *made.resource.name == *name);
+        (!is_there).then_some(&failure.reason)
     }
 
     /// Whether the part at this place fails, or did in the previous unit.

@@ -23,6 +23,9 @@ use crate::tls::TlsSettings;
 /// The place of the routes among the parts of the proxy's own side.
 const ROUTES: usize = 3;
 
+/// The place of the cluster among the parts of an upstream.
+const CLUSTER: usize = 0;
+
 /// One upstream with what its resources have in common.
 pub(crate) struct UpstreamPlan<'a> {
     pub(crate) snapshot: &'a Snapshot,
@@ -164,7 +167,7 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
         }
         made(route::public(memo, snapshot, &settings.0))
     });
-    let unguarded = unit.missing(ROUTES).cloned();
+    let unguarded = unit.missing(ROUTES, PUBLIC_LISTENER).cloned();
     let unchanged = unchanged && same.mesh && (rules || is_http) && !unit.troubled(ROUTES);
     unit.part(Type::Listener, name, unchanged, |_| {
         // Requests would be refused by it, for lack of routes, which the listener before may serve.
@@ -198,14 +201,6 @@ impl UpstreamChange<'_> {
                     && last.customisation == upstream.customisation
             });
         let spoken = named && self.is(|last| last.protocol == upstream.protocol);
-        let id = || upstream.upstream.id().to_string();
-        unit.part(Type::Listener, id, spoken, |warnings| {
-            warnings.clone_from(&plan.warnings);
-            let bind = listener::upstream::bind(&upstream.upstream)?;
-            let resource = listener::upstream::listener(memo, &plan, &bind)?;
-            let bind = Some(bind);
-            Ok(Some(Made { resource, bind }))
-        });
         let dialled = spoken
             && same.mesh
             && same.instance
@@ -219,6 +214,23 @@ impl UpstreamChange<'_> {
                 &tls,
                 settings.0.fetch_timeout,
             ))
+        });
+        let id = || upstream.upstream.id().to_string();
+        let unchanged = spoken && !unit.troubled(CLUSTER);
+        // Envoy refuses a listener whose routes lead to a cluster that it does not have.
+        let nowhere = match unchanged {
+            true => None,
+            false => unit.missing(CLUSTER, &plan.cluster).cloned(),
+        };
+        unit.part(Type::Listener, id, unchanged, |warnings| {
+            warnings.clone_from(&plan.warnings);
+            if let Some(reason) = nowhere {
+                return Err(reason);
+            }
+            let bind = listener::upstream::bind(&upstream.upstream)?;
+            let resource = listener::upstream::listener(memo, &plan, &bind)?;
+            let bind = Some(bind);
+            Ok(Some(Made { resource, bind }))
         });
         let instances = &upstream.instances;
         let unchanged = named && self.is(|last| Arc::ptr_eq(&last.instances, instances));

@@ -183,6 +183,33 @@ fn a_kept_listener_keeps_what_it_refers_to() {
 }
 
 #[test]
+fn a_listener_is_not_made_without_its_cluster() {
+    let generator = Generator::new();
+    let bad_outgoing = |mut snapshot: Snapshot| {
+        snapshot.mesh = mesh(json!({"TLS": {"Outgoing": {"CipherSuites": ["ROT13"]}}}));
+        snapshot
+    };
+    let first = with_api(Protocol::Http);
+    let upstream = "api:127.0.0.1:9191";
+    let new = generator.generate(&bad_outgoing(first.clone()), None);
+    assert_eq!(listener(&new, upstream), None);
+    assert_eq!(new.failures().len(), 2);
+    assert!(listener(&new, PUBLIC).is_some());
+
+    let before = generator.generate(&first, None);
+    let after = generator.generate(&bad_outgoing(first.clone()), Some((&first, &before)));
+    assert_eq!(after.failures().len(), 1);
+    assert_eq!(names(&after), names(&before));
+    // Another cluster, which cannot be made either: the listener stays with the one that there is.
+    let mut moved = bad_outgoing(first.clone());
+    moved.upstreams[0].customisation = Some("12345678".into());
+    let after = generator.generate(&moved, Some((&first, &before)));
+    assert_eq!(listener(&after, upstream), listener(&before, upstream));
+    assert_eq!(cluster(&after, API), cluster(&before, API));
+    assert!(endpoints(&after, API).is_some());
+}
+
+#[test]
 fn access_rules_that_cannot_be_made_are_never_left_out() {
     let generator = Generator::new();
     let bad = |protocol| Snapshot {
