@@ -10,7 +10,7 @@ use legate_intentions::Action;
 use legate_model::Secret;
 pub use legate_model::acl::DefaultPolicy;
 
-pub use legate_store::StoreConfig;
+pub use legate_store::{EtcdConfig, StoreConfig};
 
 use crate::net::ConnectionLimits;
 
@@ -64,6 +64,9 @@ pub struct ServerConfig {
     pub ca: CaConfig,
     /// How long changes are collected before a proxy is told. Default 200 ms.
     pub update_coalesce: Duration,
+    /// Most snapshots of all proxies together in a second, without the first of each; 0, the
+    /// default, is no limit.
+    pub update_max_per_second: u32,
 }
 
 impl Default for ServerConfig {
@@ -85,6 +88,7 @@ impl Default for ServerConfig {
             default_intention_policy: None,
             ca: CaConfig::default(),
             update_coalesce: Duration::from_millis(200),
+            update_max_per_second: 0,
         }
     }
 }

@@ -16,6 +16,6 @@ mod net;
 mod server;
 
 pub use certificate::CertificateError;
-pub use config::{AclConfig, DefaultPolicy, ServerConfig, StoreConfig};
+pub use config::{AclConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig};
 pub use net::{ApiLimit, ConnectionLimits, raise_file_limit};
 pub use server::{Parts, Server, StartError};

@@ -12,7 +12,7 @@ use legate_runtime::logging;
 use legate_server::{Parts, Server, raise_file_limit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::options::Options;
+use crate::options::{Options, Secrets};
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -44,7 +44,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
     let stop_timeout = options.stop_timeout;
-    let config = options.config(options::initial_token()?)?;
+    let config = options.config(Secrets::from_environment()?)?;
 
     // Before the server starts, so that no signal ends the process without a stop.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;

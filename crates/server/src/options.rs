@@ -1,5 +1,7 @@
 //! The flags of `legate-server`, and the only place where it reads the environment.
 
+mod storage;
+
 use std::env::VarError;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,9 +13,9 @@ use legate_ca::CaConfig;
 use legate_intentions::Action;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
-use legate_server::{
-    AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig, StoreConfig,
-};
+use legate_server::{AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig};
+
+use self::storage::{ETCD_PASSWORD, Storage};
 
 /// The variable with the first token's secret. There is no flag for it, because command lines are
 /// seen by everybody on the machine.
@@ -21,19 +23,39 @@ const INITIAL_TOKEN: &str = "LEGATE_INITIAL_MANAGEMENT_TOKEN";
 
 const ENVIRONMENT: &str = "Environment:
   LEGATE_INITIAL_MANAGEMENT_TOKEN  Secret (a UUID) of a token that may do everything, present from
-                                   the first moment. Needs --acl.";
+                                   the first moment. Needs --acl.
+  LEGATE_ETCD_PASSWORD             Password of --etcd-user.";
 
-/// The secret of the first token, when the environment has one.
-pub(crate) fn initial_token() -> anyhow::Result<Option<Secret>> {
+/// What command lines must not show, from the environment.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    /// The secret of the first token.
+    initial_token: Option<Secret>,
+    /// The password for etcd.
+    etcd_password: Option<Secret>,
+}
+
+impl Secrets {
+    /// # Errors
+    /// When a variable is not text.
+    pub(crate) fn from_environment() -> anyhow::Result<Self> {
+        Ok(Self {
+            initial_token: variable(INITIAL_TOKEN)?,
+            etcd_password: variable(ETCD_PASSWORD)?,
+        })
+    }
+}
+
+fn variable(name: &str) -> anyhow::Result<Option<Secret>> {
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the program's config module"
     )]
-    match std::env::var(INITIAL_TOKEN) {
+    match std::env::var(name) {
         Ok(secret) if secret.is_empty() => Ok(None),
         Ok(secret) => Ok(Some(Secret::new(secret))),
         Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(_)) => bail!("{INITIAL_TOKEN} is not text: set it to a UUID"),
+        Err(VarError::NotUnicode(_)) => bail!("{name} is not text"),
     }
 }
 
@@ -115,19 +137,13 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = ConnectionLimits::default().dns.per_address, value_parser = count)]
     dns_max_connections_per_address: usize,
 
-    /// Directory that keeps the catalog, configuration, CA and tokens. It is made when it does not
-    /// exist; one server at a time uses it.
-    #[arg(long, default_value = "legate-data", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    storage: Storage,
 
-    /// File with the key that encrypts the CA's key and the tokens in the store: 32 bytes as
-    /// hexadecimal digits or base64. Default: store.key in --data-dir, which is made with the store.
-    #[arg(long, value_name = "FILE", conflicts_with = "in_memory")]
-    encryption_key_file: Option<PathBuf>,
-
-    /// Keep everything in memory: it is gone when the process ends.
-    #[arg(long, action = ArgAction::SetTrue, conflicts_with = "data_dir")]
-    in_memory: bool,
+    /// New configurations that all sidecars together get in a second at most, without the first of
+    /// each; 0 is no limit. Consul's xds.update_max_per_second.
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    xds_updates_per_second: u32,
 
     /// Ask for tokens, and let nobody do what their token does not allow.
     #[arg(long, action = ArgAction::SetTrue)]
@@ -192,7 +208,11 @@ impl Options {
         }
     }
 
-    pub(crate) fn config(self, initial_token: Option<Secret>) -> anyhow::Result<ServerConfig> {
+    pub(crate) fn config(self, secrets: Secrets) -> anyhow::Result<ServerConfig> {
+        let Secrets {
+            initial_token,
+            etcd_password,
+        } = secrets;
         let advertise = self.advertise.unwrap_or(self.bind);
         if advertise.is_unspecified() {
             bail!(
@@ -222,13 +242,8 @@ impl Options {
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
             dns_only_passing: self.dns_only_passing,
-            store: match self.in_memory {
-                true => StoreConfig::Memory,
-                false => StoreConfig::Disk {
-                    directory: self.data_dir,
-                    key_file: self.encryption_key_file,
-                },
-            },
+            store: self.storage.config(etcd_password)?,
+            update_max_per_second: self.xds_updates_per_second,
             grpc_tls_files: self.grpc_tls_cert.zip(self.grpc_tls_key),
             connections,
             acl: AclConfig {
@@ -275,7 +290,7 @@ mod tests {
 
     fn config(flags: &[&str]) -> anyhow::Result<ServerConfig> {
         let name = ["legate-server"];
-        Options::try_parse_from(name.iter().chain(flags))?.config(None)
+        Options::try_parse_from(name.iter().chain(flags))?.config(Secrets::default())
     }
 
     #[test]
@@ -310,20 +325,6 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_on_disk_unless_told_otherwise() {
-        let disk = |directory: &str, key_file: Option<&str>| StoreConfig::Disk {
-            directory: directory.into(),
-            key_file: key_file.map(Into::into),
-        };
-        assert_eq!(config(&[]).unwrap().store, disk("legate-data", None));
-        let named = config(&["--data-dir=d", "--encryption-key-file=k"]).unwrap();
-        assert_eq!(named.store, disk("d", Some("k")));
-        let memory = config(&["--in-memory"]).unwrap();
-        assert_eq!(memory.store, StoreConfig::Memory);
-        assert!(config(&["--in-memory", "--data-dir=d"]).is_err());
-    }
-
-    #[test]
     fn ports_can_be_turned_off() {
         let config = config(&["--http-port=-1", "--grpc-port", "-1", "--dns-port=0"]).unwrap();
         assert_eq!(config.http, None);
@@ -346,7 +347,12 @@ mod tests {
         assert!(text(&["--grpc-tls-cert=x.pem"]).contains("--grpc-tls-key"));
         assert!(text(&["--acl-default-policy=maybe"]).contains("allow"));
         let options = Options::try_parse_from(["legate-server"]).unwrap();
-        let lonely = options.config(Some(Secret::new("x"))).unwrap_err();
+        let lonely = options
+            .config(Secrets {
+                initial_token: Some(Secret::new("x")),
+                ..Secrets::default()
+            })
+            .unwrap_err();
         assert!(lonely.to_string().contains("--acl"));
     }
 }

@@ -131,6 +131,7 @@ impl Server {
             scope.spawner(),
             ManagerConfig {
                 coalesce: config.update_coalesce,
+                max_updates_per_second: config.update_max_per_second,
                 ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
             },
         );
