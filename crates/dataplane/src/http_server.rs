@@ -54,7 +54,7 @@ const WARNINGS: Duration = Duration::from_secs(60);
 /// How much one port takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Open connections. One more closes the one that [`Open::least_missed`] names.
+    /// Open connections. One more closes the one that is missed least.
     pub(crate) connections: usize,
     /// From the connection's start, or from the first byte of a later request, to the end of the
     /// request's head.

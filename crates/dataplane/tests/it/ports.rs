@@ -302,8 +302,9 @@ async fn a_configuration_dump_that_nobody_reads_ends_with_its_time() {
         ..Start::default()
     };
     let dataplane = start.start().await;
-    let listener = TcpListener::bind(dataplane.admin).await.unwrap();
+    // The port has to be free for the start.
     let pid = dataplane.envoys(1).await[0];
+    let listener = TcpListener::bind(dataplane.admin).await.unwrap();
     tokio::select! {
         () = admin(listener, 1024 * 1024) => unreachable!(),
         () = dataplane.stop() => {}

@@ -15,8 +15,11 @@ impl<D: Clone + PartialEq> Machine<D> {
             Timer::Drained(run) => self.drains_by_itself(run),
             Timer::Patience(run) => state(run) == Some(EpochState::Stopping),
             Timer::Reap(run) => state(run) == Some(EpochState::Killed),
-            Timer::Crash(number) => self.pause == Some(number),
-            Timer::Retry(number) => self.wanted.waiting == Some(number),
+            // Nothing is started again once everything comes to its end.
+            Timer::Crash(number) => self.phase == Phase::Running && self.pause == Some(number),
+            Timer::Retry(number) => {
+                self.phase == Phase::Running && self.wanted.waiting == Some(number)
+            }
             Timer::MinDrain | Timer::Grace | Timer::Deadline | Timer::Last => {
                 matches!(self.phase, Phase::Stopping(_))
             }
