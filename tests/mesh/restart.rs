@@ -307,6 +307,7 @@ async fn a_plain_restart_drains_for_as_long_as_somebody_is_connected() {
         .flags(API.instance)
         .with("envoy-hot-restart", "false")
         .with("shutdown-drain-listeners", "true")
+        .with("shutdown-end-when-idle", "true")
         .with("shutdown-grace-period-seconds", "600");
     let mut api = mesh.sidecar("api", &flags);
     api.ready().await;
@@ -327,7 +328,6 @@ async fn a_plain_restart_drains_for_as_long_as_somebody_is_connected() {
     let ((status, text), ()) = tokio::join!(api.restart(), drained);
     assert!(status.is_success(), "{status}: {text}");
     assert_ne!(api.envoy(), before);
-    api.signal(Signal::SIGTERM);
     api.signal(Signal::SIGTERM);
     api.exit().await;
     mesh.stop().await;

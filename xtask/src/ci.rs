@@ -78,6 +78,8 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
 /// `cargo xtask test`: builds everything first, so that scenarios find the binaries they start.
 pub(crate) fn test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
+    // Cargo builds a program for the tests of its own package only.
+    workspace::run(&mut workspace.cargo(&["build", "--workspace", "--locked", "--bins"]))?;
     workspace::run(&mut workspace.cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let mut command = workspace.cargo(&["test", "--locked"]);
     let named = |arg: &String| arg.starts_with("-p") || arg.starts_with("--package");
