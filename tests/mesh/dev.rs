@@ -25,7 +25,11 @@ struct Dev {
 
 fn command(temporary: &Path, output: &Path) -> Command {
     let printed = File::create(output.join("output")).expect("a file can be made");
-    let mut command = Command::new(envoy::workspace_binary("legate"));
+    // These tests may run where SIGHUP is ignored, which processes inherit.
+    let mut command = Command::new("/usr/bin/env");
+    command
+        .arg("--default-signal=HUP")
+        .arg(envoy::workspace_binary("legate"));
     command
         .args(["dev", "--http-port=0", "--grpc-tls-port=0", "--dns-port=0"])
         .env_clear()
