@@ -124,7 +124,10 @@ impl Core {
 
     /// Servers are told who the first of the Envoys that are there is.
     fn introduce(&mut self, id: SessionId, node: &Bytes) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        // By the protocol the first request of a stream says it. Envoy repeats it in each, 55 KiB of
+        // names of extensions in another order of bytes.
+        let session = self.sessions.get_mut(&id);
+        if let Some(session) = session.filter(|session| session.node.is_empty()) {
             session.node = node.clone();
         }
         self.choose_node();

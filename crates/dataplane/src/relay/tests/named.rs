@@ -166,3 +166,17 @@ fn a_first_request_that_only_takes_back_the_wildcard_asks_for_nothing() {
     );
     assert_eq!(&requests[0].node[..], b"node");
 }
+
+#[test]
+fn of_a_node_that_comes_with_each_request_the_first_is_held() {
+    let mut core = subscribed(&["db"]);
+    // The same node may come as other bytes: maps have no order.
+    let node = Bytes::from(b"the same node".to_vec());
+    let request = DeltaDiscoveryRequest {
+        node: node.clone(),
+        ..subscribe(LISTENER, &["web"])
+    };
+    let actions = send(&mut core, FIRST, request);
+    assert_eq!(asked(&actions)[0].node, Bytes::new(), "the server knows it");
+    assert!(node.is_unique());
+}
