@@ -7,7 +7,7 @@ use bytes::Buf;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{DecodeBuf, Decoder};
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 
 use super::limits::{Excess, Limits, MAX_ERROR, MAX_NODE, Usage};
 
@@ -33,6 +33,11 @@ impl RequestDecoder {
 impl Decoder for RequestDecoder {
     type Item = DeltaDiscoveryRequest;
     type Error = Status;
+
+    /// Holds an Envoy's first request, 56 KiB with its node, and a frame of the next without growing.
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(80 * 1024, 32 * 1024)
+    }
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
         // The buffer is one piece, and stays whole: what is split off it makes it grow.
