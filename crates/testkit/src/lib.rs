@@ -1,10 +1,12 @@
-//! What tests share: real Envoys, a fake server that misbehaves, certificates, ports, a cuttable network.
+//! What tests share: real Envoys, a real etcd, a fake server that misbehaves, certificates, ports,
+//! a cuttable network.
 //!
-//! Everything here runs on loopback and inside the test's own process (Envoy apart). A helper that
-//! cannot do its work panics and says why: a test has nobody else to tell.
+//! Everything here runs on loopback and inside the test's own process (Envoy and etcd apart). A
+//! helper that cannot do its work panics and says why: a test has nobody else to tell.
 
 pub mod certs;
 pub mod envoy;
+pub mod etcd;
 pub mod fake_server;
 pub mod jwt;
 pub mod network;
