@@ -23,8 +23,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use legate_runtime::{CancellationToken, Spawner};
-use nix::sys::resource::{Resource, getrlimit};
+use legate_runtime::{CancellationToken, Spawner, file_limit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep_until};
@@ -70,7 +69,7 @@ impl Limits {
     /// a reader. Idle connections stay for 5 min: Prometheus keeps its own as long, and closing
     /// them earlier could meet its next request.
     pub(crate) fn of_process() -> Self {
-        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+        let files = file_limit::current().unwrap_or(u64::MAX);
         Self {
             connections: connections(files),
             head: Duration::from_secs(10),

@@ -3,7 +3,6 @@
 mod ask;
 pub mod bootstrap;
 pub mod dns;
-pub mod file_limit;
 mod http_server;
 pub mod lifecycle;
 pub mod probe;

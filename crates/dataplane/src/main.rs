@@ -4,13 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use legate_dataplane::file_limit;
 use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
 use legate_dataplane::running::{self, ASK_TIMEOUT, RESTART_TIMEOUT, Restart};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
 use legate_dataplane::signals;
-use legate_runtime::Scope;
 use legate_runtime::logging::{self, LogOptions};
+use legate_runtime::{Scope, file_limit};
 use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio::time::Instant;
@@ -110,6 +109,8 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    // Envoy inherits it, which is meant: it opens far more files than this process, can use all of
+    // them, and the Envoys of today raise their own limit in the same way.
     if let Err(error) = file_limit::raise() {
         tracing::warn!(%error, "the soft limit of open files stays as it is");
     }

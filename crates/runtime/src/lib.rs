@@ -1,5 +1,5 @@
-//! What every component runs on: task scopes, the end of a program, readiness, clock, backoff, logs
-//! and metrics.
+//! What every component runs on: task scopes, the end of a program, readiness, clock, backoff, the
+//! limit of open files, logs and metrics.
 //!
 //! This crate is the only one that spawns tasks. It never reads the environment, never ends the
 //! process and knows nothing of what runs on it.
@@ -8,6 +8,7 @@ pub mod scope;
 
 pub mod backoff;
 pub mod clock;
+pub mod file_limit;
 pub mod logging;
 pub mod metrics;
 pub mod program;

@@ -17,5 +17,5 @@ mod server;
 
 pub use certificate::CertificateError;
 pub use config::{AclConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig};
-pub use net::{ApiLimit, ConnectionLimits, raise_file_limit};
+pub use net::{ApiLimit, ConnectionLimits};
 pub use server::{Parts, Server, StartError};

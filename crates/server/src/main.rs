@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use legate_runtime::logging;
-use legate_server::{Parts, Server, raise_file_limit};
+use legate_runtime::{file_limit, logging};
+use legate_server::{Parts, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{Options, Secrets};
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> anyhow::Result<()> {
-    if let Err(error) = raise_file_limit() {
+    if let Err(error) = file_limit::raise() {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
     let stop_timeout = options.stop_timeout;

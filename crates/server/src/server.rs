@@ -10,7 +10,7 @@ use legate_model::{Invalid, Node};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
-use legate_runtime::{Clock, Scope, StopError, TaskError};
+use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
 use legate_store::{Command, OpenError, Registration, Store, WriteError};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
@@ -251,7 +251,7 @@ impl Server {
 
 /// The limits from the settings, as far as the process may open files.
 fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
-    let files = match net::file_limit() {
+    let files = match file_limit::current() {
         Ok(files) => files,
         Err(error) => {
             tracing::warn!(%error, "the limit of open files is not known");

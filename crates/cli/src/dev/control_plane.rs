@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use http::Method;
 use legate_intentions::Action;
-use legate_server::{Parts, Server, ServerConfig, StoreConfig, raise_file_limit};
+use legate_runtime::file_limit;
+use legate_server::{Parts, Server, ServerConfig, StoreConfig};
 use serde_json::{Value, json};
 
 use super::Options;
@@ -39,7 +40,7 @@ pub(crate) struct Proxy {
 impl ControlPlane {
     /// Starts the server: intentions deny by default, so that what passes was allowed by name.
     pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
-        raise_file_limit().context("cannot raise the limit of open files")?;
+        file_limit::raise().context("cannot raise the limit of open files")?;
         let loopback = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let config = ServerConfig {
             http: loopback(options.http_port),

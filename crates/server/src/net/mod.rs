@@ -2,7 +2,6 @@
 //! how that fits the files the process may open. It reads and writes no byte of a connection.
 
 mod admission;
-mod files;
 mod limits;
 
 use std::io;
@@ -12,8 +11,6 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub(crate) use admission::{Admission, Place};
-pub(crate) use files::file_limit;
-pub use files::raise_file_limit;
 pub use limits::{ApiLimit, ConnectionLimits};
 
 /// Connections that the kernel may hold until they are accepted. It takes no more than

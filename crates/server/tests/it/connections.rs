@@ -12,7 +12,8 @@ use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
 use legate_api::dataplane::{
     GetSupportedDataplaneFeaturesRequest, GetSupportedDataplaneFeaturesResponse,
 };
-use legate_server::{ApiLimit, raise_file_limit};
+use legate_runtime::file_limit;
+use legate_server::ApiLimit;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
@@ -39,7 +40,7 @@ struct Program {
 
 impl Program {
     async fn start() -> Self {
-        raise_file_limit().unwrap();
+        file_limit::raise().unwrap();
         let mut process = Command::new("sh")
             .args(["-c", "ulimit -S -n 1024 && exec \"$@\"", "sh"])
             .arg(env!("CARGO_BIN_EXE_legate-server"))
