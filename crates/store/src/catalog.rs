@@ -1,6 +1,7 @@
 //! Nodes, instances and checks. Knows nothing of who is allowed to see them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
@@ -20,6 +21,23 @@ impl ReadTxn<'_> {
     /// A node, by its id.
     pub fn node_by_id(&self, id: &str) -> Option<Arc<Node>> {
         self.find(self.key(Table::NodeIds, &[id]))
+    }
+
+    /// The first node, by name, that has an IP address and is accepted.
+    pub fn node_at(&self, ip: IpAddr, accept: impl FnMut(&Node) -> bool) -> Option<Arc<Node>> {
+        self.find_first(Table::NodesByAddress, &[&ip.to_string()], accept)
+    }
+
+    /// The first instance, by node and id, that has an IP address of its own and is accepted. The
+    /// name of its node comes first.
+    pub fn instance_at(
+        &self,
+        ip: IpAddr,
+        mut accept: impl FnMut(&str, &ServiceInstance) -> bool,
+    ) -> Option<Arc<ServiceInstance>> {
+        let accept = |row: &InstanceRow| accept(&row.node, &row.instance);
+        let row = self.find_first(Table::InstancesByAddress, &[&ip.to_string()], accept);
+        row.map(|row| Arc::clone(&row.instance))
     }
 
     /// All nodes in the order of their names.

@@ -50,6 +50,10 @@ pub(crate) enum Table {
     BindingRulesByMethod = 134,
     /// Auth method, accessor id.
     TokensByMethod = 135,
+    /// IP address, node name.
+    NodesByAddress = 136,
+    /// IP address, node name, instance id.
+    InstancesByAddress = 137,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }

@@ -163,7 +163,23 @@ impl<'s> ReadTxn<'s> {
         rows
     }
 
-    /// The same for rows whose changes are noted by a wider prefix.
+    /// The first of these rows that is accepted. The others behind it are not looked at.
+    pub(crate) fn find_first<R: Row>(
+        &self,
+        index: Table,
+        names: &[&str],
+        mut accept: impl FnMut(&R) -> bool,
+    ) -> Option<Arc<R>> {
+        let prefix = self.key(index, names);
+        let rows = self.state.found_below(&prefix);
+        let found = rows
+            .filter_map(|row| self.read_row(row))
+            .find(|row| accept(row));
+        self.note(prefix);
+        found
+    }
+
+    /// As [`Self::find_all`], for rows whose changes are noted by a wider prefix.
     pub(crate) fn peek_all<R: Row>(&self, prefix: &Key) -> Vec<Arc<R>> {
         let rows = self.state.found_below(prefix);
         rows.filter_map(|row| self.read_row(row)).collect()

@@ -1,5 +1,6 @@
 //! The rows of every table: how each is named and found.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Token};
@@ -39,9 +40,10 @@ impl Row for Node {
 
     fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
         let id = Some(&self.id).filter(|id| !id.is_empty());
-        id.map(|id| Key::new(Table::NodeIds, tenancy, &[id]))
-            .into_iter()
-            .collect()
+        let by_id = id.map(|id| Key::new(Table::NodeIds, tenancy, &[id]));
+        let by_address = ip(&self.address)
+            .map(|ip| Key::new(Table::NodesByAddress, tenancy, &[&ip, &self.node]));
+        by_id.into_iter().chain(by_address).collect()
     }
 
     fn modify_index(&self) -> u64 {
@@ -64,12 +66,23 @@ impl Row for InstanceRow {
         let by_service = key(Table::InstancesByService, &self.instance.service);
         let destination = self.instance.destination();
         let by_destination = destination.map(|name| key(Table::InstancesByDestination, name));
-        std::iter::once(by_service).chain(by_destination).collect()
+        let address = ip(&self.instance.address);
+        let by_address = address.map(|ip| key(Table::InstancesByAddress, &ip));
+        std::iter::once(by_service)
+            .chain(by_destination)
+            .chain(by_address)
+            .collect()
     }
 
     fn modify_index(&self) -> u64 {
         self.instance.modify_index
     }
+}
+
+/// An IP address as index entries spell it. `None` for the name of a host.
+fn ip(address: &str) -> Option<String> {
+    let ip: IpAddr = address.parse().ok()?;
+    Some(ip.to_string())
 }
 
 impl Row for HealthCheck {

@@ -192,20 +192,25 @@ impl Resolver<'_> {
 
     /// The node that has an address, else the service of an instance that has it. Consul's order.
     fn reverse(&self, ip: IpAddr) -> Found {
-        let is = |address: &str| address.parse() == Ok(ip);
-        let mut nodes = self.state.nodes();
-        nodes.retain(|node| self.access.node_read(&node.node));
-        let of_node = nodes.iter().find(|node| is(&node.address));
-        let named = of_node.and_then(|node| node_name(&node.node, self.datacenter).ok());
+        let node = self
+            .state
+            .node_at(ip, |node| self.access.node_read(&node.node));
+        let named = node.and_then(|node| node_name(&node.node, self.datacenter).ok());
         if let Some(name) = named {
             return Found::Name(name);
         }
-        let instances = nodes
-            .iter()
-            .flat_map(|node| self.state.instances_on(&node.node));
-        let mut seen =
-            instances.filter(|one| self.access.service_read(&one.service) && is(&one.address));
-        seen.find_map(|one| domain_name(&[&one.service, "service", self.datacenter]).ok())
+        let may_see = |node: &str| {
+            let node = self.state.node(node);
+            node.is_some_and(|node| self.access.node_read(&node.node))
+        };
+        let service_name = |service: &str| domain_name(&[service, "service", self.datacenter]).ok();
+        let instance = self.state.instance_at(ip, |node, one| {
+            may_see(node)
+                && self.access.service_read(&one.service)
+                && service_name(&one.service).is_some()
+        });
+        instance
+            .and_then(|one| service_name(&one.service))
             .map_or(Found::Nothing, Found::Name)
     }
 

@@ -7,7 +7,7 @@ use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity, Token};
 use legate_model::{CheckStatus, HealthCheck, Node, ServiceAddress, ServiceInstance, ServiceKind};
-use legate_store::{Command, Registration, Store};
+use legate_store::{Command, ReadTxn, Registration, Store};
 
 use super::answer::{Answer, Resolver};
 
@@ -146,15 +146,23 @@ fn ask_of(
     kind: RecordType,
 ) -> Answer {
     let state = store.state();
-    let resolver = Resolver {
-        state: &state.read(),
+    let txn = state.read();
+    resolver(&txn, access, only_passing).answer(&Name::from_ascii(name).unwrap(), kind)
+}
+
+fn resolver<'a>(
+    state: &'a ReadTxn<'a>,
+    access: &'a Authorizer,
+    only_passing: bool,
+) -> Resolver<'a> {
+    Resolver {
+        state,
         access,
         only_passing,
         datacenter: "dc1",
         server: "192.0.2.1".parse().unwrap(),
         serial: 7,
-    };
-    resolver.answer(&Name::from_ascii(name).unwrap(), kind)
+    }
 }
 
 fn ask(name: &str, kind: RecordType) -> Answer {
@@ -350,6 +358,27 @@ fn an_address_has_the_name_of_its_node_or_service() {
         RecordType::PTR,
     );
     assert_eq!(short(&hidden), nothing(NXDomain));
+}
+
+#[test]
+fn only_who_has_the_address_is_looked_at_for_it() {
+    let store = catalog();
+    let all = Authorizer::allow_all();
+    let newest = |name: &str| {
+        let state = store.state();
+        let txn = state.read();
+        let resolver = resolver(&txn, &all, false);
+        resolver.answer(&Name::from_ascii(name).unwrap(), RecordType::PTR);
+        txn.into_reads().index()
+    };
+    let asked = ["1.0.0.10", "2.0.1.10", "9.9.9.10"].map(|ip| format!("{ip}.in-addr.arpa."));
+    let before = asked.each_ref().map(|name| newest(name));
+    Instance::new("vm-0", "10.0.0.99", "web", 80)
+        .at("10.1.0.99")
+        .register(&store);
+    assert_eq!(asked.each_ref().map(|name| newest(name)), before);
+    Instance::new("vm-0", "10.9.9.9", "web", 80).register(&store);
+    assert_ne!(newest(&asked[2]), before[2]);
 }
 
 #[test]
