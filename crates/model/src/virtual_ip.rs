@@ -3,6 +3,11 @@
 
 use std::net::Ipv4Addr;
 
+use serde::{Deserialize, Serialize};
+
+use crate::WILDCARD;
+use crate::config_entry::ConfigKind;
+
 /// The tagged address under which the instances of a mesh service carry its virtual IP.
 pub const TAGGED_ADDRESS: &str = "consul-virtual";
 
@@ -12,10 +17,29 @@ const BASE: u32 = Ipv4Addr::new(240, 0, 0, 0).to_bits();
 /// The first number that is too large. Consul's.
 const END: u32 = Ipv4Addr::new(15, 255, 255, 254).to_bits();
 
+/// How many there are.
+pub const COUNT: u32 = END - 1;
+
 /// A virtual IP as rows hold it: how far it is from the beginning of the range. Unique in a
 /// partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct VirtualIp(u32);
+
+/// A number that stands for no virtual IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no virtual IP: it must be from 1 to {COUNT}")]
+pub struct OutOfRange(u32);
+
+/// Whether a config entry gives the service of its name a virtual IP, as an instance in the mesh
+/// does. Consul's kinds.
+pub fn is_given_for(kind: ConfigKind, name: &str) -> bool {
+    match kind {
+        ConfigKind::ServiceDefaults => true,
+        ConfigKind::ServiceIntentions => !name.contains(WILDCARD),
+        ConfigKind::ProxyDefaults | ConfigKind::Mesh => false,
+    }
+}
 
 impl VirtualIp {
     /// What a service gets that has none: one that another service gave back, else the one after
@@ -38,10 +62,23 @@ impl VirtualIp {
     pub fn number(self) -> u32 {
         self.0
     }
+}
 
-    /// The virtual IP of a number from a row; `None` when it is outside the range.
-    pub fn from_number(number: u32) -> Option<Self> {
-        (1..END).contains(&number).then_some(Self(number))
+impl TryFrom<u32> for VirtualIp {
+    type Error = OutOfRange;
+
+    fn try_from(number: u32) -> Result<Self, OutOfRange> {
+        if (1..END).contains(&number) {
+            Ok(Self(number))
+        } else {
+            Err(OutOfRange(number))
+        }
+    }
+}
+
+impl From<VirtualIp> for u32 {
+    fn from(ip: VirtualIp) -> u32 {
+        ip.0
     }
 }
 
@@ -59,12 +96,21 @@ mod tests {
     }
 
     #[test]
+    fn some_config_entries_give_one() {
+        assert!(is_given_for(ConfigKind::ServiceDefaults, "web"));
+        assert!(is_given_for(ConfigKind::ServiceIntentions, "web"));
+        assert!(!is_given_for(ConfigKind::ServiceIntentions, "*"));
+        assert!(!is_given_for(ConfigKind::ProxyDefaults, "global"));
+        assert!(!is_given_for(ConfigKind::Mesh, "mesh"));
+    }
+
+    #[test]
     fn the_range_has_an_end() {
-        let last = VirtualIp::from_number(END - 1).unwrap();
+        let last = VirtualIp::try_from(COUNT).unwrap();
         assert_eq!(last.address(), Ipv4Addr::new(255, 255, 255, 253));
         assert_eq!(VirtualIp::choose(None, Some(last)), None);
-        assert_eq!(VirtualIp::from_number(last.number()), Some(last));
-        assert_eq!(VirtualIp::from_number(END), None);
-        assert_eq!(VirtualIp::from_number(0), None);
+        assert_eq!(VirtualIp::try_from(last.number()), Ok(last));
+        assert_eq!(VirtualIp::try_from(END), Err(OutOfRange(END)));
+        assert_eq!(VirtualIp::try_from(0), Err(OutOfRange(0)));
     }
 }

@@ -226,7 +226,11 @@ impl WriteTxn {
         }
     }
 
-    fn put_instance(&mut self, node: &str, mut instance: ServiceInstance) -> Result<(), Rejected> {
+    pub(crate) fn put_instance(
+        &mut self,
+        node: &str,
+        mut instance: ServiceInstance,
+    ) -> Result<(), Rejected> {
         if instance.service.is_empty() {
             return Err(Rejected::Missing {
                 field: "Service.Service",
@@ -238,6 +242,7 @@ impl WriteTxn {
         }
         let existing: Option<Arc<InstanceRow>> = self.read().get(&[node, &instance.id]);
         let existing = existing.map(|row| Arc::clone(&row.instance));
+        self.tag_virtual_ip(&mut instance)?;
         let index = self.index();
         instance.create_index = existing.as_ref().map_or(index, |i| i.create_index);
         instance.modify_index = existing.as_ref().map_or(index, |i| i.modify_index);
@@ -250,11 +255,21 @@ impl WriteTxn {
             node: node.to_owned(),
             instance: Arc::clone(&instance),
         });
-        if existing.is_some_and(|old| old.service != instance.service || old.tags != instance.tags)
-        {
-            self.rename_checks(node, &instance);
+        if let Some(old) = existing {
+            if old.service != instance.service || old.tags != instance.tags {
+                self.rename_checks(node, &instance);
+            }
+            self.left_by(&old);
         }
         Ok(())
+    }
+
+    /// The services that an instance belonged to and stood for may be without one now.
+    fn left_by(&mut self, instance: &ServiceInstance) {
+        self.free_virtual_ip(&instance.service);
+        if let Some(destination) = instance.destination() {
+            self.free_virtual_ip(destination);
+        }
     }
 
     /// Checks carry the name and tags of their service.
@@ -317,11 +332,14 @@ impl WriteTxn {
     }
 
     fn remove_instance(&mut self, node: &str, id: &str) {
-        if self.remove::<InstanceRow>(&[node, id]) {
-            for check in self.checks_of(node, id) {
-                self.remove::<HealthCheck>(&[node, &check.check_id]);
-            }
+        let Some(row) = self.read().get::<InstanceRow>(&[node, id]) else {
+            return;
+        };
+        self.remove::<InstanceRow>(&[node, id]);
+        for check in self.checks_of(node, id) {
+            self.remove::<HealthCheck>(&[node, &check.check_id]);
         }
+        self.left_by(&row.instance);
     }
 
     fn remove_node(&mut self, node: &str) {

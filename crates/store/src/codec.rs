@@ -5,12 +5,14 @@ use std::sync::Arc;
 use legate_identity::SealingKey;
 use serde::{Deserialize, Serialize};
 
-use crate::Unavailable;
 use crate::key::Key;
 use crate::row::{BadRow, Stored, decode, is_secret};
+use crate::{State, Unavailable};
 
-/// The format of everything that is stored. A server refuses a newer one than it knows.
-pub(crate) const FORMAT: u32 = 1;
+/// The format of everything that is stored. A server refuses a newer one than it knows, and rewrites
+/// an older one ([`crate::upgrade`]). It grows when a server that knows the number before would not
+/// understand what is stored: with a new table, for example.
+pub(crate) const FORMAT: u32 = 2;
 
 /// Where the proof of the key stands. No row has this key: no table has the number 0.
 const PROOF: &[u8] = b"\0proof of the key";
@@ -38,6 +40,9 @@ impl Header {
     }
 }
 
+/// Key and value of a row as they are stored.
+pub(crate) type StoredRow = (Arc<[u8]>, Vec<u8>);
+
 /// Turns rows into what is stored, and back.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
@@ -54,6 +59,13 @@ impl Codec {
         }
         let sealed = self.key.seal(&key.to_bytes(), &text);
         sealed.map_err(|error| Unavailable::new(error.to_string()))
+    }
+
+    /// The stored form of all rows.
+    pub(crate) fn encode_all(&self, state: &State) -> Result<Vec<StoredRow>, Unavailable> {
+        let rows = state.all();
+        rows.map(|(key, row)| Ok((key.to_bytes(), self.encode(key, row)?)))
+            .collect()
     }
 
     /// A row from its stored form.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use legate_model::acl::{AuthMethod, BindingRule, Token};
 use legate_model::{
     CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, Secret, ServiceInstance,
+    virtual_ip,
 };
 use serde::{Deserialize, Serialize};
 
@@ -257,6 +258,16 @@ pub enum Rejected {
     MissingAuthMethod {
         /// The name that was looked for.
         name: String,
+    },
+    /// All virtual IPs are in use.
+    #[error(
+        "service {service:?} needs a virtual IP and all {count} are in use: remove services or \
+         config entries of services that are not used any more",
+        count = virtual_ip::COUNT
+    )]
+    NoVirtualIpLeft {
+        /// The service that needs one.
+        service: String,
     },
     /// Another token has this secret.
     #[error("this secret id belongs to another token already: choose another, or leave it out")]

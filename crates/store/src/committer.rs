@@ -10,12 +10,13 @@ use legate_runtime::CancellationToken;
 
 use crate::Unavailable;
 use crate::backend::{Backend, Batch, Change, Loaded, NotCommitted};
-use crate::codec::Codec;
+use crate::codec::{Codec, FORMAT, Header};
 use crate::command::Applied;
 use crate::commit::{Attempt, Group, Restore, Waiting, Work};
 use crate::open::{OpenError, Origin};
 use crate::row::BadRow;
 use crate::store::Tables;
+use crate::upgrade::upgraded;
 use crate::write::replay;
 
 /// How often a group runs again because others were faster, each time on what they left.
@@ -47,6 +48,39 @@ pub(crate) enum Unreadable {
 }
 
 impl<B: Backend> Committer<B> {
+    /// Rewrites a store of an older format, so that older servers refuse it from now on.
+    pub(crate) async fn upgrade(&mut self) -> Result<(), OpenError> {
+        let failed = |reason: String| OpenError::NotUpgraded { reason };
+        let mut attempts = 0;
+        while self.origin.check(&self.header)? < FORMAT {
+            let state = self.tables.state();
+            let (next, changes) = upgraded(&state);
+            let header = Header::new(&self.codec.key).map_err(|error| failed(error.to_string()))?;
+            let contents = Loaded {
+                header: serde_json::to_vec(&header).map_err(|error| failed(error.to_string()))?,
+                index: next.index(),
+                rows: self.codec.encode_all(&next).map_err(not_upgraded)?,
+            };
+            let contents = Arc::new(contents);
+            let replaced = self.backend.replace(state.index(), Arc::clone(&contents));
+            match replaced.await {
+                Ok(()) => {
+                    self.header.clone_from(&contents.header);
+                    self.tables.publish(next, &changes);
+                }
+                // Another server wrote meanwhile, or rewrote the store itself.
+                Err(NotCommitted::Lost) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    let change = self.backend.changed().await;
+                    self.follow(&change)
+                        .map_err(|error| failed(error.to_string()))?;
+                }
+                Err(error) => return Err(not_upgraded(why(error))),
+            }
+        }
+        Ok(())
+    }
+
     /// Commits until the token is cancelled or no handle of the store is left.
     pub(crate) async fn run(
         mut self,
@@ -202,6 +236,12 @@ impl<B: Backend> Committer<B> {
         };
         self.tables.publish(next, &changes);
         Ok(())
+    }
+}
+
+fn not_upgraded(unavailable: Unavailable) -> OpenError {
+    OpenError::NotUpgraded {
+        reason: unavailable.reason.to_string(),
     }
 }
 

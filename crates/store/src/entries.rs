@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use legate_model::virtual_ip::is_given_for;
 use legate_model::{
     ConfigEntry, ConfigKind, Intention, ServiceIntentions, SourceIntention, WILDCARD,
 };
@@ -74,7 +75,7 @@ impl WriteTxn {
     /// entry's modify index is this one; 0: only when there is none.
     ///
     /// # Errors
-    /// [`Rejected::CasMismatch`].
+    /// [`Rejected::CasMismatch`], [`Rejected::NoVirtualIpLeft`].
     pub fn put_config_entry(
         &mut self,
         mut entry: ConfigEntry,
@@ -82,6 +83,9 @@ impl WriteTxn {
     ) -> Result<(), Rejected> {
         let existing = self.read().config_entry(entry.kind(), entry.name());
         refuse_stale(entry.kind(), entry.name(), existing.as_deref(), cas)?;
+        if is_given_for(entry.kind(), entry.name()) {
+            self.give_virtual_ip(entry.name())?;
+        }
         let old = existing.as_deref();
         let index = self.index();
         entry.set_indexes(
@@ -108,14 +112,17 @@ impl WriteTxn {
     ) -> Result<(), Rejected> {
         let existing = self.read().config_entry(kind, name);
         refuse_stale(kind, name, existing.as_deref(), cas)?;
-        self.remove::<ConfigEntry>(&[kind.as_str(), name]);
+        if self.remove::<ConfigEntry>(&[kind.as_str(), name]) {
+            self.free_virtual_ip(name);
+        }
         Ok(())
     }
 
     /// Adds or replaces one source in the `service-intentions` entry of its destination.
     ///
     /// # Errors
-    /// [`Rejected::InvalidEntry`] when the entry would not be valid.
+    /// [`Rejected::InvalidEntry`] when the entry would not be valid;
+    /// [`Rejected::NoVirtualIpLeft`].
     pub fn put_intention(&mut self, intention: Intention) -> Result<(), Rejected> {
         let name = intention.destination_name.clone();
         let existing = self.read().service_intentions(&name);

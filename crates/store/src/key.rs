@@ -33,6 +33,12 @@ pub(crate) enum Table {
     Ca = 8,
     /// One row.
     Management = 9,
+    /// Service name.
+    VirtualIps = 10,
+    /// Number.
+    FreedVirtualIps = 11,
+    /// One row.
+    LastVirtualIp = 12,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,

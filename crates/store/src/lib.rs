@@ -30,6 +30,8 @@ mod rows;
 mod snapshot;
 mod state;
 mod store;
+mod upgrade;
+mod virtual_ips;
 mod watch;
 mod write;
 

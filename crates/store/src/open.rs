@@ -127,6 +127,15 @@ pub enum OpenError {
         /// What the last one answered.
         reason: String,
     },
+    /// The store has an older format and cannot be rewritten.
+    #[error(
+        "the store was written by an older Legate and cannot be brought to the format of this \
+         server: {reason}"
+    )]
+    NotUpgraded {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// A new store cannot be written, or the server failed at it.
     #[error("the store cannot be made or opened: {reason}")]
     NotMade {
@@ -197,13 +206,14 @@ impl Store {
         };
         let (queue, waiting) = Queue::new();
         let store = Self::committed_by(state, queue, codec.clone());
-        let committer = Committer {
+        let mut committer = Committer {
             backend,
             codec,
             origin,
             header,
             tables: Arc::clone(&store.inner.tables),
         };
+        committer.upgrade().await?;
         let token = spawner.token();
         spawner.spawn("store", committer.run(waiting, token));
         Ok(store)
@@ -269,8 +279,8 @@ async fn make_new(backend: &mut impl Backend, key: &SealingKey) -> Result<Loaded
 }
 
 impl Origin {
-    /// Whether this server can read rows with such a header.
-    pub(crate) fn check(&self, header: &[u8]) -> Result<(), OpenError> {
+    /// The format of rows with such a header, when this server can read them.
+    pub(crate) fn check(&self, header: &[u8]) -> Result<u32, OpenError> {
         let header: Header = serde_json::from_slice(header)
             .map_err(|error| self.damaged(format!("its header cannot be read: {error}")))?;
         if header.format > FORMAT {
@@ -284,7 +294,7 @@ impl Origin {
                 path: self.key_file.clone(),
             });
         }
-        Ok(())
+        Ok(header.format)
     }
 
     fn damaged(&self, reason: String) -> OpenError {

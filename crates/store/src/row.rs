@@ -13,7 +13,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::key::{Key, Table};
-use crate::rows::{CaRow, InstanceRow, ManagementRow};
+use crate::rows::{
+    CaRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, ManagementRow, VirtualIpRow,
+};
 
 /// A value of one table.
 pub(crate) trait Row: Any + Send + Sync + Serialize + DeserializeOwned {
@@ -108,7 +110,7 @@ struct StoredTable {
 }
 
 /// Every table that is stored.
-const READERS: [StoredTable; 9] = [
+const READERS: [StoredTable; 12] = [
     stored::<Node>(),
     stored::<InstanceRow>(),
     stored::<HealthCheck>(),
@@ -118,6 +120,9 @@ const READERS: [StoredTable; 9] = [
     stored::<BindingRule>(),
     stored::<CaRow>(),
     stored::<ManagementRow>(),
+    stored::<VirtualIpRow>(),
+    stored::<FreedVirtualIpRow>(),
+    stored::<LastVirtualIpRow>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

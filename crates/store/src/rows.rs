@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::virtual_ip::VirtualIp;
 use legate_model::{ConfigEntry, HealthCheck, Node, ServiceInstance, Tenancy};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,35 @@ pub(crate) struct CaRow {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ManagementRow {
     pub(crate) since: u64,
+}
+
+/// The virtual IP that a service has.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct VirtualIpRow {
+    pub(crate) service: String,
+    pub(crate) ip: VirtualIp,
+    pub(crate) modify_index: u64,
+}
+
+/// A virtual IP that a service had and that is free again.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct FreedVirtualIpRow {
+    pub(crate) ip: VirtualIp,
+    pub(crate) modify_index: u64,
+}
+
+impl FreedVirtualIpRow {
+    /// Its number in its key, where numbers are in their order.
+    pub(crate) fn name(ip: VirtualIp) -> String {
+        format!("{:010}", ip.number())
+    }
+}
+
+/// The highest virtual IP that any service has or had.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LastVirtualIpRow {
+    pub(crate) ip: VirtualIp,
+    pub(crate) modify_index: u64,
 }
 
 impl Row for Node {
@@ -200,5 +230,41 @@ impl Row for ManagementRow {
 
     fn modify_index(&self) -> u64 {
         self.since
+    }
+}
+
+impl Row for VirtualIpRow {
+    const TABLE: Table = Table::VirtualIps;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.service])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for FreedVirtualIpRow {
+    const TABLE: Table = Table::FreedVirtualIps;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&Self::name(self.ip)])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for LastVirtualIpRow {
+    const TABLE: Table = Table::LastVirtualIp;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
     }
 }

@@ -17,10 +17,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::Store;
-use crate::codec::{Codec, FORMAT, Header};
+use crate::codec::{Codec, FORMAT, Header, StoredRow};
 use crate::key::Key;
 use crate::row::Stored;
+use crate::upgrade::upgraded;
+use crate::{State, Store};
 
 const MAGIC: &[u8; 16] = b"legate snapshot\n";
 
@@ -40,7 +41,7 @@ pub struct Snapshot {
     /// The index of the state that was saved.
     pub(crate) index: u64,
     /// The rows as they are stored.
-    pub(crate) stored: Vec<(Arc<[u8]>, Vec<u8>)>,
+    pub(crate) stored: Vec<StoredRow>,
     pub(crate) rows: Vec<(Key, Stored)>,
 }
 
@@ -155,7 +156,7 @@ impl Store {
         if !about.header.is_sealed_with(&codec.key) {
             return Err(SnapshotError::WrongKey);
         }
-        let mut stored: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
+        let mut stored: Vec<StoredRow> = Vec::new();
         for _ in 0..about.rows {
             let key = Arc::from(read_part(&mut from)?);
             stored.push((key, read_part(&mut from)?));
@@ -166,16 +167,16 @@ impl Store {
         if digest != expected {
             return Err(damaged("its checksum is another one"));
         }
-        Snapshot::decoded(about.index, stored, codec)
+        let snapshot = Snapshot::decoded(about.index, stored, codec)?;
+        if about.header.format < FORMAT {
+            return snapshot.upgraded(codec);
+        }
+        Ok(snapshot)
     }
 }
 
 impl Snapshot {
-    fn decoded(
-        index: u64,
-        stored: Vec<(Arc<[u8]>, Vec<u8>)>,
-        codec: &Codec,
-    ) -> Result<Self, SnapshotError> {
+    fn decoded(index: u64, stored: Vec<StoredRow>, codec: &Codec) -> Result<Self, SnapshotError> {
         let ordered = stored.is_sorted_by(|(one, _), (next, _)| one < next);
         if !ordered {
             return Err(damaged("its rows are out of order"));
@@ -187,6 +188,16 @@ impl Snapshot {
             index,
             rows: rows.map_err(|error| damaged(format!("a row cannot be read: {error}")))?,
             stored,
+        })
+    }
+
+    fn upgraded(self, codec: &Codec) -> Result<Self, SnapshotError> {
+        let (state, _) = upgraded(&State::restored(self.index, self.rows));
+        let rows = state.all();
+        Ok(Self {
+            index: self.index,
+            rows: rows.map(|(key, row)| (key.clone(), row.clone())).collect(),
+            stored: codec.encode_all(&state).map_err(io::Error::other)?,
         })
     }
 }

@@ -1,14 +1,14 @@
 //! Answers questions from the catalog. Pure: tables and a question in, records out.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, CheckStatus, Node, virtual_ip};
+use legate_model::{CheckServiceNode, CheckStatus, Node};
 use legate_store::ReadTxn;
 
 use super::question::Target;
@@ -176,18 +176,12 @@ impl Resolver<'_> {
         }
     }
 
-    /// The virtual IP that instances of a mesh service carry, whatever their health.
+    /// The virtual IP of a service, whatever the health of its instances. As in Consul, every name
+    /// exists here: one without an address has no records. One that may not be seen is the same.
     fn virtual_ip(&self, service: &str) -> Found {
-        let instances = self.state.connect(service);
-        if instances.is_empty() || !self.access.service_read(service) {
-            return Found::Nothing;
-        }
-        let tagged = instances
-            .iter()
-            .filter_map(|one| one.service.tagged_addresses.get(virtual_ip::TAGGED_ADDRESS));
-        let mut ips = tagged.filter_map(|tagged| tagged.address.parse::<Ipv4Addr>().ok());
-        ips.next()
-            .map_or(Found::NoAddress, |ip| Found::Address(ip.into()))
+        let seen = self.access.service_read(service);
+        let ip = seen.then(|| self.state.virtual_ip(service)).flatten();
+        ip.map_or(Found::NoAddress, |ip| Found::Address(ip.address().into()))
     }
 
     /// The node that has an address, else the service of an instance that has it. Consul's order.

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity, Token};
-use legate_model::{CheckStatus, HealthCheck, Node, ServiceAddress, ServiceInstance, ServiceKind};
+use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind};
 use legate_store::{Command, ReadTxn, Registration, Store};
 
 use super::answer::{Answer, Resolver};
@@ -52,17 +52,6 @@ impl Instance {
     fn proxy_of(mut self, destination: &str) -> Self {
         self.service.kind = ServiceKind::ConnectProxy;
         self.service.proxy.destination_service_name = destination.to_owned();
-        self
-    }
-
-    fn with_virtual_ip(mut self, ip: &str) -> Self {
-        let address = ServiceAddress {
-            address: ip.to_owned(),
-            port: 0,
-        };
-        self.service
-            .tagged_addresses
-            .insert("consul-virtual".to_owned(), address);
         self
     }
 
@@ -124,9 +113,7 @@ fn catalog() -> Store {
         Instance::new("vm-1", "10.0.0.1", "bare-sidecar-proxy", 20_001).proxy_of("bare"),
         Instance::new("vm-5", "fd00::5", "six", 86),
         Instance::new("vm-6", "host.example.com", "named", 87),
-        Instance::new("vm-1", "10.0.0.1", "web-sidecar-proxy", 20_000)
-            .proxy_of("web")
-            .with_virtual_ip("240.0.0.1"),
+        Instance::new("vm-1", "10.0.0.1", "web-sidecar-proxy", 20_000).proxy_of("web"),
         Instance::new("vm-3", "10.0.0.3", "ill", 90).with_status(CheckStatus::Critical),
     ] {
         instance.register(&store);
@@ -232,8 +219,6 @@ fn a_name_without_healthy_instances_does_not_exist() {
         "missing.service.consul.",
         "missing.node.consul.",
         "missing.connect.consul.",
-        "missing.virtual.consul.",
-        "ill.virtual.consul.",
         "9.9.9.10.in-addr.arpa.",
         "web.service.dc2.consul.",
         "web.consul.",
@@ -395,13 +380,24 @@ fn a_node_tells_its_metadata() {
 
 #[test]
 fn a_mesh_service_has_a_virtual_ip() {
-    let asked = |name, kind| short(&ask(name, kind));
-    let ip = answers(&["240.0.0.1"]);
+    let asked = |name: &str, kind| short(&ask(name, kind));
+    let ip = answers(&["240.0.0.2"]);
     assert_eq!(asked("web.virtual.consul.", RecordType::A), ip);
-    assert_eq!(asked("web.virtual.consul.", RecordType::ANY), ip);
+    assert_eq!(asked("WEB.Virtual.Consul.", RecordType::ANY), ip);
+    assert_eq!(asked("v1.web.virtual.consul.", RecordType::A), ip);
+    let own = "web.virtual.default.ns.default.ap.dc1.dc.consul.";
+    assert_eq!(asked(own, RecordType::A), ip);
+    let first = answers(&["240.0.0.1"]);
+    assert_eq!(asked("bare.virtual.consul.", RecordType::A), first);
+    let answer = ask("web.virtual.consul.", RecordType::A);
+    assert!(answer.answers.iter().all(|one| one.ttl == 0));
+
     let none = nothing(NoError);
     assert_eq!(asked("web.virtual.consul.", RecordType::AAAA), none);
-    assert_eq!(asked("bare.virtual.consul.", RecordType::A), none);
+    for name in ["missing", "ill", "web-sidecar-proxy"] {
+        let name = format!("{name}.virtual.consul.");
+        assert_eq!(asked(&name, RecordType::A), none, "{name}");
+    }
 }
 
 #[test]
@@ -424,10 +420,13 @@ fn what_may_not_be_seen_does_not_exist() {
         "web.service.consul.",
         "web.connect.consul.",
         "vm-1.node.consul.",
-        "web.virtual.consul.",
     ] {
         let hidden = ask_as(&nobody, name, RecordType::A);
         assert_eq!(short(&hidden), nothing(NXDomain), "{name}");
+    }
+    for name in ["web.virtual.consul.", "missing.virtual.consul."] {
+        let hidden = ask_as(&nobody, name, RecordType::A);
+        assert_eq!(short(&hidden), nothing(NoError), "{name}");
     }
     let token = Token {
         service_identities: vec![ServiceIdentity {

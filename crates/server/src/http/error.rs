@@ -96,6 +96,8 @@ impl From<Rejected> for ApiError {
             | Rejected::Missing { .. }
             | Rejected::InvalidEntry { .. }
             | Rejected::MissingAuthMethod { .. } => StatusCode::BAD_REQUEST,
+            // The request is right; Consul's status.
+            Rejected::NoVirtualIpLeft { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, rejected.to_string())
     }

@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::grpc::{STOP, channel, register, start, with_token};
 
-fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
+pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
     let mut message = Message::new(4711, MessageType::Query, OpCode::Query);
     let name = Name::from_ascii(name).unwrap();
     message.add_query(Query::query(name, RecordType::A));
@@ -27,7 +27,7 @@ fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
-async fn over_udp(server: SocketAddr, request: &[u8]) -> Message {
+pub(crate) async fn over_udp(server: SocketAddr, request: &[u8]) -> Message {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.send_to(request, server).await.unwrap();
     let mut buffer = vec![0; 65_535];

@@ -20,4 +20,5 @@ mod http_mesh;
 mod http_not_served;
 mod http_paths;
 mod http_rights;
+mod http_virtual_ips;
 mod lifecycle;

@@ -170,14 +170,14 @@ async fn a_store_of_a_newer_server_is_refused() {
     {
         let about = redb::TableDefinition::<&str, &[u8]>::new("about");
         let mut about = txn.open_table(about).unwrap();
-        let header = br#"{"format":2,"proof":[],"something new":true}"#.as_slice();
+        let header = br#"{"format":3,"proof":[],"something new":true}"#.as_slice();
         about.insert("header", header).unwrap();
     }
     txn.commit().unwrap();
     drop(file);
     let error = refused(config(directory.path(), None)).await;
     assert!(
-        matches!(error, OpenError::Newer { found: 2, known: 1 }),
+        matches!(error, OpenError::Newer { found: 3, known: 2 }),
         "{error}"
     );
 }

@@ -10,6 +10,8 @@ mod processes;
 mod random;
 mod restarts;
 mod snapshots;
+mod upgrade;
+mod virtual_ips;
 mod watching;
 
 use std::future::Future;

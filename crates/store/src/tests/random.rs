@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use legate_model::{CheckStatus, ConfigKind, HealthCheck, IntentionAction, Node, ServiceInstance};
+use legate_model::virtual_ip::TAGGED_ADDRESS;
+use legate_model::{
+    CheckStatus, ConfigKind, HealthCheck, IntentionAction, Node, ServiceAddress, ServiceInstance,
+};
 use proptest::prelude::*;
 
 use super::{
@@ -177,15 +180,20 @@ impl Naive {
         }
     }
 
-    fn service(&self, name: &str) -> Vec<String> {
-        self.found(|instance| instance.service == name)
+    fn service(&self, state: &ReadTxn<'_>, name: &str) -> Vec<String> {
+        self.found(state, |instance| instance.service == name)
     }
 
-    fn connect(&self, name: &str) -> Vec<String> {
-        self.found(|instance| instance.destination() == Some(name))
+    fn connect(&self, state: &ReadTxn<'_>, name: &str) -> Vec<String> {
+        self.found(state, |instance| instance.destination() == Some(name))
     }
 
-    fn found(&self, matches: impl Fn(&ServiceInstance) -> bool) -> Vec<String> {
+    /// Which virtual IP a service has is the business of another model.
+    fn found(
+        &self,
+        state: &ReadTxn<'_>,
+        matches: impl Fn(&ServiceInstance) -> bool,
+    ) -> Vec<String> {
         let matching = self
             .instances
             .iter()
@@ -199,7 +207,17 @@ impl Naive {
                         .collect()
                 };
                 let checks = [of(""), of(id)].concat();
-                describe(&self.nodes[node], instance, checks)
+                let mut instance = instance.clone();
+                if let Some(destination) = instance.destination() {
+                    let ip = state.virtual_ip(destination).expect("it has one");
+                    let tagged = ServiceAddress {
+                        address: ip.address().to_string(),
+                        port: instance.port,
+                    };
+                    let key = TAGGED_ADDRESS.to_owned();
+                    instance.tagged_addresses.insert(key, tagged);
+                }
+                describe(&self.nodes[node], &instance, checks)
             })
             .collect()
     }
@@ -236,8 +254,8 @@ pub(super) fn assert_same(state: &State, naive: &Naive) {
         .into_iter()
         .chain(proxies.iter().map(String::as_str))
     {
-        assert_eq!(described(&state.service(name)), naive.service(name));
-        assert_eq!(described(&state.connect(name)), naive.connect(name));
+        assert_eq!(described(&state.service(name)), naive.service(&state, name));
+        assert_eq!(described(&state.connect(name)), naive.connect(&state, name));
     }
     let listed: BTreeSet<_> = naive
         .instances
@@ -302,6 +320,10 @@ fn questions() -> Vec<(String, Question)> {
         add(
             of("intentions for"),
             Box::new(move |t| format!("{:?}", t.intentions_for(name))),
+        );
+        add(
+            of("virtual ip of"),
+            Box::new(move |t| format!("{:?}", t.virtual_ip(name))),
         );
         let kind = ConfigKind::ServiceDefaults;
         add(

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster::{Cluster, ClusterTls, PATIENCE, Server};
 use crate::backend::etcd::Etcd;
-use crate::backend::{Backend, Loaded};
+use crate::backend::{Backend, Change, Loaded};
 use crate::tests::access::token;
-use crate::tests::{deregister, instance, node, register, rows};
+use crate::tests::{deregister, instance, node, register, rows, upgrade};
 use crate::{OpenError, Unavailable, WriteError};
 
 /// Adds one to a number that is kept in the metadata of a node.
@@ -335,6 +335,41 @@ async fn users_are_authenticated_again_when_their_tokens_end() {
 }
 
 #[tokio::test]
+async fn servers_that_start_together_rewrite_an_older_format_once() {
+    let cluster = Cluster::start(1).await;
+    let server = cluster.server(0).await;
+    for command in upgrade::commands() {
+        server.store.apply(command).await.unwrap();
+    }
+    server.stop().await;
+    let scope = legate_runtime::Scope::new("older");
+    let (mut older, loaded) = Etcd::open(&cluster.config(), &scope.spawner())
+        .await
+        .unwrap();
+    let loaded = loaded.unwrap();
+    let (index, old) = (loaded.index, upgrade::aged(loaded));
+    older.replace(index, old.into()).await.unwrap();
+
+    let servers: [Server; 3] = join_all((0..3).map(|_| cluster.server(0)))
+        .await
+        .try_into()
+        .map_err(|_| "three were opened")
+        .unwrap();
+    agree(&servers).await;
+    upgrade::assert_has_virtual_ips(&servers[0].store);
+    assert_eq!(servers[0].store.state().index(), index + 2);
+    let Change::Everything(theirs) = older.changed().await else {
+        panic!("everything was replaced");
+    };
+    assert_eq!(upgrade::format(&theirs.header), crate::codec::FORMAT);
+    older.close().await;
+    for server in servers {
+        count(&server, "n").await.unwrap();
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_newer_format_and_another_key_are_refused() {
     let cluster = Cluster::start(1).await;
     let server = cluster.server(0).await;
@@ -354,7 +389,7 @@ async fn a_newer_format_and_another_key_are_refused() {
         .unwrap();
     let loaded = loaded.unwrap();
     let header = String::from_utf8(loaded.header).unwrap();
-    let header = header.replace("\"format\":1", "\"format\":2").into_bytes();
+    let header = header.replace("\"format\":2", "\"format\":3").into_bytes();
     let contents = Loaded {
         header,
         index: loaded.index + 1,
@@ -363,7 +398,7 @@ async fn a_newer_format_and_another_key_are_refused() {
     newer.replace(loaded.index, contents.into()).await.unwrap();
     let refused = Server::open(cluster.config()).await.err().unwrap();
     assert!(
-        matches!(refused, OpenError::Newer { found: 2, .. }),
+        matches!(refused, OpenError::Newer { found: 3, .. }),
         "{refused}"
     );
     // An older one that runs ends, and answers no write with what it does not understand.

@@ -1,0 +1,117 @@
+//! Virtual IPs of services over HTTP and DNS. What is expected is what Consul answers.
+
+use http::StatusCode;
+use legate_server::Server;
+use serde_json::{Value, json};
+
+use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::dns::{over_udp, question};
+use crate::http_client::{Client, start};
+
+const REGISTER: &str = "/v1/catalog/register";
+const DEREGISTER: &str = "/v1/catalog/deregister";
+
+fn service(service: &Value) -> Value {
+    json!({ "Node": "n1", "Address": "10.0.0.1", "Service": service })
+}
+
+fn native(name: &str, port: u16) -> Value {
+    service(&json!({ "Service": name, "Port": port, "Connect": { "Native": true } }))
+}
+
+async fn with_dns() -> (Server, Client) {
+    start(|config| config.dns = Some("127.0.0.1:0".parse().unwrap())).await
+}
+
+/// The addresses that DNS has for a name below `virtual.consul`.
+async fn resolved(server: &Server, name: &str) -> Vec<String> {
+    let request = question(&format!("{name}.virtual.consul."), None);
+    let reply = over_udp(server.dns_addr().unwrap(), &request).await;
+    assert_eq!(reply.metadata.response_code.to_string(), "No Error");
+    reply
+        .answers
+        .iter()
+        .map(|one| one.data.to_string())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_sidecar_shows_the_virtual_ip_of_its_service() {
+    let (server, client) = with_dns().await;
+    let web = json!({ "Name": "web", "Port": 8080, "Connect": { "SidecarService": {} } });
+    let registered = client.put("/v1/agent/service/register", &web).await;
+    assert_eq!(registered.status, StatusCode::OK, "{}", registered.text());
+    let tagged = json!({ "consul-virtual": { "Address": "240.0.0.1", "Port": 21000 } });
+
+    let id = "web-sidecar-proxy";
+    let rows = client
+        .get(&format!("/v1/catalog/service/{id}"))
+        .await
+        .json();
+    assert_eq!(rows[0]["ServiceTaggedAddresses"], tagged);
+    let rows = client.get("/v1/catalog/connect/web").await.json();
+    assert_eq!(rows[0]["ServiceTaggedAddresses"], tagged);
+    for path in [
+        "/v1/health/service/web-sidecar-proxy",
+        "/v1/health/connect/web",
+    ] {
+        let rows = client.get(path).await.json();
+        assert_eq!(rows[0]["Service"]["TaggedAddresses"], tagged, "{path}");
+    }
+    let node = client.get("/v1/catalog/node/legate").await.json();
+    assert_eq!(node["Services"][id]["TaggedAddresses"], tagged);
+    assert_eq!(node["Services"]["web"]["TaggedAddresses"], Value::Null);
+    let rows = client.get("/v1/catalog/service/web").await.json();
+    assert_eq!(rows[0]["ServiceTaggedAddresses"], json!({}));
+
+    assert_eq!(resolved(&server, "web").await, ["240.0.0.1"]);
+    assert_eq!(resolved(&server, id).await, [""; 0]);
+
+    // What was read can be sent back: nothing changes.
+    let index = server.store().state().index();
+    client.put("/v1/agent/service/register", &web).await;
+    assert_eq!(server.store().state().index(), index);
+}
+
+#[tokio::test]
+async fn an_address_is_given_back_with_the_last_that_needs_it() {
+    let (server, client) = with_dns().await;
+    for (port, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        client.write(REGISTER, &native(name, port)).await;
+    }
+    let entry = json!({ "Kind": "service-defaults", "Name": "d", "Protocol": "http" });
+    client.write("/v1/config", &entry).await;
+    let allow = json!({ "Action": "allow" });
+    let exact = "/v1/connect/intentions/exact?source=a&destination=b";
+    client.write(exact, &allow).await;
+    for (name, expected) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+        let expected = format!("240.0.0.{expected}");
+        assert_eq!(resolved(&server, name).await, [expected], "{name}");
+    }
+
+    for name in ["a", "b"] {
+        let gone = json!({ "Node": "n1", "ServiceID": name });
+        client.write(DEREGISTER, &gone).await;
+    }
+    assert_eq!(resolved(&server, "a").await, [""; 0]);
+    assert_eq!(resolved(&server, "b").await, ["240.0.0.2"], "an intention");
+    assert_eq!(client.delete(exact).await.json(), json!(true));
+    assert_eq!(resolved(&server, "b").await, [""; 0]);
+    for (name, expected) in [("e", 1), ("f", 2), ("g", 5)] {
+        client.write(REGISTER, &native(name, 9)).await;
+        let expected = format!("240.0.0.{expected}");
+        assert_eq!(resolved(&server, name).await, [expected], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_read_a_service_does_not_learn_its_address() {
+    let (server, mut client) = start(|config| {
+        deny_by_default(config);
+        config.dns = Some("127.0.0.1:0".parse().unwrap());
+    })
+    .await;
+    client.token = MANAGEMENT.to_owned();
+    client.write(REGISTER, &native("a", 1)).await;
+    assert_eq!(resolved(&server, "a").await, [""; 0]);
+}

@@ -1,0 +1,136 @@
+//! Virtual IPs of services: who has which, and which are free again.
+//!
+//! A service gets one with its first instance in the mesh or its first config entry, in the same
+//! transaction, and keeps it while it has an instance, a proxy that stands for it or such an entry.
+//! Then the number is free and the next service gets it. Which number that is says
+//! [`VirtualIp::choose`].
+
+use std::sync::Arc;
+
+use legate_model::virtual_ip::{VirtualIp, is_given_for};
+use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, virtual_ip};
+
+use crate::command::Rejected;
+use crate::key::{Key, Table};
+use crate::read::ReadTxn;
+use crate::rows::{FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, VirtualIpRow};
+use crate::write::WriteTxn;
+
+impl ReadTxn<'_> {
+    /// The virtual IP of a service. `None` for a name that has neither an instance in the mesh nor
+    /// a config entry that gives it one.
+    pub fn virtual_ip(&self, service: &str) -> Option<VirtualIp> {
+        self.get::<VirtualIpRow>(&[service]).map(|row| row.ip)
+    }
+}
+
+impl WriteTxn {
+    /// Writes into an instance in the mesh the virtual IP of the service that it stands for, which
+    /// gets one when it has none. What the client sent in its place is overwritten, as in Consul.
+    ///
+    /// # Errors
+    /// [`Rejected::NoVirtualIpLeft`].
+    pub(crate) fn tag_virtual_ip(
+        &mut self,
+        instance: &mut ServiceInstance,
+    ) -> Result<(), Rejected> {
+        let Some(service) = instance.destination().map(str::to_owned) else {
+            return Ok(());
+        };
+        let tagged = ServiceAddress {
+            address: self.give_virtual_ip(&service)?.address().to_string(),
+            port: instance.port,
+        };
+        let key = virtual_ip::TAGGED_ADDRESS.to_owned();
+        instance.tagged_addresses.insert(key, tagged);
+        Ok(())
+    }
+
+    /// The virtual IP of a service, which gets one when it has none.
+    ///
+    /// # Errors
+    /// [`Rejected::NoVirtualIpLeft`].
+    pub(crate) fn give_virtual_ip(&mut self, service: &str) -> Result<VirtualIp, Rejected> {
+        if let Some(ip) = self.read().virtual_ip(service) {
+            return Ok(ip);
+        }
+        let freed = self.first_freed_virtual_ip();
+        let last = self.read().get::<LastVirtualIpRow>(&[]).map(|row| row.ip);
+        let ip = VirtualIp::choose(freed, last).ok_or_else(|| Rejected::NoVirtualIpLeft {
+            service: service.to_owned(),
+        })?;
+        let modify_index = self.index();
+        if freed.is_some() {
+            self.remove::<FreedVirtualIpRow>(&[&FreedVirtualIpRow::name(ip)]);
+        } else {
+            self.put(LastVirtualIpRow { ip, modify_index });
+        }
+        let service = service.to_owned();
+        self.put(VirtualIpRow {
+            service,
+            ip,
+            modify_index,
+        });
+        Ok(ip)
+    }
+
+    /// Takes back the virtual IP of a service that has no instance and no config entry any more.
+    ///
+    /// Consul does not count proxies that stand for the service: it takes the address back with
+    /// the last instance, while sidecars still show it, and keeps it where there were sidecars
+    /// only.
+    pub(crate) fn free_virtual_ip(&mut self, service: &str) {
+        let read = self.read();
+        let Some(ip) = read.virtual_ip(service) else {
+            return;
+        };
+        let indexes = [Table::InstancesByService, Table::InstancesByDestination];
+        let kinds = ConfigKind::ALL.into_iter();
+        let mut kinds = kinds.filter(|kind| is_given_for(*kind, service));
+        let needed = indexes.iter().any(|index| read.leads(*index, &[service]))
+            || kinds.any(|kind| read.config_entry(kind, service).is_some());
+        drop(read);
+        if needed {
+            return;
+        }
+        self.remove::<VirtualIpRow>(&[service]);
+        let modify_index = self.index();
+        self.put(FreedVirtualIpRow { ip, modify_index });
+    }
+
+    /// Gives a virtual IP to everybody in the tables who should have one. For tables that were
+    /// filled by a server that gave out none.
+    ///
+    /// # Errors
+    /// [`Rejected::NoVirtualIpLeft`].
+    pub(crate) fn give_virtual_ips(&mut self) -> Result<(), Rejected> {
+        let rows: Vec<Arc<InstanceRow>> = self.read().scan(&[]);
+        for row in rows {
+            self.put_instance(&row.node, ServiceInstance::clone(&row.instance))?;
+        }
+        for kind in ConfigKind::ALL {
+            for entry in self.read().config_entries(kind) {
+                if is_given_for(kind, entry.name()) {
+                    self.give_virtual_ip(entry.name())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lowest, so that all servers choose the same.
+    fn first_freed_virtual_ip(&self) -> Option<VirtualIp> {
+        let read = self.read();
+        let all = Key::new(Table::FreedVirtualIps, &self.tenancy, &[]);
+        let (_, row) = read.state.below(&all).next()?;
+        row.get::<FreedVirtualIpRow>().map(|row| row.ip)
+    }
+}
+
+impl ReadTxn<'_> {
+    /// Whether an index has an entry below a prefix. It is not noted: for transactions only.
+    fn leads(&self, index: Table, names: &[&str]) -> bool {
+        let prefix = self.key(index, names);
+        self.state.found_below(&prefix).next().is_some()
+    }
+}
