@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::State;
 use crate::command::Applied;
+use crate::reader::Tables;
 use crate::snapshot::Snapshot;
-use crate::store::Tables;
 use crate::write::{Changes, WriteTxn};
 
 /// How many transactions wait at most; who comes later waits to be let in.

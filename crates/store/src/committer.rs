@@ -14,8 +14,8 @@ use crate::codec::{Codec, FORMAT, Header};
 use crate::command::Applied;
 use crate::commit::{Attempt, Group, Restore, Waiting, Work};
 use crate::open::{OpenError, Origin};
+use crate::reader::Tables;
 use crate::row::BadRow;
-use crate::store::Tables;
 use crate::upgrade::upgraded;
 use crate::write::replay;
 

@@ -255,7 +255,7 @@ async fn ports(store: &Store, min_index: u64) -> Answer<Vec<u16>> {
         let found = txn.service("web");
         found.iter().map(|i| i.service.port).collect()
     };
-    store.blocking(query, read).await
+    store.reader().blocking(query, read).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,6 +379,9 @@ async fn an_endless_wait_does_not_overflow() {
         min_index: 1,
         wait: Duration::MAX,
     };
-    let answer = store.blocking(query, |txn| txn.nodes().len()).await;
+    let answer = store
+        .reader()
+        .blocking(query, |txn| txn.nodes().len())
+        .await;
     assert_eq!(answer.index, 1);
 }
