@@ -12,7 +12,7 @@ use legate_identity::{
 };
 use legate_model::{CaRoot, CaRoots, Secret, SpiffeId, TrustDomain};
 use legate_runtime::{Clock, Spawner};
-use legate_store::{CaState, Store, Watch, WriteTxn};
+use legate_store::{CaState, Reader, Store, Watch, WriteTxn};
 
 use crate::leaves::{Leaf, LeafStore};
 use crate::{CaConfig, CaError};
@@ -23,14 +23,15 @@ const FIRST_SERIAL: u64 = 1;
 /// The domain of the names that clients verify servers by, as in `server.dc1.consul`.
 const DOMAIN: &str = "consul";
 
-/// The CA of one mesh. Clones are handles to the same one.
+/// Signs for one mesh, and writes nothing: what it signs with is read from the store. Clones are
+/// handles to the same CA.
 #[derive(Clone)]
 pub struct Ca {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    store: Store,
+    store: Reader,
     datacenter: String,
     clock: Clock,
     config: CaConfig,
@@ -110,7 +111,7 @@ impl Ca {
         }
         let ca = store.state().read().ca().ok_or(CaError::Missing)?;
         let inner = Inner {
-            store: store.clone(),
+            store: store.reader(),
             datacenter: datacenter.to_owned(),
             clock,
             config,

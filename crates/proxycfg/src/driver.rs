@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use legate_ca::{Leaf, LeafStore, LeafWatch};
 use legate_runtime::CancellationToken;
-use legate_store::{Store, Watch};
+use legate_store::{Reader, Watch};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
@@ -24,7 +24,7 @@ use crate::watch::Published;
 /// What all proxies of a manager share.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) store: Store,
+    pub(crate) store: Reader,
     pub(crate) leaves: LeafStore,
     pub(crate) config: ManagerConfig,
     pub(crate) limiter: Limiter,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use legate_ca::LeafStore;
 use legate_intentions::Action;
 use legate_runtime::Spawner;
-use legate_store::Store;
+use legate_store::Reader;
 use tokio::sync::{oneshot, watch};
 
 use crate::driver::{self, Context, Ends};
@@ -110,7 +110,7 @@ impl Drop for Lease {
 
 impl Manager {
     /// A manager that watches nothing yet. Its tasks run in the spawner's scope and end with it.
-    pub fn new(store: Store, leaves: LeafStore, spawner: Spawner, config: ManagerConfig) -> Self {
+    pub fn new(store: Reader, leaves: LeafStore, spawner: Spawner, config: ManagerConfig) -> Self {
         let context = Context {
             store,
             leaves,

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use legate_ca::Ca;
 use legate_identity::tls::{TlsError, server_config};
 use legate_runtime::{BoxError, CancellationToken, Clock};
-use legate_store::{Store, Watch};
+use legate_store::{Reader, Watch};
 use rustls::ServerConfig as TlsConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -177,7 +177,7 @@ impl Renewed {
     /// Renews until the token is cancelled. Connections that are open keep the old certificate.
     pub(crate) async fn keep(
         mut self,
-        store: Store,
+        store: Reader,
         stop: CancellationToken,
     ) -> Result<(), BoxError> {
         let mut roots = watch_roots(&store);
@@ -214,7 +214,7 @@ impl Renewed {
 }
 
 /// Wakes when the roots change.
-fn watch_roots(store: &Store) -> Watch {
+fn watch_roots(store: &Reader) -> Watch {
     let state = store.state();
     let txn = state.read();
     txn.ca_roots();
@@ -266,6 +266,7 @@ impl fmt::Debug for Current {
 mod tests {
     use legate_ca::CaConfig;
     use legate_runtime::Scope;
+    use legate_store::Store;
 
     use super::*;
 
@@ -286,7 +287,7 @@ mod tests {
         let current = renewed.current.clone();
         let first = current.0.load_full();
         let scope = Scope::new("test");
-        scope.spawn("renewal", renewed.keep(store, scope.token()));
+        scope.spawn("renewal", renewed.keep(store.reader(), scope.token()));
 
         tokio::time::sleep(HOUR / 2).await;
         assert!(Arc::ptr_eq(&first, &current.0.load_full()));
@@ -309,7 +310,7 @@ mod tests {
         let current = renewed.current.clone();
         let first = current.0.load_full();
         let scope = Scope::new("test");
-        scope.spawn("renewal", renewed.keep(store, scope.token()));
+        scope.spawn("renewal", renewed.keep(store.reader(), scope.token()));
 
         tokio::time::sleep(HOUR).await;
         assert!(Arc::ptr_eq(&first, &current.0.load_full()));

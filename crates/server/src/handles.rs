@@ -1,4 +1,11 @@
-//! What every API of one server shares. Holds handles only and never acts by itself.
+//! The handles that one server has, for the places that put an API together.
+//!
+//! What serves a request gets those that it names, each a value of its own: a [`Reader`], a
+//! [`Writer`], the [`Rights`] of tokens, the [`Ca`] that signs. So what a part of an API can do to
+//! the mesh stands in its types: DNS and xDS have no writer, and HTTP has nothing that signs.
+//!
+//! [`Reader`]: legate_store::Reader
+//! [`Writer`]: legate_store::Writer
 
 use std::sync::Arc;
 
@@ -9,10 +16,12 @@ use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Spawner};
 use legate_store::Store;
 
+use crate::acl::{Logins, Rights};
 use crate::config::ServerConfig;
 
-/// Handles shared by the HTTP, gRPC and DNS APIs of one server.
-pub(crate) struct Context {
+/// All handles of one server.
+#[derive(Clone)]
+pub(crate) struct Handles {
     /// The settings the server was started with.
     pub(crate) config: Arc<ServerConfig>,
     /// The catalog, config entries, CA state and ACL tables.
@@ -27,8 +36,20 @@ pub(crate) struct Context {
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.
     pub(crate) registry: Registry,
-    /// Held while a snapshot is made or restored: each is as large as the store.
-    pub(crate) snapshots: tokio::sync::Mutex<()>,
     /// Starts tasks that end with the server.
     pub(crate) spawner: Spawner,
+}
+
+impl Handles {
+    /// What tokens allow.
+    pub(crate) fn rights(&self) -> Rights {
+        let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
+        Rights::new(self.store.reader(), clock, config)
+    }
+
+    /// What exchanges proofs for tokens.
+    pub(crate) fn logins(&self) -> Logins {
+        let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
+        Logins::new(self.store.reader(), self.store.writer(), clock, config)
+    }
 }

@@ -8,9 +8,9 @@
 mod acl;
 mod certificate;
 mod config;
-mod context;
 mod dns;
 mod grpc;
+mod handles;
 mod http;
 mod net;
 mod server;

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::acl;
 use crate::certificate::{CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
-use crate::context::Context;
+use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::{dns, grpc, http};
 
@@ -126,7 +126,7 @@ impl Server {
         let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca).await?;
         seed(&config, &store, &clock).await?;
         let manager = Manager::new(
-            store.clone(),
+            store.reader(),
             ca.leaves(&scope.spawner()),
             scope.spawner(),
             ManagerConfig {
@@ -135,7 +135,7 @@ impl Server {
                 ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
             },
         );
-        let context = Arc::new(Context {
+        let handles = Handles {
             config: config.clone(),
             store: store.clone(),
             ca: ca.clone(),
@@ -143,9 +143,8 @@ impl Server {
             manager: manager.clone(),
             generator: Arc::new(Generator::new()),
             registry: Registry::new(),
-            snapshots: tokio::sync::Mutex::default(),
             spawner: scope.spawner(),
-        });
+        };
         let server = Self {
             scope,
             storage,
@@ -154,20 +153,22 @@ impl Server {
             manager,
             config,
         };
-        server.spawn(context, listening)?;
+        server.spawn(&handles, listening)?;
         Ok(server)
     }
 
-    fn spawn(&self, context: Arc<Context>, listening: Listening) -> Result<(), StartError> {
+    fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
         let stop = self.scope.token();
         let tls = match listening.grpc_tls {
-            Some(listener) => Some((listener, self.tls(&context)?)),
+            Some(listener) => Some((listener, self.tls(&handles.clock)?)),
             None => None,
         };
-        let sweep = acl::sweep(context.clone(), stop.clone());
-        self.scope.spawn("expired tokens", sweep);
+        if self.config.acl.enabled {
+            let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
+            self.scope.spawn("expired tokens", sweep);
+        }
         if let Some(listener) = listening.http {
-            let api = http::serve(context.clone(), listener, stop.clone());
+            let api = http::serve(handles.clone(), listener, stop.clone());
             self.scope.spawn("HTTP API", api);
         }
         if listening.grpc.is_some() || tls.is_some() {
@@ -175,25 +176,31 @@ impl Server {
                 plain: listening.grpc,
                 tls,
             };
-            let api = grpc::serve(context.clone(), listeners, stop.clone());
+            let api = grpc::serve(handles.clone(), listeners, stop.clone());
             self.scope.spawn("gRPC API", api);
         }
         if let Some((udp, tcp)) = listening.dns {
-            let api = dns::serve(context, udp, tcp, stop);
+            let api = dns::serve(
+                dns::Responder::new(handles),
+                self.scope.spawner(),
+                udp,
+                tcp,
+                stop,
+            );
             self.scope.spawn("DNS", api);
         }
         Ok(())
     }
 
-    fn tls(&self, context: &Context) -> Result<Arc<TlsConfig>, StartError> {
+    fn tls(&self, clock: &Clock) -> Result<Arc<TlsConfig>, StartError> {
         if let Some((cert, key)) = &self.config.grpc_tls_files {
             let (files, tls) = Files::open(cert, key)?;
             let keep = files.keep(self.scope.token());
             self.scope.spawn("gRPC certificate files", keep);
             return Ok(tls);
         }
-        let (renewed, tls) = Renewed::issue(&self.ca, &context.clock, &self.config)?;
-        let keep = renewed.keep(self.store.clone(), self.scope.token());
+        let (renewed, tls) = Renewed::issue(&self.ca, clock, &self.config)?;
+        let keep = renewed.keep(self.store.reader(), self.scope.token());
         self.scope.spawn("gRPC certificate", keep);
         Ok(tls)
     }

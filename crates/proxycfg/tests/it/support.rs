@@ -45,7 +45,7 @@ impl Mesh {
         let leaves = ca.leaves(&scope.spawner());
         let mut config = ManagerConfig::new("dc1", Action::Deny);
         edit(&mut config);
-        let manager = Manager::new(store.clone(), leaves.clone(), scope.spawner(), config);
+        let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), config);
         let mesh = Self {
             store,
             ca,

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use legate_model::acl::{ANONYMOUS_SECRET, Authorizer, PolicyLink, Token};
-use legate_runtime::{BoxError, CancellationToken};
-use legate_store::{Command, TokenKey};
+use legate_runtime::{BoxError, CancellationToken, Clock};
+use legate_store::{Command, Reader, Store, TokenKey};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::ServerConfig;
-use crate::context::Context;
 pub(crate) use error::AclError;
-pub(crate) use login::{Login, login, logout};
+pub(crate) use login::{Login, Logins};
 
 /// The public id of the token from the settings. It is always the same, so that a changed secret
 /// replaces the old one.
@@ -30,25 +29,48 @@ pub(crate) fn is_anonymous(token: &str) -> bool {
     token.is_empty() || token == ANONYMOUS_SECRET
 }
 
-/// What the token with this secret allows. An empty secret is the anonymous token, which exists
-/// also when it is not stored.
-///
-/// # Errors
-/// [`AclError::NotFound`] when no token has this secret, or it has expired.
-pub(crate) fn resolve(context: &Context, token: &str) -> Result<Authorizer, AclError> {
-    let config = &context.config;
-    if !config.acl.enabled {
-        return Ok(Authorizer::manage_all());
+/// What a token allows, as it is stored now. Says so and changes nothing.
+#[derive(Clone)]
+pub(crate) struct Rights {
+    store: Reader,
+    clock: Clock,
+    config: Arc<ServerConfig>,
+}
+
+impl Rights {
+    pub(crate) fn new(store: Reader, clock: Clock, config: Arc<ServerConfig>) -> Self {
+        Self {
+            store,
+            clock,
+            config,
+        }
     }
-    let anonymous = is_anonymous(token);
-    let secret = if anonymous { ANONYMOUS_SECRET } else { token };
-    let held = context.store.state().read().token_by_secret(secret);
-    let authorizer =
-        |token: &Token| Authorizer::new(token, config.acl.default_policy, &config.datacenter);
-    match held {
-        Some(held) if !held.is_expired(context.clock.now()) => Ok(authorizer(&held)),
-        None if anonymous => Ok(authorizer(&Token::anonymous())),
-        Some(_) | None => Err(AclError::NotFound),
+
+    /// Whether tokens are looked at. Where they are not, everybody may do everything.
+    pub(crate) fn are_checked(&self) -> bool {
+        self.config.acl.enabled
+    }
+
+    /// What the token with this secret allows. An empty secret is the anonymous token, which exists
+    /// also when it is not stored.
+    ///
+    /// # Errors
+    /// [`AclError::NotFound`] when no token has this secret, or it has expired.
+    pub(crate) fn of(&self, token: &str) -> Result<Authorizer, AclError> {
+        if !self.are_checked() {
+            return Ok(Authorizer::manage_all());
+        }
+        let anonymous = is_anonymous(token);
+        let secret = if anonymous { ANONYMOUS_SECRET } else { token };
+        let held = self.store.state().read().token_by_secret(secret);
+        let config = &self.config;
+        let authorizer =
+            |token: &Token| Authorizer::new(token, config.acl.default_policy, &config.datacenter);
+        match held {
+            Some(held) if !held.is_expired(self.clock.now()) => Ok(authorizer(&held)),
+            None if anonymous => Ok(authorizer(&Token::anonymous())),
+            Some(_) | None => Err(AclError::NotFound),
+        }
     }
 }
 
@@ -70,30 +92,29 @@ pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<To
 ///
 /// # Errors
 /// Never: a token that cannot be removed is tried again.
-pub(crate) async fn sweep(context: Arc<Context>, stop: CancellationToken) -> Result<(), BoxError> {
-    if !context.config.acl.enabled {
-        return Ok(());
-    }
+pub(crate) async fn sweep(
+    store: Store,
+    clock: Clock,
+    stop: CancellationToken,
+) -> Result<(), BoxError> {
     let mut rounds = interval(SWEEP);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-        if context.store.leadership().is_held() {
-            remove_expired(&context).await;
+        if store.leadership().is_held() {
+            remove_expired(&store, clock.now()).await;
         }
     }
     Ok(())
 }
 
-async fn remove_expired(context: &Context) {
-    let now = context.clock.now();
-    let tokens = context.store.state().read().tokens();
+async fn remove_expired(store: &Store, now: SystemTime) {
+    let tokens = store.state().read().tokens();
     for token in tokens {
         if !token.is_expired(now) {
             continue;
         }
         let accessor = token.accessor_id.clone();
-        let removed = context
-            .store
+        let removed = store
             .apply(Command::DeleteToken(TokenKey::Accessor(accessor.clone())))
             .await;
         match removed {

@@ -1,23 +1,21 @@
 //! `ACLService`: login and logout.
 
-use std::sync::Arc;
-
 use legate_api::acl::acl_service_server::AclService;
 use legate_api::acl::{LoginRequest, LoginResponse, LoginToken, LogoutRequest, LogoutResponse};
 use legate_model::Secret;
 use tonic::{Request, Response, Status};
 
 use super::auth;
-use crate::acl::{self, Login};
-use crate::context::Context;
+use crate::acl::{Login, Logins};
 
 pub(super) struct Service {
-    context: Arc<Context>,
+    logins: Logins,
+    datacenter: String,
 }
 
 impl Service {
-    pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context }
+    pub(super) fn new(logins: Logins, datacenter: String) -> Self {
+        Self { logins, datacenter }
     }
 }
 
@@ -28,7 +26,7 @@ impl AclService for Service {
         request: Request<LoginRequest>,
     ) -> Result<Response<LoginResponse>, Status> {
         let request = request.into_inner();
-        auth::only_here(&self.context, &request.datacenter)?;
+        auth::only_here(&self.datacenter, &request.datacenter)?;
         auth::only_default("namespace", &request.namespace)?;
         auth::only_default("partition", &request.partition)?;
         let login = Login {
@@ -36,7 +34,7 @@ impl AclService for Service {
             bearer: Secret::new(request.bearer_token),
             meta: request.meta.into_iter().collect(),
         };
-        let token = acl::login(&self.context, &login).await;
+        let token = self.logins.login(&login).await;
         let token = token.map_err(auth::status)?;
         Ok(Response::new(LoginResponse {
             token: Some(LoginToken {
@@ -51,8 +49,8 @@ impl AclService for Service {
         request: Request<LogoutRequest>,
     ) -> Result<Response<LogoutResponse>, Status> {
         let request = request.into_inner();
-        auth::only_here(&self.context, &request.datacenter)?;
-        let ended = acl::logout(&self.context, &request.token).await;
+        auth::only_here(&self.datacenter, &request.datacenter)?;
+        let ended = self.logins.logout(&request.token).await;
         ended.map_err(auth::status)?;
         Ok(Response::new(LogoutResponse {}))
     }

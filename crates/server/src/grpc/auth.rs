@@ -6,8 +6,7 @@ use legate_model::acl::Authorizer;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::acl::{self, AclError};
-use crate::context::Context;
+use crate::acl::{self, AclError, Rights};
 
 /// What stands for a value that is no text: nothing goes by this name. It must not pass for a value
 /// that is absent.
@@ -37,8 +36,7 @@ pub(super) fn only_default(field: &str, value: &str) -> Result<(), Status> {
 }
 
 /// Refuses a datacenter other than this server's.
-pub(super) fn only_here(context: &Context, datacenter: &str) -> Result<(), Status> {
-    let here = &context.config.datacenter;
+pub(super) fn only_here(here: &str, datacenter: &str) -> Result<(), Status> {
     if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(here) {
         return Ok(());
     }
@@ -53,16 +51,16 @@ fn text<'a>(metadata: &'a MetadataMap, key: &str) -> &'a str {
 }
 
 /// What the token allows.
-pub(super) fn authorizer(context: &Context, token: &str) -> Result<Authorizer, Status> {
-    acl::resolve(context, token).map_err(status)
+pub(super) fn authorizer(rights: &Rights, token: &str) -> Result<Authorizer, Status> {
+    rights.of(token).map_err(status)
 }
 
 /// Lets any token pass that exists, but not the absence of one.
-pub(super) fn any_valid_token(context: &Context, token: &str) -> Result<(), Status> {
-    if context.config.acl.enabled && acl::is_anonymous(token) {
+pub(super) fn any_valid_token(rights: &Rights, token: &str) -> Result<(), Status> {
+    if rights.are_checked() && acl::is_anonymous(token) {
         return Err(status(AclError::Anonymous));
     }
-    authorizer(context, token).map(|_| ())
+    authorizer(rights, token).map(|_| ())
 }
 
 /// The token lacks a permission, such as `service:write`, on something.

@@ -8,33 +8,44 @@ use legate_api::connectca::connect_ca_service_server::ConnectCaService;
 use legate_api::connectca::{
     CaRoot, SignRequest, SignResponse, WatchRootsRequest, WatchRootsResponse,
 };
-use legate_ca::CaError;
+use legate_ca::{Ca, CaError};
 use legate_model::acl::Authorizer;
 use legate_model::{CaRoots, SpiffeId};
 use legate_runtime::CancellationToken;
+use legate_store::Reader;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::auth;
 use super::discovery::ended;
-use crate::context::Context;
+use crate::acl::Rights;
+use crate::handles::Handles;
 
 /// The longest CSR, in bytes: one with an RSA key of 16,384 bits takes 6 KB.
 const MAX_CSR: usize = 64 * 1024;
 
 pub(super) struct Service {
-    context: Arc<Context>,
+    ca: Ca,
+    store: Reader,
+    rights: Rights,
+    datacenter: String,
     stop: CancellationToken,
 }
 
 impl Service {
-    pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
-        Self { context, stop }
+    pub(super) fn new(handles: &Handles, stop: CancellationToken) -> Self {
+        Self {
+            ca: handles.ca.clone(),
+            store: handles.store.reader(),
+            rights: handles.rights(),
+            datacenter: handles.config.datacenter.clone(),
+            stop,
+        }
     }
 
     /// Whether the holder of `access` may have a certificate with this identity.
     fn authorise(&self, id: &SpiffeId, access: &Authorizer) -> Result<(), Status> {
-        let here = &self.context.config.datacenter;
+        let here = &self.datacenter;
         match id {
             SpiffeId::Service { service, .. } if access.service_write(service) => Ok(()),
             SpiffeId::Service { service, .. } => Err(auth::denied("service:write", service)),
@@ -67,11 +78,12 @@ impl ConnectCaService for Service {
         request: Request<WatchRootsRequest>,
     ) -> Result<Response<Self::WatchRootsStream>, Status> {
         let token = auth::token(request.metadata()).to_owned();
-        auth::any_valid_token(&self.context, &token)?;
-        let end = ended(self.context.clone(), token.clone(), self.stop.clone());
+        auth::any_valid_token(&self.rights, &token)?;
+        let end = ended(self.rights.clone(), token.clone(), self.stop.clone());
         let watch = RootsWatch {
             end: Box::pin(end),
-            context: self.context.clone(),
+            store: self.store.clone(),
+            rights: self.rights.clone(),
             token,
             sent: None,
         };
@@ -86,7 +98,7 @@ impl ConnectCaService for Service {
     }
 
     async fn sign(&self, request: Request<SignRequest>) -> Result<Response<SignResponse>, Status> {
-        let access = auth::authorizer(&self.context, auth::token(request.metadata()))?;
+        let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         // Whoever may have no certificate at all does not make the server verify a signature.
         if !access.service_write_any() && !access.mesh_write() && !access.acl_write() {
             return Err(auth::denied("service:write", "any service"));
@@ -101,7 +113,7 @@ impl ConnectCaService for Service {
                 csr.len()
             )));
         }
-        let ca = &self.context.ca;
+        let ca = &self.ca;
         let id = ca.csr_identity(&csr).map_err(|error| sign_status(&error))?;
         self.authorise(&id, &access)?;
         let (_, cert_pem) = ca.sign_csr(&csr).map_err(|error| sign_status(&error))?;
@@ -111,7 +123,8 @@ impl ConnectCaService for Service {
 
 /// One watch of the roots.
 struct RootsWatch {
-    context: Arc<Context>,
+    store: Reader,
+    rights: Rights,
     token: String,
     /// What ends the watch. It lives as long as the watch: roots that change often must not keep
     /// the token from being looked at.
@@ -123,7 +136,7 @@ impl RootsWatch {
     /// The roots at once, then after each change.
     async fn next(&mut self) -> Result<WatchRootsResponse, Status> {
         loop {
-            let state = self.context.store.state();
+            let state = self.store.state();
             let txn = state.read();
             let Some(roots) = txn.ca_roots() else {
                 return Err(Status::failed_precondition(
@@ -131,12 +144,12 @@ impl RootsWatch {
                 ));
             };
             if self.sent.as_ref() != Some(&roots) {
-                auth::any_valid_token(&self.context, &self.token)?;
+                auth::any_valid_token(&self.rights, &self.token)?;
                 let response = response(&roots);
                 self.sent = Some(roots);
                 return Ok(response);
             }
-            let mut changes = self.context.store.watch(&txn.into_reads());
+            let mut changes = self.store.watch(&txn.into_reads());
             drop(state);
             tokio::select! {
                 () = changes.changed() => {}

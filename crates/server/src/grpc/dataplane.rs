@@ -1,7 +1,5 @@
 //! `DataplaneService`: what a sidecar needs to know before it starts its Envoy.
 
-use std::sync::Arc;
-
 use legate_api::dataplane::dataplane_service_server::DataplaneService;
 use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
 use legate_api::dataplane::{
@@ -12,11 +10,11 @@ use legate_api::dataplane::{
 use legate_api::json;
 use legate_model::{CheckServiceNode, DEFAULT_TENANCY};
 use legate_proxycfg::merge_central_config;
-use legate_store::ReadTxn;
+use legate_store::{ReadTxn, Reader};
 use tonic::{Request, Response, Status};
 
 use super::{access_logs, auth};
-use crate::context::Context;
+use crate::acl::Rights;
 
 /// Every feature that a dataplane may ask for, and whether this server has it.
 const FEATURES: [(DataplaneFeatures, bool); 4] = [
@@ -27,12 +25,18 @@ const FEATURES: [(DataplaneFeatures, bool); 4] = [
 ];
 
 pub(super) struct Service {
-    context: Arc<Context>,
+    store: Reader,
+    rights: Rights,
+    datacenter: String,
 }
 
 impl Service {
-    pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context }
+    pub(super) fn new(store: Reader, rights: Rights, datacenter: String) -> Self {
+        Self {
+            store,
+            rights,
+            datacenter,
+        }
     }
 }
 
@@ -42,7 +46,7 @@ impl DataplaneService for Service {
         &self,
         request: Request<GetSupportedDataplaneFeaturesRequest>,
     ) -> Result<Response<GetSupportedDataplaneFeaturesResponse>, Status> {
-        auth::any_valid_token(&self.context, auth::token(request.metadata()))?;
+        auth::any_valid_token(&self.rights, auth::token(request.metadata()))?;
         let support = |(feature, supported): (DataplaneFeatures, bool)| DataplaneFeatureSupport {
             feature_name: feature.into(),
             supported,
@@ -56,11 +60,11 @@ impl DataplaneService for Service {
         &self,
         request: Request<GetEnvoyBootstrapParamsRequest>,
     ) -> Result<Response<GetEnvoyBootstrapParamsResponse>, Status> {
-        let access = auth::authorizer(&self.context, auth::token(request.metadata()))?;
+        let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         let request = request.into_inner();
         auth::only_default("namespace", &request.namespace)?;
         auth::only_default("partition", &request.partition)?;
-        let state = self.context.store.state();
+        let state = self.store.state();
         let state = state.read();
         let found = find(&state, &request)?;
         let service = &found.service.service;
@@ -75,7 +79,7 @@ impl DataplaneService for Service {
             identity,
             namespace: DEFAULT_TENANCY.to_owned(),
             partition: DEFAULT_TENANCY.to_owned(),
-            datacenter: self.context.config.datacenter.clone(),
+            datacenter: self.datacenter.clone(),
             config: Some(json::to_struct(&merged.proxy.config)),
             node_name: found.node.node.clone(),
             access_logs: access_logs::of(&merged.proxy.access_logs),

@@ -12,21 +12,27 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::{AUTH_CHECK, auth};
-use crate::context::Context;
+use crate::acl::Rights;
+use crate::config::ServerConfig;
 
 pub(super) struct Service {
-    context: Arc<Context>,
+    rights: Rights,
+    config: Arc<ServerConfig>,
     stop: CancellationToken,
 }
 
 impl Service {
-    pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
-        Self { context, stop }
+    pub(super) fn new(rights: Rights, config: Arc<ServerConfig>, stop: CancellationToken) -> Self {
+        Self {
+            rights,
+            config,
+            stop,
+        }
     }
 
     /// The set of servers never changes while this one runs.
     fn servers(&self) -> WatchServersResponse {
-        let config = &self.context.config;
+        let config = &self.config;
         WatchServersResponse {
             servers: vec![Server {
                 id: config.node_name.clone(),
@@ -47,8 +53,8 @@ impl ServerDiscoveryService for Service {
         request: Request<WatchServersRequest>,
     ) -> Result<Response<Self::WatchServersStream>, Status> {
         let token = auth::token(request.metadata()).to_owned();
-        auth::any_valid_token(&self.context, &token)?;
-        let end = ended(self.context.clone(), token, self.stop.clone());
+        auth::any_valid_token(&self.rights, &token)?;
+        let end = ended(self.rights.clone(), token, self.stop.clone());
         let end = async move { Some((Err(end.await), Step::Done)) };
         let first = Step::First(self.servers(), Box::pin(end));
         let responses = stream::unfold(first, |step| async {
@@ -76,11 +82,11 @@ enum Step {
 
 /// Waits until a stream has to end: the server stops, or the token that opened the stream is no
 /// longer good.
-pub(super) async fn ended(context: Arc<Context>, token: String, stop: CancellationToken) -> Status {
+pub(super) async fn ended(rights: Rights, token: String, stop: CancellationToken) -> Status {
     let mut checks = interval_at(Instant::now() + AUTH_CHECK, AUTH_CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(checks.tick()).await.is_some() {
-        if let Err(status) = auth::any_valid_token(&context, &token) {
+        if let Err(status) = auth::any_valid_token(&rights, &token) {
             return status;
         }
     }

@@ -1,22 +1,19 @@
 //! `DNSService`: DNS messages over gRPC, for dataplanes that answer DNS beside an application.
 
-use std::sync::Arc;
-
 use legate_api::dns::dns_service_server::DnsService;
 use legate_api::dns::{Protocol, QueryRequest, QueryResponse};
 use tonic::{Request, Response, Status};
 
 use super::auth;
-use crate::context::Context;
-use crate::dns::{self, Transport};
+use crate::dns::{Responder, Transport};
 
 pub(super) struct Service {
-    context: Arc<Context>,
+    responder: Responder,
 }
 
 impl Service {
-    pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context }
+    pub(super) fn new(responder: Responder) -> Self {
+        Self { responder }
     }
 }
 
@@ -38,7 +35,7 @@ impl DnsService for Service {
                 ));
             }
         };
-        match dns::query(&self.context, &token, &request.msg, transport) {
+        match self.responder.query(&token, &request.msg, transport) {
             Ok(Some(msg)) => Ok(Response::new(QueryResponse { msg: msg.into() })),
             Ok(None) => Err(Status::invalid_argument(
                 "msg is a DNS response: only queries are answered",

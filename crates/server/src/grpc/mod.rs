@@ -33,7 +33,8 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
-use crate::context::Context;
+use crate::dns::Responder;
+use crate::handles::Handles;
 use connection::Acceptor;
 use panics::ContainPanics;
 
@@ -72,13 +73,13 @@ pub(crate) struct Listeners {
 /// # Errors
 /// When the services cannot be put together, or a listener breaks down.
 pub(crate) async fn serve(
-    context: Arc<Context>,
+    handles: Handles,
     listeners: Listeners,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
-    let router = router(&context, &stop)?;
-    let tasks = context.spawner.child("grpc");
-    let (acceptor, connections) = Acceptor::new(context.config.connections.grpc, stop.clone());
+    let router = router(&handles, &stop)?;
+    let tasks = handles.spawner.child("grpc");
+    let (acceptor, connections) = Acceptor::new(handles.config.connections.grpc, stop.clone());
     if let Some(listener) = listeners.plain {
         let acceptor = acceptor.clone();
         tasks.spawn("plaintext listener", async move {
@@ -114,15 +115,19 @@ pub(crate) async fn serve(
 
 type Layers = Stack<ContainPanics, Identity>;
 
-fn router(context: &Arc<Context>, stop: &CancellationToken) -> Result<Router<Layers>, BoxError> {
-    let xds = AggregatedDiscoveryServiceServer::new(xds::service(context, stop.clone())?);
-    let dataplane = DataplaneServiceServer::new(dataplane::Service::new(context.clone()));
-    let discovery = discovery::Service::new(context.clone(), stop.clone());
+fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>, BoxError> {
+    let (reader, rights) = (handles.store.reader(), handles.rights());
+    let (config, datacenter) = (&handles.config, &handles.config.datacenter);
+    let xds = AggregatedDiscoveryServiceServer::new(xds::service(handles, stop.clone())?);
+    let dataplane = dataplane::Service::new(reader, rights.clone(), datacenter.clone());
+    let dataplane = DataplaneServiceServer::new(dataplane);
+    let discovery = discovery::Service::new(rights, config.clone(), stop.clone());
     let discovery = ServerDiscoveryServiceServer::new(discovery);
-    let acl = AclServiceServer::new(acl::Service::new(context.clone()));
-    let ca = connect_ca::Service::new(context.clone(), stop.clone());
+    let acl = acl::Service::new(handles.logins(), datacenter.clone());
+    let acl = AclServiceServer::new(acl);
+    let ca = connect_ca::Service::new(handles, stop.clone());
     let ca = ConnectCaServiceServer::new(ca);
-    let dns = DnsServiceServer::new(dns::Service::new(context.clone()));
+    let dns = DnsServiceServer::new(dns::Service::new(Responder::new(handles)));
     Ok(Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))

@@ -4,42 +4,43 @@ use std::sync::Arc;
 
 use legate_proxycfg::{ProxyId, Snapshot};
 use legate_runtime::{BoxError, CancellationToken};
+use legate_store::Reader;
 use legate_xds::{StreamAuthorizer, XdsConfig, XdsService};
 use tonic::Status;
 
 use super::{AUTH_CHECK, auth};
-use crate::context::Context;
+use crate::acl::Rights;
+use crate::handles::Handles;
 
 /// The service of one server.
-pub(super) fn service(
-    context: &Arc<Context>,
-    stop: CancellationToken,
-) -> Result<XdsService, BoxError> {
+pub(super) fn service(handles: &Handles, stop: CancellationToken) -> Result<XdsService, BoxError> {
     let config = XdsConfig {
         auth_check: AUTH_CHECK,
-        node_name: context.config.node_name.as_str().into(),
+        node_name: handles.config.node_name.as_str().into(),
         stop,
     };
     let authorizer = Arc::new(Tokens {
-        context: context.clone(),
+        store: handles.store.reader(),
+        rights: handles.rights(),
     });
-    let (manager, generator) = (context.manager.clone(), context.generator.clone());
-    let service = XdsService::new(manager, generator, authorizer, config, &context.registry)?;
+    let (manager, generator) = (handles.manager.clone(), handles.generator.clone());
+    let service = XdsService::new(manager, generator, authorizer, config, &handles.registry)?;
     Ok(service)
 }
 
 /// A proxy's configuration holds its service's private key: `service:write` on that service.
 struct Tokens {
-    context: Arc<Context>,
+    store: Reader,
+    rights: Rights,
 }
 
 impl StreamAuthorizer for Tokens {
     fn authenticate(&self, token: &str) -> Result<(), Status> {
-        auth::authorizer(&self.context, token).map(|_| ())
+        auth::authorizer(&self.rights, token).map(|_| ())
     }
 
     fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
-        let state = self.context.store.state();
+        let state = self.store.state();
         match state.read().instance(&proxy.node, &proxy.service_id) {
             Some(found) => self.service_write(token, found.service.identity()),
             None => self.authenticate(token),
@@ -53,7 +54,7 @@ impl StreamAuthorizer for Tokens {
 
 impl Tokens {
     fn service_write(&self, token: &str, service: &str) -> Result<(), Status> {
-        if auth::authorizer(&self.context, token)?.service_write(service) {
+        if auth::authorizer(&self.rights, token)?.service_write(service) {
             Ok(())
         } else {
             Err(auth::denied("service:write", service))

@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
 use legate_model::Secret;
 use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
-use legate_store::{ReadTxn, TokenKey, WriteTxn};
+use legate_runtime::Clock;
+use legate_store::{ReadTxn, TokenKey, WriteTxn, Writer};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::call::Call;
 use super::error::ApiError;
-use crate::acl;
+use crate::acl::{self, Logins};
 
 /// The shortest and longest lifetime that can be asked for. Consul's defaults.
 const TOKEN_TTL: std::ops::RangeInclusive<Duration> =
@@ -46,8 +47,12 @@ struct BootstrapBody {
 }
 
 /// `PUT /v1/acl/bootstrap`: makes the first token that may do everything, and never a second one.
-pub(super) async fn bootstrap(call: Call) -> Result<Response, ApiError> {
-    if !call.ctx.config.acl.enabled {
+pub(super) async fn bootstrap(
+    State(writer): State<Writer>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
     let body = match call.has_body() {
@@ -63,11 +68,11 @@ pub(super) async fn bootstrap(call: Call) -> Result<Response, ApiError> {
         secret_id: secret,
         description: "Bootstrap Token (Global Management)".to_owned(),
         policies: vec![PolicyLink::global_management()],
-        create_time: Some(call.ctx.clock.now()),
+        create_time: Some(clock.now()),
         ..Token::default()
     };
     token.validate()?;
-    let token = call.write(move |txn| {
+    let token = call.write(&writer, move |txn| {
         if let Some(index) = txn.read().managed_since() {
             return Err(bootstrapped(index));
         }
@@ -97,8 +102,8 @@ struct LoginBody {
 }
 
 /// `POST /v1/acl/login`
-pub(super) async fn login(call: Call) -> Result<Response, ApiError> {
-    if !call.ctx.config.acl.enabled {
+pub(super) async fn login(State(logins): State<Logins>, call: Call) -> Result<Response, ApiError> {
+    if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
     let body: LoginBody = call.decode()?;
@@ -107,17 +112,17 @@ pub(super) async fn login(call: Call) -> Result<Response, ApiError> {
         bearer: body.bearer_token,
         meta: body.meta,
     };
-    call.json(&acl::login(&call.ctx, &login).await?)
+    call.json(&logins.login(&login).await?)
 }
 
 /// `POST /v1/acl/logout`
-pub(super) async fn logout(call: Call) -> Result<Response, ApiError> {
-    if !call.ctx.config.acl.enabled {
+pub(super) async fn logout(State(logins): State<Logins>, call: Call) -> Result<Response, ApiError> {
+    if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
     // A token that does not exist cannot log out, whatever the reason.
     call.authorizer()?;
-    acl::logout(&call.ctx, &call.token).await?;
+    logins.logout(&call.token).await?;
     call.json(&true)
 }
 
@@ -147,12 +152,16 @@ pub(super) async fn tokens(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `PUT /v1/acl/token`
-pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn create_token(
+    State(writer): State<Writer>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
     require_write(&call)?;
     let mut token: Token = call.decode()?;
     token.validate()?;
     refuse_unknown_policies(&token)?;
-    let now = call.ctx.clock.now();
+    let now = clock.now();
     if token.accessor_id.is_empty() {
         token.accessor_id = Uuid::new_v4().to_string();
     }
@@ -182,7 +191,7 @@ pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
     }
     token.create_time = Some(now);
 
-    let token = call.write(move |txn| {
+    let token = call.write(&writer, move |txn| {
         let accessor = &token.accessor_id;
         if txn.read().token_by_accessor(accessor).is_some() {
             return Err(ApiError::bad_request(format!(
@@ -198,12 +207,13 @@ pub(super) async fn create_token(call: Call) -> Result<Response, ApiError> {
 /// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
 pub(super) async fn update_token(
     Path(accessor): Path<String>,
+    State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
     let mut token: Token = call.decode()?;
     name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
-    let token = call.write(move |txn| {
+    let token = call.write(&writer, move |txn| {
         let existing = txn.read().token_by_accessor(&accessor);
         let existing = existing.ok_or_else(|| no_token(&accessor))?;
         put_token(txn, &updated(token.clone(), &existing)?)
@@ -305,6 +315,7 @@ pub(super) async fn token(Path(accessor): Path<String>, call: Call) -> Result<Re
 /// `DELETE /v1/acl/token/:accessor`
 pub(super) async fn delete_token(
     Path(accessor): Path<String>,
+    State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
@@ -314,7 +325,7 @@ pub(super) async fn delete_token(
         ));
     }
     let key = TokenKey::Accessor(accessor);
-    call.write(move |txn| {
+    call.write(&writer, move |txn| {
         txn.remove_token(&key);
         Ok(())
     })
@@ -337,26 +348,34 @@ pub(super) async fn method(Path(name): Path<String>, call: Call) -> Result<Respo
 }
 
 /// `PUT /v1/acl/auth-method`
-pub(super) async fn create_method(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn create_method(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     require_write(&call)?;
     let method: AuthMethod = call.decode()?;
-    store_method(&call, method).await
+    store_method(&call, &writer, method).await
 }
 
 /// `PUT /v1/acl/auth-method/:name`
 pub(super) async fn update_method(
     Path(name): Path<String>,
+    State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
     let mut method: AuthMethod = call.decode()?;
     name_in_body("Name", &mut method.name, &name)?;
-    store_method(&call, method).await
+    store_method(&call, &writer, method).await
 }
 
-async fn store_method(call: &Call, method: AuthMethod) -> Result<Response, ApiError> {
+async fn store_method(
+    call: &Call,
+    writer: &Writer,
+    method: AuthMethod,
+) -> Result<Response, ApiError> {
     method.validate()?;
-    let stored = call.write(move |txn| {
+    let stored = call.write(writer, move |txn| {
         txn.put_auth_method(method.clone())?;
         let stored = txn.read().auth_method(&method.name);
         stored.ok_or_else(|| no_method(&method.name))
@@ -373,10 +392,11 @@ fn no_method(name: &str) -> ApiError {
 /// `DELETE /v1/acl/auth-method/:name`
 pub(super) async fn delete_method(
     Path(name): Path<String>,
+    State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
-    call.write(move |txn| {
+    call.write(&writer, move |txn| {
         txn.remove_auth_method(&name);
         Ok(())
     })
@@ -408,7 +428,10 @@ pub(super) async fn rule(Path(id): Path<String>, call: Call) -> Result<Response,
 }
 
 /// `PUT /v1/acl/binding-rule`
-pub(super) async fn create_rule(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn create_rule(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     require_write(&call)?;
     let mut rule: BindingRule = call.decode()?;
     if !rule.id.is_empty() {
@@ -418,16 +441,20 @@ pub(super) async fn create_rule(call: Call) -> Result<Response, ApiError> {
         ));
     }
     rule.id = Uuid::new_v4().to_string();
-    let stored = call.write(move |txn| put_rule(txn, &rule));
+    let stored = call.write(&writer, move |txn| put_rule(txn, &rule));
     call.json(&stored.await?)
 }
 
 /// `PUT /v1/acl/binding-rule/:id`
-pub(super) async fn update_rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn update_rule(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     require_write(&call)?;
     let mut rule: BindingRule = call.decode()?;
     name_in_body("ID", &mut rule.id, &id)?;
-    let stored = call.write(move |txn| {
+    let stored = call.write(&writer, move |txn| {
         let existing = txn.read().binding_rule(&id);
         let existing = existing.ok_or_else(|| no_rule(&id))?;
         if rule.auth_method.is_empty() {
@@ -459,9 +486,13 @@ fn no_rule(id: &str) -> ApiError {
 }
 
 /// `DELETE /v1/acl/binding-rule/:id`
-pub(super) async fn delete_rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn delete_rule(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     require_write(&call)?;
-    call.write(move |txn| {
+    call.write(&writer, move |txn| {
         txn.remove_binding_rule(&id);
         Ok(())
     })

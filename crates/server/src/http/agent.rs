@@ -4,34 +4,38 @@
 use std::collections::BTreeSet;
 
 use axum::body::Body;
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use legate_model::acl::Authorizer;
 use legate_model::{HealthCheck, ServiceDefinition, ServiceInstance, ServiceKind};
-use legate_runtime::metrics;
-use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn};
+use legate_runtime::Clock;
+use legate_runtime::metrics::{self, Registry};
+use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn, Writer};
 
 use super::call::Call;
 use super::catalog::{may_take_checks, may_write_service};
 use super::error::ApiError;
 
 /// `PUT /v1/agent/service/register`
-pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn register(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let replace_checks = call.params.flag("replace-existing-checks")?;
     let definition: ServiceDefinition = call.decode()?;
     definition.validate()?;
     refuse_any_address(&definition)?;
-    let local = &call.ctx.config.datacenter;
+    let local = &call.config.datacenter;
     definition.proxy.refuse_other_datacenters(local)?;
     if let Some(sidecar) = &definition.connect.sidecar_service {
         let refused = sidecar.proxy.refuse_other_datacenters(local);
         refused.map_err(|invalid| invalid.within("Connect.SidecarService"))?;
     }
 
-    let node = call.ctx.config.node_name.clone();
-    call.write(move |txn| {
+    let node = call.config.node_name.clone();
+    call.write(&writer, move |txn| {
         let mut definition = definition.clone();
         keep_sidecar_port(&mut definition, &txn.read(), &node);
         let instances = txn.read().instances_on(&node);
@@ -152,11 +156,17 @@ fn keep_status(state: &ReadTxn<'_>, node: &str, check: &mut HealthCheck) {
 }
 
 /// `PUT /v1/agent/service/deregister/:id`
-pub(super) async fn deregister(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn deregister(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let node = call.ctx.config.node_name.clone();
-    call.write(move |txn| deregister_own(txn, &authorizer, &node, &id))
-        .await?;
+    let node = call.config.node_name.clone();
+    call.write(&writer, move |txn| {
+        deregister_own(txn, &authorizer, &node, &id)
+    })
+    .await?;
     Ok(call.empty())
 }
 
@@ -190,12 +200,12 @@ fn deregister_own(
 
 /// `GET /v1/agent/self`
 pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
-    let config = &call.ctx.config;
+    let config = &call.config;
     let authorizer = call.authorizer()?;
     if !authorizer.agent_read() {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
-    let state = call.ctx.store.state();
+    let state = call.reader.state();
     let node = state.read().node(&config.node_name);
     let id = node
         .as_ref()
@@ -236,14 +246,18 @@ pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/agent/metrics`
-pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
-    let config = &call.ctx.config;
+pub(super) async fn metrics(
+    State(registry): State<Registry>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let config = &call.config;
     let authorizer = call.authorizer()?;
     if !authorizer.agent_read() {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
     match call.params.get("format").unwrap_or_default() {
-        "" => return call.json(&super::metrics::summary(&call.ctx)),
+        "" => return call.json(&super::metrics::summary(&registry, clock.now())),
         "prometheus" => {}
         other => {
             return Err(ApiError::bad_request(format!(
@@ -251,7 +265,7 @@ pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
             )));
         }
     }
-    let mut response = Response::new(Body::from(metrics::encode(&call.ctx.registry)));
+    let mut response = Response::new(Body::from(metrics::encode(&registry)));
     let text = HeaderValue::from_static(metrics::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, text);
     Ok(response)

@@ -4,16 +4,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
-use http::request::Parts as Head;
+use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use http_body_util::LengthLimitError;
 use legate_model::acl::Authorizer;
 use legate_model::json;
-use legate_store::{Answer, ReadTxn, WriteTxn};
+use legate_runtime::CancellationToken;
+use legate_store::{Answer, ReadTxn, Reader, WriteTxn, Writer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -21,8 +22,9 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::params::Params;
-use crate::acl;
-use crate::context::Context;
+use super::state::ApiState;
+use crate::acl::Rights;
+use crate::config::ServerConfig;
 
 /// The largest request body, in bytes. Consul's limit.
 pub(crate) const BODY_LIMIT: usize = 512 * 1024;
@@ -42,9 +44,14 @@ const NOT_SERVED: HeaderName = HeaderName::from_static("x-legate-not-served");
 /// How much of their names is said.
 const NAMED_BYTES: usize = 1000;
 
-/// A request that has been read completely.
+/// A request that has been read completely, with what every endpoint needs. It reads and writes
+/// nothing by itself: an endpoint that changes something names a [`Writer`] too.
 pub(crate) struct Call {
-    pub(crate) ctx: Arc<Context>,
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) reader: Reader,
+    rights: Rights,
+    /// Cancelled when the server stops.
+    stop: CancellationToken,
     pub(crate) params: Params,
     /// The secret of the caller's token; empty when there is none.
     pub(crate) token: String,
@@ -53,12 +60,23 @@ pub(crate) struct Call {
     not_served: OnceLock<Vec<String>>,
 }
 
-impl FromRequest<Arc<Context>> for Call {
+/// A request whose body is left to the endpoint.
+pub(super) struct Head(pub(super) Call);
+
+impl FromRequestParts<ApiState> for Head {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, ctx: &Arc<Context>) -> Result<Self, ApiError> {
+    async fn from_request_parts(head: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        Call::of_head(head, state).map(Self)
+    }
+}
+
+impl FromRequest<ApiState> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
         let (head, body) = request.into_parts();
-        let mut call = Self::of_head(&head, ctx)?;
+        let mut call = Self::of_head(&head, state)?;
         call.body = read_body(&head.headers, body, BODY_LIMIT, BODY_TIME).await?;
         Ok(call)
     }
@@ -122,12 +140,16 @@ pub(super) async fn read_body(
 
 impl Call {
     /// A request whose body is not read yet.
-    pub(super) fn of_head(head: &Head, ctx: &Arc<Context>) -> Result<Self, ApiError> {
+    fn of_head(head: &Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let config = Arc::<ServerConfig>::from_ref(state);
         let params = Params::parse(&head.uri)?;
-        params.refuse_unserved(ctx)?;
+        params.refuse_unserved(&config.datacenter)?;
         let token = token_of(&params, &head.headers);
         Ok(Self {
-            ctx: ctx.clone(),
+            config,
+            reader: Reader::from_ref(state),
+            rights: Rights::from_ref(state),
+            stop: CancellationToken::from_ref(state),
             params,
             token,
             body: Bytes::new(),
@@ -137,12 +159,12 @@ impl Call {
 
     /// What the caller's token allows.
     pub(crate) fn authorizer(&self) -> Result<Authorizer, ApiError> {
-        Ok(acl::resolve(&self.ctx, &self.token)?)
+        Ok(self.rights.of(&self.token)?)
     }
 
     /// The same, for endpoints that only exist where ACLs are on.
     pub(crate) fn acl_authorizer(&self) -> Result<Authorizer, ApiError> {
-        if self.ctx.config.acl.enabled {
+        if self.rights.are_checked() {
             self.authorizer()
         } else {
             Err(ApiError::acl_disabled())
@@ -166,9 +188,10 @@ impl Call {
     /// Runs a transaction. What it checks holds for the state that it changes.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
+        writer: &Writer,
         transaction: impl FnMut(&mut WriteTxn) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let (_, value) = self.ctx.store.write(transaction).await?;
+        let (_, value) = writer.write(transaction).await?;
         Ok(value)
     }
 
@@ -186,17 +209,16 @@ impl Call {
     ) -> Result<Answer<T>, ApiError> {
         self.params.consistency()?;
         let query = self.params.blocking(rand::random())?;
-        let stop = self.ctx.spawner.token();
-        let before = acl::resolve(&self.ctx, &self.token);
+        let before = self.rights.of(&self.token);
         let answer = tokio::select! {
-            answer = self.ctx.store.blocking(query, read) => answer,
-            () = stop.cancelled() => return Err(ApiError::unavailable(
+            answer = self.reader.blocking(query, read) => answer,
+            () = self.stop.cancelled() => return Err(ApiError::unavailable(
                 "The server is shutting down: ask again later, or ask another server",
             )),
         };
         // What needs no token is answered to holders of bad ones too.
         if let Ok(before) = before
-            && acl::resolve(&self.ctx, &self.token)? != before
+            && self.rights.of(&self.token)? != before
         {
             return Err(ApiError::unavailable(
                 "The token was changed while the query waited: ask again",
@@ -300,8 +322,8 @@ impl Call {
     }
 
     fn add_policy(&self, headers: &mut HeaderMap) {
-        if self.ctx.config.acl.enabled {
-            let policy = self.ctx.config.acl.default_policy.as_str();
+        if self.rights.are_checked() {
+            let policy = self.config.acl.default_policy.as_str();
             headers.insert(DEFAULT_POLICY, HeaderValue::from_static(policy));
         }
     }

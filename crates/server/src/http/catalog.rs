@@ -3,31 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::{
     CheckServiceNode, DeregisterRequest, HealthCheck, Node, RegisterRequest, ServiceKind,
     ServiceNode,
 };
-use legate_store::{Deregistration, ReadTxn, Registration};
+use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
 
 /// `PUT /v1/catalog/register`
-pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn register(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let request: RegisterRequest = call.decode()?;
     request.validate()?;
     refuse_datacenter(&call, &request.datacenter)?;
     if let Some(service) = &request.service {
-        let local = &call.ctx.config.datacenter;
+        let local = &call.config.datacenter;
         let refused = service.proxy.refuse_other_datacenters(local);
         refused.map_err(|invalid| invalid.within("Service"))?;
     }
     let registration = registration(&call, request);
-    call.write(move |txn| {
+    call.write(&writer, move |txn| {
         may_register(&authorizer, &txn.read(), &registration)?;
         Ok(txn.register(registration.clone())?)
     })
@@ -36,7 +39,7 @@ pub(super) async fn register(call: Call) -> Result<Response, ApiError> {
 }
 
 fn registration(call: &Call, request: RegisterRequest) -> Registration {
-    let parts = request.into_parts(&call.ctx.config.datacenter);
+    let parts = request.into_parts(&call.config.datacenter);
     Registration {
         node: parts.node,
         service: parts.service,
@@ -46,7 +49,7 @@ fn registration(call: &Call, request: RegisterRequest) -> Registration {
 }
 
 fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), ApiError> {
-    let local = &call.ctx.config.datacenter;
+    let local = &call.config.datacenter;
     if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local) {
         return Ok(());
     }
@@ -133,7 +136,10 @@ pub(super) fn may_take_checks(
 }
 
 /// `PUT /v1/catalog/deregister`
-pub(super) async fn deregister(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn deregister(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let request: DeregisterRequest = call.decode()?;
     request.validate()?;
@@ -144,7 +150,7 @@ pub(super) async fn deregister(call: Call) -> Result<Response, ApiError> {
         service_id: some(request.service_id),
         check_id: some(request.check_id),
     };
-    call.write(move |txn| {
+    call.write(&writer, move |txn| {
         may_deregister(&authorizer, &txn.read(), &what)?;
         txn.deregister(&what);
         Ok(())
@@ -176,7 +182,7 @@ fn may_deregister(
 
 /// `GET /v1/catalog/datacenters`
 pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
-    call.json(&[&call.ctx.config.datacenter])
+    call.json(&[&call.config.datacenter])
 }
 
 /// `GET /v1/catalog/nodes`

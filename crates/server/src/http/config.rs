@@ -1,17 +1,17 @@
 //! `/v1/config`: config entries.
 
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::{ConfigEntry, ConfigKind};
-use legate_store::{Rejected, WriteTxn};
+use legate_store::{Rejected, WriteTxn, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
 use super::protocol;
 
 /// `PUT /v1/config`
-pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
@@ -20,7 +20,7 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     may_write(&authorizer, entry.kind(), entry.name())?;
     // As in Consul: an entry that is wrong by itself is refused before its index is looked at, one
     // that does not fit the others after.
-    write(&call, move |txn| {
+    write(&call, &writer, move |txn| {
         let written = txn.put_config_entry(entry.clone(), cas);
         if written.is_ok() {
             protocol::refuse_mismatch(&txn.read(), &entry)?;
@@ -33,11 +33,12 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
 /// A compare-and-set that comes too late is an answer, not an error.
 async fn write(
     call: &Call,
+    writer: &Writer,
     mut transaction: impl FnMut(&mut WriteTxn) -> Result<Result<(), Rejected>, ApiError>
     + Send
     + 'static,
 ) -> Result<Response, ApiError> {
-    let written = call.write(move |txn| match transaction(txn)? {
+    let written = call.write(writer, move |txn| match transaction(txn)? {
         Ok(()) => Ok(true),
         Err(Rejected::CasMismatch { .. }) => Ok(false),
         Err(rejected) => Err(rejected.into()),
@@ -82,6 +83,7 @@ pub(super) async fn get(
 /// `DELETE /v1/config/:kind/:name`
 pub(super) async fn delete(
     Path((kind, name)): Path<(String, String)>,
+    State(writer): State<Writer>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
@@ -95,7 +97,7 @@ pub(super) async fn delete(
     }
     let kind = parse_kind(&kind)?;
     may_write(&authorizer, kind, &name)?;
-    let answer = write(&call, move |txn| {
+    let answer = write(&call, &writer, move |txn| {
         let removed = txn.remove_config_entry(kind, &name, cas);
         if removed.is_ok() {
             protocol::refuse_removal(&txn.read(), kind, &name)?;

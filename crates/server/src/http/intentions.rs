@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::extract::State;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::{DEFAULT_TENANCY, Intention, WILDCARD};
-use legate_store::ReadTxn;
+use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
@@ -43,7 +44,7 @@ pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `PUT /v1/connect/intentions/exact`
-pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
     let mut intention: Intention = call.decode()?;
@@ -59,7 +60,7 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
     if !authorizer.intention_write(&pair.destination) {
         return Err(ApiError::denied("intention:write", &pair.destination));
     }
-    call.write(move |txn| {
+    call.write(&writer, move |txn| {
         protocol::refuse_permissions(&txn.read(), &intention)?;
         Ok(txn.put_intention(intention.clone())?)
     })
@@ -68,7 +69,7 @@ pub(super) async fn put(call: Call) -> Result<Response, ApiError> {
 }
 
 /// `DELETE /v1/connect/intentions/exact`
-pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn delete(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let Pair {
         source,
@@ -77,8 +78,10 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     if !authorizer.intention_write(&destination) {
         return Err(ApiError::denied("intention:write", &destination));
     }
-    call.write(move |txn| Ok(txn.remove_intention(&source, &destination)?))
-        .await?;
+    call.write(&writer, move |txn| {
+        Ok(txn.remove_intention(&source, &destination)?)
+    })
+    .await?;
     call.json(&true)
 }
 
@@ -89,7 +92,7 @@ pub(super) async fn check(call: Call) -> Result<Response, ApiError> {
     if !authorizer.service_read(&pair.destination) {
         return Err(ApiError::denied("service:read", &pair.destination));
     }
-    let default = call.ctx.config.intention_default();
+    let default = call.config.intention_default();
     let answer = call
         .read(|state| {
             let intentions = state.intentions_for(&pair.destination);

@@ -2,12 +2,11 @@
 //! same text that Prometheus reads, so that both always agree.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use legate_model::timestamp;
-use legate_runtime::metrics;
+use legate_runtime::metrics::{self, Registry};
 use serde::Serialize;
-
-use crate::context::Context;
 
 /// The answer. Consul's lists are over the last interval; these are since the start.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -37,10 +36,10 @@ struct Counter {
     labels: BTreeMap<String, String>,
 }
 
-/// Every metric of the server now.
-pub(super) fn summary(ctx: &Context) -> Summary {
-    let mut summary = read(&metrics::encode(&ctx.registry));
-    summary.timestamp = timestamp::format(ctx.clock.now()).unwrap_or_default();
+/// Every metric of the server at this time.
+pub(super) fn summary(registry: &Registry, now: SystemTime) -> Summary {
+    let mut summary = read(&metrics::encode(registry));
+    summary.timestamp = timestamp::format(now).unwrap_or_default();
     summary
 }
 

@@ -15,10 +15,9 @@ mod metrics;
 mod params;
 mod protocol;
 mod snapshot;
+mod state;
 mod status;
 mod unserved;
-
-use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
@@ -29,32 +28,34 @@ use legate_runtime::{BoxError, CancellationToken};
 use tokio::net::TcpListener;
 
 use self::error::ApiError;
-use crate::context::Context;
+use self::state::ApiState;
+use crate::handles::Handles;
 
 /// Serves the API until the token is cancelled; then the listener is closed and open requests
 /// finish.
 pub(crate) async fn serve(
-    ctx: Arc<Context>,
+    handles: Handles,
     listener: TcpListener,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
-    let spawner = ctx.spawner.clone();
-    let service = connections::Service::new(router(ctx.clone()), &ctx.registry)?;
-    let limit = ctx.config.connections.http;
+    let spawner = handles.spawner.clone();
+    let limit = handles.config.connections.http;
+    let registry = handles.registry.clone();
+    let service = connections::Service::new(router(ApiState::new(handles)), &registry)?;
     connections::serve(service, listener, limit, spawner, stop).await
 }
 
-fn router(ctx: Arc<Context>) -> Router {
+fn router(state: ApiState) -> Router {
     Router::new()
         .merge(catalog_routes())
         .merge(mesh_routes())
         .merge(acl_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(ctx)
+        .with_state(state)
 }
 
-fn catalog_routes() -> Router<Arc<Context>> {
+fn catalog_routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/catalog/register", put(catalog::register))
         .route("/v1/catalog/deregister", put(catalog::deregister))
@@ -75,7 +76,7 @@ fn catalog_routes() -> Router<Arc<Context>> {
         .route("/v1/status/peers", get(status::peers))
 }
 
-fn mesh_routes() -> Router<Arc<Context>> {
+fn mesh_routes() -> Router<ApiState> {
     let exact = get(intentions::get)
         .put(intentions::put)
         .delete(intentions::delete);
@@ -94,7 +95,7 @@ fn mesh_routes() -> Router<Arc<Context>> {
         )
 }
 
-fn acl_routes() -> Router<Arc<Context>> {
+fn acl_routes() -> Router<ApiState> {
     let token = get(acl::token)
         .put(acl::update_token)
         .delete(acl::delete_token);

@@ -9,7 +9,6 @@ use legate_model::duration;
 use legate_store::BlockingQuery;
 
 use super::error::ApiError;
-use crate::context::Context;
 
 /// How long a blocking query waits when it does not say.
 const DEFAULT_WAIT: Duration = Duration::from_secs(300);
@@ -156,8 +155,7 @@ impl Params {
 
     /// Refuses what would silently give another answer than the one that was asked for: other
     /// datacenters, tenancies, peers, and filter expressions.
-    pub(crate) fn refuse_unserved(&self, ctx: &Context) -> Result<(), ApiError> {
-        let local = &ctx.config.datacenter;
+    pub(crate) fn refuse_unserved(&self, local: &str) -> Result<(), ApiError> {
         for name in ["dc", "datacenter"] {
             if let Some(dc) = self.get(name)
                 && !dc.is_empty()

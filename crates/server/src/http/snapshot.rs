@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::Response;
 use bytes::Buf;
-use http::header::{CONTENT_TYPE, HeaderValue};
-use legate_store::{Snapshot, SnapshotError};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use legate_runtime::Clock;
+use legate_store::{Snapshot, SnapshotError, Store};
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::call::{Call, read_body};
+use super::call::{Call, Head, read_body};
 use super::error::ApiError;
-use crate::context::Context;
+use crate::config::ServerConfig;
+use crate::handles::Handles;
 use crate::server::seed;
 
 /// The largest snapshot that is taken, in bytes: it is read wholly before anything changes.
@@ -23,11 +26,35 @@ const LIMIT: usize = 1024 * 1024 * 1024;
 /// How long a client may take to send one.
 const TIME: Duration = Duration::from_secs(10 * 60);
 
+/// Saves and replaces the whole store.
+#[derive(Clone)]
+pub(super) struct Snapshots {
+    store: Store,
+    config: Arc<ServerConfig>,
+    clock: Clock,
+    /// Held while a snapshot is made or restored: each is as large as the store.
+    one_at_a_time: Arc<Mutex<()>>,
+}
+
+impl Snapshots {
+    pub(super) fn new(handles: &Handles) -> Self {
+        Self {
+            store: handles.store.clone(),
+            config: Arc::clone(&handles.config),
+            clock: handles.clock.clone(),
+            one_at_a_time: Arc::default(),
+        }
+    }
+}
+
 /// `GET /v1/snapshot`
-pub(super) async fn save(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn save(
+    State(snapshots): State<Snapshots>,
+    call: Call,
+) -> Result<Response, ApiError> {
     may_manage(&call)?;
-    let _one_at_a_time = call.ctx.snapshots.lock().await;
-    let store = call.ctx.store.clone();
+    let _one_at_a_time = snapshots.one_at_a_time.lock().await;
+    let store = snapshots.store.clone();
     let saved = spawn_blocking(move || {
         let mut file = Vec::new();
         store.save(&mut file).map(|index| (index, file))
@@ -41,20 +68,20 @@ pub(super) async fn save(call: Call) -> Result<Response, ApiError> {
 
 /// `PUT /v1/snapshot`: replaces everything, as one change.
 pub(super) async fn restore(
-    State(ctx): State<Arc<Context>>,
-    request: Request,
+    State(snapshots): State<Snapshots>,
+    Head(call): Head,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    let (head, body) = request.into_parts();
-    let call = Call::of_head(&head, &ctx)?;
     // Before a body of this size is read.
     may_manage(&call)?;
-    let _one_at_a_time = ctx.snapshots.lock().await;
-    let file = read_body(&head.headers, body, LIMIT, TIME).await?;
-    let store = ctx.store.clone();
+    let _one_at_a_time = snapshots.one_at_a_time.lock().await;
+    let file = read_body(&headers, body, LIMIT, TIME).await?;
+    let store = snapshots.store.clone();
     let read = spawn_blocking(move || store.read_snapshot(file.reader()));
     let snapshot: Snapshot = joined(read.await)??;
     let (saved_at, rows) = (snapshot.index(), snapshot.rows());
-    let applied = ctx.store.restore(snapshot).await?;
+    let applied = snapshots.store.restore(snapshot).await?;
     tracing::warn!(
         saved_at,
         rows,
@@ -62,7 +89,7 @@ pub(super) async fn restore(
         "a snapshot was restored"
     );
     // This server's own node and first token may be others than those of the snapshot.
-    let seeded = seed(&ctx.config, &ctx.store, &ctx.clock).await;
+    let seeded = seed(&snapshots.config, &snapshots.store, &snapshots.clock).await;
     seeded.map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(call.empty())
 }

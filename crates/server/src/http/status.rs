@@ -6,21 +6,20 @@ use axum::response::Response;
 
 use super::call::Call;
 use super::error::ApiError;
-use crate::context::Context;
+use crate::config::ServerConfig;
 
 /// `GET /v1/status/leader`
 pub(super) async fn leader(call: Call) -> Result<Response, ApiError> {
-    call.json(&address(&call.ctx).to_string())
+    call.json(&address(&call.config).to_string())
 }
 
 /// `GET /v1/status/peers`
 pub(super) async fn peers(call: Call) -> Result<Response, ApiError> {
-    call.json(&[address(&call.ctx).to_string()])
+    call.json(&[address(&call.config).to_string()])
 }
 
 /// The advertised address with the port of the first API that is on.
-fn address(ctx: &Context) -> SocketAddr {
-    let config = &ctx.config;
+fn address(config: &ServerConfig) -> SocketAddr {
     let first = config.grpc.or(config.grpc_tls).or(config.http);
     SocketAddr::new(config.advertise, first.map_or(0, |api| api.port()))
 }

@@ -96,7 +96,7 @@ impl World {
         // A store in memory never makes anybody wait.
         let ca = ca.now_or_never().unwrap().unwrap();
         let manager = Manager::new(
-            store.clone(),
+            store.reader(),
             ca.leaves(&scope.spawner()),
             scope.spawner(),
             ManagerConfig::new("dc1", Action::Allow),

@@ -1,0 +1,54 @@
+//! The handles that an endpoint can have. It gets those that its arguments name, as in
+//! `State(writer): State<Writer>`, and there is nothing here that signs.
+
+use std::sync::Arc;
+
+use axum::extract::FromRef;
+use legate_runtime::metrics::Registry;
+use legate_runtime::{CancellationToken, Clock};
+use legate_store::{Reader, Writer};
+
+use super::snapshot::Snapshots;
+use crate::acl::{Logins, Rights};
+use crate::config::ServerConfig;
+use crate::handles::Handles;
+
+/// What the router keeps for its endpoints.
+#[derive(Clone)]
+pub(super) struct ApiState {
+    handles: Arc<Handles>,
+    snapshots: Snapshots,
+}
+
+impl ApiState {
+    pub(super) fn new(handles: Handles) -> Self {
+        Self {
+            snapshots: Snapshots::new(&handles),
+            handles: Arc::new(handles),
+        }
+    }
+}
+
+/// Says how a handle is had from the state.
+macro_rules! handles {
+    ($($handle:ty: $get:expr;)+) => {$(
+        impl FromRef<ApiState> for $handle {
+            fn from_ref(state: &ApiState) -> Self {
+                let get: fn(&ApiState) -> Self = $get;
+                get(state)
+            }
+        }
+    )+};
+}
+
+handles! {
+    Reader: |state| state.handles.store.reader();
+    Writer: |state| state.handles.store.writer();
+    Rights: |state| state.handles.rights();
+    Logins: |state| state.handles.logins();
+    Snapshots: |state| state.snapshots.clone();
+    Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
+    Clock: |state| state.handles.clock.clone();
+    Registry: |state| state.handles.registry.clone();
+    CancellationToken: |state| state.handles.spawner.token();
+}
