@@ -286,23 +286,28 @@ pub(crate) async fn seed(
     clock: &Clock,
 ) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
-    let known = store.state().read().node(&config.node_name);
-    let known = known.map(|node| node.id.clone());
     let node = Node {
-        id: known.unwrap_or_else(|| Uuid::new_v4().to_string()),
+        id: Uuid::new_v4().to_string(),
         node: config.node_name.clone(),
         address: config.advertise.to_string(),
         datacenter: config.datacenter.clone(),
         ..Node::default()
     };
-    let registration = Registration {
-        node,
-        service: None,
-        checks: Vec::new(),
-        skip_node_update: false,
-    };
     store
-        .apply(Command::Register(Box::new(registration)))
+        .write(move |txn| {
+            let mut node = node.clone();
+            // Another server of this name may have been here first.
+            if let Some(known) = txn.read().node(&node.node) {
+                node.id.clone_from(&known.id);
+            }
+            let registration = Registration {
+                node,
+                service: None,
+                checks: Vec::new(),
+                skip_node_update: false,
+            };
+            Ok::<_, WriteError>(txn.apply(Command::Register(Box::new(registration)))?)
+        })
         .await
         .map_err(refused("the server's own node"))?;
     if let Some(token) = acl::initial_token(config, clock.now()) {

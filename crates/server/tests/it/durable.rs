@@ -6,7 +6,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use http::StatusCode;
-use legate_server::StoreConfig;
+use legate_runtime::Scope;
+use legate_server::{Parts, Server, ServerConfig, StoreConfig};
+use legate_store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -70,6 +72,45 @@ async fn a_killed_server_has_everything_when_it_is_started_again() {
 
     let (_second, client) = run(&directory).await;
     assert_eq!(seen(&client).await, before);
+}
+
+#[tokio::test]
+async fn servers_that_start_at_once_make_one_mesh() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = Scope::new("storage");
+    let disk = StoreConfig::Disk {
+        directory: folder.path().join("data"),
+        key_file: None,
+    };
+    let store = Store::open(disk, &storage.spawner()).await.unwrap();
+    // All with the default node name.
+    let server = || {
+        let config = ServerConfig {
+            http: None,
+            grpc: None,
+            grpc_tls: None,
+            dns: None,
+            ..ServerConfig::default()
+        };
+        let store = Some(store.clone());
+        Server::start(
+            config,
+            Parts {
+                store,
+                ..Parts::default()
+            },
+        )
+    };
+    let (first, second, third) = tokio::join!(server(), server(), server());
+    let servers = [first, second, third].map(|server| server.expect("it starts"));
+    let domains = servers.each_ref().map(|server| server.ca().trust_domain());
+    assert_eq!(domains[1..], [domains[0].clone(), domains[0].clone()]);
+    assert_eq!(store.state().read().nodes().len(), 1);
+    for server in servers {
+        server.stop(STOP).await.unwrap();
+    }
+    drop(store);
+    storage.stop(STOP).await.unwrap();
 }
 
 #[tokio::test]
