@@ -22,8 +22,9 @@ pub(crate) struct Options {
     /// How often an Envoy is killed
     #[arg(long, default_value_t = 30)]
     kills: u32,
-    /// One part: start (with memory and probe), relay, metrics, restart or hostile; all unless given
-    #[arg(long, value_parser = ["start", "relay", "metrics", "restart", "hostile"])]
+    /// One part: start (with memory and probe), relay, metrics, restart, hostile or store; all unless
+    /// given
+    #[arg(long, value_parser = ["start", "relay", "metrics", "restart", "hostile", "store"])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
     #[arg(long, default_value = "sidecar")]
@@ -33,6 +34,9 @@ pub(crate) struct Options {
 /// Builds optimised binaries, then measures whole sidecars (beside `consul-dataplane` when
 /// `LEGATE_CONSUL_DATAPLANE` names one or it is on `PATH`) and runs the relay benchmark.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    if options.only.as_deref() == Some("store") {
+        return store(workspace, options);
+    }
     let envoy = envoy::get(workspace)?;
     let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
     workspace::run(build.args(["--profile", &options.profile]))?;
@@ -60,5 +64,21 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         return Ok(());
     }
     let mut relay = workspace.cargo(&["bench", "-p", "legate-dataplane", "--bench", "relay"]);
-    workspace::run(relay.args(profile))
+    workspace::run(relay.args(profile))?;
+    match options.only {
+        Some(_) => Ok(()),
+        None => store(workspace, options),
+    }
+}
+
+/// What keeping state costs a server, beside Consul when `LEGATE_CONSUL` names it or it is on `PATH`.
+fn store(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    let mut build = workspace.cargo(&["build", "-p", "legate-server", "--locked"]);
+    workspace::run(build.args(["--profile", &options.profile]))?;
+    let binaries = workspace.target.join(&options.profile);
+    let mut store = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "store"]);
+    store
+        .args(["--profile", "quick-release", "--locked"])
+        .env("LEGATE_BINARIES", binaries);
+    workspace::run(&mut store)
 }
