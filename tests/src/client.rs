@@ -49,7 +49,24 @@ pub async fn send(
     }
     let body = body.map(Value::to_string).unwrap_or_default();
     let request = request.body(Full::new(Bytes::from(body)))?;
-    timeout(LIMIT, exchange(server, request)).await?
+    timeout(LIMIT, exchange(server, request)).await?.map(text)
+}
+
+/// A request and an answer of any bytes, which may take longer.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer within `limit`.
+pub async fn transfer(
+    limit: Duration,
+    method: Method,
+    server: SocketAddr,
+    path: &str,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), BoxError> {
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("host", server.to_string());
+    timeout(limit, exchange(server, request.body(Full::new(body))?)).await?
 }
 
 /// `POST` without a body, to somebody who takes time to answer.
@@ -64,17 +81,24 @@ pub async fn post_within(
 ) -> Result<Answer, BoxError> {
     let request = Request::post(path).header("host", server.to_string());
     let request = request.body(Full::new(Bytes::new()))?;
-    timeout(limit, exchange(server, request)).await?
+    timeout(limit, exchange(server, request)).await?.map(text)
 }
 
-async fn exchange(server: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, BoxError> {
+fn text((status, body): (StatusCode, Bytes)) -> Answer {
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+async fn exchange(
+    server: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), BoxError> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
-        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        Ok((status, body))
     };
     let mut answer = std::pin::pin!(answer);
     tokio::select! {

@@ -13,7 +13,9 @@ pub mod dns;
 pub mod interop;
 pub mod load;
 pub mod mesh;
+pub mod program;
 pub mod sidecar;
+pub mod table;
 pub mod wait;
 
 pub use mesh::{Mesh, MeshOptions, ServiceSpec};

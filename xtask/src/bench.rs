@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: figures of the dataplane, measured side by side in one run.
+//! `cargo xtask bench`: figures of the dataplane and the server, measured side by side in one run.
 //!
 //! Nothing here passes or fails by time; what is printed is what was measured on this machine.
 
@@ -22,29 +22,53 @@ pub(crate) struct Options {
     /// How often an Envoy is killed
     #[arg(long, default_value_t = 30)]
     kills: u32,
-    /// One part: start (with memory and probe), relay, metrics, restart, hostile or store; all unless
-    /// given
-    #[arg(long, value_parser = ["start", "relay", "metrics", "restart", "hostile", "store"])]
+    /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane,
+    /// server or store; all unless given
+    #[arg(long, value_parser = ["start", "relay", "metrics", "restart", "hostile", "server", "store"])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
     #[arg(long, default_value = "sidecar")]
     profile: String,
+    /// How many proxies are connected to each server, one table each
+    #[arg(long, default_value = "1000,2000,10000")]
+    proxies: String,
+    /// How many seconds a server gets to configure all of them
+    #[arg(long, default_value_t = 300)]
+    limit: u32,
 }
 
-/// Builds optimised binaries, then measures whole sidecars (beside `consul-dataplane` when
-/// `LEGATE_CONSUL_DATAPLANE` names one or it is on `PATH`) and runs the relay benchmark.
+/// What benchmarks are built with, and servers.
+const PROFILE: [&str; 3] = ["--profile", "quick-release", "--locked"];
+
+/// Builds optimised binaries and measures them beside the originals, where these are at hand.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
-    if options.only.as_deref() == Some("store") {
-        return store(workspace, options);
+    let only = options.only.as_deref();
+    if !matches!(only, Some("server" | "store")) {
+        sidecar(workspace, options)?;
     }
+    if matches!(only, None | Some("relay")) {
+        let mut relay = workspace.cargo(&["bench", "-p", "legate-dataplane", "--bench", "relay"]);
+        workspace::run(relay.args(PROFILE))?;
+    }
+    if matches!(only, None | Some("server")) {
+        server(workspace, options)?;
+    }
+    if matches!(only, None | Some("store")) {
+        store(workspace)?;
+    }
+    Ok(())
+}
+
+/// Whole sidecars, beside `consul-dataplane` when `LEGATE_CONSUL_DATAPLANE` names one or it is on
+/// `PATH`.
+fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
     let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
     workspace::run(build.args(["--profile", &options.profile]))?;
     let binaries = workspace.target.join(&options.profile);
-    let profile = ["--profile", "quick-release", "--locked"];
     let mut sidecar = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "sidecar"]);
     sidecar
-        .args(profile)
+        .args(PROFILE)
         .env("LEGATE_ENVOY", envoy)
         .env("LEGATE_BINARIES", binaries)
         .arg("--");
@@ -59,26 +83,30 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     if let Some(only) = &options.only {
         sidecar.args(["--only", only]);
     }
-    workspace::run(&mut sidecar)?;
-    if !matches!(options.only.as_deref(), None | Some("relay")) {
-        return Ok(());
-    }
-    let mut relay = workspace.cargo(&["bench", "-p", "legate-dataplane", "--bench", "relay"]);
-    workspace::run(relay.args(profile))?;
-    match options.only {
-        Some(_) => Ok(()),
-        None => store(workspace, options),
-    }
+    workspace::run(&mut sidecar)
 }
 
-/// What keeping state costs a server, beside Consul when `LEGATE_CONSUL` names it or it is on `PATH`.
-fn store(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
-    let mut build = workspace.cargo(&["build", "-p", "legate-server", "--locked"]);
-    workspace::run(build.args(["--profile", &options.profile]))?;
-    let binaries = workspace.target.join(&options.profile);
+/// `legate-server` with simulated proxies, beside `consul` when `LEGATE_CONSUL` names one or it is
+/// on `PATH`.
+fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
+    workspace::run(build.args(PROFILE))?;
+    let mut server = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "server"]);
+    server
+        .args(PROFILE)
+        .env("LEGATE_BINARIES", workspace.target.join("quick-release"))
+        .args(["--", "--proxies", &options.proxies])
+        .args(["--limit", &options.limit.to_string()]);
+    workspace::run(&mut server)
+}
+
+/// What keeping state costs a server, beside `consul` as above.
+fn store(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
+    workspace::run(build.args(PROFILE))?;
     let mut store = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "store"]);
     store
-        .args(["--profile", "quick-release", "--locked"])
-        .env("LEGATE_BINARIES", binaries);
+        .args(PROFILE)
+        .env("LEGATE_BINARIES", workspace.target.join("quick-release"));
     workspace::run(&mut store)
 }

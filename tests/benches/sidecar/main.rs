@@ -7,17 +7,13 @@
 
 mod hostile;
 mod metrics;
-mod program;
 mod relay;
 mod restart;
 mod start;
-mod table;
-
-use std::path::PathBuf;
 
 use legate_testkit::envoy;
 
-use self::program::Program;
+use legate_tests::program::Program;
 
 /// How much is measured.
 struct Options {
@@ -75,11 +71,8 @@ async fn measure(options: &Options) {
         name: "legate-dataplane",
         path: envoy::workspace_binary("legate-dataplane"),
     }];
-    match original() {
-        Some(path) => programs.push(Program {
-            name: "consul-dataplane",
-            path,
-        }),
+    match Program::find("consul-dataplane", "LEGATE_CONSUL_DATAPLANE") {
+        Some(original) => programs.push(original),
         None => println!(
             "\nNo consul-dataplane was at hand: put one on PATH or name it in \
              LEGATE_CONSUL_DATAPLANE to see its figures beside these."
@@ -100,25 +93,4 @@ async fn measure(options: &Options) {
     if options.wants("hostile") {
         hostile::measure(&programs).await;
     }
-}
-
-/// `LEGATE_CONSUL_DATAPLANE`, or what is on `PATH`.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "benchmarks are told by the environment what to compare with"
-)]
-fn original() -> Option<PathBuf> {
-    let named = std::env::var_os("LEGATE_CONSUL_DATAPLANE").filter(|path| !path.is_empty());
-    if let Some(path) = named.map(PathBuf::from) {
-        assert!(
-            path.is_file(),
-            "LEGATE_CONSUL_DATAPLANE is {}, which is not a file",
-            path.display()
-        );
-        return Some(path);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join("consul-dataplane"))
-        .find(|file| file.is_file())
 }

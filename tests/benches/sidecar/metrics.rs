@@ -17,9 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::program::{Program, Running};
 use crate::relay::{LIMIT, POLL, SERVER_NAME, arguments, sleeper};
-use crate::table::Table;
+use legate_tests::program::{Program, Running};
+use legate_tests::table::Table;
 
 /// Bytes of the application's page, at least.
 const APPLICATION: usize = 50_000_000;

@@ -24,8 +24,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
 
 use crate::Options;
-use crate::program::{Program, Running};
-use crate::table::Table;
+use legate_tests::program::{Program, Running};
+use legate_tests::table::Table;
 
 const MIB: usize = 1024 * 1024;
 /// Sizes of a push in MiB, and of its resources in KiB.

@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Options;
-use crate::program::Program;
-use crate::table::Table;
+use legate_tests::program::Program;
+use legate_tests::table::Table;
 
 const API: ServiceSpec = ServiceSpec {
     service: "api",

@@ -16,8 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Options;
-use crate::program::{Memory, Program, Running};
-use crate::table::{Table, median};
+use legate_tests::program::{Memory, Program, Running};
+use legate_tests::table::{Table, median};
 
 const API: ServiceSpec = ServiceSpec {
     service: "api",

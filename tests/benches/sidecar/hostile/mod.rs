@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 use self::attack::{Attack, Attackers};
 use self::target::{State, Target};
 use crate::metrics;
-use crate::program::Program;
-use crate::table::Table;
+use legate_tests::program::Program;
+use legate_tests::table::Table;
 
 const API: ServiceSpec = ServiceSpec {
     service: "api",

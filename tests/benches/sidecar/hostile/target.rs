@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::API;
-use crate::program::{Program, Running};
+use legate_tests::program::{Program, Running};
 
 /// Limits of open files that the sidecar has: a common soft limit, and a hard one that all
 /// attackers together exceed.

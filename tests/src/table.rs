@@ -1,16 +1,19 @@
 //! Tables of one column a program, and what the first is of the second.
+#![expect(clippy::print_stdout, reason = "tables are the result of a benchmark")]
 
 use crate::program::Program;
 
 /// One table.
-pub(crate) struct Table<'a> {
+#[derive(Debug)]
+pub struct Table<'a> {
     programs: &'a [Program],
     decimals: usize,
 }
 
 impl<'a> Table<'a> {
     /// Starts a table, for figures with so many decimals.
-    pub(crate) fn new(title: &str, programs: &'a [Program], decimals: usize) -> Table<'a> {
+    #[must_use]
+    pub fn new(title: &str, programs: &'a [Program], decimals: usize) -> Table<'a> {
         let names = programs
             .iter()
             .map(|program| format!(" {} |", program.name));
@@ -22,9 +25,14 @@ impl<'a> Table<'a> {
     }
 
     /// One value a program; `None` where there is none.
-    pub(crate) fn row(&self, label: &str, values: &[Option<f64>]) {
+    pub fn row(&self, label: &str, values: &[Option<f64>]) {
+        self.precise_row(label, values, self.decimals);
+    }
+
+    /// The same with another number of decimals.
+    pub fn precise_row(&self, label: &str, values: &[Option<f64>], decimals: usize) {
         let cells = values.iter().map(|value| match value {
-            Some(value) => format!(" {value:.*} |", self.decimals),
+            Some(value) => format!(" {value:.decimals$} |"),
             None => " - |".to_owned(),
         });
         let ratio = match values {
@@ -36,19 +44,21 @@ impl<'a> Table<'a> {
     }
 
     /// The middle one of the values that were measured for each program.
-    pub(crate) fn medians(&self, label: &str, values: &[Vec<f64>]) {
+    pub fn medians(&self, label: &str, values: &[Vec<f64>]) {
         let medians: Vec<_> = values.iter().map(|values| median(values)).collect();
         self.row(label, &medians);
     }
 
     /// The largest.
-    pub(crate) fn largest(&self, label: &str, values: &[Vec<f64>]) {
+    pub fn largest(&self, label: &str, values: &[Vec<f64>]) {
         let largest = |values: &Vec<f64>| values.iter().copied().reduce(f64::max);
         self.row(label, &values.iter().map(largest).collect::<Vec<_>>());
     }
 }
 
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
+/// The middle one; of an even number the larger of the two in the middle.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()

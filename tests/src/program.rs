@@ -1,27 +1,71 @@
-//! A process that is measured, and what the kernel says of it.
+//! Programs that are measured: their processes, and what the kernel says of these.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-/// A program that takes a dataplane's flags.
-pub(crate) struct Program {
-    pub(crate) name: &'static str,
-    pub(crate) path: PathBuf,
+/// A program that is measured.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// How tables call it.
+    pub name: &'static str,
+    /// The binary.
+    pub path: PathBuf,
+}
+
+impl Program {
+    /// A program that is not part of this workspace: what `variable` names, or the first of its
+    /// name on `PATH`.
+    ///
+    /// # Panics
+    ///
+    /// When the variable names no file.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "benchmarks are told by the environment what to compare with"
+    )]
+    pub fn find(name: &'static str, variable: &str) -> Option<Self> {
+        let named = std::env::var_os(variable).filter(|path| !path.is_empty());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let on_path = || {
+            std::env::split_paths(&path)
+                .map(|folder| folder.join(name))
+                .find(|file| file.is_file())
+        };
+        let path = match named.map(PathBuf::from) {
+            Some(path) => {
+                let shown = path.display();
+                assert!(path.is_file(), "{variable} is {shown}, which is not a file");
+                path
+            }
+            None => on_path()?,
+        };
+        Some(Self { name, path })
+    }
 }
 
 /// A running process. Dropping it kills it and what it started.
-pub(crate) struct Running {
+#[derive(Debug)]
+pub struct Running {
     child: Child,
     log: PathBuf,
 }
 
 impl Running {
-    pub(crate) fn start(program: &Path, arguments: &[String], log: PathBuf) -> Running {
+    /// Starts a program without environment; what it writes goes to `log`.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(program: &Path, arguments: &[String], log: PathBuf) -> Running {
         let output = File::create(&log).expect("the log can be written");
         let child = Command::new(program)
             .env_clear()
@@ -50,7 +94,8 @@ impl Running {
     }
 
     /// Processes that it started.
-    pub(crate) fn children(&self) -> Vec<Pid> {
+    #[must_use]
+    pub fn children(&self) -> Vec<Pid> {
         let text: String = self
             .threads()
             .iter()
@@ -60,41 +105,59 @@ impl Running {
         pids.map(Pid::from_raw).collect()
     }
 
-    /// Fails with its log when it has ended.
-    pub(crate) fn check(&mut self) {
+    /// Looks whether it still runs.
+    ///
+    /// # Panics
+    ///
+    /// With its log when it has ended.
+    pub fn check(&mut self) {
         if let Some(status) = self.ended() {
             panic!("the program ended with {status}:\n{}", self.log());
         }
     }
 
     /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// What it has written.
+    #[must_use]
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Ends it by SIGTERM.
-    pub(crate) async fn stop(mut self) {
+    ///
+    /// # Panics
+    ///
+    /// When it has ended already.
+    pub async fn stop(mut self) {
         let pid = self.child.id().expect("the process runs").cast_signed();
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the process runs");
         self.child.wait().await.expect("the process ends");
     }
 
-    pub(crate) fn memory(&self) -> Memory {
+    /// The memory that it uses now.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended, as the figures below.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
         Memory::of(&self.folder())
     }
 
     /// Largest resident memory so far, in KiB.
-    pub(crate) fn peak(&self) -> f64 {
+    #[must_use]
+    pub fn peak(&self) -> f64 {
         let status = fs::read_to_string(self.folder().join("status")).expect("the process runs");
         field(&status, "VmHWM:")
     }
 
     /// What it uses now; `None` when it has ended.
-    pub(crate) fn usage(&self) -> Option<Usage> {
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
         let folder = Path::new("/proc").join(self.child.id()?.to_string());
         let status = fs::read_to_string(folder.join("status")).ok()?;
         // What has ended and was not waited for has no memory.
@@ -106,17 +169,19 @@ impl Running {
         })
     }
 
-    pub(crate) fn thread_count(&self) -> usize {
+    /// How many threads it has now.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
         self.threads().len()
     }
 
-    /// Processor time of all its threads so far, in milliseconds.
-    pub(crate) fn processor_time(&self) -> f64 {
-        let nanoseconds = self.threads().into_iter().filter_map(|thread| {
-            let text = fs::read_to_string(thread.join("schedstat")).ok()?;
-            text.split_whitespace().next()?.parse::<f64>().ok()
-        });
-        nanoseconds.sum::<f64>() / 1e6
+    /// Processor time of all its threads so far, those that have ended included, in milliseconds.
+    #[must_use]
+    pub fn processor_time(&self) -> f64 {
+        let pid = self.child.id().expect("the process runs").cast_signed();
+        let clock = clock_getcpuclockid(Pid::from_raw(pid)).expect("the process has a clock");
+        let time = clock.now().expect("the process runs");
+        Duration::from(time).as_secs_f64() * 1e3
     }
 }
 
@@ -132,27 +197,35 @@ impl Drop for Running {
 }
 
 /// What a process uses, as far as that can be read at any moment of its life.
-pub(crate) struct Usage {
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
     /// Memory in KiB.
-    pub(crate) resident: f64,
+    pub resident: f64,
     /// The largest resident memory so far, in KiB.
-    pub(crate) peak: f64,
+    pub peak: f64,
     /// Open files, sockets included.
-    pub(crate) files: usize,
+    pub files: usize,
 }
 
 /// Memory of a process in KiB.
-pub(crate) struct Memory {
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
     /// All of it that is in memory.
-    pub(crate) resident: f64,
+    pub resident: f64,
     /// What no other process shares.
-    pub(crate) private: f64,
+    pub private: f64,
     /// What belongs to no file.
-    pub(crate) anonymous: f64,
+    pub anonymous: f64,
 }
 
 impl Memory {
-    pub(crate) fn of_pid(pid: Pid) -> Memory {
+    /// The memory of a process that runs.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    #[must_use]
+    pub fn of_pid(pid: Pid) -> Memory {
         Memory::of(&Path::new("/proc").join(pid.to_string()))
     }
 

@@ -1,0 +1,160 @@
+//! The mesh that is registered: which services there are, who calls whom, and the changes that are
+//! made to it. Pure.
+//!
+//! The first proxies are the instances of one service, and the only ones that call a certain other
+//! one: a change of either concerns just them. The others spread over the other services.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+/// Services in the mesh.
+pub(crate) const SERVICES: usize = 1_000;
+
+/// Upstreams of each proxy.
+const UPSTREAMS: usize = 5;
+
+/// Proxies that the change of an endpoint or an intention concerns.
+pub(crate) const CONCERNED: usize = 100;
+
+/// The service whose instances the concerned proxies are.
+const OWN: usize = 0;
+
+/// The service that only the concerned proxies call.
+const CALLED: usize = 1;
+
+/// Instances of that service, none of which connects.
+const INSTANCES: usize = 10;
+
+/// Services of the other proxies.
+const OTHERS: usize = SERVICES - 2;
+
+/// Proxies on one node.
+const ON_A_NODE: usize = 10;
+
+/// Where something is written, and what.
+pub(crate) type Write = (&'static str, Value);
+
+const CONFIG: &str = "/v1/config";
+const REGISTER: &str = "/v1/catalog/register";
+
+/// The node that a proxy is registered on.
+pub(crate) fn node(proxy: usize) -> String {
+    format!("node-{}", proxy / ON_A_NODE)
+}
+
+/// ID of a proxy's registration.
+pub(crate) fn id(proxy: usize) -> String {
+    format!("instance-{proxy}-sidecar-proxy")
+}
+
+/// The name of the service that a proxy stands for.
+pub(crate) fn service(proxy: usize) -> String {
+    name(match proxy.checked_sub(CONCERNED) {
+        None => OWN,
+        Some(proxy) => 2 + proxy % OTHERS,
+    })
+}
+
+fn name(service: usize) -> String {
+    format!("service-{service}")
+}
+
+/// The services that a proxy calls. Instances of one service call the same ones.
+fn upstreams(proxy: usize) -> Vec<String> {
+    let spread = |place: usize| 2 + (proxy * 31 + place * 199) % OTHERS;
+    let mut services: Vec<usize> = (0..UPSTREAMS).map(spread).collect();
+    if proxy < CONCERNED {
+        services = (0..UPSTREAMS).map(|place| 2 + place).collect();
+        services[0] = CALLED;
+    }
+    services.into_iter().map(name).collect()
+}
+
+/// What holds for all: every call is allowed by an intention, and every service speaks HTTP.
+pub(crate) fn configuration() -> Vec<Write> {
+    let allow = json!({
+        "Kind": "service-intentions", "Name": "*", "Sources": [{"Name": "*", "Action": "allow"}],
+    });
+    let defaults = (0..SERVICES).map(
+        |service| json!({"Kind": "service-defaults", "Name": name(service), "Protocol": "http"}),
+    );
+    let entries = [allow, proxy_defaults(0)].into_iter().chain(defaults);
+    entries.map(|entry| (CONFIG, entry)).collect()
+}
+
+/// An instance with its proxy, for each proxy, and those of the called service.
+pub(crate) fn instances(proxies: usize) -> Vec<Write> {
+    let own = (0..proxies).flat_map(|proxy| {
+        let calls = upstreams(proxy);
+        instance(&node(proxy), &service(proxy), proxy, &calls)
+    });
+    let called = (proxies..proxies + INSTANCES)
+        .flat_map(|proxy| instance(&node(proxy), &name(CALLED), proxy, &[]));
+    own.chain(called).collect()
+}
+
+fn instance(node: &str, service: &str, number: usize, calls: &[String]) -> [Write; 2] {
+    let id = format!("instance-{number}");
+    let address = Ipv4Addr::from_bits(0x0a00_0000 + u32::try_from(number).unwrap_or_default());
+    let ports = 9_000..;
+    let upstreams = ports.zip(calls).map(|(port, service)| {
+        json!({"DestinationName": service, "LocalBindAddress": "127.0.0.1", "LocalBindPort": port})
+    });
+    let proxy = json!({
+        "Kind": "connect-proxy",
+        "ID": format!("{id}-sidecar-proxy"),
+        "Service": format!("{service}-sidecar-proxy"),
+        "Address": address,
+        "Port": 20_000,
+        "Proxy": {
+            "DestinationServiceName": service,
+            "DestinationServiceID": id,
+            "LocalServiceAddress": "127.0.0.1",
+            "LocalServicePort": 8_080,
+            "Upstreams": upstreams.collect::<Vec<_>>(),
+        },
+    });
+    let application = json!({"ID": id, "Service": service, "Address": address, "Port": 8_080});
+    let on_node = |service| json!({"Node": node, "Address": "10.255.0.1", "Service": service});
+    let mut proxy = on_node(proxy);
+    proxy["Check"] = check(number, true);
+    [(REGISTER, on_node(application)), (REGISTER, proxy)]
+}
+
+fn check(proxy: usize, passing: bool) -> Value {
+    let status = if passing { "passing" } else { "critical" };
+    json!({
+        "CheckID": format!("{}-ready", id(proxy)), "Name": "ready", "ServiceID": id(proxy),
+        "Status": status,
+    })
+}
+
+/// An endpoint of the called service goes away, and comes back in the next round.
+pub(crate) fn flap(proxies: usize, round: usize) -> Write {
+    let change = json!({
+        "Node": node(proxies), "Address": "10.255.0.1", "SkipNodeUpdate": true,
+        "Check": check(proxies, round % 2 == 1),
+    });
+    (REGISTER, change)
+}
+
+/// One caller of the concerned proxies is denied, and allowed again in the next round.
+pub(crate) fn intention(round: usize) -> Write {
+    let action = if round % 2 == 1 { "allow" } else { "deny" };
+    let change = json!({
+        "Kind": "service-intentions", "Name": name(OWN),
+        "Sources": [{"Name": name(2), "Action": action}],
+    });
+    (CONFIG, change)
+}
+
+/// A setting of every proxy, another value each round.
+pub(crate) fn proxy_defaults_change(round: usize) -> Write {
+    (CONFIG, proxy_defaults(1 + round))
+}
+
+fn proxy_defaults(round: usize) -> Value {
+    let config = json!({"protocol": "http", "local_connect_timeout_ms": 5_000 + round});
+    json!({"Kind": "proxy-defaults", "Name": "global", "Config": config})
+}

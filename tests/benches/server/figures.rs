@@ -1,0 +1,116 @@
+//! What was measured of one server, and the tables of it.
+#![expect(clippy::print_stdout, reason = "its result is the tables it prints")]
+
+use legate_tests::program::Program;
+use legate_tests::table::{Table, median};
+
+use crate::catalog::CONCERNED;
+
+/// What was measured of one server. `None` is what did not happen within its limit.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// Connections and streams that ended before all proxies were configured.
+    pub(crate) broken: Option<f64>,
+    /// Why the first of them did.
+    pub(crate) first_error: Option<String>,
+    /// Milliseconds until the last connection was open.
+    pub(crate) connected: Option<f64>,
+    /// Proxies that were configured.
+    pub(crate) configured: Option<f64>,
+    /// Seconds until all were.
+    pub(crate) configuring: Option<f64>,
+    /// Processor seconds of the server meanwhile.
+    pub(crate) configuring_work: Option<f64>,
+    /// Memory in MiB when all were.
+    pub(crate) resident: Option<f64>,
+    /// The largest memory of the whole run, in MiB.
+    pub(crate) peak: Option<f64>,
+    /// Processor time without any change, in percent of a core.
+    pub(crate) idle: Option<f64>,
+    /// An endpoint goes or comes.
+    pub(crate) flap: Option<Change>,
+    /// An intention of one service.
+    pub(crate) intention: Option<Change>,
+    /// A setting of all proxies.
+    pub(crate) defaults: Option<Change>,
+    /// Processor milliseconds of a certificate.
+    pub(crate) signature: Option<f64>,
+    /// Another root.
+    pub(crate) rotation: Option<Change>,
+}
+
+/// What a change costs, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    /// Until the first proxy has it.
+    first: f64,
+    median: f64,
+    /// Until 99 of 100 proxies have it.
+    most: f64,
+    /// Until the last one has it, in the slowest round.
+    last: f64,
+    /// Processor time, in the middle one of the rounds.
+    work: f64,
+}
+
+impl Change {
+    /// From the delays of all proxies in all rounds, and the processor time of each round.
+    pub(crate) fn new(mut delays: Vec<f64>, work: &[f64]) -> Self {
+        delays.sort_by(f64::total_cmp);
+        let at = |percent: usize| {
+            let place = (delays.len() * percent / 100).min(delays.len() - 1);
+            delays[place]
+        };
+        Self {
+            first: at(0),
+            median: at(50),
+            most: at(99),
+            last: at(100),
+            work: median(work).unwrap_or_default(),
+        }
+    }
+}
+
+/// Prints a table, and what went wrong.
+pub(crate) fn print(programs: &[Program], count: usize, columns: &[Figures]) {
+    let title = format!("{count} proxies with 5 upstreams");
+    let table = Table::new(&title, programs, 0);
+    let row = |label: &str, decimals: usize, value: &dyn Fn(&Figures) -> Option<f64>| {
+        let values: Vec<_> = columns.iter().map(value).collect();
+        table.precise_row(label, &values, decimals);
+    };
+    row("proxies configured", 0, &|one| one.configured);
+    row("connections that broke meanwhile", 0, &|one| one.broken);
+    row("all connected, ms", 0, &|one| one.connected);
+    row("all configured, s", 1, &|one| one.configuring);
+    row("all configured, CPU s", 1, &|one| one.configuring_work);
+    row("resident, MiB", 0, &|one| one.resident);
+    row("resident, largest, MiB", 0, &|one| one.peak);
+    row("CPU without a change, % of a core", 2, &|one| one.idle);
+    let changed = |name: &str, change: fn(&Figures) -> Option<Change>| {
+        let part = |label: &str, value: fn(Change) -> f64| {
+            let label = format!("{name}: {label}");
+            row(&label, 1, &|one| change(one).map(value));
+        };
+        part("first proxy, ms", |change| change.first);
+        part("median proxy, ms", |change| change.median);
+        part("99 % of them, ms", |change| change.most);
+        part("last proxy, ms", |change| change.last);
+        part("CPU ms", |change| change.work);
+    };
+    changed(&format!("endpoint of {CONCERNED} proxies"), |one| one.flap);
+    changed(&format!("intention of {CONCERNED} proxies"), |one| {
+        one.intention
+    });
+    changed("proxy-defaults", |one| one.defaults);
+    changed("another root", |one| one.rotation);
+    row("certificate signed, CPU ms", 2, &|one| one.signature);
+    for (program, column) in programs.iter().zip(columns) {
+        if let Some(error) = &column.first_error {
+            println!(
+                "\nThe first connection of {} that broke: {error}",
+                program.name
+            );
+        }
+    }
+}

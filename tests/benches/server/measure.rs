@@ -1,0 +1,229 @@
+//! What is done to a server, and what that costs it: all proxies connect at once, then nothing
+//! happens for a while, then one thing after the other changes.
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
+use legate_tests::program::{Program, Running};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::authority;
+use crate::catalog::{self, CONCERNED};
+use crate::figures::{Change, Figures};
+use crate::protocol;
+use crate::proxies::{Event, Proxies, What};
+use crate::servers::{Kind, Server};
+
+/// Until the work for a change is over, after the last proxy has it.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// How long a server without work is watched: long enough for a ping on each connection, every 30 s.
+const IDLE: Duration = Duration::from_secs(40);
+
+/// How long the proxies that it concerns may take to get a change.
+const CHANGE: Duration = Duration::from_secs(60);
+
+/// How long a rotation may take. Consul spreads the new certificates over half a minute.
+const ROTATION: Duration = Duration::from_secs(240);
+
+/// A rotation is over when no proxy has received anything for so long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// How often each change is made.
+const ROUNDS: usize = 5;
+
+/// Certificates that are signed.
+const SIGNATURES: u32 = 500;
+
+/// Measures a server with so many proxies. `place` keeps the addresses of several servers apart.
+pub(crate) async fn server(
+    program: &Program,
+    place: usize,
+    proxies: usize,
+    limit: Duration,
+) -> Figures {
+    let [high, low] = u16::try_from(proxies).unwrap_or_default().to_be_bytes();
+    let network = 100 + u8::try_from(place).unwrap_or_default();
+    let address = Ipv4Addr::new(127, network, high, low.max(1));
+    let server = Server::start(program, address).await;
+    server.put_all(&catalog::configuration()).await;
+    server.put_all(&catalog::instances(proxies)).await;
+    sleep(SETTLE).await;
+    let mut figures = Figures::default();
+    let mut crowd = Crowd::connect(&server, proxies, limit, &mut figures).await;
+    if figures.configured == Some(proxies as f64) {
+        sleep(SETTLE).await;
+        figures.resident = Some(server.running.memory().resident / 1024.0);
+        figures.idle = Some(idle(&server.running).await);
+        crowd.changes(&mut figures).await;
+        figures.signature = authority::signature(&server, SIGNATURES).await;
+        figures.rotation = crowd.rotation().await;
+    }
+    figures.peak = Some(server.running.peak() / 1024.0);
+    drop(crowd);
+    server.running.stop().await;
+    figures
+}
+
+/// Processor time of a server to which nothing happens, in percent of a core.
+async fn idle(server: &Running) -> f64 {
+    let before = server.processor_time();
+    sleep(IDLE).await;
+    let used = server.processor_time() - before;
+    used / (IDLE.as_secs_f64() * 1e3) * 100.0
+}
+
+/// The proxies of one server.
+struct Crowd<'a> {
+    server: &'a Server,
+    proxies: Proxies,
+    count: usize,
+}
+
+impl<'a> Crowd<'a> {
+    /// Connects all of them at once and waits until each is configured, or the limit is over.
+    async fn connect(
+        server: &'a Server,
+        count: usize,
+        limit: Duration,
+        figures: &mut Figures,
+    ) -> Self {
+        let start = Instant::now();
+        let work = server.running.processor_time();
+        let mut proxies = Proxies::connect(count, server.grpc(), server.references());
+        let (mut connected, mut configured) = (HashSet::new(), HashSet::new());
+        let (mut broken, mut end) = (0, start);
+        while configured.len() < count
+            && let Ok(Some(event)) = timeout_at(start + limit, proxies.events.recv()).await
+        {
+            match event.what {
+                What::Connected => {
+                    connected.insert(event.proxy);
+                    if connected.len() == count {
+                        figures.connected.get_or_insert(ms(start, event.at));
+                    }
+                }
+                What::Configured => {
+                    configured.insert(event.proxy);
+                    end = end.max(event.at);
+                }
+                What::Ended(reason) => {
+                    broken += 1;
+                    figures.first_error.get_or_insert(reason);
+                }
+                What::Update(_) => {}
+            }
+        }
+        figures.broken = Some(f64::from(broken));
+        figures.configured = Some(configured.len() as f64);
+        figures.configuring_work = Some((server.running.processor_time() - work) / 1e3);
+        let all = configured.len() == count;
+        figures.configuring = all.then(|| ms(start, end) / 1e3);
+        Self {
+            server,
+            proxies,
+            count,
+        }
+    }
+
+    async fn changes(&mut self, figures: &mut Figures) {
+        let count = self.count;
+        let flap = |round| catalog::flap(count, round);
+        figures.flap = self.change(&[ENDPOINT], CONCERNED, flap).await;
+        let rules = [LISTENER, ROUTE];
+        let intention = catalog::intention;
+        figures.intention = self.change(&rules, CONCERNED, intention).await;
+        let defaults = catalog::proxy_defaults_change;
+        figures.defaults = self.change(&[CLUSTER], count, defaults).await;
+    }
+
+    /// Makes a change a few times. `None` when the proxies that it concerns, the first ones, do not
+    /// all get it in time.
+    async fn change(
+        &mut self,
+        types: &[&str],
+        concerned: usize,
+        write: impl Fn(usize) -> catalog::Write,
+    ) -> Option<Change> {
+        let (mut delays, mut work) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            self.drain();
+            let before = self.server.running.processor_time();
+            let start = Instant::now();
+            let server = self.server;
+            // Responses are taken while the server still answers the write.
+            let change = write(round);
+            let (received, ()) = tokio::join!(
+                self.received(types, concerned, start + CHANGE),
+                server.put(&change)
+            );
+            if received.len() < concerned {
+                return None;
+            }
+            delays.extend(received.into_iter().map(|at| ms(start, at)));
+            sleep(SETTLE).await;
+            work.push(self.server.running.processor_time() - before);
+        }
+        Some(Change::new(delays, &work))
+    }
+
+    /// When each of the concerned proxies got the first update of one of these types.
+    async fn received(&mut self, types: &[&str], concerned: usize, end: Instant) -> Vec<Instant> {
+        let places: Vec<usize> = types.iter().map(|url| protocol::place(url)).collect();
+        let (mut seen, mut times) = (HashSet::new(), Vec::new());
+        while times.len() < concerned
+            && let Ok(Some(event)) = timeout_at(end, self.proxies.events.recv()).await
+        {
+            let has_it = matches!(event.what, What::Update(place) if places.contains(&place));
+            if has_it && event.proxy < concerned && seen.insert(event.proxy) {
+                times.push(event.at);
+            }
+        }
+        times
+    }
+
+    fn drain(&mut self) {
+        while self.proxies.events.try_recv().is_ok() {}
+    }
+
+    /// Another root becomes active. A proxy has it when it has received its last certificate;
+    /// `None` when not every proxy gets one.
+    async fn rotation(&mut self) -> Option<Change> {
+        let change = authority::Rotation::prepare(self.server).await;
+        let url = match self.server.kind {
+            Kind::Legate => SECRET,
+            Kind::Consul => CLUSTER,
+        };
+        self.drain();
+        let before = self.server.running.processor_time();
+        let start = Instant::now();
+        change.make(self.server).await;
+        let mut last = vec![None; self.count];
+        let mut quiet = Instant::now() + QUIET;
+        loop {
+            tokio::select! {
+                biased;
+                event = self.proxies.events.recv() => {
+                    let Some(Event { proxy, at, what: What::Update(place) }) = event else {
+                        continue;
+                    };
+                    if place == protocol::place(url) {
+                        last[proxy] = Some(at);
+                        quiet = at + QUIET;
+                    }
+                }
+                () = sleep_until(quiet.min(start + ROTATION)) => break,
+            }
+        }
+        let work = self.server.running.processor_time() - before;
+        let times: Option<Vec<Instant>> = last.into_iter().collect();
+        let delays = times?.into_iter().map(|at| ms(start, at)).collect();
+        Some(Change::new(delays, &[work]))
+    }
+}
+
+fn ms(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64() * 1e3
+}

@@ -1,0 +1,184 @@
+//! The servers that are measured, as real processes with an empty store on disk and without limits
+//! of rate, and what they are told through their HTTP API.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use http::Method;
+use legate_tests::client;
+use legate_tests::program::{Program, Running};
+use legate_tests::wait::eventually_within;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::catalog::Write;
+use crate::protocol::References;
+
+/// Far above what a server takes until it serves.
+const START: Duration = Duration::from_secs(60);
+
+/// Registrations that are under way at one time.
+const AT_ONCE: usize = 32;
+
+/// Connections of one address: all proxies have the same.
+const CONNECTIONS: usize = 16_384;
+
+const HTTP: u16 = 8500;
+const GRPC: u16 = 8502;
+
+/// Whose program it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Legate,
+    Consul,
+}
+
+/// A running server. Dropping it kills it.
+pub(crate) struct Server {
+    pub(crate) kind: Kind,
+    pub(crate) running: Running,
+    address: Ipv4Addr,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts it and waits until it has a root certificate.
+    pub(crate) async fn start(program: &Program, address: Ipv4Addr) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let kind = match program.name {
+            "consul" => Kind::Consul,
+            _ => Kind::Legate,
+        };
+        let data = folder.path().join("data").display().to_string();
+        let arguments = match kind {
+            Kind::Legate => legate_flags(address, &data),
+            Kind::Consul => {
+                let file = folder.path().join("consul.json");
+                let settings = consul_settings(address, &data).to_string();
+                std::fs::write(&file, settings).expect("the settings can be written");
+                vec![
+                    "agent".to_owned(),
+                    format!("-config-file={}", file.display()),
+                ]
+            }
+        };
+        let log = folder.path().join("log");
+        let mut server = Self {
+            kind,
+            running: Running::start(&program.path, &arguments, log),
+            address,
+            folder,
+        };
+        server.serves().await;
+        server
+    }
+
+    async fn serves(&mut self) {
+        let http = self.http();
+        let probe = || {
+            self.running.check();
+            async move {
+                let answer = client::get(http, "/v1/connect/ca/roots").await;
+                let roots = answer.map(|(_, body)| body).unwrap_or_default();
+                let roots: Value = serde_json::from_str(&roots).unwrap_or_default();
+                roots["ActiveRootID"]
+                    .as_str()
+                    .is_some_and(|id| !id.is_empty())
+            }
+        };
+        eventually_within(START, "the server serves", probe, |serves| *serves).await;
+    }
+
+    pub(crate) fn http(&self) -> SocketAddr {
+        (self.address, HTTP).into()
+    }
+
+    pub(crate) fn grpc(&self) -> SocketAddr {
+        (self.address, GRPC).into()
+    }
+
+    /// The folder of its store.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// What its clusters and listeners refer to by name. Consul's have certificates and routes in
+    /// them.
+    pub(crate) fn references(&self) -> References {
+        match self.kind {
+            Kind::Legate => References {
+                secrets: &["leaf", "roots"],
+                routes: &["public_listener"],
+            },
+            Kind::Consul => References {
+                secrets: &[],
+                routes: &[],
+            },
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let (status, body) = client::get(self.http(), path).await.expect("an answer");
+        assert!(status.is_success(), "{path}: {status}: {body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+
+    pub(crate) async fn put(&self, (path, body): &Write) {
+        let answer = client::send(Method::PUT, self.http(), path, None, Some(body)).await;
+        let (status, text) = answer.expect("an answer");
+        assert!(status.is_success(), "{path}: {status}: {text}: {body}");
+    }
+
+    /// Writes all of it, in no particular order.
+    pub(crate) async fn put_all(&self, writes: &[Write]) {
+        let writes = futures_util::stream::iter(writes);
+        let put = writes.for_each_concurrent(AT_ONCE, |write| self.put(write));
+        put.await;
+    }
+}
+
+fn legate_flags(address: Ipv4Addr, data: &str) -> Vec<String> {
+    [
+        format!("--bind={address}"),
+        format!("--data-dir={data}"),
+        format!("--http-port={HTTP}"),
+        format!("--grpc-port={GRPC}"),
+        "--grpc-tls-port=-1".to_owned(),
+        "--dns-port=-1".to_owned(),
+        format!("--grpc-max-connections-per-address={CONNECTIONS}"),
+        "--default-intention-policy=deny".to_owned(),
+        "--log-level=warn".to_owned(),
+    ]
+    .into()
+}
+
+/// One server over a store on disk. What Consul limits by default is lifted: connections, requests,
+/// updates of proxies, and certificates that are signed in a second.
+fn consul_settings(address: Ipv4Addr, data: &str) -> Value {
+    json!({
+        "datacenter": "dc1",
+        "node_name": "server",
+        "server": true,
+        "bootstrap_expect": 1,
+        "data_dir": data,
+        "bind_addr": address,
+        "client_addr": address,
+        "log_level": "warn",
+        "disable_update_check": true,
+        "default_intention_policy": "deny",
+        "ports": {"http": HTTP, "grpc": GRPC, "grpc_tls": -1, "dns": -1},
+        "connect": {
+            "enabled": true,
+            "ca_config": {"csr_max_per_second": 0, "csr_max_concurrent": 0},
+        },
+        "performance": {"raft_multiplier": 1},
+        "xds": {"update_max_per_second": 1_000_000},
+        "limits": {
+            "http_max_conns_per_client": CONNECTIONS,
+            "rpc_max_conns_per_client": CONNECTIONS,
+            "request_limits": {"mode": "disabled"},
+        },
+    })
+}
