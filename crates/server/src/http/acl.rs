@@ -1,5 +1,7 @@
-//! `/v1/acl`: tokens, auth methods, binding rules, login and logout. Only management tokens see and
-//! change them; where ACLs are off, nothing here exists.
+//! `/v1/acl`: tokens, login and logout; `auth_methods` has who may log in. Only management tokens see
+//! and change them; where ACLs are off, nothing here exists.
+
+pub(super) mod auth_methods;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
 use legate_model::Secret;
-use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
+use legate_model::acl::{PolicyLink, Token};
 use legate_runtime::Clock;
 use legate_store::{ReadTxn, TokenKey, WriteTxn, Writer};
 use serde::Deserialize;
@@ -327,173 +329,6 @@ pub(super) async fn delete_token(
     let key = TokenKey::Accessor(accessor);
     call.write(&writer, move |txn| {
         txn.remove_token(&key);
-        Ok(())
-    })
-    .await?;
-    call.json(&true)
-}
-
-/// `GET /v1/acl/auth-methods`
-pub(super) async fn methods(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let answer = call.read(|state| state.auth_methods()).await?;
-    call.answer(answer.index, &answer.value, false)
-}
-
-/// `GET /v1/acl/auth-method/:name`
-pub(super) async fn method(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let missing = format!("Auth method {name:?} not found");
-    one(&call, &missing, |state| state.auth_method(&name)).await
-}
-
-/// `PUT /v1/acl/auth-method`
-pub(super) async fn create_method(
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let method: AuthMethod = call.decode()?;
-    store_method(&call, &writer, method).await
-}
-
-/// `PUT /v1/acl/auth-method/:name`
-pub(super) async fn update_method(
-    Path(name): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut method: AuthMethod = call.decode()?;
-    name_in_body("Name", &mut method.name, &name)?;
-    store_method(&call, &writer, method).await
-}
-
-async fn store_method(
-    call: &Call,
-    writer: &Writer,
-    method: AuthMethod,
-) -> Result<Response, ApiError> {
-    method.validate()?;
-    let stored = call.write(writer, move |txn| {
-        txn.put_auth_method(method.clone())?;
-        let stored = txn.read().auth_method(&method.name);
-        stored.ok_or_else(|| no_method(&method.name))
-    });
-    call.json(&stored.await?)
-}
-
-fn no_method(name: &str) -> ApiError {
-    ApiError::not_found(format!(
-        "Auth method {name:?} not found: see GET /v1/acl/auth-methods"
-    ))
-}
-
-/// `DELETE /v1/acl/auth-method/:name`
-pub(super) async fn delete_method(
-    Path(name): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    call.write(&writer, move |txn| {
-        txn.remove_auth_method(&name);
-        Ok(())
-    })
-    .await?;
-    call.json(&true)
-}
-
-/// `GET /v1/acl/binding-rules`
-pub(super) async fn rules(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let method = call
-        .params
-        .get("authmethod")
-        .filter(|name| !name.is_empty());
-    let answer = call
-        .read(|state| match method {
-            Some(name) => state.binding_rules(name),
-            None => state.all_binding_rules(),
-        })
-        .await?;
-    call.answer(answer.index, &answer.value, false)
-}
-
-/// `GET /v1/acl/binding-rule/:id`
-pub(super) async fn rule(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let missing = format!("Binding rule {id:?} not found");
-    one(&call, &missing, |state| state.binding_rule(&id)).await
-}
-
-/// `PUT /v1/acl/binding-rule`
-pub(super) async fn create_rule(
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut rule: BindingRule = call.decode()?;
-    if !rule.id.is_empty() {
-        return Err(ApiError::bad_request(
-            "Invalid request: ID: a new binding rule gets one; leave it out, or update the rule \
-             with PUT /v1/acl/binding-rule/<id>",
-        ));
-    }
-    rule.id = Uuid::new_v4().to_string();
-    let stored = call.write(&writer, move |txn| put_rule(txn, &rule));
-    call.json(&stored.await?)
-}
-
-/// `PUT /v1/acl/binding-rule/:id`
-pub(super) async fn update_rule(
-    Path(id): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut rule: BindingRule = call.decode()?;
-    name_in_body("ID", &mut rule.id, &id)?;
-    let stored = call.write(&writer, move |txn| {
-        let existing = txn.read().binding_rule(&id);
-        let existing = existing.ok_or_else(|| no_rule(&id))?;
-        if rule.auth_method.is_empty() {
-            rule.auth_method.clone_from(&existing.auth_method);
-        }
-        put_rule(txn, &rule)
-    });
-    call.json(&stored.await?)
-}
-
-/// Writes a binding rule, and gives it back as it is stored.
-fn put_rule(txn: &mut WriteTxn, rule: &BindingRule) -> Result<Arc<BindingRule>, ApiError> {
-    let method = txn.read().auth_method(&rule.auth_method).ok_or_else(|| {
-        ApiError::bad_request(format!(
-            "Invalid request: AuthMethod: {:?} does not exist; create it first",
-            rule.auth_method
-        ))
-    })?;
-    rule.validate(&method.jwt()?.known_variables())?;
-    txn.put_binding_rule(rule.clone())?;
-    let stored = txn.read().binding_rule(&rule.id);
-    stored.ok_or_else(|| no_rule(&rule.id))
-}
-
-fn no_rule(id: &str) -> ApiError {
-    ApiError::not_found(format!(
-        "Binding rule {id:?} not found: see GET /v1/acl/binding-rules"
-    ))
-}
-
-/// `DELETE /v1/acl/binding-rule/:id`
-pub(super) async fn delete_rule(
-    Path(id): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    call.write(&writer, move |txn| {
-        txn.remove_binding_rule(&id);
         Ok(())
     })
     .await?;

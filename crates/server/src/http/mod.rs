@@ -27,6 +27,7 @@ use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
 use tokio::net::TcpListener;
 
+use self::acl::auth_methods;
 use self::error::ApiError;
 use self::state::ApiState;
 use crate::handles::Handles;
@@ -99,12 +100,12 @@ fn acl_routes() -> Router<ApiState> {
     let token = get(acl::token)
         .put(acl::update_token)
         .delete(acl::delete_token);
-    let method = get(acl::method)
-        .put(acl::update_method)
-        .delete(acl::delete_method);
-    let rule = get(acl::rule)
-        .put(acl::update_rule)
-        .delete(acl::delete_rule);
+    let method = get(auth_methods::method)
+        .put(auth_methods::update_method)
+        .delete(auth_methods::delete_method);
+    let rule = get(auth_methods::rule)
+        .put(auth_methods::update_rule)
+        .delete(auth_methods::delete_rule);
     Router::new()
         .route("/v1/acl/bootstrap", put(acl::bootstrap))
         .route("/v1/acl/login", post(acl::login))
@@ -113,11 +114,11 @@ fn acl_routes() -> Router<ApiState> {
         .route("/v1/acl/token", put(acl::create_token))
         .route("/v1/acl/token/self", get(acl::own_token))
         .route("/v1/acl/token/{accessor}", token)
-        .route("/v1/acl/auth-methods", get(acl::methods))
-        .route("/v1/acl/auth-method", put(acl::create_method))
+        .route("/v1/acl/auth-methods", get(auth_methods::methods))
+        .route("/v1/acl/auth-method", put(auth_methods::create_method))
         .route("/v1/acl/auth-method/{name}", method)
-        .route("/v1/acl/binding-rules", get(acl::rules))
-        .route("/v1/acl/binding-rule", put(acl::create_rule))
+        .route("/v1/acl/binding-rules", get(auth_methods::rules))
+        .route("/v1/acl/binding-rule", put(auth_methods::create_rule))
         .route("/v1/acl/binding-rule/{id}", rule)
 }
 

@@ -1,0 +1,187 @@
+//! `/v1/acl/auth-methods` and `/v1/acl/binding-rules`: who may log in, and as what. The login itself
+//! is in the module above.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::{AuthMethod, BindingRule};
+use legate_store::{WriteTxn, Writer};
+use uuid::Uuid;
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+use super::{name_in_body, one, require_read, require_write};
+
+/// `GET /v1/acl/auth-methods`
+pub(in crate::http) async fn methods(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let answer = call.read(|state| state.auth_methods()).await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `GET /v1/acl/auth-method/:name`
+pub(in crate::http) async fn method(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let missing = format!("Auth method {name:?} not found");
+    one(&call, &missing, |state| state.auth_method(&name)).await
+}
+
+/// `PUT /v1/acl/auth-method`
+pub(in crate::http) async fn create_method(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let method: AuthMethod = call.decode()?;
+    store_method(&call, &writer, method).await
+}
+
+/// `PUT /v1/acl/auth-method/:name`
+pub(in crate::http) async fn update_method(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut method: AuthMethod = call.decode()?;
+    name_in_body("Name", &mut method.name, &name)?;
+    store_method(&call, &writer, method).await
+}
+
+async fn store_method(
+    call: &Call,
+    writer: &Writer,
+    method: AuthMethod,
+) -> Result<Response, ApiError> {
+    method.validate()?;
+    let stored = call.write(writer, move |txn| {
+        txn.put_auth_method(method.clone())?;
+        let stored = txn.read().auth_method(&method.name);
+        stored.ok_or_else(|| no_method(&method.name))
+    });
+    call.json(&stored.await?)
+}
+
+fn no_method(name: &str) -> ApiError {
+    ApiError::not_found(format!(
+        "Auth method {name:?} not found: see GET /v1/acl/auth-methods"
+    ))
+}
+
+/// `DELETE /v1/acl/auth-method/:name`
+pub(in crate::http) async fn delete_method(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    call.write(&writer, move |txn| {
+        txn.remove_auth_method(&name);
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
+}
+
+/// `GET /v1/acl/binding-rules`
+pub(in crate::http) async fn rules(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let method = call
+        .params
+        .get("authmethod")
+        .filter(|name| !name.is_empty());
+    let answer = call
+        .read(|state| match method {
+            Some(name) => state.binding_rules(name),
+            None => state.all_binding_rules(),
+        })
+        .await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `GET /v1/acl/binding-rule/:id`
+pub(in crate::http) async fn rule(
+    Path(id): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let missing = format!("Binding rule {id:?} not found");
+    one(&call, &missing, |state| state.binding_rule(&id)).await
+}
+
+/// `PUT /v1/acl/binding-rule`
+pub(in crate::http) async fn create_rule(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut rule: BindingRule = call.decode()?;
+    if !rule.id.is_empty() {
+        return Err(ApiError::bad_request(
+            "Invalid request: ID: a new binding rule gets one; leave it out, or update the rule \
+             with PUT /v1/acl/binding-rule/<id>",
+        ));
+    }
+    rule.id = Uuid::new_v4().to_string();
+    let stored = call.write(&writer, move |txn| put_rule(txn, &rule));
+    call.json(&stored.await?)
+}
+
+/// `PUT /v1/acl/binding-rule/:id`
+pub(in crate::http) async fn update_rule(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut rule: BindingRule = call.decode()?;
+    name_in_body("ID", &mut rule.id, &id)?;
+    let stored = call.write(&writer, move |txn| {
+        let existing = txn.read().binding_rule(&id);
+        let existing = existing.ok_or_else(|| no_rule(&id))?;
+        if rule.auth_method.is_empty() {
+            rule.auth_method.clone_from(&existing.auth_method);
+        }
+        put_rule(txn, &rule)
+    });
+    call.json(&stored.await?)
+}
+
+/// Writes a binding rule, and gives it back as it is stored.
+fn put_rule(txn: &mut WriteTxn, rule: &BindingRule) -> Result<Arc<BindingRule>, ApiError> {
+    let method = txn.read().auth_method(&rule.auth_method).ok_or_else(|| {
+        ApiError::bad_request(format!(
+            "Invalid request: AuthMethod: {:?} does not exist; create it first",
+            rule.auth_method
+        ))
+    })?;
+    rule.validate(&method.jwt()?.known_variables())?;
+    txn.put_binding_rule(rule.clone())?;
+    let stored = txn.read().binding_rule(&rule.id);
+    stored.ok_or_else(|| no_rule(&rule.id))
+}
+
+fn no_rule(id: &str) -> ApiError {
+    ApiError::not_found(format!(
+        "Binding rule {id:?} not found: see GET /v1/acl/binding-rules"
+    ))
+}
+
+/// `DELETE /v1/acl/binding-rule/:id`
+pub(in crate::http) async fn delete_rule(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    call.write(&writer, move |txn| {
+        txn.remove_binding_rule(&id);
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
+}
