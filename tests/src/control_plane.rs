@@ -1,5 +1,5 @@
-//! The control plane of a mesh: Legate's own in this process, or Consul servers beside it. Both
-//! have the same APIs on the same ports of loopback addresses.
+//! The control plane of a mesh: Legate's own in this process, several of Legate's servers over an
+//! etcd, or Consul servers. All have the same APIs on the same ports of loopback addresses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::client;
 use crate::consul::{Cluster, Consul};
 use crate::mesh::{MANAGEMENT, MeshOptions};
+use crate::replicas::Replicas;
 use crate::wait::{self, LIMIT};
 
 /// The HTTP API.
@@ -24,7 +25,7 @@ pub(crate) const GRPC: u16 = 8502;
 /// gRPC over TLS.
 pub(crate) const GRPC_TLS: u16 = 8503;
 /// DNS, where the control plane answers it itself.
-const DNS: u16 = 8600;
+pub(crate) const DNS: u16 = 8600;
 
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -32,6 +33,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum ControlPlane {
     /// A server of this workspace, in this process.
     Legate(Box<Legate>),
+    /// Several servers of this workspace over one etcd.
+    Replicas(Box<Replicas>),
     /// Real Consul servers.
     Consul(Box<Cluster>),
 }
@@ -49,6 +52,9 @@ impl ControlPlane {
     pub(crate) async fn start(address: Ipv4Addr, options: &MeshOptions, folder: &Path) -> Self {
         let mut control = match &options.consul {
             Some(binary) => Self::Consul(Box::new(Cluster::new(binary, address, folder, options))),
+            None if options.servers > 1 => {
+                Self::Replicas(Box::new(Replicas::new(address, folder, options).await))
+            }
             None => Self::Legate(Box::new(Legate::new(address.into(), options, folder))),
         };
         control.start_server(options.acl).await;
@@ -65,6 +71,7 @@ impl ControlPlane {
     pub(crate) async fn start_server(&mut self, acl: bool) {
         match self {
             Self::Legate(legate) => legate.start().await,
+            Self::Replicas(replicas) => replicas.start_all().await,
             Self::Consul(cluster) => {
                 cluster.servers.iter_mut().for_each(Consul::start);
                 cluster.ready(acl).await;
@@ -72,10 +79,11 @@ impl ControlPlane {
         }
     }
 
-    /// Ends every server: one of this workspace in order, Consul by SIGKILL.
+    /// Ends every server: the one in this process in order, others by SIGKILL.
     pub(crate) async fn stop_server(&mut self) {
         match self {
             Self::Legate(legate) => legate.stop().await,
+            Self::Replicas(replicas) => replicas.kill_all().await,
             Self::Consul(cluster) => {
                 for server in &mut cluster.servers {
                     server.kill().await;
@@ -88,7 +96,7 @@ impl ControlPlane {
     /// there is a leader again.
     pub(crate) async fn lose_first(&mut self, acl: bool) -> IpAddr {
         let Self::Consul(cluster) = self else {
-            panic!("Legate's server is alone")
+            panic!("only Consul's servers take each other's part here")
         };
         cluster.servers.remove(0).kill().await;
         cluster.servers[0].elected(acl).await;
@@ -99,6 +107,7 @@ impl ControlPlane {
     pub(crate) fn runs(&mut self) -> bool {
         match self {
             Self::Legate(legate) => legate.server.is_some(),
+            Self::Replicas(replicas) => (0..replicas.count()).any(|n| replicas.runs(n)),
             Self::Consul(cluster) => cluster.servers.iter_mut().any(Consul::runs),
         }
     }
@@ -107,6 +116,7 @@ impl ControlPlane {
     pub(crate) fn ca_file(&self) -> PathBuf {
         match self {
             Self::Legate(legate) => legate.roots.clone(),
+            Self::Replicas(replicas) => replicas.ca_file(),
             Self::Consul(cluster) => cluster.ca_file(),
         }
     }

@@ -1,6 +1,6 @@
 //! A whole mesh for scenarios and measurements: a control plane, applications, and real
-//! `legate-dataplane` processes that run real Envoys. The control plane is Legate's, in the process,
-//! and Consul's programs can take the place of either half.
+//! `legate-dataplane` processes that run real Envoys. The control plane is Legate's, in the process or
+//! as several processes over an etcd, and Consul's programs can take the place of either half.
 //!
 //! Each mesh has loopback addresses of its own, so that meshes run side by side on fixed ports.
 //! Nothing here checks product behaviour; scenarios do.
@@ -14,6 +14,7 @@ pub mod interop;
 pub mod load;
 pub mod mesh;
 pub mod program;
+pub mod replicas;
 pub mod sidecar;
 pub mod table;
 pub mod wait;

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::client;
 use crate::consul::SERVER_NAME;
 use crate::control_plane::{ControlPlane, GRPC_TLS, HTTP};
+use crate::replicas::Replicas;
 use crate::sidecar::{Sidecar, SidecarFlags};
 use crate::{app, wait};
 
@@ -40,7 +41,8 @@ pub struct MeshOptions {
     /// Whether a Consul keeps its state when it is stopped, which makes its start slower. Legate's
     /// server always does.
     pub durable: bool,
-    /// How many servers Consul has; 0 stands for 1.
+    /// How many servers there are; 0 stands for 1. Several of Legate's are processes that share an
+    /// etcd of three members, and have certificates with the default lifetimes.
     pub servers: u8,
 }
 
@@ -60,8 +62,8 @@ pub struct ServiceSpec {
 /// A control plane and what was started around it.
 pub struct Mesh {
     control: ControlPlane,
-    /// The server that sidecars are told.
-    address: IpAddr,
+    /// The servers that sidecars are told, as `-addresses`.
+    addresses: String,
     /// The server that the HTTP API is asked at.
     api: IpAddr,
     acl: bool,
@@ -81,9 +83,14 @@ impl Mesh {
         let network = next_network();
         let address = Ipv4Addr::new(127, network[0], network[1], 1);
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let control = ControlPlane::start(address, &options, folder.path()).await;
+        let addresses = match &control {
+            ControlPlane::Replicas(replicas) => replicas.addresses(),
+            ControlPlane::Legate(_) | ControlPlane::Consul(_) => address.to_string(),
+        };
         Self {
-            control: ControlPlane::start(address, &options, folder.path()).await,
-            address: address.into(),
+            control,
+            addresses,
             api: address.into(),
             acl: options.acl,
             apps: Scope::new("applications"),
@@ -118,6 +125,29 @@ impl Mesh {
     /// When there was only one.
     pub async fn lose_server(&mut self) {
         self.api = self.control.lose_first(self.acl).await;
+    }
+
+    /// The several servers that share an etcd.
+    ///
+    /// # Panics
+    ///
+    /// When the control plane is another one.
+    pub fn replicas(&mut self) -> &mut Replicas {
+        match &mut self.control {
+            ControlPlane::Replicas(replicas) => replicas,
+            ControlPlane::Legate(_) | ControlPlane::Consul(_) => {
+                panic!("the mesh was started with one server, or with Consul")
+            }
+        }
+    }
+
+    /// Asks another one of several servers from now on.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many.
+    pub fn use_server(&mut self, n: usize) {
+        self.api = self.replicas().address(n);
     }
 
     /// A file in the folder of this mesh.
@@ -229,7 +259,7 @@ impl Mesh {
     #[must_use]
     pub fn flags(&mut self, instance: &'static str) -> SidecarFlags {
         let flags = vec![
-            ("addresses", self.address.to_string()),
+            ("addresses", self.addresses.clone()),
             ("grpc-port", GRPC_TLS.to_string()),
             ("ca-certs", self.control.ca_file().display().to_string()),
             ("tls-server-name", SERVER_NAME.to_owned()),

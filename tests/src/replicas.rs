@@ -1,0 +1,239 @@
+//! Several servers of this workspace over one etcd, as the control plane of a mesh: processes that
+//! are killed and started again, and members that are lost or hang.
+
+use std::fs::OpenOptions;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use http::Method;
+use legate_testkit::envoy::workspace_binary;
+use legate_testkit::etcd;
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use crate::client::{self, Answer};
+use crate::control_plane::{DNS, HTTP};
+use crate::mesh::{MANAGEMENT, MeshOptions};
+use crate::wait;
+
+/// Members of the etcd: one can be lost.
+const MEMBERS: usize = 3;
+
+/// The servers and their etcd. Dropping them kills all processes.
+pub struct Replicas {
+    /// The members.
+    pub etcd: etcd::Cluster,
+    servers: Vec<Replica>,
+    roots: PathBuf,
+}
+
+/// One server.
+struct Replica {
+    address: IpAddr,
+    arguments: Vec<String>,
+    acl: bool,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Replicas {
+    /// Starts an etcd of three members, for servers that are still to be started: at `first` and the
+    /// addresses after it.
+    pub(crate) async fn new(first: Ipv4Addr, folder: &Path, options: &MeshOptions) -> Self {
+        let etcd = etcd::Cluster::start(MEMBERS).await;
+        let servers = servers(&etcd, first, folder, options);
+        Self {
+            etcd,
+            servers,
+            roots: folder.join("roots.pem"),
+        }
+    }
+
+    /// How many servers there are, whether they run or not.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Starts every server that does not run, all at once, and waits until they serve.
+    ///
+    /// # Panics
+    ///
+    /// When one does not.
+    pub async fn start_all(&mut self) {
+        for n in 0..self.count() {
+            if self.servers[n].child.is_none() {
+                self.servers[n].start();
+            }
+        }
+        for n in 0..self.count() {
+            self.servers[n].ready().await;
+        }
+        let roots = self.ask(0, "/v1/connect/ca/roots?pem=true").await;
+        std::fs::write(&self.roots, roots).expect("the roots can be written");
+    }
+
+    /// Ends every server that runs, each at once (SIGKILL).
+    ///
+    /// # Panics
+    ///
+    /// When one cannot be killed.
+    pub async fn kill_all(&mut self) {
+        for n in 0..self.count() {
+            if self.servers[n].child.is_some() {
+                self.kill(n).await;
+            }
+        }
+    }
+
+    /// Starts a server again.
+    ///
+    /// # Panics
+    ///
+    /// When it does not serve.
+    pub async fn start(&mut self, n: usize) {
+        self.servers[n].start();
+        self.servers[n].ready().await;
+    }
+
+    /// Kills a server at once (SIGKILL).
+    ///
+    /// # Panics
+    ///
+    /// When it does not run.
+    pub async fn kill(&mut self, n: usize) {
+        let mut child = self.servers[n].child.take().expect("it runs");
+        child.kill().await.expect("it can be killed");
+    }
+
+    /// Whether a server's process runs.
+    pub fn runs(&mut self, n: usize) -> bool {
+        let child = self.servers[n].child.as_mut();
+        child.is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// The address of a server.
+    #[must_use]
+    pub fn address(&self, n: usize) -> IpAddr {
+        self.servers[n].address
+    }
+
+    /// Where a server answers DNS.
+    #[must_use]
+    pub fn dns(&self, n: usize) -> SocketAddr {
+        (self.address(n), DNS).into()
+    }
+
+    /// The addresses of all servers, as sidecars are told.
+    pub(crate) fn addresses(&self) -> String {
+        let addresses = self.servers.iter().map(|server| server.address.to_string());
+        addresses.collect::<Vec<_>>().join(",")
+    }
+
+    /// What the certificate of gRPC over TLS is verified against.
+    pub(crate) fn ca_file(&self) -> PathBuf {
+        self.roots.clone()
+    }
+
+    /// Everything a server wrote.
+    #[must_use]
+    pub fn log(&self, n: usize) -> String {
+        self.servers[n].log()
+    }
+
+    /// Calls the HTTP API of one server, as management where ACLs are on.
+    ///
+    /// # Panics
+    ///
+    /// When there is no answer.
+    pub async fn call(&self, n: usize, method: Method, path: &str, body: Option<Value>) -> Answer {
+        let server = &self.servers[n];
+        let token = server.acl.then_some(MANAGEMENT);
+        let http = (server.address, HTTP).into();
+        let answer = client::send(method.clone(), http, path, token, body.as_ref()).await;
+        answer.unwrap_or_else(|error| panic!("{method} {path}: {error}:\n{}", self.log(n)))
+    }
+
+    /// What one server answers to a read.
+    ///
+    /// # Panics
+    ///
+    /// On every status but success, with what the server said.
+    pub async fn ask(&self, n: usize, path: &str) -> String {
+        let (status, text) = self.call(n, Method::GET, path, None).await;
+        assert!(status.is_success(), "{path}: {status}: {text}");
+        text
+    }
+}
+
+/// The servers of a mesh, in the order of their addresses. All have the default node name.
+fn servers(
+    etcd: &etcd::Cluster,
+    first: Ipv4Addr,
+    folder: &Path,
+    options: &MeshOptions,
+) -> Vec<Replica> {
+    let [a, b, c, d] = first.octets();
+    let server = |place: u8| {
+        let address = Ipv4Addr::new(a, b, c, d + place);
+        let mut arguments = vec![
+            format!("--bind={address}"),
+            format!("--etcd-endpoints={}", etcd.endpoints().join(",")),
+            format!("--encryption-key-file={}", etcd.key_file().display()),
+            "--default-intention-policy=deny".to_owned(),
+        ];
+        if options.acl {
+            arguments.push("--acl".to_owned());
+            arguments.push("--acl-default-policy=deny".to_owned());
+        }
+        Replica {
+            address: address.into(),
+            arguments,
+            acl: options.acl,
+            log: folder.join(format!("server-{place}.log")),
+            child: None,
+        }
+    };
+    (0..options.servers).map(server).collect()
+}
+
+impl Replica {
+    fn start(&mut self) {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.expect("the log can be written");
+        let mut command = Command::new(workspace_binary("legate-server"));
+        command
+            .env_clear()
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file can be shared"))
+            .stderr(log)
+            .kill_on_drop(true);
+        if self.acl {
+            command.env("LEGATE_INITIAL_MANAGEMENT_TOKEN", MANAGEMENT);
+        }
+        let child = command.spawn().expect("legate-server can be started");
+        self.child = Some(child);
+    }
+
+    /// Waits until it serves.
+    async fn ready(&mut self) {
+        let http = (self.address, HTTP).into();
+        let child = self.child.as_mut().expect("it was started");
+        let probe = || {
+            let runs = matches!(child.try_wait(), Ok(None));
+            async move {
+                let answer = client::get(http, "/v1/status/leader").await;
+                (runs, answer.is_ok_and(|(status, _)| status.is_success()))
+            }
+        };
+        let settled = |(runs, serves): &(bool, bool)| !runs || *serves;
+        let (runs, _) = wait::eventually("a server starts", probe, settled).await;
+        assert!(runs, "legate-server has ended:\n{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
