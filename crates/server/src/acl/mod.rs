@@ -88,7 +88,8 @@ pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<To
     })
 }
 
-/// Removes tokens that have expired, until `stop`. Of several servers over one store, one does.
+/// Removes tokens that have expired, until `stop`. Of several servers over one store, one does; the
+/// one that follows it does so at once.
 ///
 /// # Errors
 /// Never: a token that cannot be removed is tried again.
@@ -99,10 +100,12 @@ pub(crate) async fn sweep(
 ) -> Result<(), BoxError> {
     let mut rounds = interval(SWEEP);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-        if store.leadership().is_held() {
-            remove_expired(&store, clock.now()).await;
-        }
+    let mut due = async || {
+        rounds.tick().await;
+        store.leadership().held().await;
+    };
+    while stop.run_until_cancelled(due()).await.is_some() {
+        remove_expired(&store, clock.now()).await;
     }
     Ok(())
 }
