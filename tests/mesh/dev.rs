@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use legate_testkit::envoy;
+use legate_testkit::state::Backend;
 use legate_tests::wait::{LIMIT, eventually_within};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpgid};
@@ -25,6 +26,11 @@ struct Dev {
 
 fn command(temporary: &Path, output: &Path) -> Command {
     let printed = File::create(output.join("output")).expect("a file can be made");
+    // It has no store in etcd.
+    let data_dir = match Backend::from_env() {
+        Backend::File => Some(format!("--data-dir={}", output.join("data").display())),
+        Backend::Memory | Backend::Etcd => None,
+    };
     // These tests may run where SIGHUP is ignored, which processes inherit.
     let mut command = Command::new("/usr/bin/env");
     command
@@ -32,6 +38,7 @@ fn command(temporary: &Path, output: &Path) -> Command {
         .arg(envoy::workspace_binary("legate"));
     command
         .args(["dev", "--http-port=0", "--grpc-tls-port=0", "--dns-port=0"])
+        .args(data_dir)
         .env_clear()
         .env("TMPDIR", temporary)
         .stdin(Stdio::null())

@@ -8,8 +8,11 @@ use std::time::Duration;
 use http::Method;
 use legate_intentions::Action;
 use legate_model::Secret;
-use legate_server::{AclConfig, DefaultPolicy, Parts, Server, ServerConfig};
+use legate_server::{
+    AclConfig, DefaultPolicy, EtcdConfig, Parts, Server, ServerConfig, StoreConfig,
+};
 use legate_store::Store;
+use legate_testkit::state::{Place, State};
 use serde_json::Value;
 
 use crate::client;
@@ -39,12 +42,15 @@ pub(crate) enum ControlPlane {
     Consul(Box<Cluster>),
 }
 
-/// A server of this workspace. Its state outlives it.
+/// A server of this workspace. Its state outlives it: in memory, in a file or in etcd, as
+/// `LEGATE_TEST_STORE` says.
 pub(crate) struct Legate {
-    store: Store,
     config: ServerConfig,
     roots: PathBuf,
     server: Option<Server>,
+    /// What is in memory, which is handed from one server to the next.
+    in_memory: Option<Store>,
+    _state: State,
 }
 
 impl ControlPlane {
@@ -55,7 +61,7 @@ impl ControlPlane {
             None if options.servers > 1 => {
                 Self::Replicas(Box::new(Replicas::new(address, folder, options).await))
             }
-            None => Self::Legate(Box::new(Legate::new(address.into(), options, folder))),
+            None => Self::Legate(Box::new(Legate::new(address.into(), options, folder).await)),
         };
         control.start_server(options.acl).await;
         if let Self::Legate(legate) = &control {
@@ -123,7 +129,8 @@ impl ControlPlane {
 }
 
 impl Legate {
-    fn new(address: IpAddr, options: &MeshOptions, folder: &Path) -> Self {
+    async fn new(address: IpAddr, options: &MeshOptions, folder: &Path) -> Self {
+        let state = State::new().await;
         let acl = AclConfig {
             enabled: options.acl,
             default_policy: if options.acl {
@@ -141,22 +148,24 @@ impl Legate {
             grpc: at(GRPC),
             grpc_tls: at(GRPC_TLS),
             dns: at(DNS),
+            store: store_config(&state),
             acl,
             default_intention_policy: Some(Action::Deny),
             ca: options.ca,
             ..ServerConfig::default()
         };
         Self {
-            store: Store::new(),
+            in_memory: (config.store == StoreConfig::Memory).then(Store::new),
             config,
             roots: folder.join("roots.pem"),
             server: None,
+            _state: state,
         }
     }
 
     async fn start(&mut self) {
         let parts = Parts {
-            store: Some(self.store.clone()),
+            store: self.in_memory.clone(),
             ..Parts::default()
         };
         let server = Server::start(self.config.clone(), parts).await;
@@ -167,6 +176,24 @@ impl Legate {
         let server = self.server.take().expect("the control plane runs");
         let stopped = server.stop(STOP_LIMIT).await;
         stopped.expect("the control plane stops");
+    }
+}
+
+fn store_config(state: &State) -> StoreConfig {
+    match state.place() {
+        Place::Memory => StoreConfig::Memory,
+        Place::Directory(directory) => StoreConfig::Disk {
+            directory: directory.clone(),
+            key_file: None,
+        },
+        Place::Etcd {
+            endpoints,
+            prefix,
+            key_file,
+        } => StoreConfig::Etcd(EtcdConfig {
+            prefix: prefix.clone(),
+            ..EtcdConfig::new(endpoints.clone(), key_file)
+        }),
     }
 }
 

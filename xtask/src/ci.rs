@@ -1,13 +1,18 @@
 //! What a change has to pass, stage by stage, with the time each took.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use serde_json::Value;
 
 use crate::workspace::{self, Workspace};
 use crate::{envoy, fuzz, tidy};
 
 type Stage = (&'static str, fn(&Workspace) -> anyhow::Result<()>);
 
-const STAGES: [Stage; 6] = [
+const STAGES: [Stage; 8] = [
     ("format", |workspace| {
         workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
         fuzz::format(workspace)
@@ -35,9 +40,14 @@ const STAGES: [Stage; 6] = [
         ];
         workspace::run(workspace.cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
-    ("test", |workspace| test(workspace, &[])),
+    ("test", |workspace| cargo_test(workspace, &[])),
+    ("file", |workspace| scenarios(workspace, "file")),
+    ("etcd", |workspace| scenarios(workspace, "etcd")),
     ("fuzz", fuzz::ci),
 ];
+
+/// The tests of whole servers, which run with each store that servers have: folder and test.
+const SCENARIOS: [(&str, &str); 2] = [("crates/server", "it"), ("tests", "mesh")];
 
 fn run_stage(workspace: &Workspace, stage: &Stage) -> (anyhow::Result<()>, Duration) {
     let start = SystemTime::now();
@@ -75,8 +85,19 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     outcome
 }
 
-/// `cargo xtask test`: builds everything first, so that scenarios find the binaries they start.
+/// `cargo xtask test`: every test, those of whole servers with each store that servers have; with
+/// arguments, the tests that these name, with the store that `LEGATE_TEST_STORE` names.
 pub(crate) fn test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
+    cargo_test(workspace, args)?;
+    if args.is_empty() {
+        scenarios(workspace, "file")?;
+        scenarios(workspace, "etcd")?;
+    }
+    Ok(())
+}
+
+/// Builds everything first, so that scenarios find the binaries they start.
+fn cargo_test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
     // Cargo builds a program for the tests of its own package only.
     workspace::run(&mut workspace.cargo(&["build", "--workspace", "--locked", "--bins"]))?;
@@ -87,5 +108,54 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> anyhow::Result<()>
         command.arg("--workspace");
     }
     command.args(args).env("LEGATE_ENVOY", envoy);
+    if args.is_empty() {
+        command.env("LEGATE_TEST_STORE", "memory");
+    }
     workspace::run(&mut command)
+}
+
+/// Runs the tests of whole servers, as [`cargo_test`] built them, with another store.
+fn scenarios(workspace: &Workspace, store: &str) -> anyhow::Result<()> {
+    let envoy = envoy::get(workspace)?;
+    let binaries = test_binaries(workspace)?;
+    for (folder, name) in SCENARIOS {
+        let folder = workspace.root.join(folder);
+        let manifest = folder.join("Cargo.toml");
+        let binary = binaries.iter().find(|artifact| {
+            artifact["target"]["name"] == name
+                && artifact["manifest_path"].as_str().map(Path::new) == Some(&manifest)
+        });
+        let binary = binary.and_then(|artifact| artifact["executable"].as_str());
+        let binary = binary.with_context(|| format!("{} has no test {name}", folder.display()))?;
+        let mut command = Command::new(binary);
+        command
+            .current_dir(&folder)
+            .env("LEGATE_ENVOY", &envoy)
+            .env("LEGATE_TEST_STORE", store);
+        println!("\nLEGATE_TEST_STORE={store} {binary}");
+        let start = SystemTime::now();
+        workspace::run(&mut command)?;
+        let took = start.elapsed().unwrap_or_default();
+        println!("{name} with {store}: {:.1} s", took.as_secs_f64());
+    }
+    Ok(())
+}
+
+/// What cargo says of each test binary. Naming two packages to cargo would build what they depend
+/// on again, with the features that these two need.
+fn test_binaries(workspace: &Workspace) -> anyhow::Result<Vec<Value>> {
+    let args = ["test", "--workspace", "--locked", "--no-run"];
+    let mut command = workspace.cargo(&args);
+    let built = command
+        .arg("--message-format=json")
+        .stderr(Stdio::inherit());
+    let built = built.output().context("cannot start cargo")?;
+    anyhow::ensure!(built.status.success(), "cargo {} failed", args.join(" "));
+    let lines = built.stdout.split(|byte| *byte == b'\n');
+    let messages = lines
+        .filter(|line| !line.is_empty())
+        .map(serde_json::from_slice);
+    let messages: Vec<Value> = messages.collect::<Result<_, _>>()?;
+    let is_test = |message: &Value| message["profile"]["test"] == true;
+    Ok(messages.into_iter().filter(is_test).collect())
 }

@@ -34,7 +34,8 @@ struct Args {
 enum Task {
     /// Run a small mesh on this machine and prove that it enforces mutual TLS and intentions
     Demo(demo::Options),
-    /// Run every test, the scenarios with real Envoys included; arguments go to `cargo test`
+    /// Run every test, the scenarios with real Envoys included, those of whole servers with each
+    /// kind of store (memory, file, etcd); arguments go to `cargo test`
     Test {
         /// Passed on to `cargo test`, for example `-p legate-tests --test mesh` or `-- name`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -10,3 +10,4 @@ pub mod etcd;
 pub mod fake_server;
 pub mod jwt;
 pub mod network;
+pub mod state;

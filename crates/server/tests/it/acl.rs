@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::FutureExt;
 use legate_api::acl::acl_service_client::AclServiceClient;
 use legate_api::acl::{LoginRequest, LogoutRequest};
 use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
@@ -23,7 +22,8 @@ use serde_json::{Value, json};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::grpc::{STOP, channel, csr, register, sidecar, start, with_token};
+use crate::grpc::{STOP, channel, csr, grpc_only, register, sidecar, start, with_token};
+use crate::running::Running;
 
 pub(crate) const MANAGEMENT: &str = "6d1f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
 const NOW: u64 = 1_700_000_000;
@@ -35,7 +35,7 @@ pub(crate) fn deny_by_default(config: &mut ServerConfig) {
 }
 
 /// An auth method `kubernetes` of type jwt that gives `web` to whoever has the claim `service`.
-pub(crate) fn add_method(server: &Server, signer: &TestSigner, ttl: Duration) {
+pub(crate) async fn add_method(server: &Server, signer: &TestSigner, ttl: Duration) {
     let config = json!({
         "JWTValidationPubKeys": [signer.public_key_pem()],
         "JWTSupportedAlgs": ["ES256"],
@@ -60,13 +60,11 @@ pub(crate) fn add_method(server: &Server, signer: &TestSigner, ttl: Duration) {
     let store = server.store();
     store
         .apply(Command::UpsertAuthMethod(Box::new(method)))
-        .now_or_never()
-        .unwrap()
+        .await
         .unwrap();
     store
         .apply(Command::UpsertBindingRule(Box::new(rule)))
-        .now_or_never()
-        .unwrap()
+        .await
         .unwrap();
 }
 
@@ -129,8 +127,8 @@ async fn features(channel: &Channel, token: &str) -> Result<(), Status> {
 async fn a_login_gives_a_token_for_the_service_until_the_logout() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
-    add_method(&server, &signer, Duration::ZERO);
-    register(&server, sidecar("web"));
+    add_method(&server, &signer, Duration::ZERO).await;
+    register(&server, sidecar("web")).await;
     let channel = channel(&server).await;
 
     let bearer =
@@ -161,7 +159,7 @@ async fn a_login_gives_a_token_for_the_service_until_the_logout() {
 async fn refused_logins_say_why_and_make_no_token() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
-    add_method(&server, &signer, Duration::ZERO);
+    add_method(&server, &signer, Duration::ZERO).await;
     let channel = channel(&server).await;
     let before = server.store().state().read().tokens().len();
     let sign = |claims: Value| signer.sign(&claims);
@@ -269,8 +267,8 @@ async fn only_tokens_of_logins_can_be_logged_out() {
 async fn a_token_allows_what_its_identity_says() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
-    add_method(&server, &signer, Duration::ZERO);
-    register(&server, sidecar("web"));
+    add_method(&server, &signer, Duration::ZERO).await;
+    register(&server, sidecar("web")).await;
     let channel = channel(&server).await;
     let bearer = signer.sign(&json!({"aud": "mesh", "exp": now() + 60, "service": "web"}));
     let (_, web) = login(&channel, "kubernetes", bearer).await.unwrap();
@@ -320,7 +318,7 @@ async fn a_token_allows_what_its_identity_says() {
 async fn roots_are_sent_to_tokens_that_still_exist() {
     let server = start(deny_by_default).await;
     let signer = TestSigner::generate();
-    add_method(&server, &signer, Duration::ZERO);
+    add_method(&server, &signer, Duration::ZERO).await;
     let channel = channel(&server).await;
     let bearer = signer.sign(&json!({"aud": "mesh", "exp": now() + 60, "service": "web"}));
     let (accessor, web) = login(&channel, "kubernetes", bearer).await.unwrap();
@@ -391,21 +389,14 @@ async fn without_access_control_nobody_needs_a_token_and_nobody_gets_one() {
 #[tokio::test]
 async fn a_token_ends_with_its_time() {
     let start = UNIX_EPOCH + Duration::from_secs(NOW);
-    let mut config = ServerConfig {
-        http: None,
-        grpc: Some("127.0.0.1:0".parse().unwrap()),
-        grpc_tls: None,
-        dns: None,
-        ..ServerConfig::default()
-    };
-    deny_by_default(&mut config);
     let parts = Parts {
         clock: Clock::at(start),
         ..Parts::default()
     };
-    let server = Server::start(config, parts).await.unwrap();
+    let server = Running::start(grpc_only(), deny_by_default, parts).await;
+    let server = server.unwrap();
     let signer = TestSigner::generate();
-    add_method(&server, &signer, Duration::from_secs(60));
+    add_method(&server, &signer, Duration::from_secs(60)).await;
     let channel = channel(&server).await;
     let bearer = signer.sign(&json!({"aud": "mesh", "exp": NOW + 60, "service": "web"}));
     let (accessor, secret) = login(&channel, "kubernetes", bearer).await.unwrap();

@@ -13,7 +13,8 @@ use legate_api::dataplane::{
     GetSupportedDataplaneFeaturesRequest, GetSupportedDataplaneFeaturesResponse,
 };
 use legate_runtime::file_limit;
-use legate_server::ApiLimit;
+use legate_server::{ApiLimit, Parts, Server};
+use legate_testkit::state::State;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
@@ -22,7 +23,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::grpc::{STOP, channel, start, tls_channel};
+use crate::grpc::{STOP, channel, grpc_only, start, tls_channel};
 use crate::http_client::Client;
 
 /// Long enough for whatever works, however slow the machine is.
@@ -34,6 +35,7 @@ const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The program, started with the soft limit of open files that most systems have.
 struct Program {
     _process: Child,
+    _state: State,
     http: SocketAddr,
     grpc: SocketAddr,
 }
@@ -41,11 +43,13 @@ struct Program {
 impl Program {
     async fn start() -> Self {
         file_limit::raise().unwrap();
+        let state = State::new().await;
         let mut process = Command::new("sh")
             .args(["-c", "ulimit -S -n 1024 && exec \"$@\"", "sh"])
             .arg(env!("CARGO_BIN_EXE_legate-server"))
             .args(["--http-port=0", "--grpc-port=0"])
-            .args(["--grpc-tls-port=-1", "--dns-port=-1", "--in-memory"])
+            .args(["--grpc-tls-port=-1", "--dns-port=-1"])
+            .args(state.flags())
             .env_remove("LEGATE_INITIAL_MANAGEMENT_TOKEN")
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -64,6 +68,7 @@ impl Program {
         };
         Self {
             _process: process,
+            _state: state,
             http: at("http="),
             grpc: at("grpc="),
         }
@@ -150,10 +155,11 @@ async fn one_address_cannot_take_every_place() {
     server.stop(STOP).await.unwrap();
 }
 
-/// Time is the test's: it moves on when nothing else happens.
+/// Time is the test's: it moves on when nothing else happens, also while a file or etcd is waited
+/// for. So this server's state is in memory whatever store the tests are run with.
 #[tokio::test(start_paused = true)]
 async fn a_call_without_a_message_is_not_waited_for() {
-    let server = start(|_| {}).await;
+    let server = Server::start(grpc_only(), Parts::default()).await.unwrap();
     let mut client = tonic::client::Grpc::new(channel(&server).await);
     client.ready().await.unwrap();
     let path = "/hashicorp.consul.dataplane.DataplaneService/GetSupportedDataplaneFeatures";

@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::grpc::{STOP, channel, register, start, with_token};
+use crate::running::Running;
 
 pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
     let mut message = Message::new(4711, MessageType::Query, OpCode::Query);
@@ -61,7 +62,7 @@ async fn over_grpc(
 }
 
 /// `web` with this many instances, each at an address of its own.
-fn register_web(server: &Server, count: u8) {
+async fn register_web(server: &Server, count: u8) {
     for number in 1..=count {
         let service = ServiceInstance {
             id: format!("web-{number}"),
@@ -70,11 +71,11 @@ fn register_web(server: &Server, count: u8) {
             port: 80,
             ..ServiceInstance::default()
         };
-        register(server, service);
+        register(server, service).await;
     }
 }
 
-async fn with_dns() -> (Server, SocketAddr) {
+async fn with_dns() -> (Running, SocketAddr) {
     let free = "127.0.0.1:0".parse().unwrap();
     let server = start(|config| config.dns = Some(free)).await;
     let address = server.dns_addr().unwrap();
@@ -84,7 +85,7 @@ async fn with_dns() -> (Server, SocketAddr) {
 #[tokio::test]
 async fn every_way_gives_the_same_answer() {
     let (server, address) = with_dns().await;
-    register_web(&server, 3);
+    register_web(&server, 3).await;
     let request = question("web.service.consul.", None);
     let mut tcp = TcpStream::connect(address).await.unwrap();
     for reply in [
@@ -116,7 +117,7 @@ async fn every_way_gives_the_same_answer() {
 #[tokio::test]
 async fn a_long_answer_is_cut_to_what_the_transport_takes() {
     let (server, address) = with_dns().await;
-    register_web(&server, 200);
+    register_web(&server, 200).await;
     let plain = question("web.service.consul.", None);
     let large = question("web.service.consul.", Some(8_192));
     let cut = over_udp(address, &plain).await;
@@ -187,7 +188,7 @@ async fn grpc_refuses_what_it_cannot_answer() {
 #[tokio::test]
 async fn answers_hold_what_the_token_may_see() {
     let server = start(deny_by_default).await;
-    register_web(&server, 1);
+    register_web(&server, 1).await;
     let ask = async |token: &str| {
         let request = question("web.service.consul.", None);
         let reply = over_grpc(&server, request, Protocol::Udp, token)

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
 use legate_api::connectca::{SignRequest, WatchRootsRequest};
 use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
@@ -23,22 +22,27 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 
+use crate::running::Running;
+
 pub(crate) const NODE_ID: &str = "8f1d5b1e-7c8c-4f0a-8a61-5d6f1f5c9a01";
 pub(crate) const STOP: Duration = Duration::from_secs(10);
 
 /// A server that serves gRPC without TLS, and what `change` adds.
-pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> Server {
-    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let mut config = ServerConfig {
+pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> Running {
+    let server = Running::start(grpc_only(), change, Parts::default()).await;
+    server.unwrap()
+}
+
+/// Settings of a server that serves gRPC without TLS.
+pub(crate) fn grpc_only() -> ServerConfig {
+    ServerConfig {
         http: None,
-        grpc: Some(free),
+        grpc: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
         grpc_tls: None,
         dns: None,
         update_coalesce: Duration::from_millis(10),
         ..ServerConfig::default()
-    };
-    change(&mut config);
-    Server::start(config, Parts::default()).await.unwrap()
+    }
 }
 
 pub(crate) async fn channel(server: &Server) -> Channel {
@@ -57,7 +61,7 @@ pub(crate) fn with_token<T>(message: T, token: &str) -> Request<T> {
 }
 
 /// Registers an instance on the node `vm-1`.
-pub(crate) fn register(server: &Server, service: ServiceInstance) {
+pub(crate) async fn register(server: &Server, service: ServiceInstance) {
     let registration = Registration {
         node: Node {
             id: NODE_ID.to_owned(),
@@ -71,12 +75,7 @@ pub(crate) fn register(server: &Server, service: ServiceInstance) {
         skip_node_update: false,
     };
     let command = Command::Register(Box::new(registration));
-    server
-        .store()
-        .apply(command)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    server.store().apply(command).await.unwrap();
 }
 
 /// The sidecar of a service.
@@ -126,7 +125,7 @@ async fn bootstrap_parameters_are_the_merged_registration() {
     let mut proxy = sidecar("web");
     let own = json!({"envoy_prometheus_bind_addr": "0.0.0.0:9102"});
     proxy.proxy.config = own.as_object().unwrap().clone();
-    register(&server, proxy);
+    register(&server, proxy).await;
     let central = json!({"local_connect_timeout_ms": 1234, "envoy_prometheus_bind_addr": "x"});
     let entry = ConfigEntry::ProxyDefaults(ProxyDefaults {
         name: ProxyDefaults::NAME.to_owned(),
@@ -135,12 +134,7 @@ async fn bootstrap_parameters_are_the_merged_registration() {
     });
     let entry = Box::new(entry);
     let command = Command::UpsertConfigEntry { entry, cas: None };
-    server
-        .store()
-        .apply(command)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    server.store().apply(command).await.unwrap();
 
     let mut client = DataplaneServiceClient::new(channel(&server).await);
     let by_id = Some(NodeSpec::NodeId(NODE_ID.to_owned()));
@@ -178,7 +172,7 @@ async fn bootstrap_parameters_are_the_merged_registration() {
 #[tokio::test]
 async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
     let server = start(|_| {}).await;
-    register(&server, sidecar("web"));
+    register(&server, sidecar("web")).await;
     let mut client = DataplaneServiceClient::new(channel(&server).await);
     let foreign = GetEnvoyBootstrapParamsRequest {
         namespace: "team".to_owned(),

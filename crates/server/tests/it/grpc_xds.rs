@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::node::{BuildVersion, Node, SemanticVersion};
@@ -121,15 +120,15 @@ fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
 }
 
 /// The sidecar of `web`, which calls `api`, and one sidecar of `api`.
-fn register_mesh(server: &Server) {
+async fn register_mesh(server: &Server) {
     let mut web = sidecar("web");
     web.proxy.upstreams = vec![Upstream {
         destination_name: "api".to_owned(),
         local_bind_port: 9_191,
         ..Upstream::default()
     }];
-    register(server, web);
-    register(server, api(20_001));
+    register(server, web).await;
+    register(server, api(20_001)).await;
 }
 
 fn api(port: u16) -> ServiceInstance {
@@ -140,18 +139,13 @@ fn api(port: u16) -> ServiceInstance {
     }
 }
 
-fn deregister(server: &Server, id: &str) {
+async fn deregister(server: &Server, id: &str) {
     let command = Command::Deregister(Deregistration {
         node: "vm-1".to_owned(),
         service_id: Some(id.to_owned()),
         check_id: None,
     });
-    server
-        .store()
-        .apply(command)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    server.store().apply(command).await.unwrap();
 }
 
 fn upstream_cluster(server: &Server) -> String {
@@ -161,7 +155,7 @@ fn upstream_cluster(server: &Server) -> String {
 #[tokio::test]
 async fn an_envoy_gets_its_configuration_in_order_and_follows_changes() {
     let server = start(|_| {}).await;
-    register_mesh(&server);
+    register_mesh(&server).await;
     let cluster = upstream_cluster(&server);
     let mut ads = Ads::open(&server, "").await.unwrap();
     ads.send(first(CLUSTER)).await;
@@ -182,14 +176,14 @@ async fn an_envoy_gets_its_configuration_in_order_and_follows_changes() {
     assert_eq!(names(&ads.accept().await), ["leaf", "roots"]);
     assert_eq!(server.proxies().len(), 1);
 
-    register(&server, api(20_002));
+    register(&server, api(20_002)).await;
     let changed = ads.accept().await;
     assert_eq!(
         (changed.type_url.as_str(), names(&changed)),
         (ENDPOINT, vec![cluster.as_str()])
     );
     assert_ne!(versions(&changed), versions(&endpoints));
-    deregister(&server, "api-20002-sidecar-proxy");
+    deregister(&server, "api-20002-sidecar-proxy").await;
     let back = ads.accept().await;
     assert_eq!(versions(&back), versions(&endpoints));
 
@@ -200,7 +194,7 @@ async fn an_envoy_gets_its_configuration_in_order_and_follows_changes() {
 #[tokio::test]
 async fn a_client_that_comes_back_gets_what_differs() {
     let server = start(|_| {}).await;
-    register_mesh(&server);
+    register_mesh(&server).await;
     let mut ads = Ads::open(&server, "").await.unwrap();
     ads.send(first(CLUSTER)).await;
     let mut held = versions(&ads.accept().await);
@@ -224,7 +218,7 @@ async fn a_client_that_comes_back_gets_what_differs() {
 #[tokio::test]
 async fn a_refused_update_waits_for_the_next_version() {
     let server = start(|_| {}).await;
-    register_mesh(&server);
+    register_mesh(&server).await;
     let cluster = upstream_cluster(&server);
     let mut ads = Ads::open(&server, "").await.unwrap();
     ads.send(DeltaDiscoveryRequest {
@@ -243,7 +237,7 @@ async fn a_refused_update_waits_for_the_next_version() {
         ..named(ENDPOINT, &[])
     })
     .await;
-    register(&server, api(20_002));
+    register(&server, api(20_002)).await;
     let next = ads.accept().await;
     assert_eq!(names(&next), [cluster.as_str()]);
     assert_ne!(versions(&next), versions(&refused));
@@ -253,19 +247,20 @@ async fn a_refused_update_waits_for_the_next_version() {
 #[tokio::test]
 async fn a_first_request_must_say_who_asks() {
     let server = start(|_| {}).await;
-    register_mesh(&server);
+    register_mesh(&server).await;
     register(&server, {
         let mut nobody = sidecar("nobody");
         nobody.proxy.destination_service_name = String::new();
         nobody
-    });
+    })
+    .await;
     let web = ServiceInstance {
         id: "web-1".to_owned(),
         service: "web".to_owned(),
         port: 8_080,
         ..ServiceInstance::default()
     };
-    register(&server, web);
+    register(&server, web).await;
     let as_node = |node: Node| DeltaDiscoveryRequest {
         node: node.encode_to_vec().into(),
         ..named(CLUSTER, &[])
@@ -311,7 +306,7 @@ async fn a_first_request_must_say_who_asks() {
     server.stop(STOP).await.unwrap();
 }
 
-fn add_token(server: &Server, secret: &str, service: &str) {
+async fn add_token(server: &Server, secret: &str, service: &str) {
     let token = Token {
         accessor_id: format!("accessor of {service}"),
         secret_id: Secret::new(secret),
@@ -322,21 +317,16 @@ fn add_token(server: &Server, secret: &str, service: &str) {
         ..Token::default()
     };
     let command = Command::UpsertToken(Box::new(token));
-    server
-        .store()
-        .apply(command)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    server.store().apply(command).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_configuration_is_for_who_may_be_the_service() {
     const API_TOKEN: &str = "2c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
     let server = start(deny_by_default).await;
-    register_mesh(&server);
-    add_token(&server, WEB_TOKEN, "web");
-    add_token(&server, API_TOKEN, "api");
+    register_mesh(&server).await;
+    add_token(&server, WEB_TOKEN, "web").await;
+    add_token(&server, API_TOKEN, "api").await;
     for (token, code) in [
         ("unknown", Code::Unauthenticated),
         ("", Code::PermissionDenied),
@@ -353,11 +343,10 @@ async fn the_configuration_is_for_who_may_be_the_service() {
     server
         .store()
         .apply(Command::DeleteToken(key))
-        .now_or_never()
-        .unwrap()
+        .await
         .unwrap();
     // Told with the next change, whatever it is.
-    register(&server, api(20_002));
+    register(&server, api(20_002)).await;
     let status = ads.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     server.stop(STOP).await.unwrap();
@@ -366,7 +355,7 @@ async fn the_configuration_is_for_who_may_be_the_service() {
 #[tokio::test]
 async fn a_stop_ends_streams_so_that_clients_go_elsewhere() {
     let server = start(|_| {}).await;
-    register_mesh(&server);
+    register_mesh(&server).await;
     let mut ads = Ads::open(&server, "").await.unwrap();
     ads.send(first(CLUSTER)).await;
     ads.accept().await;

@@ -6,21 +6,23 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use legate_server::{Parts, Server, ServerConfig};
+use legate_server::{Parts, ServerConfig};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use crate::running::Running;
+
 /// A server that serves HTTP only, and what `change` adds.
-pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> (Server, Client) {
-    let mut config = ServerConfig {
+pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> (Running, Client) {
+    let config = ServerConfig {
         http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
         grpc: None,
         grpc_tls: None,
         dns: None,
         ..ServerConfig::default()
     };
-    change(&mut config);
-    let server = Server::start(config, Parts::default()).await.unwrap();
+    let server = Running::start(config, change, Parts::default()).await;
+    let server = server.unwrap();
     let client = Client {
         address: server.http_addr().unwrap(),
         token: String::new(),

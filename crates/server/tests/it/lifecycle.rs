@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use legate_model::TrustDomain;
 use legate_server::{Parts, Server, ServerConfig, StartError};
+use legate_testkit::state::State;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use crate::http_client::{Client, start};
+use crate::running::Running;
 
 const STOP: Duration = Duration::from_secs(10);
 
@@ -31,7 +33,8 @@ fn everything() -> ServerConfig {
 
 #[tokio::test]
 async fn the_same_ports_serve_again_right_after_a_stop() {
-    let first = Server::start(everything(), Parts::default()).await.unwrap();
+    let first = Running::start(everything(), |_| {}, Parts::default()).await;
+    let first = first.unwrap();
     let config = ServerConfig {
         http: first.http_addr(),
         grpc: first.grpc_addr(),
@@ -49,19 +52,15 @@ async fn the_same_ports_serve_again_right_after_a_stop() {
         .unwrap();
     let _idle = TcpStream::connect(client.address).await.unwrap();
     client.get("/v1/status/leader").await.json();
-    let parts = Parts {
-        store: Some(first.store().clone()),
-        ..Parts::default()
-    };
     let domain: TrustDomain = first.ca().trust_domain();
     let index = first.store().state().index();
-    first.stop(STOP).await.unwrap();
+    let kept = first.stop_and_keep(STOP).await;
     assert!(
         TcpStream::connect(client.address).await.is_err(),
         "nobody listens"
     );
 
-    let second = Server::start(config, parts).await.unwrap();
+    let second = kept.start(config).await;
     assert_eq!(second.http_addr(), Some(client.address));
     client.get("/v1/status/leader").await.json();
     assert_eq!(
@@ -174,15 +173,11 @@ async fn one_client_gets_so_many_connections_and_no_more() {
 #[tokio::test]
 async fn the_program_serves_until_sigterm_and_says_what_is_wrong() {
     let program = env!("CARGO_BIN_EXE_legate-server");
-    let free = [
-        "--http-port=0",
-        "--grpc-port=0",
-        "--grpc-tls-port=-1",
-        "--dns-port=-1",
-        "--in-memory",
-    ];
+    let state = State::new().await;
     let mut running = Command::new(program)
-        .args(free)
+        .args(["--http-port=0", "--grpc-port=0"])
+        .args(["--grpc-tls-port=-1", "--dns-port=-1"])
+        .args(state.flags())
         .env_remove("LEGATE_INITIAL_MANAGEMENT_TOKEN")
         .stderr(Stdio::piped())
         .kill_on_drop(true)

@@ -22,3 +22,4 @@ mod http_paths;
 mod http_rights;
 mod http_virtual_ips;
 mod lifecycle;
+mod running;

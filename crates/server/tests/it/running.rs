@@ -1,0 +1,99 @@
+//! Servers whose state is where `LEGATE_TEST_STORE` says: in memory, in a file or in etcd.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use legate_runtime::StopError;
+use legate_server::{EtcdConfig, Parts, Server, ServerConfig, StartError, StoreConfig};
+use legate_store::Store;
+use legate_testkit::state::{Place, State};
+
+/// A server, and what it keeps.
+#[derive(Debug)]
+pub(crate) struct Running {
+    server: Server,
+    state: State,
+}
+
+impl Deref for Running {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl Running {
+    /// Starts a server with these settings and with a state of its own. What `change` sets is
+    /// used, another store included.
+    pub(crate) async fn start(
+        config: ServerConfig,
+        change: impl FnOnce(&mut ServerConfig),
+        parts: Parts,
+    ) -> Result<Self, StartError> {
+        let state = State::new().await;
+        let mut config = ServerConfig {
+            store: store_config(&state),
+            ..config
+        };
+        change(&mut config);
+        let server = Server::start(config, parts).await?;
+        Ok(Self { server, state })
+    }
+
+    pub(crate) async fn stop(self, deadline: Duration) -> Result<(), StopError> {
+        self.server.stop(deadline).await
+    }
+
+    /// Stops it; another server can be started with what it kept.
+    pub(crate) async fn stop_and_keep(self, deadline: Duration) -> Kept {
+        let Self { server, state } = self;
+        // What is in memory goes from hand to hand, everything else is read again.
+        let in_memory = *state.place() == Place::Memory;
+        let store = in_memory.then(|| server.store().clone());
+        server.stop(deadline).await.unwrap();
+        Kept { store, state }
+    }
+}
+
+/// What a server has left.
+pub(crate) struct Kept {
+    store: Option<Store>,
+    state: State,
+}
+
+impl Kept {
+    pub(crate) async fn start(self, config: ServerConfig) -> Running {
+        let config = ServerConfig {
+            store: store_config(&self.state),
+            ..config
+        };
+        let parts = Parts {
+            store: self.store,
+            ..Parts::default()
+        };
+        let server = Server::start(config, parts).await.unwrap();
+        Running {
+            server,
+            state: self.state,
+        }
+    }
+}
+
+pub(crate) fn store_config(state: &State) -> StoreConfig {
+    match state.place() {
+        Place::Memory => StoreConfig::Memory,
+        Place::Directory(directory) => StoreConfig::Disk {
+            directory: directory.clone(),
+            key_file: None,
+        },
+        Place::Etcd {
+            endpoints,
+            prefix,
+            key_file,
+        } => StoreConfig::Etcd(EtcdConfig {
+            prefix: prefix.clone(),
+            ..EtcdConfig::new(endpoints.clone(), key_file)
+        }),
+    }
+}

@@ -1,0 +1,192 @@
+//! Where the servers of a test keep their state.
+//!
+//! `LEGATE_TEST_STORE` is `memory` (the default), `file` or `etcd`; everything else fails the test.
+//! The tests of one process share one etcd, in which every [`State`] has a prefix of its own.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use crate::etcd::Cluster;
+
+/// The kind of store that the test's servers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The server's memory.
+    Memory,
+    /// A file in a directory.
+    File,
+    /// A real etcd of one member.
+    Etcd,
+}
+
+impl Backend {
+    /// What `LEGATE_TEST_STORE` says.
+    ///
+    /// # Panics
+    ///
+    /// When it says something else.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tests are told by the environment which store to use"
+    )]
+    pub fn from_env() -> Self {
+        let value = std::env::var_os("LEGATE_TEST_STORE").unwrap_or_default();
+        Self::of_name(&value.to_string_lossy())
+    }
+
+    fn of_name(name: &str) -> Self {
+        match name {
+            "" | "memory" => Self::Memory,
+            "file" => Self::File,
+            "etcd" => Self::Etcd,
+            other => panic!("LEGATE_TEST_STORE is {other:?}: use memory, file or etcd"),
+        }
+    }
+}
+
+/// What one server keeps, also while it does not run. It is gone when this is dropped.
+#[derive(Debug)]
+pub struct State {
+    place: Place,
+    /// Runs as long as a test of this process uses it.
+    _etcd: Option<Arc<Cluster>>,
+    _folder: Option<TempDir>,
+}
+
+/// Where a [`State`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the server's memory.
+    Memory,
+    /// In a directory that nobody else uses.
+    Directory(PathBuf),
+    /// In etcd.
+    Etcd {
+        /// The members, as `http://host:port`.
+        endpoints: Vec<String>,
+        /// What the server's keys start with; nobody else's do.
+        prefix: String,
+        /// The file with the key for secrets.
+        key_file: PathBuf,
+    },
+}
+
+impl State {
+    /// An empty one, of the kind that `LEGATE_TEST_STORE` names.
+    ///
+    /// # Panics
+    ///
+    /// When there is no temporary folder or no etcd, or the variable is wrong.
+    pub async fn new() -> Self {
+        Self::of(Backend::from_env()).await
+    }
+
+    /// The same, and a file where the variable names memory: for tests of what is left when the
+    /// server has ended.
+    ///
+    /// # Panics
+    ///
+    /// As [`State::new`].
+    pub async fn durable() -> Self {
+        match Backend::from_env() {
+            Backend::Memory => Self::of(Backend::File).await,
+            other => Self::of(other).await,
+        }
+    }
+
+    async fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Memory => Self {
+                place: Place::Memory,
+                _etcd: None,
+                _folder: None,
+            },
+            Backend::File => {
+                let folder = TempDir::new().expect("a temporary folder");
+                Self {
+                    place: Place::Directory(folder.path().join("data")),
+                    _etcd: None,
+                    _folder: Some(folder),
+                }
+            }
+            Backend::Etcd => {
+                static NEXT: AtomicU32 = AtomicU32::new(0);
+                let etcd = shared_etcd().await;
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                Self {
+                    place: Place::Etcd {
+                        endpoints: etcd.endpoints(),
+                        prefix: format!("test-{number}"),
+                        key_file: etcd.key_file(),
+                    },
+                    _etcd: Some(etcd),
+                    _folder: None,
+                }
+            }
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The flags that tell `legate-server` where it is.
+    #[must_use]
+    pub fn flags(&self) -> Vec<String> {
+        match &self.place {
+            Place::Memory => vec!["--in-memory".to_owned()],
+            Place::Directory(path) => vec![format!("--data-dir={}", path.display())],
+            Place::Etcd {
+                endpoints,
+                prefix,
+                key_file,
+            } => vec![
+                format!("--etcd-endpoints={}", endpoints.join(",")),
+                format!("--etcd-prefix={prefix}"),
+                format!("--encryption-key-file={}", key_file.display()),
+            ],
+        }
+    }
+}
+
+/// The etcd of this process: started for whoever comes first, and ended with the last one's state.
+async fn shared_etcd() -> Arc<Cluster> {
+    static ETCD: Mutex<Weak<Cluster>> = Mutex::const_new(Weak::new());
+    let mut shared = ETCD.lock().await;
+    if let Some(running) = shared.upgrade() {
+        return running;
+    }
+    let started = Arc::new(Cluster::start(1).await);
+    *shared = Arc::downgrade(&started);
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "use memory, file or etcd")]
+    fn an_unknown_store_is_refused() {
+        assert_eq!(Backend::of_name(""), Backend::Memory);
+        Backend::of_name("redb");
+    }
+
+    #[tokio::test]
+    async fn states_share_an_etcd_and_no_key() {
+        let [one, other] = [
+            State::of(Backend::Etcd).await,
+            State::of(Backend::Etcd).await,
+        ];
+        let flags = [one.flags(), other.flags()];
+        assert_eq!(flags[0][0], flags[1][0], "endpoints");
+        assert_ne!(flags[0][1], flags[1][1], "prefixes");
+    }
+}
