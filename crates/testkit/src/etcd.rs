@@ -136,7 +136,10 @@ impl Cluster {
             while self.try_post(n, "kv/range", r#"{"key":"AA=="}"#).is_none() {
                 let process = self.members[n].process.as_mut().expect("it was started");
                 let ended = process.try_wait().expect("its state can be asked for");
-                assert!(ended.is_none(), "etcd has ended (Debian: etcd-server)");
+                assert!(
+                    ended.is_none(),
+                    "etcd has ended: is it installed (Debian: etcd-server)?"
+                );
                 assert!(Instant::now() < end, "etcd does not start");
                 sleep(Duration::from_millis(50)).await;
             }
