@@ -1,12 +1,13 @@
 //! Virtual IPs of services over HTTP and DNS. What is expected is what Consul answers.
 
 use http::StatusCode;
-use legate_server::Server;
+
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::dns::{over_udp, question};
 use crate::http_client::{Client, start};
+use crate::running::Running;
 
 const REGISTER: &str = "/v1/catalog/register";
 const DEREGISTER: &str = "/v1/catalog/deregister";
@@ -19,12 +20,12 @@ fn native(name: &str, port: u16) -> Value {
     service(&json!({ "Service": name, "Port": port, "Connect": { "Native": true } }))
 }
 
-async fn with_dns() -> (Server, Client) {
+async fn with_dns() -> (Running, Client) {
     start(|config| config.dns = Some("127.0.0.1:0".parse().unwrap())).await
 }
 
 /// The addresses that DNS has for a name below `virtual.consul`.
-async fn resolved(server: &Server, name: &str) -> Vec<String> {
+async fn resolved(server: &Running, name: &str) -> Vec<String> {
     let request = question(&format!("{name}.virtual.consul."), None);
     let reply = over_udp(server.dns_addr().unwrap(), &request).await;
     assert_eq!(reply.metadata.response_code.to_string(), "No Error");
