@@ -63,7 +63,7 @@ async fn a_sidecar_shows_the_virtual_ip_of_its_service() {
     assert_eq!(node["Services"][id]["TaggedAddresses"], tagged);
     assert_eq!(node["Services"]["web"]["TaggedAddresses"], Value::Null);
     let rows = client.get("/v1/catalog/service/web").await.json();
-    assert_eq!(rows[0]["ServiceTaggedAddresses"], json!({}));
+    assert_eq!(rows[0]["ServiceTaggedAddresses"], Value::Null);
 
     assert_eq!(resolved(&server, "web").await, ["240.0.0.1"]);
     assert_eq!(resolved(&server, id).await, [""; 0]);
