@@ -12,9 +12,9 @@ const RESERVED_PREFIX: &str = "consul-";
 /// The one reserved key that users set, on mesh gateways.
 const WAN_FEDERATION: &str = "consul-wan-federation";
 
-/// For nodes, whose agents set reserved keys themselves.
+/// For nodes: their agents set reserved keys themselves, and Consul's catalog takes any letters.
 pub(crate) fn validate_node(meta: &BTreeMap<String, String>) -> Result<(), Invalid> {
-    validate("NodeMeta", meta)
+    validate_sizes("NodeMeta", meta)
 }
 
 /// For service instances.

@@ -72,13 +72,16 @@ pub struct ServiceAddress {
     pub port: u16,
 }
 
-/// How much traffic an instance gets compared with the others, by its health.
+/// How much traffic an instance gets compared with the others, by its health. Both are 1 when
+/// neither is given; one that is left out beside the other is 0, as in Consul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
+#[serde(rename_all = "PascalCase")]
 pub struct Weights {
-    /// While all checks pass: 1 to 65535, 1 by default.
+    /// While all checks pass: 1 to 65535.
+    #[serde(default)]
     pub passing: u32,
-    /// While a check warns: 0 to 65535, 1 by default.
+    /// While a check warns: 0 to 65535.
+    #[serde(default)]
     pub warning: u32,
 }
 

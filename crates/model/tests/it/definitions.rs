@@ -182,3 +182,17 @@ fn refusals_name_the_field() {
     });
     assert_eq!(definition(proxy).validate(), Ok(()));
 }
+
+/// As in Consul's agent: a weight that is left out beside the other one is 0, and a service needs
+/// one for passing.
+#[test]
+fn a_weight_that_is_left_out_is_zero() {
+    let with = |weights: Value| definition(json!({"Name": "web", "Weights": weights}));
+    let passing = with(json!({"Passing": 10}));
+    passing.validate().unwrap();
+    assert_eq!((passing.weights.passing, passing.weights.warning), (10, 0));
+    for refused in [json!({}), json!({"Warning": 10})] {
+        let refused = with(refused).validate().unwrap_err().to_string();
+        assert!(refused.contains("Weights.Passing"), "{refused}");
+    }
+}

@@ -47,6 +47,32 @@ fn a_sidecar_is_accepted() {
     assert_eq!(skipping.validate(), Ok(()));
 }
 
+/// As in Consul, whose agents set keys of their own; keys of services have fewer letters.
+#[test]
+fn keys_of_a_node_may_have_any_letters() {
+    let node = with(json!({"NodeMeta": {"a=b": "c", "a b/é": "", "consul-x": "y"}}));
+    node.validate().unwrap();
+    let service = with(json!({"Service": {"Meta": {"a=b": "c"}}}));
+    let refused = service.validate().unwrap_err().to_string();
+    assert!(refused.contains("Service.Meta"), "{refused}");
+}
+
+/// As in Consul: one weight that is left out beside the other one is 0.
+#[test]
+fn a_weight_that_is_left_out_is_zero() {
+    let weights = |weights: serde_json::Value| {
+        let request = with(json!({"Service": {"Weights": weights}}));
+        request.validate().unwrap();
+        let weights = request.service.unwrap().weights;
+        (weights.passing, weights.warning)
+    };
+    assert_eq!(weights(json!({"Passing": 10})), (10, 0));
+    assert_eq!(weights(json!({"Passing": 10, "Warning": null})), (10, 0));
+    assert_eq!(weights(json!({})), (1, 1));
+    assert_eq!(weights(json!(null)), (1, 1));
+    assert_eq!(weights(json!({"Passing": 0})), (1, 1));
+}
+
 /// Go's client sends zeros for weights that nobody set.
 #[test]
 fn weights_of_zero_are_the_default() {
@@ -92,9 +118,9 @@ fn refusals_of_nodes_name_the_field() {
         ),
         (json!({"ID": "7"}), "ID", "UUID"),
         (
-            json!({"NodeMeta": {"a b": "c"}}),
+            json!({"NodeMeta": {"k".repeat(129): "c"}}),
             "NodeMeta",
-            "letters, digits",
+            "more than 128",
         ),
     ]);
 }
@@ -192,12 +218,12 @@ fn refusals_of_services_name_the_field() {
             "host name",
         ),
         (
-            json!({"Service": {"Weights": {"Passing": 0}}}),
+            json!({"Service": {"Weights": {"Warning": 1}}}),
             "Service.Weights.Passing",
             "1 to",
         ),
         (
-            json!({"Service": {"Weights": {"Warning": 65536}}}),
+            json!({"Service": {"Weights": {"Passing": 1, "Warning": 65536}}}),
             "Service.Weights.Warning",
             "0 to",
         ),
