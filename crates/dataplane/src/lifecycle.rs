@@ -128,10 +128,12 @@ fn ready(readiness: &Readiness) -> Response {
     }
 }
 
-/// Answers at once: the stop takes its time.
+/// Answers at once: the stop takes its time. Only the first request is logged: anybody who reaches
+/// the port may send any number.
 fn shut_down(parts: &LifecycleParts) -> Response {
-    tracing::info!(target: "lifecycle", "asked for a graceful shutdown");
-    parts.stop.request(Urgency::Graceful);
+    if parts.stop.raise(Urgency::Graceful) {
+        tracing::info!(target: "lifecycle", "asked for a graceful shutdown");
+    }
     StatusCode::OK.into_response()
 }
 

@@ -47,14 +47,19 @@ impl StopSender {
 
     /// Raises the urgency to `urgency`; it never falls. Answers what holds now.
     pub fn request(&self, urgency: Urgency) -> Urgency {
+        self.raise(urgency);
+        self.0.borrow().urgency
+    }
+
+    /// Raises the urgency to `urgency`; it never falls. Answers whether it was lower before.
+    pub fn raise(&self, urgency: Urgency) -> bool {
         self.0.send_if_modified(|wishes| {
             let rises = urgency > wishes.urgency;
             if rises {
                 wishes.urgency = urgency;
             }
             rises
-        });
-        self.0.borrow().urgency
+        })
     }
 
     /// Asks for a new Envoy with the configuration of now (SIGHUP).

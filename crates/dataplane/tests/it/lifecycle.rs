@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::envoy_side::PATIENCE;
+use crate::log::Log;
 
 const TOKEN: &str = "a-token-that-nobody-may-see";
 
@@ -162,6 +163,7 @@ async fn health_readiness_status_and_metrics() {
 
 #[tokio::test]
 async fn a_graceful_shutdown_is_asked_for_and_answered_at_once() {
+    let log = Log::start();
     let mut setup = start(Duration::ZERO).await;
     assert_eq!(setup.signals.urgency(), Urgency::None);
     for method in ["GET", "POST"] {
@@ -178,6 +180,7 @@ async fn a_graceful_shutdown_is_asked_for_and_answered_at_once() {
         Urgency::Graceful,
         "asking twice does not make it urgent"
     );
+    assert_eq!(log.lines(&["asked for a graceful shutdown"]).len(), 1);
 }
 
 #[tokio::test]

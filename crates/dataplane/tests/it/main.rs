@@ -9,6 +9,8 @@ mod hand_over;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod log;
+#[cfg(test)]
 mod metrics;
 #[cfg(test)]
 mod ports;

@@ -1,8 +1,6 @@
 //! What the relay promises at its edges: size, metadata and tokens, other methods, refusals and
 //! rejections in logs and counters.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,52 +21,10 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use crate::envoy_side::{EnvoyStream, PATIENCE, connect, resource};
+use crate::log::Log;
 use crate::relay::{loopback, start, start_as};
 
 const MIB: usize = 1024 * 1024;
-
-/// What the code of this thread logs for as long as it lives.
-struct Log {
-    text: Arc<Mutex<Vec<u8>>>,
-    _guard: tracing::subscriber::DefaultGuard,
-}
-
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn start() -> Log {
-        let text = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&text);
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(move || Sink(Arc::clone(&sink)))
-            .with_ansi(false)
-            .finish();
-        Log {
-            text,
-            _guard: tracing::subscriber::set_default(subscriber),
-        }
-    }
-
-    /// Lines that hold all of these words.
-    fn lines(&self, words: &[&str]) -> Vec<String> {
-        let text = String::from_utf8(self.text.lock().unwrap().clone()).unwrap();
-        let found = text
-            .lines()
-            .filter(|line| words.iter().all(|word| line.contains(word)));
-        found.map(str::to_owned).collect()
-    }
-}
 
 /// 64 MiB in resources of both kinds: those that are copied into pieces and those that are not.
 fn large() -> Vec<Resource> {
