@@ -9,10 +9,10 @@ use legate_runtime::Scope;
 use tokio::sync::watch;
 
 use super::durable::Opened;
-use super::{instance, node, register, rows};
+use super::{instance, node, register, rows, upgrade};
 use crate::backend::{Backend, Batch, Change, KeyBytes, Loaded, NotCommitted};
 use crate::open::Origin;
-use crate::{Rejected, Store, Unavailable, WriteError, WriteTxn};
+use crate::{OpenError, Rejected, Store, Unavailable, WriteError, WriteTxn};
 
 /// What the servers share.
 #[derive(Clone)]
@@ -49,20 +49,25 @@ impl Place {
     }
 
     async fn open(&self, key: &SealingKey) -> Opened {
-        let (loaded, known) = self.load();
-        let access = Access {
-            place: self.clone(),
-            known,
-        };
+        self.try_open(key).await.unwrap()
+    }
+
+    async fn try_open(&self, key: &SealingKey) -> Result<Opened, OpenError> {
+        let (access, loaded) = self.access();
         let origin = Origin {
             store: "the shared place".to_owned(),
             key: key.clone(),
             key_file: "store.key".into(),
         };
         let scope = Scope::new("test");
-        let store = Store::start(access, loaded, origin, &scope.spawner()).await;
-        let store = store.unwrap();
-        Opened { store, scope }
+        let store = Store::start(access, loaded, origin, &scope.spawner()).await?;
+        Ok(Opened { store, scope })
+    }
+
+    fn access(&self) -> (Access, Option<Loaded>) {
+        let (loaded, known) = self.load();
+        let place = self.clone();
+        (Access { place, known }, loaded)
     }
 
     fn load(&self) -> (Option<Loaded>, usize) {
@@ -248,4 +253,36 @@ async fn what_could_not_be_stored_was_never_seen() {
         .unwrap();
     assert_eq!(applied.index, before.0 + 1);
     opened.stop().await;
+}
+
+#[tokio::test]
+async fn an_older_store_is_rewritten_by_one_of_those_that_start() {
+    let (place, key) = (Place::new(), SealingKey::generate().unwrap());
+    let first = place.open(&key).await;
+    for command in upgrade::commands() {
+        first.store.apply(command).await.unwrap();
+    }
+    first.stop().await;
+    let (mut access, loaded) = place.access();
+    let old = Arc::new(upgrade::aged(loaded.unwrap()));
+    access
+        .replace(old.index - 1, Arc::clone(&old))
+        .await
+        .unwrap();
+
+    place.fail(true);
+    let refused = place.try_open(&key).await.err().unwrap();
+    assert!(
+        matches!(refused, OpenError::NotUpgraded { .. }),
+        "{refused}"
+    );
+    assert_eq!(place.load().0.as_ref(), Some(&*old));
+    place.fail(false);
+    // The second one loses, and goes on with what the first one wrote.
+    let (one, other) = tokio::join!(place.open(&key), place.open(&key));
+    upgrade::assert_has_virtual_ips(&one.store);
+    assert_eq!(rows(&one.store), rows(&other.store));
+    assert_eq!(one.store.state().index(), old.index + 1);
+    one.stop().await;
+    other.stop().await;
 }
