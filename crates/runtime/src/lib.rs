@@ -11,11 +11,13 @@ pub mod clock;
 pub mod file_limit;
 pub mod logging;
 pub mod metrics;
+pub mod pool;
 pub mod program;
 pub mod readiness;
 
 pub use backoff::{Backoff, BackoffPolicy};
 pub use clock::Clock;
+pub use pool::{Pool, Share};
 pub use program::block_on;
 pub use readiness::{Component, Readiness, ReadyHandle, ReadyState};
 pub use scope::{BoxError, Scope, Spawner, StopError, TaskCause, TaskError};

@@ -186,6 +186,12 @@ impl Spawner {
         drop(tokio::spawn(run));
     }
 
+    /// A place in the scope for something that ends by itself, or `None` when the scope has ended.
+    /// The scope waits until it is given up.
+    pub(crate) fn enter(&self, name: Cow<'static, str>) -> Option<Entry> {
+        Shared::enter(&self.shared, name)
+    }
+
     /// The token of the scope, cancelled when it starts to stop.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
@@ -268,8 +274,8 @@ impl Shared {
     }
 }
 
-/// A running task's place in its scope, given up when the task's future is dropped.
-struct Entry {
+/// A running task's place in its scope, given up when it is dropped.
+pub(crate) struct Entry {
     shared: Arc<Shared>,
     id: u64,
     name: Cow<'static, str>,
