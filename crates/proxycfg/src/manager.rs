@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use legate_ca::LeafStore;
 use legate_intentions::Action;
-use legate_runtime::Spawner;
+use legate_runtime::{Share, Spawner};
 use legate_store::Reader;
 use tokio::sync::{oneshot, watch};
 
@@ -76,6 +76,7 @@ pub(crate) struct Lease {
     proxy: ProxyId,
     receiver: watch::Receiver<Published>,
     leases: Arc<Leases>,
+    share: Share,
     /// Dropping it tells the task.
     _in_use: oneshot::Sender<()>,
 }
@@ -87,6 +88,10 @@ impl Lease {
 
     pub(crate) fn receiver(&self) -> watch::Receiver<Published> {
         self.receiver.clone()
+    }
+
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
     }
 
     /// Whether the task still runs and has not said that it ends.
@@ -156,6 +161,7 @@ impl Manager {
             proxy: proxy.clone(),
             receiver,
             leases: Arc::clone(&self.inner.leases),
+            share: Share::default(),
             _in_use: in_use,
         });
         held.insert(proxy.clone(), Arc::downgrade(&lease));

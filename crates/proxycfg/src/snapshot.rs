@@ -58,6 +58,15 @@ pub struct Snapshot {
     pub upstreams: Vec<UpstreamSnapshot>,
 }
 
+impl Snapshot {
+    /// About how many values the proxy's resources are made from, without what every proxy has: the
+    /// upstreams with their instances, and the intentions. What making them takes grows with it.
+    pub fn size(&self) -> usize {
+        let instances = self.upstreams.iter().map(|one| one.instances.len());
+        self.upstreams.len() + instances.sum::<usize>() + self.intentions.len()
+    }
+}
+
 /// One explicit upstream of a proxy, resolved as far as is known.
 #[derive(Clone, Debug)]
 pub struct UpstreamSnapshot {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use legate_runtime::Share;
 use tokio::sync::watch;
 
 use crate::error::Ended;
@@ -42,6 +43,11 @@ impl SnapshotWatch {
     /// The proxy that is watched.
     pub fn proxy(&self) -> &ProxyId {
         self.lease.proxy()
+    }
+
+    /// The share of a pool under which work for the proxy is done, whoever watches it.
+    pub fn share(&self) -> &Share {
+        self.lease.share()
     }
 
     /// Waits for a snapshot newer than the one given last, and gives the latest.

@@ -1,44 +1,96 @@
 //! What one stream's proxy is configured with: the last snapshot and the resources made of it, of
 //! which the next ones are made. It says in the log and in the metrics what cannot be made.
+//!
+//! A small configuration is made at once. A large one is made in a pool, one at a time for a proxy:
+//! the stream goes on meanwhile, and so do all others.
 
 use std::collections::BTreeMap;
+use std::future::{pending, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use legate_proxycfg::Snapshot;
 use legate_resources::{Failure, Generator, ResourceSet};
 use legate_runtime::metrics::IntGaugeVec;
+use legate_runtime::{Pool, Share};
 use tonic::Status;
 
 use crate::ResourceType;
 
+/// The size of a snapshot ([`Snapshot::size`]) from which on its resources are made in the pool. A
+/// first configuration of this size takes about half a millisecond and a change of it some ten
+/// microseconds, which is what handing over takes.
+pub(crate) const LARGE: usize = 256;
+
+/// Resources in the making, with the snapshot that they are made from. None when the server stops.
+type Making = Pin<Box<dyn Future<Output = Option<ResourceSet>> + Send>>;
+
 /// The configuration of one proxy, as one stream has it.
 pub(crate) struct Configuration {
     generator: Arc<Generator>,
+    pool: Pool,
     /// Resources that cannot be made, by type.
     errors: IntGaugeVec,
     current: Option<(Arc<Snapshot>, Arc<ResourceSet>)>,
+    making: Option<(Arc<Snapshot>, Making)>,
     counted: BTreeMap<ResourceType, i64>,
 }
 
 impl Configuration {
-    pub(crate) fn new(generator: Arc<Generator>, errors: IntGaugeVec) -> Self {
+    pub(crate) fn new(generator: Arc<Generator>, pool: Pool, errors: IntGaugeVec) -> Self {
         Self {
             generator,
+            pool,
             errors,
             current: None,
+            making: None,
             counted: BTreeMap::new(),
         }
     }
 
-    /// The resources of a new snapshot. What cannot be made keeps the version that it had.
+    /// Begins to make the resources of a new snapshot. [`Configuration::made`] has them.
+    pub(crate) fn make(&mut self, snapshot: Arc<Snapshot>, share: &Share) {
+        let (generator, current) = (Arc::clone(&self.generator), self.current.clone());
+        let from = Arc::clone(&snapshot);
+        let work = move || {
+            let last = current.as_ref().map(|(last, set)| (&**last, &**set));
+            generator.generate(&from, last)
+        };
+        let making: Making = if snapshot.size() < LARGE {
+            Box::pin(ready(Some(work())))
+        } else {
+            let (pool, share) = (self.pool.clone(), share.clone());
+            let name = format!("configuration of {}", snapshot.proxy);
+            Box::pin(async move { pool.run(name, &share, work).await })
+        };
+        self.making = Some((snapshot, making));
+    }
+
+    /// Whether resources are being made.
+    pub(crate) fn is_making(&self) -> bool {
+        self.making.is_some()
+    }
+
+    /// The resources that were begun; waits for ever when there are none. Cancel safe.
+    pub(crate) async fn made(&mut self) -> Option<(Arc<Snapshot>, ResourceSet)> {
+        let Some((_, making)) = &mut self.making else {
+            return pending().await;
+        };
+        let set = making.await;
+        self.making.take().map(|(snapshot, _)| snapshot).zip(set)
+    }
+
+    /// Takes the resources of a new snapshot. What cannot be made keeps the version that it had.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` when the proxy could do nothing with what can be made. Another server
     /// would have nothing else for it.
-    pub(crate) fn update(&mut self, snapshot: &Arc<Snapshot>) -> Result<Arc<ResourceSet>, Status> {
-        let last = self.current.as_ref();
-        let last = last.map(|(snapshot, set)| (&**snapshot, &**set));
-        let set = Arc::new(self.generator.generate(snapshot, last));
+    pub(crate) fn adopt(
+        &mut self,
+        snapshot: &Arc<Snapshot>,
+        set: ResourceSet,
+    ) -> Result<Arc<ResourceSet>, Status> {
+        let set = Arc::new(set);
         self.report(snapshot, &set);
         self.count(set.failures());
         if let Some(reason) = set.unusable() {

@@ -1,6 +1,7 @@
 //! The gRPC side of the protocol: one driver a stream, which joins the client's requests, the
 //! proxy's snapshots and the clock with a [`Session`]. It spawns nothing: a stream is driven by
 //! the connection that reads it, so that a client that does not read costs no work and no memory.
+//! Only large configurations are made elsewhere, in a pool.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -13,9 +14,9 @@ use legate_api::discovery::aggregated_discovery_service_server::AggregatedDiscov
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::metadata;
 use legate_proxycfg::{Ended, Manager, ProxyId, Snapshot, SnapshotWatch, WatchError};
-use legate_resources::Generator;
-use legate_runtime::CancellationToken;
+use legate_resources::{Generator, ResourceSet};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, IntGaugeVec, Opts, Registry};
+use legate_runtime::{CancellationToken, Pool};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -77,6 +78,7 @@ pub struct XdsService {
 struct Shared {
     manager: Manager,
     generator: Arc<Generator>,
+    pool: Pool,
     authorizer: Arc<dyn StreamAuthorizer>,
     config: XdsConfig,
     metrics: Metrics,
@@ -120,13 +122,14 @@ impl Metrics {
 }
 
 impl XdsService {
-    /// The service; its metrics go to `registry`.
+    /// The service; its metrics go to `registry`. Large configurations are made in the pool.
     ///
     /// # Errors
     /// When the registry holds metrics of these names already.
     pub fn new(
         manager: Manager,
         generator: Arc<Generator>,
+        pool: Pool,
         authorizer: Arc<dyn StreamAuthorizer>,
         config: XdsConfig,
         registry: &Registry,
@@ -136,6 +139,7 @@ impl XdsService {
             shared: Arc::new(Shared {
                 manager,
                 generator,
+                pool,
                 authorizer,
                 config,
                 metrics,
@@ -213,6 +217,8 @@ enum Event {
     Stop,
     Request(Box<DeltaDiscoveryRequest>),
     Snapshot(Option<Arc<Snapshot>>),
+    /// The resources of a snapshot; none when the server stops.
+    Resources(Option<(Arc<Snapshot>, ResourceSet)>),
     CheckToken,
     /// The client has ended its side.
     End,
@@ -238,7 +244,8 @@ impl<S> Driver<S> {
         let mut token_check = interval_at(Instant::now() + period, period);
         token_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let errors = shared.metrics.resource_errors.clone();
-        let configuration = Configuration::new(shared.generator.clone(), errors);
+        let (generator, pool) = (shared.generator.clone(), shared.pool.clone());
+        let configuration = Configuration::new(generator, pool, errors);
         Self {
             shared,
             token,
@@ -291,6 +298,7 @@ where
 
     async fn event(&mut self) -> Result<Event, Status> {
         let unnamed = matches!(self.phase, Phase::Init);
+        let making = self.configuration.is_making();
         let snapshot = async {
             match &mut self.phase {
                 Phase::Init => std::future::pending().await,
@@ -305,7 +313,9 @@ where
                 Some(request) => Event::Request(Box::new(request.map_err(too_large)?)),
                 None => Event::End,
             },
-            snapshot = snapshot => Event::Snapshot(snapshot),
+            // One after the other, so that each is made from what was made before.
+            snapshot = snapshot, if !making => Event::Snapshot(snapshot),
+            made = self.configuration.made() => Event::Resources(made),
             _ = self.token_check.tick() => Event::CheckToken,
             () = sleep_until(self.named_by), if unnamed => return Err(unasked()),
         };
@@ -320,6 +330,8 @@ where
             Event::Request(request) => self.on_request(*request)?,
             Event::Snapshot(Some(snapshot)) => self.on_snapshot(snapshot)?,
             Event::Snapshot(None) => return Err(self.ended()),
+            Event::Resources(Some((snapshot, set))) => self.on_resources(snapshot, set)?,
+            Event::Resources(None) => return Err(stopping()),
         }
         self.outbox.extend(self.session.poll());
         Ok(())
@@ -366,7 +378,16 @@ where
 
     fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) -> Result<(), Status> {
         self.shared.authorizer.authorize(&self.token, &snapshot)?;
-        let resources = self.configuration.update(&snapshot)?;
+        if let Phase::Pending(watched) | Phase::Running(watched, _) = &self.phase {
+            self.configuration.make(snapshot, watched.snapshots.share());
+        }
+        Ok(())
+    }
+
+    fn on_resources(&mut self, snapshot: Arc<Snapshot>, set: ResourceSet) -> Result<(), Status> {
+        // It may have taken a while.
+        self.shared.authorizer.authorize(&self.token, &snapshot)?;
+        let resources = self.configuration.adopt(&snapshot, set)?;
         self.session.on_snapshot(resources);
         self.phase = match std::mem::replace(&mut self.phase, Phase::Init) {
             // A snapshot comes from a watch, and the first phase has none.

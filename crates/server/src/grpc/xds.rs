@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use legate_proxycfg::{ProxyId, Snapshot};
-use legate_runtime::{BoxError, CancellationToken};
+use legate_runtime::{BoxError, CancellationToken, Pool};
 use legate_store::Reader;
 use legate_xds::{StreamAuthorizer, XdsConfig, XdsService};
 use tonic::Status;
@@ -24,7 +24,8 @@ pub(super) fn service(handles: &Handles, stop: CancellationToken) -> Result<XdsS
         rights: handles.rights(),
     });
     let (manager, generator) = (handles.manager.clone(), handles.generator.clone());
-    let service = XdsService::new(manager, generator, authorizer, config, &handles.registry)?;
+    let (pool, registry) = (Pool::new(handles.spawner.clone()), &handles.registry);
+    let service = XdsService::new(manager, generator, pool, authorizer, config, registry)?;
     Ok(service)
 }
 

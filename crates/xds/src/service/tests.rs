@@ -1,6 +1,9 @@
 //! One stream against a real manager and generator, with a paused clock and without a network.
 
-use std::sync::Mutex;
+mod doorman;
+mod large;
+
+use std::num::NonZeroUsize;
 
 use legate_api::node::Node;
 use legate_api::rpc;
@@ -13,67 +16,17 @@ use legate_model::{
 };
 use legate_proxycfg::ManagerConfig;
 use legate_runtime::metrics::encode;
-use legate_runtime::{Clock, Scope};
+use legate_runtime::{Clock, Pool, Scope};
 use legate_store::{Command, Registration, Store};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
+use self::doorman::{Doorman, Order};
 use super::*;
 
 const AUTH_CHECK: Duration = Duration::from_secs(300);
-
-/// Says what the test has last told it to say.
-#[derive(Default)]
-struct Doorman {
-    orders: Mutex<Option<Order>>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Order {
-    RefuseToken,
-    RefuseRegistered,
-    RefuseProxy,
-    Panic,
-}
-
-impl Doorman {
-    fn order(&self, order: Order) {
-        *self.orders.lock().unwrap() = Some(order);
-    }
-
-    fn ordered(&self, order: Order) -> bool {
-        *self.orders.lock().unwrap() == Some(order)
-    }
-}
-
-impl StreamAuthorizer for Doorman {
-    fn authenticate(&self, token: &str) -> Result<(), Status> {
-        assert_eq!(token, "secret");
-        match self.ordered(Order::RefuseToken) {
-            true => Err(Status::unauthenticated("ACL not found")),
-            false => Ok(()),
-        }
-    }
-
-    fn authorize_proxy(&self, token: &str, proxy: &ProxyId) -> Result<(), Status> {
-        self.authenticate(token)?;
-        match self.ordered(Order::RefuseRegistered) {
-            true => Err(Status::permission_denied(proxy.to_string())),
-            false => Ok(()),
-        }
-    }
-
-    fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status> {
-        assert!(!self.ordered(Order::Panic), "as ordered");
-        self.authenticate(token)?;
-        match self.ordered(Order::RefuseProxy) {
-            true => Err(Status::permission_denied(snapshot.instance.identity())),
-            false => Ok(()),
-        }
-    }
-}
 
 struct World {
     service: XdsService,
@@ -82,6 +35,7 @@ struct World {
     store: Store,
     manager: Manager,
     registry: Registry,
+    pool: Pool,
     _scope: Scope,
 }
 
@@ -89,7 +43,12 @@ type Responses = Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status
 type Requests = mpsc::Sender<Result<DeltaDiscoveryRequest, Status>>;
 
 impl World {
+    /// With one thread for large configurations.
     fn new() -> Self {
+        Self::with_threads(NonZeroUsize::MIN)
+    }
+
+    fn with_threads(threads: NonZeroUsize) -> Self {
         let scope = Scope::new("test");
         let store = Store::new();
         let ca = Ca::initialise(&store, "dc1", Clock::system(), CaConfig::default());
@@ -108,10 +67,11 @@ impl World {
             node_name: "server".into(),
             stop: stop.clone(),
         };
-        let generator = Arc::new(Generator::new());
+        let (generator, pool) = (Arc::default(), Pool::with(scope.spawner(), threads));
         let service = XdsService::new(
             manager.clone(),
             generator,
+            pool.clone(),
             doorman.clone(),
             config,
             &registry,
@@ -123,6 +83,7 @@ impl World {
             store,
             manager,
             registry,
+            pool,
             _scope: scope,
         };
         world.register(8_080);
@@ -145,6 +106,10 @@ impl World {
         service.proxy.destination_service_name = "web".to_owned();
         service.proxy.local_service_port = port;
         edit(&mut service.proxy);
+        self.put(service);
+    }
+
+    fn put(&self, service: ServiceInstance) {
         let registration = Registration {
             node: legate_model::Node {
                 node: "server".to_owned(),
@@ -198,8 +163,12 @@ impl World {
 }
 
 fn first() -> DeltaDiscoveryRequest {
+    first_of("web-sidecar-proxy")
+}
+
+fn first_of(proxy: &str) -> DeltaDiscoveryRequest {
     let node = Node {
-        id: "web-sidecar-proxy".to_owned(),
+        id: proxy.to_owned(),
         ..Node::default()
     };
     DeltaDiscoveryRequest {
