@@ -37,10 +37,10 @@ pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
 pub use config_entry::{
-    ConfigEntry, ConfigKind, Mesh, MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection,
-    MeshTransparentProxy, MutualTlsMode, PassiveHealthCheck, ProxyDefaults, RequestNormalization,
-    ServiceDefaults, ServiceIntentions, SourceIntention, UnknownKind, UpstreamConfiguration,
-    UpstreamDefaults, UpstreamLimits,
+    ConfigEntry, ConfigKind, EntryRights, Mesh, MeshHttp, MeshHttpDirection, MeshTls,
+    MeshTlsDirection, MeshTransparentProxy, MutualTlsMode, PassiveHealthCheck, ProxyDefaults,
+    RequestNormalization, ServiceDefaults, ServiceIntentions, SourceIntention, UnknownKind,
+    UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
 };
 pub use definition::{CheckType, ConnectDefinition, DefinitionParts, ServiceDefinition};
 pub use instance::CheckServiceNode;

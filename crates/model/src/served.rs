@@ -1,18 +1,24 @@
 //! What becomes of every field that a request may have: nothing is accepted and then not served
 //! without a word.
 //!
-//! One table, by the name of the type. A test derives the fields of all types from their decoders
+//! One table by the name of the type, which each kind of config entry adds its own rows to. A test derives the fields of all types from their decoders
 //! and holds each to its row, so that a field without a row cannot be added. The table decides what
 //! a write's answer reports as not served ([`crate::json::Request::not_served`]); what is refused,
 //! the field's own type or its validation refuses.
 
 use serde_json::Value;
 
+use crate::ConfigKind;
 use crate::json::same_key;
 
-mod table;
+pub(crate) mod table;
 
-use table::TABLE;
+pub(crate) use table::Rows;
+
+fn tables() -> impl Iterator<Item = &'static Rows> {
+    let entries = ConfigKind::ALL.into_iter().flat_map(ConfigKind::served);
+    table::TABLE.iter().chain(entries)
+}
 
 /// What becomes of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +41,7 @@ pub enum Served {
 
 /// The row of a field, by the name of its type and its own.
 pub fn row(target: &str, field: &str) -> Option<Served> {
-    let (_, rows) = TABLE.iter().find(|(name, _)| *name == target)?;
+    let (_, rows) = tables().find(|(name, _)| *name == target)?;
     let (served, _) = rows
         .iter()
         .find(|(_, fields)| names(fields).any(|name| name == field))?;
@@ -44,7 +50,7 @@ pub fn row(target: &str, field: &str) -> Option<Served> {
 
 /// Every type and field that has a row.
 pub fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
-    TABLE.iter().flat_map(|(target, rows)| {
+    tables().flat_map(|(target, rows)| {
         let fields = rows.iter().flat_map(|(_, fields)| names(fields));
         fields.map(move |field| (*target, field))
     })

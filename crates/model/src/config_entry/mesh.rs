@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::meta;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
 use crate::tenancy::{NotServed, OnlyDefault};
 
 /// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
@@ -168,8 +172,51 @@ impl Mesh {
             .and_then(|incoming| incoming.request_normalization.clone())
             .unwrap_or_default()
     }
+}
 
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
+impl Entry for Mesh {
+    const RIGHTS: EntryRights = EntryRights::Mesh;
+    const SERVED: &'static [Rows] = &[
+        (
+            "Mesh",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+                (Inside, "TransparentProxy TLS HTTP"),
+                (
+                    REPORTED,
+                    "AllowEnablingPermissiveMutualTLS ValidateClusters",
+                ),
+                (REFUSED, "Peering"),
+            ],
+        ),
+        // What captured traffic may reach is a protection.
+        ("MeshTransparentProxy", &[(REFUSED, "MeshDestinationsOnly")]),
+        ("MeshTls", &[(Inside, "Incoming Outgoing")]),
+        (
+            "MeshTlsDirection",
+            &[(Yes, "TLSMinVersion TLSMaxVersion CipherSuites")],
+        ),
+        (
+            "MeshHttp",
+            &[(Yes, "SanitizeXForwardedClientCert"), (Inside, "Incoming")],
+        ),
+        ("MeshHttpDirection", &[(Inside, "RequestNormalization")]),
+        (
+            "RequestNormalization",
+            &[(
+                Yes,
+                "InsecureDisablePathNormalization MergeSlashes \
+                 PathWithEscapedSlashesAction HeadersWithUnderscoresAction",
+            )],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
         if !matches!(self.name.as_str(), "" | Self::NAME) {
             return Err(Invalid::new(
                 "Name",

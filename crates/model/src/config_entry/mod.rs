@@ -2,6 +2,7 @@
 
 mod mesh;
 mod proxy_defaults;
+mod registry;
 mod service_defaults;
 mod service_intentions;
 
@@ -16,6 +17,7 @@ pub use mesh::{
     RequestNormalization,
 };
 pub use proxy_defaults::ProxyDefaults;
+pub use registry::EntryRights;
 pub use service_defaults::{
     MutualTlsMode, PassiveHealthCheck, ServiceDefaults, UpstreamConfiguration, UpstreamDefaults,
     UpstreamLimits,
@@ -24,56 +26,48 @@ pub use service_intentions::{ServiceIntentions, SourceIntention};
 
 use crate::invalid::Invalid;
 use crate::json;
+use crate::served::Rows;
+use registry::{Entry, config_entries};
 
-/// A kind of config entry that is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConfigKind {
+config_entries! {
     /// Settings of one service.
-    ServiceDefaults,
+    ServiceDefaults = "service-defaults",
     /// Settings of every proxy; one entry named `global`.
-    ProxyDefaults,
+    ProxyDefaults = "proxy-defaults",
     /// Settings of the mesh; one entry named `mesh`.
-    Mesh,
+    Mesh = "mesh",
     /// Who may call one service.
-    ServiceIntentions,
+    ServiceIntentions = "service-intentions",
 }
 
+/// The kinds of Consul 1.21.
+const CONSUL: [&str; 19] = [
+    "api-gateway",
+    "bound-api-gateway",
+    "control-plane-request-limit",
+    "exported-services",
+    "file-system-certificate",
+    "http-route",
+    "ingress-gateway",
+    "inline-certificate",
+    "jwt-provider",
+    "mesh",
+    "proxy-defaults",
+    "sameness-group",
+    "service-defaults",
+    "service-intentions",
+    "service-resolver",
+    "service-router",
+    "service-splitter",
+    "tcp-route",
+    "terminating-gateway",
+];
+
 impl ConfigKind {
-    /// Every kind.
-    pub const ALL: [ConfigKind; 4] = [
-        ConfigKind::ServiceDefaults,
-        ConfigKind::ProxyDefaults,
-        ConfigKind::Mesh,
-        ConfigKind::ServiceIntentions,
-    ];
-
     /// The kinds of Consul 1.21 that are not served: there is no entry of any of them.
-    pub const NOT_SERVED: [&str; 15] = [
-        "api-gateway",
-        "bound-api-gateway",
-        "control-plane-request-limit",
-        "exported-services",
-        "file-system-certificate",
-        "http-route",
-        "ingress-gateway",
-        "inline-certificate",
-        "jwt-provider",
-        "sameness-group",
-        "service-resolver",
-        "service-router",
-        "service-splitter",
-        "tcp-route",
-        "terminating-gateway",
-    ];
-
-    /// The name in JSON and in URLs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ConfigKind::ServiceDefaults => "service-defaults",
-            ConfigKind::ProxyDefaults => "proxy-defaults",
-            ConfigKind::Mesh => "mesh",
-            ConfigKind::ServiceIntentions => "service-intentions",
-        }
+    pub fn not_served() -> impl Iterator<Item = &'static str> {
+        let served = |name: &&str| name.parse::<ConfigKind>().is_ok();
+        CONSUL.into_iter().filter(move |name| !served(name))
     }
 }
 
@@ -103,125 +97,6 @@ impl FromStr for ConfigKind {
     }
 }
 
-/// One config entry.
-///
-/// In JSON the kind is a field (`Kind`) beside the entry's own. Decode requests with
-/// [`json::from_slice`], which understands every spelling and can refuse unknown fields.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ConfigEntry {
-    /// Settings of one service.
-    ServiceDefaults(ServiceDefaults),
-    /// Settings of every proxy.
-    ProxyDefaults(ProxyDefaults),
-    /// Settings of the mesh.
-    Mesh(Mesh),
-    /// Who may call one service.
-    ServiceIntentions(ServiceIntentions),
-}
-
-impl ConfigEntry {
-    /// Which kind it is.
-    pub const fn kind(&self) -> ConfigKind {
-        match self {
-            ConfigEntry::ServiceDefaults(_) => ConfigKind::ServiceDefaults,
-            ConfigEntry::ProxyDefaults(_) => ConfigKind::ProxyDefaults,
-            ConfigEntry::Mesh(_) => ConfigKind::Mesh,
-            ConfigEntry::ServiceIntentions(_) => ConfigKind::ServiceIntentions,
-        }
-    }
-
-    /// Its name, unique within its kind.
-    pub fn name(&self) -> &str {
-        match self {
-            ConfigEntry::ServiceDefaults(entry) => &entry.name,
-            ConfigEntry::ProxyDefaults(entry) => &entry.name,
-            ConfigEntry::Mesh(_) => Mesh::NAME,
-            ConfigEntry::ServiceIntentions(entry) => &entry.name,
-        }
-    }
-
-    /// Index of the write that created it.
-    pub const fn create_index(&self) -> u64 {
-        match self {
-            ConfigEntry::ServiceDefaults(entry) => entry.create_index,
-            ConfigEntry::ProxyDefaults(entry) => entry.create_index,
-            ConfigEntry::Mesh(entry) => entry.create_index,
-            ConfigEntry::ServiceIntentions(entry) => entry.create_index,
-        }
-    }
-
-    /// Index of the last write that changed it.
-    pub const fn modify_index(&self) -> u64 {
-        match self {
-            ConfigEntry::ServiceDefaults(entry) => entry.modify_index,
-            ConfigEntry::ProxyDefaults(entry) => entry.modify_index,
-            ConfigEntry::Mesh(entry) => entry.modify_index,
-            ConfigEntry::ServiceIntentions(entry) => entry.modify_index,
-        }
-    }
-
-    /// Sets both indexes, which the store owns.
-    pub fn set_indexes(&mut self, create: u64, modify: u64) {
-        let (create_index, modify_index) = match self {
-            ConfigEntry::ServiceDefaults(e) => (&mut e.create_index, &mut e.modify_index),
-            ConfigEntry::ProxyDefaults(e) => (&mut e.create_index, &mut e.modify_index),
-            ConfigEntry::Mesh(e) => (&mut e.create_index, &mut e.modify_index),
-            ConfigEntry::ServiceIntentions(e) => (&mut e.create_index, &mut e.modify_index),
-        };
-        *create_index = create;
-        *modify_index = modify;
-    }
-
-    /// Brings it into the form that is stored: lower-case protocol, computed precedence, sources in
-    /// the order in which they decide. Call it after [`ConfigEntry::validate`].
-    pub fn normalise(&mut self) {
-        match self {
-            ConfigEntry::ServiceDefaults(entry) => entry.normalise(),
-            ConfigEntry::ProxyDefaults(entry) => entry.normalise(),
-            ConfigEntry::Mesh(_) => {}
-            ConfigEntry::ServiceIntentions(entry) => entry.normalise(),
-        }
-    }
-
-    /// # Errors
-    ///
-    /// [`Invalid`] names the first field that cannot be accepted.
-    pub fn validate(&self) -> Result<(), Invalid> {
-        match self {
-            ConfigEntry::ServiceDefaults(entry) => entry.validate(),
-            ConfigEntry::ProxyDefaults(entry) => entry.validate(),
-            ConfigEntry::Mesh(entry) => entry.validate(),
-            ConfigEntry::ServiceIntentions(entry) => entry.validate(),
-        }
-    }
-}
-
-/// The kind in front of the fields of an entry.
-#[derive(Serialize)]
-#[serde(tag = "Kind")]
-enum Tagged<'a> {
-    #[serde(rename = "service-defaults")]
-    ServiceDefaults(&'a ServiceDefaults),
-    #[serde(rename = "proxy-defaults")]
-    ProxyDefaults(&'a ProxyDefaults),
-    #[serde(rename = "mesh")]
-    Mesh(&'a Mesh),
-    #[serde(rename = "service-intentions")]
-    ServiceIntentions(&'a ServiceIntentions),
-}
-
-impl Serialize for ConfigEntry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            ConfigEntry::ServiceDefaults(entry) => Tagged::ServiceDefaults(entry),
-            ConfigEntry::ProxyDefaults(entry) => Tagged::ProxyDefaults(entry),
-            ConfigEntry::Mesh(entry) => Tagged::Mesh(entry),
-            ConfigEntry::ServiceIntentions(entry) => Tagged::ServiceIntentions(entry),
-        }
-        .serialize(serializer)
-    }
-}
-
 impl<'de> Deserialize<'de> for ConfigEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_newtype_struct(json::KIND_TAGGED, EntryVisitor)
@@ -246,13 +121,6 @@ impl<'de> Visitor<'de> for EntryVisitor {
 
     fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<ConfigEntry, A::Error> {
         let (kind, fields) = access.variant::<String>()?;
-        Ok(match kind.parse().map_err(de::Error::custom)? {
-            ConfigKind::ServiceDefaults => ConfigEntry::ServiceDefaults(fields.newtype_variant()?),
-            ConfigKind::ProxyDefaults => ConfigEntry::ProxyDefaults(fields.newtype_variant()?),
-            ConfigKind::Mesh => ConfigEntry::Mesh(fields.newtype_variant()?),
-            ConfigKind::ServiceIntentions => {
-                ConfigEntry::ServiceIntentions(fields.newtype_variant()?)
-            }
-        })
+        decode(kind.parse().map_err(de::Error::custom)?, fields)
     }
 }

@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::registry::{Entry, EntryRights};
 use crate::config_entry::MutualTlsMode;
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::{DEFAULT_ONLY, MODE, MUTUAL_TLS_MODE, PROXY_CONFIG, REFUSED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::validate::{validate_bind_address, validate_extensions};
 use crate::{Opaque, meta};
@@ -76,14 +80,31 @@ impl ProxyDefaults {
             text => text.parse().ok(),
         }
     }
+}
 
-    pub(super) fn normalise(&mut self) {
-        if let Some(serde_json::Value::String(protocol)) = self.config.get_mut("protocol") {
-            protocol.make_ascii_lowercase();
-        }
+impl Entry for ProxyDefaults {
+    const RIGHTS: EntryRights = EntryRights::Mesh;
+    const SERVED: &'static [Rows] = &[(
+        "ProxyDefaults",
+        &[
+            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+            (PROXY_CONFIG, "Config"),
+            (MODE, "Mode"),
+            (
+                Inside,
+                "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",
+            ),
+            (MUTUAL_TLS_MODE, "MutualTLSMode"),
+            (REFUSED, "FailoverPolicy PrioritizeByLocality"),
+        ],
+    )];
+
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         if self.name != Self::NAME {
             return Err(Invalid::new(
                 "Name",
@@ -112,5 +133,11 @@ impl ProxyDefaults {
             .map_err(|e| e.within("AccessLogs"))?;
         self.expose.validate().map_err(|e| e.within("Expose"))?;
         meta::validate_entry("Meta", &self.meta)
+    }
+
+    fn normalise(&mut self) {
+        if let Some(serde_json::Value::String(protocol)) = self.config.get_mut("protocol") {
+            protocol.make_ascii_lowercase();
+        }
     }
 }

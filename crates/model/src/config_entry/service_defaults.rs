@@ -6,9 +6,13 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::{DEFAULT_ONLY, MODE, MUTUAL_TLS_MODE, REFUSED, REPORTED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::validate::validate_extensions;
 use crate::{WILDCARD, duration, meta, name};
@@ -217,21 +221,67 @@ impl ServiceDefaults {
             text => text.parse().ok(),
         }
     }
+}
 
-    pub(super) fn normalise(&mut self) {
-        self.protocol.make_ascii_lowercase();
-        if let Some(upstreams) = &mut self.upstream_config {
-            let all = upstreams
-                .overrides
-                .iter_mut()
-                .chain(&mut upstreams.defaults);
-            for upstream in all {
-                upstream.protocol.make_ascii_lowercase();
-            }
-        }
+impl Entry for ServiceDefaults {
+    const RIGHTS: EntryRights = EntryRights::Service;
+    const SERVED: &'static [Rows] = &[
+        (
+            "ServiceDefaults",
+            &[
+                (
+                    Yes,
+                    "Name Protocol MaxInboundConnections LocalConnectTimeoutMs \
+                 LocalRequestTimeoutMs BalanceInboundConnections Meta Hash CreateIndex \
+                 ModifyIndex",
+                ),
+                (DEFAULT_ONLY, "Namespace Partition"),
+                (MODE, "Mode"),
+                (
+                    Inside,
+                    "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions",
+                ),
+                (MUTUAL_TLS_MODE, "MutualTLSMode"),
+                (REPORTED, "ExternalSNI"),
+                (REFUSED, "Destination RateLimits"),
+            ],
+        ),
+        ("UpstreamConfiguration", &[(Inside, "Overrides Defaults")]),
+        (
+            "UpstreamDefaults",
+            &[
+                (
+                    Yes,
+                    "Name Protocol ConnectTimeoutMs BalanceOutboundConnections",
+                ),
+                (DEFAULT_ONLY, "Namespace Partition"),
+                (REFUSED, "Peer"),
+                (REPORTED, "EnvoyListenerJSON EnvoyClusterJSON"),
+                (Inside, "Limits PassiveHealthCheck MeshGateway"),
+            ],
+        ),
+        (
+            "UpstreamLimits",
+            &[(
+                Yes,
+                "MaxConnections MaxPendingRequests MaxConcurrentRequests",
+            )],
+        ),
+        (
+            "PassiveHealthCheck",
+            &[(
+                Yes,
+                "Interval MaxFailures EnforcingConsecutive5xx MaxEjectionPercent \
+                 BaseEjectionTime",
+            )],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
         validate_protocol(&self.protocol)?;
@@ -277,6 +327,19 @@ impl ServiceDefaults {
             upstream.validate().map_err(|error| error.within(path))?;
         }
         Ok(())
+    }
+
+    fn normalise(&mut self) {
+        self.protocol.make_ascii_lowercase();
+        if let Some(upstreams) = &mut self.upstream_config {
+            let all = upstreams
+                .overrides
+                .iter_mut()
+                .chain(&mut upstreams.defaults);
+            for upstream in all {
+                upstream.protocol.make_ascii_lowercase();
+            }
+        }
     }
 }
 

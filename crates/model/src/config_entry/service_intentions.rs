@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::registry::{Entry, EntryRights};
 use crate::intention::{
     Intention, IntentionAction, IntentionPermission, SOURCE_TYPE_CONSUL, normalise_permissions,
     precedence, validate_source,
 };
 use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::{DEFAULT_ONLY, REFUSED};
 use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
 use crate::{meta, name};
 
@@ -104,21 +108,40 @@ impl ServiceIntentions {
             ..Intention::default()
         })
     }
+}
 
-    pub(super) fn normalise(&mut self) {
-        for source in &mut self.sources {
-            source.precedence = precedence(&source.name, &self.name);
-            if source.r#type.is_empty() {
-                source.r#type = SOURCE_TYPE_CONSUL.to_owned();
-            }
-            normalise_permissions(&mut source.permissions);
-        }
-        // Stable: sources of the same precedence stay as the user ordered them.
-        self.sources
-            .sort_by_key(|source| Reverse(source.precedence));
+impl Entry for ServiceIntentions {
+    const RIGHTS: EntryRights = EntryRights::Intention;
+    const SERVED: &'static [Rows] = &[
+        (
+            "ServiceIntentions",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+                (Inside, "Sources"),
+                (REFUSED, "JWT"),
+            ],
+        ),
+        (
+            "SourceIntention",
+            &[
+                (Yes, "Name Action Precedence Type Description"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+                (
+                    REFUSED,
+                    "Peer SamenessGroup LegacyID LegacyMeta LegacyCreateTime \
+                 LegacyUpdateTime",
+                ),
+                (Inside, "Permissions"),
+            ],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         name::validate_intention_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
         if self.sources.is_empty() {
@@ -142,6 +165,19 @@ impl ServiceIntentions {
             }
         }
         meta::validate_entry("Meta", &self.meta)
+    }
+
+    fn normalise(&mut self) {
+        for source in &mut self.sources {
+            source.precedence = precedence(&source.name, &self.name);
+            if source.r#type.is_empty() {
+                source.r#type = SOURCE_TYPE_CONSUL.to_owned();
+            }
+            normalise_permissions(&mut source.permissions);
+        }
+        // Stable: sources of the same precedence stay as the user ordered them.
+        self.sources
+            .sort_by_key(|source| Reverse(source.precedence));
     }
 }
 

@@ -2,17 +2,17 @@
 
 use super::Served::{self, Detail, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
 
-const REFUSED: Served = RefusedExcept(&[]);
-const REPORTED: Served = ReportedExcept(&[]);
+pub(crate) const REFUSED: Served = RefusedExcept(&[]);
+pub(crate) const REPORTED: Served = ReportedExcept(&[]);
 /// Namespaces and partitions.
-const DEFAULT_ONLY: Served = RefusedExcept(&["default"]);
-const MODE: Served = ReportedExcept(&["direct"]);
-const MUTUAL_TLS_MODE: Served = RefusedExcept(&["strict"]);
+pub(crate) const DEFAULT_ONLY: Served = RefusedExcept(&["default"]);
+pub(crate) const MODE: Served = ReportedExcept(&["direct"]);
+pub(crate) const MUTUAL_TLS_MODE: Served = RefusedExcept(&["strict"]);
 const KIND: Served = ReportedExcept(&["connect-proxy"]);
 
 /// Keys of `Proxy.Config`: those that the server makes resources from, and those that the dataplane
 /// makes Envoy's bootstrap from.
-const PROXY_CONFIG: Served = Keys(&[
+pub(crate) const PROXY_CONFIG: Served = Keys(&[
     "balance_inbound_connections",
     "bind_address",
     "bind_port",
@@ -47,9 +47,10 @@ const UPSTREAM_CONFIG: Served = Keys(&[
 
 /// The fields of one type, by what becomes of them: names with spaces
 /// between them.
-pub(super) type Rows = (&'static str, &'static [(Served, &'static str)]);
+pub(crate) type Rows = (&'static str, &'static [(Served, &'static str)]);
 
-/// Every type that requests are made of, and every field of it.
+/// Every type that requests are made of, and every field of it. Config entries have theirs in the
+/// file of their kind.
 pub(super) const TABLE: &[Rows] = &[
     // Catalog and agent.
     (
@@ -215,126 +216,6 @@ pub(super) const TABLE: &[Rows] = &[
     (
         "TransparentProxy",
         &[(REPORTED, "OutboundListenerPort DialedDirectly")],
-    ),
-    // Config entries.
-    (
-        "ServiceDefaults",
-        &[
-            (
-                Yes,
-                "Name Protocol MaxInboundConnections LocalConnectTimeoutMs \
-             LocalRequestTimeoutMs BalanceInboundConnections Meta Hash CreateIndex \
-             ModifyIndex",
-            ),
-            (DEFAULT_ONLY, "Namespace Partition"),
-            (MODE, "Mode"),
-            (
-                Inside,
-                "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions",
-            ),
-            (MUTUAL_TLS_MODE, "MutualTLSMode"),
-            (REPORTED, "ExternalSNI"),
-            (REFUSED, "Destination RateLimits"),
-        ],
-    ),
-    ("UpstreamConfiguration", &[(Inside, "Overrides Defaults")]),
-    (
-        "UpstreamDefaults",
-        &[
-            (
-                Yes,
-                "Name Protocol ConnectTimeoutMs BalanceOutboundConnections",
-            ),
-            (DEFAULT_ONLY, "Namespace Partition"),
-            (REFUSED, "Peer"),
-            (REPORTED, "EnvoyListenerJSON EnvoyClusterJSON"),
-            (Inside, "Limits PassiveHealthCheck MeshGateway"),
-        ],
-    ),
-    (
-        "UpstreamLimits",
-        &[(
-            Yes,
-            "MaxConnections MaxPendingRequests MaxConcurrentRequests",
-        )],
-    ),
-    (
-        "PassiveHealthCheck",
-        &[(
-            Yes,
-            "Interval MaxFailures EnforcingConsecutive5xx MaxEjectionPercent \
-             BaseEjectionTime",
-        )],
-    ),
-    (
-        "ProxyDefaults",
-        &[
-            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-            (DEFAULT_ONLY, "Namespace Partition"),
-            (PROXY_CONFIG, "Config"),
-            (MODE, "Mode"),
-            (
-                Inside,
-                "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",
-            ),
-            (MUTUAL_TLS_MODE, "MutualTLSMode"),
-            (REFUSED, "FailoverPolicy PrioritizeByLocality"),
-        ],
-    ),
-    (
-        "Mesh",
-        &[
-            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-            (DEFAULT_ONLY, "Namespace Partition"),
-            (Inside, "TransparentProxy TLS HTTP"),
-            (
-                REPORTED,
-                "AllowEnablingPermissiveMutualTLS ValidateClusters",
-            ),
-            (REFUSED, "Peering"),
-        ],
-    ),
-    // What captured traffic may reach is a protection.
-    ("MeshTransparentProxy", &[(REFUSED, "MeshDestinationsOnly")]),
-    ("MeshTls", &[(Inside, "Incoming Outgoing")]),
-    (
-        "MeshTlsDirection",
-        &[(Yes, "TLSMinVersion TLSMaxVersion CipherSuites")],
-    ),
-    (
-        "MeshHttp",
-        &[(Yes, "SanitizeXForwardedClientCert"), (Inside, "Incoming")],
-    ),
-    ("MeshHttpDirection", &[(Inside, "RequestNormalization")]),
-    (
-        "RequestNormalization",
-        &[(
-            Yes,
-            "InsecureDisablePathNormalization MergeSlashes \
-             PathWithEscapedSlashesAction HeadersWithUnderscoresAction",
-        )],
-    ),
-    (
-        "ServiceIntentions",
-        &[
-            (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
-            (DEFAULT_ONLY, "Namespace Partition"),
-            (Inside, "Sources"),
-            (REFUSED, "JWT"),
-        ],
-    ),
-    (
-        "SourceIntention",
-        &[
-            (Yes, "Name Action Precedence Type Description"),
-            (DEFAULT_ONLY, "Namespace Partition"),
-            (
-                REFUSED,
-                "Peer SamenessGroup LegacyID LegacyMeta LegacyCreateTime \
-             LegacyUpdateTime",
-            ),
-            (Inside, "Permissions"),
-        ],
     ),
     // Some are left from Consul's oldest versions and mean nothing there either.
     (

@@ -3,7 +3,7 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigEntry, ConfigKind};
+use legate_model::{ConfigEntry, ConfigKind, EntryRights};
 use legate_store::{Rejected, WriteTxn, Writer};
 
 use super::call::{Call, visible};
@@ -113,7 +113,7 @@ pub(super) async fn delete(
 
 /// Whether Consul has entries of this kind, and this server never has one.
 fn is_not_served(kind: &str) -> bool {
-    ConfigKind::NOT_SERVED.contains(&kind)
+    ConfigKind::not_served().any(|known| known == kind)
 }
 
 fn not_found(kind: &str, name: &str) -> String {
@@ -126,10 +126,10 @@ fn parse_kind(kind: &str) -> Result<ConfigKind, ApiError> {
 }
 
 fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
-    let (allowed, permission) = match kind {
-        ConfigKind::ProxyDefaults | ConfigKind::Mesh => return Ok(()),
-        ConfigKind::ServiceDefaults => (authorizer.service_read(name), "service:read"),
-        ConfigKind::ServiceIntentions => (authorizer.intention_read(name), "intention:read"),
+    let (allowed, permission) = match kind.rights() {
+        EntryRights::Mesh => return Ok(()),
+        EntryRights::Service => (authorizer.service_read(name), "service:read"),
+        EntryRights::Intention => (authorizer.intention_read(name), "intention:read"),
     };
     if allowed {
         Ok(())
@@ -139,12 +139,10 @@ fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(),
 }
 
 fn may_write(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
-    let (allowed, permission, name) = match kind {
-        ConfigKind::ProxyDefaults | ConfigKind::Mesh => (authorizer.mesh_write(), "mesh:write", ""),
-        ConfigKind::ServiceDefaults => (authorizer.service_write(name), "service:write", name),
-        ConfigKind::ServiceIntentions => {
-            (authorizer.intention_write(name), "intention:write", name)
-        }
+    let (allowed, permission, name) = match kind.rights() {
+        EntryRights::Mesh => (authorizer.mesh_write(), "mesh:write", ""),
+        EntryRights::Service => (authorizer.service_write(name), "service:write", name),
+        EntryRights::Intention => (authorizer.intention_write(name), "intention:write", name),
     };
     if allowed {
         Ok(())

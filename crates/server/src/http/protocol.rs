@@ -21,7 +21,7 @@ pub(super) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Resul
         ConfigEntry::ProxyDefaults(entry) => {
             refuse_default_downgrade(state, entry.protocol().unwrap_or_default())
         }
-        ConfigEntry::ServiceIntentions(_) | ConfigEntry::Mesh(_) => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -34,7 +34,7 @@ pub(super) fn refuse_removal(
     match kind {
         ConfigKind::ServiceDefaults => refuse_downgrade(state, name, default_protocol(state)),
         ConfigKind::ProxyDefaults => refuse_default_downgrade(state, Protocol::default()),
-        ConfigKind::ServiceIntentions | ConfigKind::Mesh => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -195,7 +195,7 @@ async fn the_roots_verify_what_the_ca_signs() {
 #[tokio::test]
 async fn kinds_of_consul_that_never_have_entries_are_empty_and_not_errors() {
     let (_server, client) = start(|_| {}).await;
-    for kind in legate_model::ConfigKind::NOT_SERVED {
+    for kind in legate_model::ConfigKind::not_served() {
         let list = client.get(&format!("/v1/config/{kind}")).await;
         assert_eq!(list.json(), json!([]), "{kind}");
         assert!(list.index() > 0);

@@ -1,0 +1,164 @@
+//! What a kind of config entry has to say about itself, and the list of kinds made into one type.
+
+use crate::invalid::Invalid;
+use crate::served::Rows;
+
+/// A kind of config entry. Its type has the fields `create_index` and `modify_index` as well.
+pub(crate) trait Entry {
+    /// What a token needs for entries of this kind.
+    const RIGHTS: EntryRights;
+    /// What becomes of each field, of this type and of those that no other request has.
+    const SERVED: &'static [Rows];
+
+    /// Its name, unique within its kind.
+    fn name(&self) -> &str;
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    fn validate(&self) -> Result<(), Invalid>;
+
+    /// Brings it into the form that is stored, once it is valid.
+    fn normalise(&mut self) {}
+}
+
+/// What a token needs to read or write an entry, as Consul asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryRights {
+    /// `service:read` or `service:write` on the entry's name.
+    Service,
+    /// `intention:read` or `intention:write` on the entry's name.
+    Intention,
+    /// Nothing for reading, `mesh:write` for writing.
+    Mesh,
+}
+
+/// Makes [`super::ConfigKind`] and [`super::ConfigEntry`] of a list of types and their names in JSON.
+macro_rules! config_entries {
+    ($($(#[$doc:meta])+ $entry:ident = $name:literal,)+) => {
+        /// A kind of config entry that is served.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ConfigKind {
+            $($(#[$doc])+ $entry,)+
+        }
+
+        impl ConfigKind {
+            /// Every kind.
+            pub const ALL: [ConfigKind; [$($name),+].len()] = [$(ConfigKind::$entry),+];
+
+            /// The name in JSON and in URLs.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(ConfigKind::$entry => $name,)+
+                }
+            }
+
+            /// What a token needs for entries of this kind.
+            pub const fn rights(self) -> EntryRights {
+                match self {
+                    $(ConfigKind::$entry => $entry::RIGHTS,)+
+                }
+            }
+
+            /// What becomes of the fields of entries of this kind.
+            pub(crate) const fn served(self) -> &'static [Rows] {
+                match self {
+                    $(ConfigKind::$entry => $entry::SERVED,)+
+                }
+            }
+        }
+
+        /// One config entry.
+        ///
+        /// In JSON the kind is a field (`Kind`) beside the entry's own. Decode requests with
+        /// [`json::from_slice`], which understands every spelling and can refuse unknown fields.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum ConfigEntry {
+            $($(#[$doc])+ $entry($entry),)+
+        }
+
+        impl ConfigEntry {
+            /// Which kind it is.
+            pub const fn kind(&self) -> ConfigKind {
+                match self {
+                    $(ConfigEntry::$entry(_) => ConfigKind::$entry,)+
+                }
+            }
+
+            /// Its name, unique within its kind.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(ConfigEntry::$entry(entry) => Entry::name(entry),)+
+                }
+            }
+
+            /// Index of the write that created it.
+            pub const fn create_index(&self) -> u64 {
+                match self {
+                    $(ConfigEntry::$entry(entry) => entry.create_index,)+
+                }
+            }
+
+            /// Index of the last write that changed it.
+            pub const fn modify_index(&self) -> u64 {
+                match self {
+                    $(ConfigEntry::$entry(entry) => entry.modify_index,)+
+                }
+            }
+
+            /// Sets both indexes, which the store owns.
+            pub fn set_indexes(&mut self, create: u64, modify: u64) {
+                match self {
+                    $(ConfigEntry::$entry(entry) => {
+                        (entry.create_index, entry.modify_index) = (create, modify);
+                    })+
+                }
+            }
+
+            /// Brings it into the form that is stored: lower-case protocol, computed precedence,
+            /// sources in the order in which they decide. Call it after [`ConfigEntry::validate`].
+            pub fn normalise(&mut self) {
+                match self {
+                    $(ConfigEntry::$entry(entry) => Entry::normalise(entry),)+
+                }
+            }
+
+            /// # Errors
+            ///
+            /// [`Invalid`] names the first field that cannot be accepted.
+            pub fn validate(&self) -> Result<(), Invalid> {
+                match self {
+                    $(ConfigEntry::$entry(entry) => Entry::validate(entry),)+
+                }
+            }
+        }
+
+        /// The kind in front of the fields of an entry.
+        #[derive(Serialize)]
+        #[serde(tag = "Kind")]
+        enum Tagged<'a> {
+            $(#[serde(rename = $name)] $entry(&'a $entry),)+
+        }
+
+        impl Serialize for ConfigEntry {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let tagged = match self {
+                    $(ConfigEntry::$entry(entry) => Tagged::$entry(entry),)+
+                };
+                tagged.serialize(serializer)
+            }
+        }
+
+        /// Decodes the fields of an entry of a kind.
+        fn decode<'de, A: VariantAccess<'de>>(
+            kind: ConfigKind,
+            fields: A,
+        ) -> Result<ConfigEntry, A::Error> {
+            Ok(match kind {
+                $(ConfigKind::$entry => ConfigEntry::$entry(fields.newtype_variant()?),)+
+            })
+        }
+    };
+}
+
+pub(super) use config_entries;
