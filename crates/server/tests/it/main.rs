@@ -23,3 +23,4 @@ mod http_rights;
 mod http_virtual_ips;
 mod lifecycle;
 mod running;
+mod several;

@@ -1,0 +1,99 @@
+//! Several servers over one etcd: what one of them does for all.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use legate_model::Secret;
+use legate_model::acl::Token;
+use legate_server::{EtcdConfig, Parts, Server, ServerConfig, StoreConfig};
+use legate_store::Command;
+use legate_testkit::etcd::Cluster;
+use tokio::time::{Instant, sleep};
+
+use crate::acl::deny_by_default;
+
+const STOP: Duration = Duration::from_secs(10);
+/// A lease ends by itself after ten seconds. Who has it looks for expired tokens when it gets it, and
+/// each minute.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn start(etcd: &Cluster) -> Server {
+    let mut config = ServerConfig {
+        http: None,
+        grpc: None,
+        grpc_tls: None,
+        dns: None,
+        store: StoreConfig::Etcd(EtcdConfig::new(etcd.endpoints(), etcd.key_file())),
+        ..ServerConfig::default()
+    };
+    deny_by_default(&mut config);
+    Server::start(config, Parts::default()).await.unwrap()
+}
+
+/// The server that does what one must do, when there is one.
+async fn leader(servers: &[Server]) -> usize {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let leads = |server: &Server| server.store().leadership().is_held();
+        assert!(servers.iter().filter(|server| leads(server)).count() <= 1);
+        if let Some(leader) = servers.iter().position(leads) {
+            return leader;
+        }
+        assert!(Instant::now() < end, "no server leads");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Writes a token that has expired.
+async fn put_expired(server: &Server, name: &str) {
+    let token = Token {
+        accessor_id: name.to_owned(),
+        secret_id: Secret::new(format!("the secret of {name}")),
+        expiration_time: Some(UNIX_EPOCH),
+        ..Token::default()
+    };
+    let put = Command::UpsertToken(Box::new(token));
+    server.store().apply(put).await.unwrap();
+}
+
+/// Waits until every server sees that the token is gone.
+async fn removed(servers: &[Server], name: &str) {
+    let end = Instant::now() + PATIENCE;
+    for server in servers {
+        let there = || {
+            server
+                .store()
+                .state()
+                .read()
+                .token_by_accessor(name)
+                .is_some()
+        };
+        while there() {
+            assert!(Instant::now() < end, "{name} is still there");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn expired_tokens_are_removed_by_the_server_that_follows_the_one_that_did() {
+    let etcd = Cluster::start(3).await;
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(start(&etcd).await);
+    }
+    while servers.len() > 1 {
+        let leader = leader(&servers).await;
+        let name = format!("in the time of {} servers", servers.len());
+        put_expired(&servers[0], &name).await;
+        if servers.len() == 3 {
+            // As a killed process: its lease is left to end by itself.
+            drop(servers.remove(leader));
+        } else {
+            servers.remove(leader).stop(STOP).await.unwrap();
+        }
+        removed(&servers, &name).await;
+    }
+    for server in servers {
+        server.stop(STOP).await.unwrap();
+    }
+}
