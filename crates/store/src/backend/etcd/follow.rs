@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream;
 use legate_runtime::{Backoff, BackoffPolicy};
 use tokio::sync::{mpsc, watch};
@@ -158,6 +157,14 @@ pub(super) struct Follower {
     pub(super) health: watch::Sender<Health>,
 }
 
+/// An open watch.
+struct Watch {
+    answers: Streaming<WatchResponse>,
+    /// The end of the requests is the end of the watch. Without it the watch, and with it the
+    /// connection, would outlive the answers that nobody reads any more.
+    _requests: mpsc::Sender<WatchRequest>,
+}
+
 impl Follower {
     /// Follows until nobody listens.
     pub(super) async fn run(mut self) {
@@ -209,7 +216,7 @@ impl Follower {
         }
     }
 
-    async fn watch(&self, number: &mut usize) -> Result<Streaming<WatchResponse>, Failed> {
+    async fn watch(&self, number: &mut usize) -> Result<Watch, Failed> {
         let (key, range_end) = self.layout.watched();
         let create = WatchRequest {
             request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
@@ -218,23 +225,23 @@ impl Follower {
                 start_revision: self.revision + 1,
             })),
         };
-        self.client
-            .attempt(|connection| {
-                *number = connection.number();
-                // The end of the requests would be the end of the watch.
-                let requests = stream::once(async { create }).chain(stream::pending());
-                let request = connection.request(requests);
-                async move { connection.watch().watch(request).await }
-            })
-            .await
+        let (requests, mut sent) = mpsc::channel(1);
+        // There is room, and the receiver is there.
+        drop(requests.try_send(create));
+        let sent = stream::poll_fn(move |context| sent.poll_recv(context));
+        let answers = self.client.attempt(|connection| {
+            *number = connection.number();
+            let request = connection.request(sent);
+            async move { connection.watch().watch(request).await }
+        });
+        Ok(Watch {
+            answers: answers.await?,
+            _requests: requests,
+        })
     }
 
     /// Passes on what comes by a watch on a connection, for as long as that is the current one.
-    async fn listen(
-        &mut self,
-        watch: &mut Streaming<WatchResponse>,
-        connection: usize,
-    ) -> Result<(), Failed> {
+    async fn listen(&mut self, watch: &mut Watch, connection: usize) -> Result<(), Failed> {
         let client = self.client.clone();
         let mut health = self.health.subscribe();
         let gone = || Failed::Away("the watch ended".to_owned());
@@ -245,7 +252,7 @@ impl Follower {
                     return Err(Failed::Away("a write was not answered".to_owned()));
                 }
                 () = client.given_up(connection) => return Ok(()),
-                answer = watch.message() => answer,
+                answer = watch.answers.message() => answer,
             };
             let answer = answer.map_err(|status: Status| failed(&status))?;
             let answer = answer.ok_or_else(gone)?;

@@ -28,7 +28,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_runtime::{CancellationToken, Scope, Spawner};
+use legate_runtime::{CancellationToken, Scope, Spawner, StopError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -286,6 +286,22 @@ impl Etcd {
     }
 }
 
+impl Etcd {
+    /// Gives the lease back and ends what runs. The error names what did not end in time.
+    pub(crate) async fn end(self) -> Result<(), StopError> {
+        let Self {
+            client,
+            lease,
+            scope,
+            seen,
+            ..
+        } = self;
+        lease.cancel();
+        drop((client, seen));
+        scope.stop(STOP).await
+    }
+}
+
 impl Backend for Etcd {
     fn rows_at_once(&self) -> usize {
         ROWS
@@ -344,16 +360,7 @@ impl Backend for Etcd {
     }
 
     async fn close(self) {
-        let Self {
-            client,
-            lease,
-            scope,
-            seen,
-            ..
-        } = self;
-        lease.cancel();
-        drop((client, seen));
-        if let Err(error) = scope.stop(STOP).await {
+        if let Err(error) = self.end().await {
             tracing::debug!(%error, "connections to etcd were dropped");
         }
     }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::cluster::{Cluster, PATIENCE, Server};
 use super::sharing::{agree, count, counted};
 use crate::WriteError;
+use crate::backend::etcd::Etcd;
 use crate::tests::rows;
 
 /// How long a write may take when etcd hangs.
@@ -252,4 +253,31 @@ async fn a_store_that_was_removed_is_not_written_over() {
         assert!(Instant::now() < end, "{refused}");
     }
     assert_eq!(counted(&server, "n"), 1);
+}
+
+/// How many watches a member has open, as it says itself.
+fn watches(cluster: &Cluster) -> String {
+    let mut stream = std::net::TcpStream::connect(cluster.members[0].client).unwrap();
+    let request = "GET /metrics HTTP/1.0\r\n\r\n";
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let mut page = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut page).unwrap();
+    let mut lines = page.lines();
+    let line = lines.find_map(|line| line.strip_prefix("etcd_debugging_mvcc_watcher_total "));
+    line.expect("etcd counts them").to_owned()
+}
+
+#[tokio::test]
+async fn connections_end_with_the_store() {
+    let cluster = Cluster::start(1).await;
+    let scope = Scope::new("test");
+    let opened = Etcd::open(&cluster.config(), &scope.spawner()).await;
+    let (etcd, _) = opened.unwrap();
+    let end = Instant::now() + PATIENCE;
+    while watches(&cluster) != "1" {
+        assert!(Instant::now() < end, "no watch is open");
+        sleep(Duration::from_millis(20)).await;
+    }
+    etcd.end().await.expect("nothing goes on");
+    scope.stop(PATIENCE).await.unwrap();
 }
