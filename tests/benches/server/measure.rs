@@ -169,14 +169,19 @@ impl<'a> Crowd<'a> {
         Some(Change::new(delays, &work))
     }
 
-    /// When each of the concerned proxies got the first update of one of these types.
+    /// When each of the concerned proxies got the first update of one of these types, or everything
+    /// on a new stream.
     async fn received(&mut self, types: &[&str], concerned: usize, end: Instant) -> Vec<Instant> {
         let places: Vec<usize> = types.iter().map(|url| protocol::place(url)).collect();
         let (mut seen, mut times) = (HashSet::new(), Vec::new());
         while times.len() < concerned
             && let Ok(Some(event)) = timeout_at(end, self.proxies.events.recv()).await
         {
-            let has_it = matches!(event.what, What::Update(place) if places.contains(&place));
+            let has_it = match event.what {
+                What::Update(place) => places.contains(&place),
+                What::Configured => true,
+                What::Connected | What::Ended(_) => false,
+            };
             if has_it && event.proxy < concerned && seen.insert(event.proxy) {
                 times.push(event.at);
             }
@@ -192,10 +197,11 @@ impl<'a> Crowd<'a> {
     /// `None` when not every proxy gets one.
     async fn rotation(&mut self) -> Option<Change> {
         let change = authority::Rotation::prepare(self.server).await;
-        let url = match self.server.kind {
+        // Where the certificates are.
+        let secrets = protocol::place(match self.server.kind {
             Kind::Legate => SECRET,
             Kind::Consul => CLUSTER,
-        };
+        });
         self.drain();
         let before = self.server.running.processor_time();
         let start = Instant::now();
@@ -206,10 +212,11 @@ impl<'a> Crowd<'a> {
             tokio::select! {
                 biased;
                 event = self.proxies.events.recv() => {
-                    let Some(Event { proxy, at, what: What::Update(place) }) = event else {
-                        continue;
+                    let Some(Event { proxy, at, what }) = event else {
+                        break;
                     };
-                    if place == protocol::place(url) {
+                    let update = matches!(what, What::Update(place) if place == secrets);
+                    if update || matches!(what, What::Configured) {
                         last[proxy] = Some(at);
                         quiet = at + QUIET;
                     }
