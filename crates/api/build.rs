@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     tonic_prost_build::configure()
         .bytes(".")
+        .codec_path("crate::codec::Codec")
         .include_file("api.rs")
         .compile_fds(descriptors)?;
     // compile_fds does not know the paths of the sources.

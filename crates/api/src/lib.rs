@@ -4,6 +4,7 @@
 //! a server side. `bytes` fields are [`bytes::Bytes`], so that a decoded message shares the buffer
 //! it was read from. This crate never opens a connection and holds no logic but conversions.
 
+pub mod codec;
 pub mod json;
 pub mod metadata;
 pub mod type_url;
