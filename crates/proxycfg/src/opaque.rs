@@ -52,13 +52,11 @@ pub fn lookup<'a>(map: &'a Opaque, key: &str) -> Option<&'a Value> {
 
 /// Whether two keys differ in case and underscores only.
 pub fn spelled_alike(a: &str, b: &str) -> bool {
-    let plain = |text: &'_ str| -> Vec<u8> {
-        text.bytes()
-            .filter(|byte| *byte != b'_')
-            .map(|byte| byte.to_ascii_lowercase())
-            .collect()
-    };
-    plain(a) == plain(b)
+    fn plain(text: &str) -> impl Iterator<Item = u8> {
+        let letters = text.bytes().filter(|byte| *byte != b'_');
+        letters.map(|byte| byte.to_ascii_lowercase())
+    }
+    plain(a).eq(plain(b))
 }
 
 /// A text; numbers and booleans are taken as written.

@@ -36,7 +36,8 @@ pub(crate) struct Part {
     pub(crate) kind: Type,
     /// `None` where it failed, or where the proxy has no such resource.
     pub(crate) made: Option<Made>,
-    pub(crate) failure: Option<Failure>,
+    /// Boxed, because every proxy has some twenty parts and hardly one fails.
+    pub(crate) failure: Option<Box<Failure>>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -141,7 +142,7 @@ impl UnitBuilder<'_> {
         let mut warnings = Vec::new();
         let (made, failure) = match build(&mut warnings) {
             Ok(made) => (made, None),
-            Err(reason) => (None, Some(Failure::new(kind, name(), reason))),
+            Err(reason) => (None, Some(Box::new(Failure::new(kind, name(), reason)))),
         };
         self.parts.push(Part {
             kind,
@@ -172,6 +173,8 @@ impl UnitBuilder<'_> {
         {
             return Arc::clone(previous);
         }
+        // It lives as long as the proxy is as it is.
+        self.parts.shrink_to_fit();
         let kept = self.keep();
         for (at, part) in self.parts.iter_mut().enumerate() {
             if let Some(failure) = &mut part.failure {

@@ -169,7 +169,7 @@ impl ResourceSet {
 
     fn add_made<'a>(&mut self, unit: &'a Unit, taken: &mut HashSet<&'a crate::listener::Bind>) {
         for part in &unit.parts {
-            self.failures.extend(part.failure.clone());
+            self.failures.extend(part.failure.as_deref().cloned());
             let Some(Made { resource, bind }) = &part.made else {
                 self.warnings.extend_from_slice(&part.warnings);
                 continue;

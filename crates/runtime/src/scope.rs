@@ -168,6 +168,8 @@ impl Spawner {
             return;
         };
         let kill = self.shared.kill.clone();
+        // What is awaited here would otherwise be in the task once for each place it moves through.
+        let task = Box::pin(task);
         let run = async move {
             let outcome = AssertUnwindSafe(kill.run_until_cancelled(task))
                 .catch_unwind()
