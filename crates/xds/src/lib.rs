@@ -10,17 +10,19 @@
 //! - `configuration` is what a stream's proxy has: made part by part from each snapshot and what was
 //!   made of the one before.
 //! - [`XdsService`] is the one asynchronous file: it joins a gRPC stream, a watch of snapshots and
-//!   a session.
+//!   a session. `grpc` is how gRPC requests reach it.
 //!
 //! This crate sees snapshots only. It never reads the store, never builds a resource and never
 //! decides what a token may do: that is asked of a [`StreamAuthorizer`].
 
 mod configuration;
+mod grpc;
 mod node;
 mod resource_type;
 mod service;
 mod session;
 
+pub use grpc::XdsServer;
 pub use resource_type::ResourceType;
-pub use service::{MAX_REQUEST, StreamAuthorizer, XdsConfig, XdsService};
+pub use service::{StreamAuthorizer, XdsConfig, XdsService};
 pub use session::{Asked, Nack, Received, Session};

@@ -5,29 +5,26 @@
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, stream};
-use legate_api::discovery::aggregated_discovery_service_server::AggregatedDiscoveryService;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
-use legate_api::metadata;
 use legate_proxycfg::{Ended, Manager, ProxyId, Snapshot, SnapshotWatch, WatchError};
 use legate_resources::{Generator, ResourceSet};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, IntGaugeVec, Opts, Registry};
 use legate_runtime::{CancellationToken, Pool};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Status};
 
 use crate::configuration::Configuration;
 use crate::node;
 use crate::session::{Asked, MAX_NAME_BYTES, MAX_NAMES, Nack, Received, Session};
 
 /// The largest request that is read, in bytes: what the names and versions of tens of thousands of
-/// resources take. The server has to set it on its decoder.
-pub const MAX_REQUEST: usize = 8 * 1024 * 1024;
+/// resources take.
+pub(crate) const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
 /// How long a client may take until the request that names its proxy.
 const FIRST_REQUEST: Duration = Duration::from_secs(30);
@@ -148,7 +145,7 @@ impl XdsService {
     }
 
     /// The responses to `requests`, until either side ends.
-    fn serve<S>(
+    pub(crate) fn serve<S>(
         &self,
         token: String,
         requests: S,
@@ -157,7 +154,8 @@ impl XdsService {
         S: Stream<Item = Result<DeltaDiscoveryRequest, Status>> + Unpin,
     {
         self.shared.authorizer.authenticate(&token)?;
-        let driver = Driver::new(self.shared.clone(), token, requests);
+        // Boxed, because `unfold` has room for it in several places.
+        let driver = Box::new(Driver::new(self.shared.clone(), token, requests));
         Ok(stream::unfold(Some(driver), |driver| async {
             let mut driver = driver?;
             let next = AssertUnwindSafe(driver.next()).catch_unwind().await;
@@ -174,26 +172,6 @@ impl XdsService {
                 }
             }
         }))
-    }
-}
-
-#[tonic::async_trait]
-impl AggregatedDiscoveryService for XdsService {
-    type DeltaAggregatedResourcesStream =
-        Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status>> + Send>>;
-
-    async fn delta_aggregated_resources(
-        &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let token = request
-            .metadata()
-            .get(metadata::TOKEN)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-            .to_owned();
-        let responses = self.serve(token, request.into_inner())?;
-        Ok(Response::new(Box::pin(responses)))
     }
 }
 

@@ -20,10 +20,10 @@ use std::time::Duration;
 use legate_api::acl::acl_service_server::AclServiceServer;
 use legate_api::connectca::connect_ca_service_server::ConnectCaServiceServer;
 use legate_api::dataplane::dataplane_service_server::DataplaneServiceServer;
-use legate_api::discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use legate_api::dns::dns_service_server::DnsServiceServer;
 use legate_api::serverdiscovery::server_discovery_service_server::ServerDiscoveryServiceServer;
 use legate_runtime::{BoxError, CancellationToken};
+use legate_xds::XdsServer;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_rustls::rustls::ServerConfig as TlsConfig;
@@ -118,7 +118,7 @@ type Layers = Stack<ContainPanics, Identity>;
 fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>, BoxError> {
     let (reader, rights) = (handles.store.reader(), handles.rights());
     let (config, datacenter) = (&handles.config, &handles.config.datacenter);
-    let xds = AggregatedDiscoveryServiceServer::new(xds::service(handles, stop.clone())?);
+    let xds = XdsServer::new(xds::service(handles, stop.clone())?);
     let dataplane = dataplane::Service::new(reader, rights.clone(), datacenter.clone());
     let dataplane = DataplaneServiceServer::new(dataplane);
     let discovery = discovery::Service::new(rights, config.clone(), stop.clone());
@@ -134,7 +134,7 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .timeout(CALL)
         .layer(ContainPanics)
-        .add_service(xds.max_decoding_message_size(legate_xds::MAX_REQUEST))
+        .add_service(xds)
         .add_service(dataplane)
         .add_service(discovery)
         .add_service(acl)

@@ -4,6 +4,7 @@ mod doorman;
 mod large;
 
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 
 use legate_api::node::Node;
 use legate_api::rpc;
