@@ -36,12 +36,7 @@ pub mod virtual_ip;
 pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
-pub use config_entry::{
-    ConfigEntry, ConfigKind, EntryRights, Mesh, MeshHttp, MeshHttpDirection, MeshTls,
-    MeshTlsDirection, MeshTransparentProxy, MutualTlsMode, PassiveHealthCheck, ProxyDefaults,
-    RequestNormalization, ServiceDefaults, ServiceIntentions, SourceIntention, UnknownKind,
-    UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
-};
+pub use config_entry::*;
 pub use definition::{CheckType, ConnectDefinition, DefinitionParts, ServiceDefinition};
 pub use instance::CheckServiceNode;
 pub use intention::{

@@ -13,16 +13,14 @@ use serde::de::{self, Deserialize, Deserializer, EnumAccess, VariantAccess, Visi
 use serde::{Serialize, Serializer};
 
 pub use mesh::{
-    Mesh, MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection, MeshTransparentProxy,
+    MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
 };
-pub use proxy_defaults::ProxyDefaults;
 pub use registry::EntryRights;
 pub use service_defaults::{
-    MutualTlsMode, PassiveHealthCheck, ServiceDefaults, UpstreamConfiguration, UpstreamDefaults,
-    UpstreamLimits,
+    MutualTlsMode, PassiveHealthCheck, UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
 };
-pub use service_intentions::{ServiceIntentions, SourceIntention};
+pub use service_intentions::SourceIntention;
 
 use crate::invalid::Invalid;
 use crate::json;
@@ -31,13 +29,13 @@ use registry::{Entry, config_entries};
 
 config_entries! {
     /// Settings of one service.
-    ServiceDefaults = "service-defaults",
+    service_defaults::ServiceDefaults = "service-defaults",
     /// Settings of every proxy; one entry named `global`.
-    ProxyDefaults = "proxy-defaults",
+    proxy_defaults::ProxyDefaults = "proxy-defaults",
     /// Settings of the mesh; one entry named `mesh`.
-    Mesh = "mesh",
+    mesh::Mesh = "mesh",
     /// Who may call one service.
-    ServiceIntentions = "service-intentions",
+    service_intentions::ServiceIntentions = "service-intentions",
 }
 
 /// The kinds of Consul 1.21.

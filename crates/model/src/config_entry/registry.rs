@@ -33,9 +33,12 @@ pub enum EntryRights {
     Mesh,
 }
 
-/// Makes [`super::ConfigKind`] and [`super::ConfigEntry`] of a list of types and their names in JSON.
+/// Makes [`super::ConfigKind`] and [`super::ConfigEntry`] of a list of types and their names in
+/// JSON, and exports them.
 macro_rules! config_entries {
-    ($($(#[$doc:meta])+ $entry:ident = $name:literal,)+) => {
+    ($($(#[$doc:meta])+ $module:ident::$entry:ident = $name:literal,)+) => {
+        $(pub use $module::$entry;)+
+
         /// A kind of config entry that is served.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ConfigKind {
