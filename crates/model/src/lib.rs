@@ -54,7 +54,7 @@ pub use register::{DeregisterRequest, RegisterRequest, RegistrationParts};
 pub use secret::Secret;
 pub use service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
-pub use tenancy::{Ignored, NoPeer, NotServed, OnlyDefault, Tenancy};
+pub use tenancy::{Ignored, NoPeer, NotServed, OnlyDefault, Tenancy, is_served_tenancy};
 
 /// A map of opaque JSON values whose keys are kept as the user wrote them.
 pub type Opaque = serde_json::Map<String, serde_json::Value>;

@@ -1,6 +1,6 @@
-//! Whose a row is, and fields that Consul has and that cannot be used here. They are declared all the same, because a
-//! field that is left out is ignored by some decoders, and ignoring one that restricts access would
-//! widen it.
+//! Whose a row is, and fields that Consul has and that cannot be used here. They are declared all the
+//! same, because a field that is left out is ignored by some decoders, and ignoring one that restricts
+//! access would widen it.
 
 use std::sync::Arc;
 
@@ -30,6 +30,14 @@ impl Default for Tenancy {
     }
 }
 
+/// Whether a namespace or partition that a caller names is served: the default one, in any case, or
+/// none. What is not served is refused, wherever a caller can name it.
+#[must_use]
+pub fn is_served_tenancy(namespace_or_partition: &str) -> bool {
+    namespace_or_partition.is_empty()
+        || namespace_or_partition.eq_ignore_ascii_case(DEFAULT_TENANCY)
+}
+
 /// A `Namespace` or `Partition` field: reads `""` and `"default"`, refuses anything else.
 ///
 /// It holds nothing, because there is nothing to choose from, and it is not serialised.
@@ -39,7 +47,7 @@ pub struct OnlyDefault;
 impl<'de> Deserialize<'de> for OnlyDefault {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        if name.is_empty() || name.eq_ignore_ascii_case(DEFAULT_TENANCY) {
+        if is_served_tenancy(&name) {
             Ok(OnlyDefault)
         } else {
             Err(D::Error::custom(format_args!(

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use legate_api::node::Node;
+use legate_model::is_served_tenancy;
 use legate_proxycfg::ProxyId;
 use prost::Message;
 use prost_types::value::Kind;
@@ -17,6 +18,9 @@ const MAX_NAME: usize = 1_024;
 
 /// Key of the node metadata under which a dataplane names the catalog node.
 const NODE_NAME: &str = "node_name";
+
+/// Keys under which it names the tenancy, as it got it with its bootstrap parameters.
+const TENANCY: [&str; 2] = ["namespace", "partition"];
 
 /// Why a stream's first request does not say who is asking.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +43,11 @@ pub(crate) enum NodeError {
     )]
     LongName,
     #[error(
+        "the {0} of the node's metadata is not served: only \"default\" exists, leave the \
+         dataplane's setting proxy-{0} out"
+    )]
+    Tenancy(&'static str),
+    #[error(
         "Envoy {major}.{minor}.{patch} is too old: use {}.{} or later",
         OLDEST_ENVOY.0, OLDEST_ENVOY.1
     )]
@@ -57,14 +66,12 @@ pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, 
         return Err(NodeError::NoId);
     }
     refuse_old_envoy(&node)?;
-    let named = node
-        .metadata
-        .as_ref()
-        .and_then(|metadata| metadata.fields.get(NODE_NAME))
-        .and_then(|value| match &value.kind {
-            Some(Kind::StringValue(name)) if !name.is_empty() => Some(name.as_str()),
-            _ => None,
-        });
+    for key in TENANCY {
+        if text(&node, key).is_some_and(|name| !is_served_tenancy(name)) {
+            return Err(NodeError::Tenancy(key));
+        }
+    }
+    let named = text(&node, NODE_NAME);
     if node.id.len() > MAX_NAME || named.is_some_and(|name| name.len() > MAX_NAME) {
         return Err(NodeError::LongName);
     }
@@ -72,6 +79,15 @@ pub(crate) fn identify(node: &[u8], default_node: &Arc<str>) -> Result<ProxyId, 
         node: named.map_or_else(|| default_node.clone(), Arc::from),
         service_id: node.id.into(),
     })
+}
+
+/// What the node's metadata say under a key, if that is text and not empty.
+fn text<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    let value = node.metadata.as_ref()?.fields.get(key)?;
+    match &value.kind {
+        Some(Kind::StringValue(text)) if !text.is_empty() => Some(text),
+        _ => None,
+    }
 }
 
 /// Only Envoy is judged by its version, and only when it tells it: the resources are for any
@@ -122,23 +138,36 @@ mod tests {
         }
     }
 
-    fn metadata(kind: Kind) -> Option<Struct> {
+    fn metadata(key: &str, kind: Kind) -> Option<Struct> {
         let value = Value { kind: Some(kind) };
         Some(Struct {
-            fields: [(NODE_NAME.to_owned(), value)].into(),
+            fields: [(key.to_owned(), value)].into(),
         })
+    }
+
+    #[test]
+    fn a_tenancy_that_does_not_exist_is_refused_by_name() {
+        let mut node = envoy(1, 31);
+        for key in TENANCY {
+            for served in ["", "default", "Default"] {
+                node.metadata = metadata(key, Kind::StringValue(served.to_owned()));
+                assert!(identified(&node).is_ok(), "{key} {served:?}");
+            }
+            node.metadata = metadata(key, Kind::StringValue("team".to_owned()));
+            assert_eq!(identified(&node), Err(NodeError::Tenancy(key)));
+        }
     }
 
     #[test]
     fn the_catalog_node_comes_from_the_metadata_else_it_is_the_servers() {
         let mut node = envoy(1, 31);
         assert_eq!(identified(&node).unwrap().node.as_ref(), "server");
-        node.metadata = metadata(Kind::StringValue("vm-1".to_owned()));
+        node.metadata = metadata(NODE_NAME, Kind::StringValue("vm-1".to_owned()));
         let proxy = identified(&node).unwrap();
         assert_eq!(proxy.node.as_ref(), "vm-1");
         assert_eq!(proxy.service_id.as_ref(), "web-sidecar-proxy");
         for unusable in [Kind::StringValue(String::new()), Kind::BoolValue(true)] {
-            node.metadata = metadata(unusable);
+            node.metadata = metadata(NODE_NAME, unusable);
             assert_eq!(identified(&node).unwrap().node.as_ref(), "server");
         }
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hickory_proto::rr::Name;
-use legate_model::DEFAULT_TENANCY;
+use legate_model::is_served_tenancy;
 
 /// The domain that is served. Consul's default.
 pub(super) const DOMAIN: &str = "consul";
@@ -134,7 +134,7 @@ fn is_here(suffix: &[String], datacenter: &str) -> bool {
         [name] => name.eq_ignore_ascii_case(datacenter),
         pairs if pairs.len() % 2 == 0 => pairs.chunks(2).all(|pair| match pair[1].as_str() {
             "dc" => pair[0].eq_ignore_ascii_case(datacenter),
-            "ns" | "ap" => pair[0] == DEFAULT_TENANCY,
+            "ns" | "ap" => is_served_tenancy(&pair[0]),
             _ => false,
         }),
         _ => false,

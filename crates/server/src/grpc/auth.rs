@@ -3,8 +3,9 @@
 use legate_api::metadata;
 use legate_model::DEFAULT_TENANCY;
 use legate_model::acl::Authorizer;
+use legate_model::is_served_tenancy;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 use crate::acl::{self, AclError, Rights};
 
@@ -17,17 +18,21 @@ pub(super) fn token(metadata: &MetadataMap) -> &str {
     text(metadata, metadata::TOKEN)
 }
 
-/// The namespace and partition of a call must be the ones that exist.
-pub(super) fn check_tenancy(metadata: &MetadataMap) -> Result<(), Status> {
+/// Refuses every call whose metadata name a namespace or partition that does not exist.
+#[allow(
+    clippy::result_large_err,
+    reason = "this is how tonic takes interceptors"
+)]
+pub(super) fn check_tenancy(call: Request<()>) -> Result<Request<()>, Status> {
     for key in [metadata::NAMESPACE, metadata::PARTITION] {
-        only_default(key, text(metadata, key))?;
+        only_default(key, text(call.metadata(), key))?;
     }
-    Ok(())
+    Ok(call)
 }
 
 /// Refuses a namespace or partition other than the one that exists.
 pub(super) fn only_default(field: &str, value: &str) -> Result<(), Status> {
-    if value.is_empty() || value == DEFAULT_TENANCY {
+    if is_served_tenancy(value) {
         return Ok(());
     }
     Err(Status::invalid_argument(format!(

@@ -23,7 +23,6 @@ impl DnsService for Service {
         &self,
         request: Request<QueryRequest>,
     ) -> Result<Response<QueryResponse>, Status> {
-        auth::check_tenancy(request.metadata())?;
         let token = auth::token(request.metadata()).to_owned();
         let request = request.into_inner();
         let transport = match request.protocol() {

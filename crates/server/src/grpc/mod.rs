@@ -29,8 +29,10 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::ServerConfig as TlsConfig;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
+use tonic::{Request, Status};
 use tower::layer::util::{Identity, Stack};
 
 use crate::dns::Responder;
@@ -113,7 +115,9 @@ pub(crate) async fn serve(
     result
 }
 
-type Layers = Stack<ContainPanics, Identity>;
+/// Looks at a call before its service does.
+type Check = fn(Request<()>) -> Result<Request<()>, Status>;
+type Layers = Stack<ContainPanics, Stack<InterceptorLayer<Check>, Identity>>;
 
 fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>, BoxError> {
     let (reader, rights) = (handles.store.reader(), handles.rights());
@@ -133,6 +137,7 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .timeout(CALL)
+        .layer(InterceptorLayer::new(auth::check_tenancy as Check))
         .layer(ContainPanics)
         .add_service(xds)
         .add_service(dataplane)

@@ -169,8 +169,7 @@ impl Params {
         }
         for name in ["ns", "partition"] {
             if let Some(tenancy) = self.get(name)
-                && !tenancy.is_empty()
-                && !tenancy.eq_ignore_ascii_case(legate_model::DEFAULT_TENANCY)
+                && !legate_model::is_served_tenancy(tenancy)
             {
                 return Err(ApiError::bad_request(format!(
                     "Invalid query parameter ?{name}={tenancy}: only \"default\" exists, leave it \

@@ -204,6 +204,31 @@ async fn bootstrap_parameters_that_do_not_exist_name_the_setting() {
 }
 
 #[tokio::test]
+async fn a_call_of_a_tenancy_that_does_not_exist_is_refused() {
+    let server = start(|_| {}).await;
+    let mut ca = ConnectCaServiceClient::new(channel(&server).await);
+    let mut discovery = ServerDiscoveryServiceClient::new(channel(&server).await);
+    for key in ["x-consul-namespace", "x-consul-partition"] {
+        let mut roots = Request::new(WatchRootsRequest {});
+        roots.metadata_mut().insert(key, "team".parse().unwrap());
+        let mut servers = Request::new(WatchServersRequest { wan: false });
+        *servers.metadata_mut() = roots.metadata().clone();
+        for status in [
+            ca.watch_roots(roots).await.unwrap_err(),
+            discovery.watch_servers(servers).await.unwrap_err(),
+        ] {
+            assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+            assert!(status.message().contains(key), "{status}");
+        }
+    }
+    let mut served = Request::new(WatchRootsRequest {});
+    let default = "Default".parse().unwrap();
+    served.metadata_mut().insert("x-consul-partition", default);
+    ca.watch_roots(served).await.unwrap();
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
 async fn servers_are_told_at_once_and_until_the_end() {
     let server = start(|config| config.advertise = "192.0.2.7".parse().unwrap()).await;
     let address = server.grpc_addr().unwrap();
