@@ -2,6 +2,7 @@
 //! lost server, a lost member and an etcd that is away.
 
 mod etcd;
+mod leader;
 mod servers;
 
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};

@@ -23,4 +23,3 @@ mod http_rights;
 mod http_virtual_ips;
 mod lifecycle;
 mod running;
-mod several;

@@ -1,15 +1,16 @@
-//! Several servers over one etcd: what one of them does for all.
+//! What one of several servers does for all. These servers are in this process, which sees who leads.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use legate_model::Secret;
 use legate_model::acl::Token;
-use legate_server::{EtcdConfig, Parts, Server, ServerConfig, StoreConfig};
+use legate_server::{
+    AclConfig, DefaultPolicy, EtcdConfig, Parts, Server, ServerConfig, StoreConfig,
+};
 use legate_store::Command;
 use legate_testkit::etcd::Cluster;
+use legate_tests::mesh::MANAGEMENT;
 use tokio::time::{Instant, sleep};
-
-use crate::acl::deny_by_default;
 
 const STOP: Duration = Duration::from_secs(10);
 /// A lease ends by itself after ten seconds. Who has it looks for expired tokens when it gets it, and
@@ -17,16 +18,21 @@ const STOP: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn start(etcd: &Cluster) -> Server {
-    let mut config = ServerConfig {
+    let config = ServerConfig {
         http: None,
         grpc: None,
         grpc_tls: None,
         dns: None,
         store: StoreConfig::Etcd(EtcdConfig::new(etcd.endpoints(), etcd.key_file())),
+        acl: AclConfig {
+            enabled: true,
+            default_policy: DefaultPolicy::Deny,
+            initial_management: Some(Secret::new(MANAGEMENT)),
+        },
         ..ServerConfig::default()
     };
-    deny_by_default(&mut config);
-    Server::start(config, Parts::default()).await.unwrap()
+    let server = Server::start(config, Parts::default()).await;
+    server.expect("a server starts")
 }
 
 /// The server that does what one must do, when there is one.
@@ -52,7 +58,7 @@ async fn put_expired(server: &Server, name: &str) {
         ..Token::default()
     };
     let put = Command::UpsertToken(Box::new(token));
-    server.store().apply(put).await.unwrap();
+    server.store().apply(put).await.expect("a token is written");
 }
 
 /// Waits until every server sees that the token is gone.
@@ -89,11 +95,12 @@ async fn expired_tokens_are_removed_by_the_server_that_follows_the_one_that_did(
             // As a killed process: its lease is left to end by itself.
             drop(servers.remove(leader));
         } else {
-            servers.remove(leader).stop(STOP).await.unwrap();
+            let stopped = servers.remove(leader).stop(STOP).await;
+            stopped.expect("the leader stops");
         }
         removed(&servers, &name).await;
     }
     for server in servers {
-        server.stop(STOP).await.unwrap();
+        server.stop(STOP).await.expect("the last server stops");
     }
 }
