@@ -12,9 +12,8 @@ use legate_api::connectca::SignRequest;
 use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
 use legate_identity::{Authority, RootRequest};
 use legate_model::{CaRoot, Secret};
-use legate_runtime::Scope;
+use legate_runtime::{BoxError, Scope};
 use legate_store::{CaState, Command, Store, StoreConfig};
-use legate_tests::client;
 use rcgen::string::Ia5String;
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -23,8 +22,8 @@ use tonic::transport::Endpoint;
 use crate::catalog;
 use crate::servers::{Kind, Server};
 
-/// How long a backup or the change of a root may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How long a signature, or the end of a store, may take.
+const LIMIT: Duration = Duration::from_secs(30);
 
 const SNAPSHOT: &str = "/v1/snapshot";
 
@@ -32,67 +31,65 @@ const SNAPSHOT: &str = "/v1/snapshot";
 const VALID: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// Processor milliseconds of a server for one certificate that it signs on request.
-pub(crate) async fn signature(server: &Server, times: u32) -> Option<f64> {
-    let roots = server.get("/v1/connect/ca/roots").await;
-    let trust_domain = roots["TrustDomain"].as_str()?;
+///
+/// # Errors
+/// What the server says.
+pub(crate) async fn signature(server: &Server, times: u32) -> Result<f64, BoxError> {
+    let trust_domain = trust_domain(server).await?;
     let service = catalog::service(0);
     let uri = format!("spiffe://{trust_domain}/ns/default/dc/dc1/svc/{service}");
     let mut params = CertificateParams::default();
-    params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(uri).ok()?)];
-    let key = KeyPair::generate().expect("a key");
-    let csr = params.serialize_request(&key).expect("a request");
-    let csr = csr.pem().expect("PEM");
-    let address = format!("http://{}", server.grpc());
-    let endpoint = Endpoint::from_shared(address).expect("an address");
-    let channel = endpoint.connect().await.expect("a connection");
-    let mut client = ConnectCaServiceClient::new(channel);
+    params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(uri)?)];
+    let key = KeyPair::generate()?;
+    let csr = params.serialize_request(&key)?.pem()?;
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc()))?.timeout(LIMIT);
+    let mut client = ConnectCaServiceClient::new(endpoint.connect().await?);
     let before = server.running.processor_time();
     for _ in 0..times {
         let csr = csr.clone();
-        let signed = client.sign(SignRequest { csr }).await;
-        signed.expect("a certificate");
+        client.sign(SignRequest { csr }).await?;
     }
-    Some((server.running.processor_time() - before) / f64::from(times))
+    Ok((server.running.processor_time() - before) / f64::from(times))
+}
+
+async fn trust_domain(server: &Server) -> Result<String, BoxError> {
+    let path = "/v1/connect/ca/roots";
+    let roots = server.call(Method::GET, path, Bytes::new()).await?;
+    let roots: Value = serde_json::from_slice(&roots)?;
+    let domain = roots["TrustDomain"].as_str();
+    Ok(domain.ok_or("no trust domain")?.to_owned())
 }
 
 /// A change of the root that is ready to be made.
 pub(crate) struct Rotation {
-    method: Method,
     path: &'static str,
     body: Bytes,
 }
 
 impl Rotation {
-    pub(crate) async fn prepare(server: &Server) -> Self {
-        let roots = server.get("/v1/connect/ca/roots").await;
-        let trust_domain = roots["TrustDomain"].as_str().expect("a trust domain");
+    pub(crate) async fn prepare(server: &Server) -> Result<Self, BoxError> {
         let root = Authority::generate_root(RootRequest {
             common_name: "another root".to_owned(),
-            uri: format!("spiffe://{trust_domain}"),
+            uri: format!("spiffe://{}", trust_domain(server).await?),
             serial: 1_000,
             now: SystemTime::now(),
             ttl: VALID,
-        });
-        let root = root.expect("a root");
-        match server.kind {
+        })?;
+        Ok(match server.kind {
             Kind::Legate => Self {
-                method: Method::PUT,
                 path: SNAPSHOT,
-                body: backup_with(server, &root).await,
+                body: backup_with(server, &root).await?,
             },
             Kind::Consul => Self {
-                method: Method::PUT,
                 path: "/v1/connect/ca/configuration",
                 body: configuration_with(&root).to_string().into(),
             },
-        }
+        })
     }
 
-    pub(crate) async fn make(self, server: &Server) {
-        let made = client::transfer(LIMIT, self.method, server.http(), self.path, self.body);
-        let (status, text) = made.await.expect("an answer");
-        let text = String::from_utf8_lossy(&text);
-        assert!(status.is_success(), "{}: {status}: {text}", self.path);
+    pub(crate) async fn make(self, server: &Server) -> Result<(), BoxError> {
+        let made = server.call(Method::PUT, self.path, self.body);
+        made.await.map(drop)
     }
 }
 
@@ -109,30 +106,25 @@ fn configuration_with(root: &Authority) -> Value {
 }
 
 /// A backup of the server in which another root is active; the old one stays trusted.
-async fn backup_with(server: &Server, root: &Authority) -> Bytes {
-    let saved = client::transfer(LIMIT, Method::GET, server.http(), SNAPSHOT, Bytes::new()).await;
-    let (status, saved) = saved.expect("an answer");
-    assert!(status.is_success(), "{SNAPSHOT}: {status}");
-    let folder = tempfile::tempdir().expect("a temporary folder");
+async fn backup_with(server: &Server, root: &Authority) -> Result<Bytes, BoxError> {
+    let saved = server.call(Method::GET, SNAPSHOT, Bytes::new()).await?;
+    let folder = tempfile::tempdir()?;
     let scope = Scope::new("backup");
     let config = StoreConfig::Disk {
         directory: folder.path().join("store"),
         key_file: Some(server.data().join("store.key")),
     };
-    let store = Store::open(config, &scope.spawner())
-        .await
-        .expect("a store");
-    let snapshot = store.read_snapshot(saved.reader()).expect("a backup");
-    store.restore(snapshot).await.expect("it is restored");
-    let ca = store.state().read().ca().expect("a CA");
+    let store = Store::open(config, &scope.spawner()).await?;
+    let snapshot = store.read_snapshot(saved.reader())?;
+    store.restore(snapshot).await?;
+    let ca = store.state().read().ca().ok_or("a backup without a CA")?;
     let changed = Command::SetCa(Box::new(with_root(&ca, root)));
-    store.apply(changed).await.expect("it is stored");
+    store.apply(changed).await?;
     let mut backup = Vec::new();
-    store.save(&mut backup).expect("a backup");
+    store.save(&mut backup)?;
     drop(store);
-    let stopped = scope.stop(LIMIT).await;
-    stopped.expect("the store stops");
-    backup.into()
+    scope.stop(LIMIT).await?;
+    Ok(backup.into())
 }
 
 fn with_root(ca: &CaState, root: &Authority) -> CaState {

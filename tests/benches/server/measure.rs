@@ -58,7 +58,7 @@ pub(crate) async fn server(
         figures.resident = Some(server.running.memory().resident / 1024.0);
         figures.idle = Some(idle(&server.running).await);
         crowd.changes(&mut figures).await;
-        figures.signature = authority::signature(&server, SIGNATURES).await;
+        figures.signature = authority::signature(&server, SIGNATURES).await.ok();
         figures.rotation = crowd.rotation().await;
     }
     figures.peak = Some(server.running.peak() / 1024.0);
@@ -155,11 +155,11 @@ impl<'a> Crowd<'a> {
             let server = self.server;
             // Responses are taken while the server still answers the write.
             let change = write(round);
-            let (received, ()) = tokio::join!(
+            let (received, made) = tokio::join!(
                 self.received(types, concerned, start + CHANGE),
                 server.put(&change)
             );
-            if received.len() < concerned {
+            if made.is_err() || received.len() < concerned {
                 return None;
             }
             delays.extend(received.into_iter().map(|at| ms(start, at)));
@@ -196,7 +196,7 @@ impl<'a> Crowd<'a> {
     /// Another root becomes active. A proxy has it when it has received its last certificate;
     /// `None` when not every proxy gets one.
     async fn rotation(&mut self) -> Option<Change> {
-        let change = authority::Rotation::prepare(self.server).await;
+        let change = authority::Rotation::prepare(self.server).await.ok()?;
         // Where the certificates are.
         let secrets = protocol::place(match self.server.kind {
             Kind::Legate => SECRET,
@@ -205,7 +205,7 @@ impl<'a> Crowd<'a> {
         self.drain();
         let before = self.server.running.processor_time();
         let start = Instant::now();
-        change.make(self.server).await;
+        change.make(self.server).await.ok()?;
         let mut last = vec![None; self.count];
         let mut quiet = Instant::now() + QUIET;
         loop {

@@ -5,8 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use http::Method;
+use legate_runtime::BoxError;
 use legate_tests::client;
 use legate_tests::program::{Program, Running};
 use legate_tests::wait::eventually_within;
@@ -18,6 +20,9 @@ use crate::protocol::References;
 
 /// Far above what a server takes until it serves.
 const START: Duration = Duration::from_secs(60);
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Registrations that are under way at one time.
 const AT_ONCE: usize = 32;
@@ -119,22 +124,36 @@ impl Server {
         }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Value {
-        let (status, body) = client::get(self.http(), path).await.expect("an answer");
-        assert!(status.is_success(), "{path}: {status}: {body}");
-        serde_json::from_str(&body).expect("JSON")
+    /// A request to its HTTP API.
+    ///
+    /// # Errors
+    /// When there is no answer in time, or none that says success.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, BoxError> {
+        let answer = client::transfer(ANSWER, method, self.http(), path, body).await;
+        let (status, body) = answer.map_err(|error| format!("{path}: {error}"))?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        let text = String::from_utf8_lossy(&body);
+        Err(format!("{path}: {status}: {text}").into())
     }
 
-    pub(crate) async fn put(&self, (path, body): &Write) {
-        let answer = client::send(Method::PUT, self.http(), path, None, Some(body)).await;
-        let (status, text) = answer.expect("an answer");
-        assert!(status.is_success(), "{path}: {status}: {text}: {body}");
+    pub(crate) async fn put(&self, (path, body): &Write) -> Result<(), BoxError> {
+        let put = self.call(Method::PUT, path, body.to_string().into());
+        put.await.map(drop)
     }
 
     /// Writes all of it, in no particular order.
     pub(crate) async fn put_all(&self, writes: &[Write]) {
         let writes = futures_util::stream::iter(writes);
-        let put = writes.for_each_concurrent(AT_ONCE, |write| self.put(write));
+        let put = writes.for_each_concurrent(AT_ONCE, async |write| {
+            self.put(write).await.expect("it is registered");
+        });
         put.await;
     }
 }
