@@ -58,8 +58,6 @@ pub(crate) async fn server(
         figures.resident = Some(server.running.memory().resident / 1024.0);
         figures.idle = Some(idle(&server.running).await);
         crowd.changes(&mut figures).await;
-        figures.signature = authority::signature(&server, SIGNATURES).await.ok();
-        figures.rotation = crowd.rotation().await;
     }
     figures.peak = Some(server.running.peak() / 1024.0);
     drop(crowd);
@@ -128,15 +126,21 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    async fn changes(&mut self, figures: &mut Figures) {
+    /// One change after the other, until one does not reach everybody in time: a server that cannot
+    /// keep up only takes more and more memory.
+    async fn changes(&mut self, figures: &mut Figures) -> Option<()> {
         let count = self.count;
         let flap = |round| catalog::flap(count, round);
-        figures.flap = self.change(&[ENDPOINT], CONCERNED, flap).await;
+        figures.flap = Some(self.change(&[ENDPOINT], CONCERNED, flap).await?);
         let rules = [LISTENER, ROUTE];
         let intention = catalog::intention;
-        figures.intention = self.change(&rules, CONCERNED, intention).await;
+        figures.intention = Some(self.change(&rules, CONCERNED, intention).await?);
         let defaults = catalog::proxy_defaults_change;
-        figures.defaults = self.change(&[CLUSTER], count, defaults).await;
+        figures.defaults = Some(self.change(&[CLUSTER], count, defaults).await?);
+        let signature = authority::signature(self.server, SIGNATURES).await;
+        figures.signature = Some(signature.ok()?);
+        figures.rotation = Some(self.rotation().await?);
+        Some(())
     }
 
     /// Makes a change a few times. `None` when the proxies that it concerns, the first ones, do not
