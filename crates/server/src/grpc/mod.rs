@@ -48,7 +48,7 @@ const MAX_STREAMS: u32 = 2_048;
 const CALL: Duration = Duration::from_secs(30);
 
 /// A silent connection is asked whether it is still there after this time …
-const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// … and closed when it does not answer within this one.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
