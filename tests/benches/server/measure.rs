@@ -20,7 +20,7 @@ use crate::servers::{Kind, Server};
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// How long a server without work is watched: long enough for a ping on each connection, every 30 s.
-const IDLE: Duration = Duration::from_secs(40);
+const IDLE: Duration = Duration::from_secs(60);
 
 /// How long the proxies that it concerns may take to get a change.
 const CHANGE: Duration = Duration::from_secs(60);
