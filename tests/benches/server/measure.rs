@@ -19,7 +19,7 @@ use crate::servers::{Kind, Server};
 /// Until the work for a change is over, after the last proxy has it.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How long a server without work is watched: long enough for a ping on each connection, every 30 s.
+/// How long a server without work is watched: long enough for a ping on each connection.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// How long the proxies that it concerns may take to get a change.
