@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::{SERVERS, all_agree, intentions_by_each_server, server_of, stop, streams};
 
 /// How long etcd is away: longer than the deadline of a write and than the lease of a server.
-const AWAY: Duration = Duration::from_secs(15);
+const AWAY: Duration = Duration::from_secs(60);
 /// A write is refused within seven seconds (docs/state.md).
 const REFUSED: Duration = Duration::from_secs(9);
 const INTENTION: &str = "/v1/connect/intentions/exact?source=batch&destination=api";

@@ -165,9 +165,13 @@ mod tests {
         let gate = Gate { open: opened, seen };
         let queue = Queue::start(gate, |lost| format!("lost {lost}\n")).unwrap();
         let line = |number: usize| format!("{number:01000}\n");
-        // One is taken by the writer, or all wait: in both cases the rest has no room.
+        // The writer has the first and is stuck with it, before there is more than there is room for.
+        queue.push(line(0).as_bytes());
+        while !queue.0.state().writing {
+            thread::yield_now();
+        }
         let count = 3 * ROOM / line(0).len();
-        for number in 0..count {
+        for number in 1..count {
             queue.push(line(number).as_bytes());
         }
         assert!(!queue.flush(Duration::from_millis(10)), "it is blocked");
