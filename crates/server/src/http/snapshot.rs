@@ -1,6 +1,7 @@
 //! `/v1/snapshot`: all that the store keeps, to be put away and brought back. Snapshots are our own
 //! format; Consul's are not read.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,9 @@ use axum::extract::State;
 use axum::response::Response;
 use bytes::Buf;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use legate_runtime::Clock;
+use legate_runtime::{Clock, Pool, Share};
 use legate_store::{Snapshot, SnapshotError, Store};
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 
 use super::call::{Call, Head, read_body};
 use super::error::ApiError;
@@ -32,8 +32,10 @@ pub(super) struct Snapshots {
     store: Store,
     config: Arc<ServerConfig>,
     clock: Clock,
-    /// Held while a snapshot is made or restored: each is as large as the store.
-    one_at_a_time: Arc<Mutex<()>>,
+    /// Makes and reads one at a time, each as large as the store, whether or not the client waits.
+    pool: Pool,
+    /// Held while a client sends one.
+    upload: Arc<Mutex<()>>,
 }
 
 impl Snapshots {
@@ -42,8 +44,19 @@ impl Snapshots {
             store: handles.store.clone(),
             config: Arc::clone(&handles.config),
             clock: handles.clock.clone(),
-            one_at_a_time: Arc::default(),
+            pool: Pool::with(handles.spawner.clone(), NonZeroUsize::MIN),
+            upload: Arc::default(),
         }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (store, share) = (self.store.clone(), Share::default());
+        let done = self.pool.run("snapshot", &share, move || work(&store));
+        let done = done.await;
+        done.ok_or_else(|| ApiError::unavailable("the server is stopping"))
     }
 }
 
@@ -53,13 +66,11 @@ pub(super) async fn save(
     call: Call,
 ) -> Result<Response, ApiError> {
     may_manage(&call)?;
-    let _one_at_a_time = snapshots.one_at_a_time.lock().await;
-    let store = snapshots.store.clone();
-    let saved = spawn_blocking(move || {
+    let save = |store: &Store| {
         let mut file = Vec::new();
         store.save(&mut file).map(|index| (index, file))
-    });
-    let (index, file) = joined(saved.await)??;
+    };
+    let (index, file) = snapshots.run(save).await??;
     let mut response = Response::new(Body::from(file));
     let binary = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(CONTENT_TYPE, binary);
@@ -75,11 +86,10 @@ pub(super) async fn restore(
 ) -> Result<Response, ApiError> {
     // Before a body of this size is read.
     may_manage(&call)?;
-    let _one_at_a_time = snapshots.one_at_a_time.lock().await;
+    let _one_at_a_time = snapshots.upload.lock().await;
     let file = read_body(&headers, body, LIMIT, TIME).await?;
-    let store = snapshots.store.clone();
-    let read = spawn_blocking(move || store.read_snapshot(file.reader()));
-    let snapshot: Snapshot = joined(read.await)??;
+    let read = move |store: &Store| store.read_snapshot(file.reader());
+    let snapshot: Snapshot = snapshots.run(read).await??;
     let (saved_at, rows) = (snapshot.index(), snapshot.rows());
     let applied = snapshots.store.restore(snapshot).await?;
     tracing::warn!(
@@ -100,10 +110,6 @@ fn may_manage(call: &Call) -> Result<(), ApiError> {
     } else {
         Err(ApiError::denied("acl:write", ""))
     }
-}
-
-fn joined<T>(joined: Result<T, tokio::task::JoinError>) -> Result<T, ApiError> {
-    joined.map_err(|error| ApiError::internal(format!("The snapshot broke down: {error}")))
 }
 
 impl From<SnapshotError> for ApiError {

@@ -10,13 +10,18 @@ use legate_server::{Parts, Server, ServerConfig, StoreConfig};
 use legate_store::Store;
 use legate_testkit::state::{Backend, State};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 use crate::http_client::{Client, start};
 use crate::running::store_config;
 
 const STOP: Duration = Duration::from_secs(5);
+
+/// Far above what an answer takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `legate-server` with what it keeps.
 async fn run(state: &State) -> (Child, Client) {
@@ -151,6 +156,26 @@ async fn a_snapshot_is_taken_over_by_another_server() {
     new.put("/v1/catalog/register", &web()).await.json();
     first.stop(STOP).await.unwrap();
     second.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_sends_a_snapshot_slowly_holds_up_no_other_client() {
+    let state = State::durable().await;
+    let (server, client) = start(|config| config.store = store_config(&state)).await;
+    let mut slow = TcpStream::connect(server.http_addr().unwrap())
+        .await
+        .unwrap();
+    let head = b"PUT /v1/snapshot HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\
+        Expect: 100-continue\r\n\r\n";
+    slow.write_all(head).await.unwrap();
+    // The server asks for the body: it is about to read it.
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    let saved = timeout(PATIENCE, client.get("/v1/snapshot")).await.unwrap();
+    assert_eq!(saved.status, StatusCode::OK);
+    drop(slow);
+    server.stop(STOP).await.unwrap();
 }
 
 #[tokio::test]
