@@ -56,14 +56,19 @@ impl Configuration {
             let last = current.as_ref().map(|(last, set)| (&**last, &**set));
             generator.generate(&from, last)
         };
-        let making: Making = if snapshot.size() < LARGE {
-            Box::pin(ready(Some(work())))
-        } else {
+        let making: Making = if Self::is_large(&snapshot) {
             let (pool, share) = (self.pool.clone(), share.clone());
             let name = format!("configuration of {}", snapshot.proxy);
             Box::pin(async move { pool.run(name, &share, work).await })
+        } else {
+            Box::pin(ready(Some(work())))
         };
         self.making = Some((snapshot, making));
+    }
+
+    /// Whether the resources of a snapshot are made in the pool.
+    pub(crate) fn is_large(snapshot: &Snapshot) -> bool {
+        snapshot.size() >= LARGE
     }
 
     /// Whether resources are being made.
