@@ -139,7 +139,7 @@ struct Server {
     limits: Limits,
     stop: CancellationToken,
     open: Open,
-    /// When the log was last told of too many connections.
+    /// When too many connections were last logged.
     warned: Option<Instant>,
 }
 

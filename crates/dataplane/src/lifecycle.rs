@@ -51,9 +51,9 @@ pub struct LifecycleParts {
     pub status: StatusSource,
     /// The dataplane's own metrics.
     pub telemetry: Telemetry,
-    /// Takes the wish to stop.
+    /// Requests the end of the dataplane.
     pub stop: StopSender,
-    /// Takes the wish for a new Envoy; absent where there is none.
+    /// Requests a new Envoy; absent where no Envoy is run.
     pub restarter: Option<Restarter>,
 }
 

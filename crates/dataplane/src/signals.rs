@@ -97,7 +97,7 @@ impl Signals {
         self.restarts = self.wishes.borrow().restarts;
     }
 
-    /// Waits until a new Envoy was asked for since the last time; several requests may be told as
+    /// Waits until a new Envoy was asked for since the last time; several requests may count as
     /// one. Pending for ever when the sender is gone. Cancel safe.
     pub async fn restart(&mut self) {
         let seen = self.restarts;

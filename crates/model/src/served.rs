@@ -28,7 +28,7 @@ pub enum Served {
     /// An object, or several: its fields have rows of their own.
     Inside,
     /// Any value but these and an empty one is refused when it is written. What protects, and what
-    /// others could not be told about, is here.
+    /// has no way to be reported, is here.
     RefusedExcept(&'static [&'static str]),
     /// Any value but these and an empty one is kept, has no effect, and is reported: Consul takes
     /// it, and to refuse it would break registrations that work without it.

@@ -73,7 +73,7 @@ pub struct ServiceAddress {
 }
 
 /// How much traffic an instance gets compared with the others, by its health. Both are 1 when
-/// neither is given; one that is left out beside the other is 0, as in Consul.
+/// neither is given; one that is left out while the other is given is 0, as in Consul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Weights {

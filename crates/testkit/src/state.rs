@@ -32,7 +32,7 @@ impl Backend {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "tests are told by the environment which store to use"
+        reason = "the environment says which store tests use"
     )]
     pub fn from_env() -> Self {
         let value = std::env::var_os("LEGATE_TEST_STORE").unwrap_or_default();

@@ -27,7 +27,7 @@ pub(crate) struct ControlPlane {
     folder: Folder,
 }
 
-/// What a sidecar has to be told about the proxy it runs.
+/// The proxy that a sidecar runs.
 pub(crate) struct Proxy {
     /// Instance ID of the proxy in the catalog.
     pub(crate) id: String,
@@ -100,7 +100,7 @@ impl ControlPlane {
         self.folder.path()
     }
 
-    /// Registers a service and the proxy beside it; both speak HTTP.
+    /// Registers a service and its sidecar proxy; both speak HTTP.
     pub(crate) async fn register(
         &self,
         service: &Service,

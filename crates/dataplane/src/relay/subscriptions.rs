@@ -122,10 +122,10 @@ impl Core {
             && self.subscriptions(key).next().is_none()
     }
 
-    /// Servers are told who the first of the Envoys that are there is.
+    /// Notes the node of a stream. Requests to servers carry that of the first Envoy.
     fn introduce(&mut self, id: SessionId, node: &Bytes) {
-        // By the protocol the first request of a stream says it. Envoy repeats it in each, 55 KiB of
-        // names of extensions in another order of bytes.
+        // By the protocol the first request of a stream carries it. Envoy repeats it in each request,
+        // 55 KiB of extension names, with its maps in another order.
         let session = self.sessions.get_mut(&id);
         if let Some(session) = session.filter(|session| session.node.is_empty()) {
             session.node = node.clone();
@@ -176,7 +176,7 @@ impl Core {
         subscription.subscribe_all(&state.entries);
         let mut renew = state.rejected.take().is_some();
         let asked = self.lanes.iter().any(|lane| lane.has_asked(key));
-        // A server that was not told of these does not say whether they are gone.
+        // A server that these were not requested from does not say whether they are gone.
         renew |= asked && subscription.holds_other_than(&state.entries);
         if !std::mem::replace(&mut state.wildcard, true) {
             // Servers like Consul's take only the first request of a stream for a wildcard.
@@ -327,9 +327,9 @@ impl Core {
         })
     }
 
-    /// What Envoys hold of a type that they want all of and the cache does not have. A server is
-    /// told of it, so that it says what is gone: its silence does not mean that, for it may send
-    /// its state in several responses.
+    /// What Envoys hold of a type that they want all of and the cache does not have. It is named to
+    /// a server, so that the server says what is gone: its silence does not mean that, for it may
+    /// send its state in several responses.
     pub(super) fn held_elsewhere(&self, key: TypeKey) -> Vec<Name> {
         let mut room = self.limits.bytes;
         let wildcards = self.subscriptions(key).filter(|one| one.wildcard);

@@ -29,7 +29,7 @@ pub(crate) fn is_anonymous(token: &str) -> bool {
     token.is_empty() || token == ANONYMOUS_SECRET
 }
 
-/// What a token allows, as it is stored now. Says so and changes nothing.
+/// Resolves tokens to what they allow, as they are stored now. It cannot write.
 #[derive(Clone)]
 pub(crate) struct Rights {
     store: Reader,
