@@ -9,6 +9,7 @@ use envoy_types::pb::envoy::config::endpoint::v3::{
 };
 use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_model::{CheckServiceNode, CheckStatus};
+use legate_proxycfg::Instances;
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
@@ -34,6 +35,17 @@ struct Target {
 
 /// The assignment of a cluster. Without instances it is empty, which tells Envoy not to wait.
 pub(crate) fn assignment(
+    memo: &Memo,
+    cluster: &str,
+    instances: &Arc<Instances>,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    memo.assignment(instances, cluster, warnings, |warnings| {
+        of_list(memo, cluster, instances, warnings)
+    })
+}
+
+fn of_list(
     memo: &Memo,
     cluster: &str,
     instances: &[CheckServiceNode],

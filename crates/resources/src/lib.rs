@@ -37,4 +37,4 @@ pub use encode::EncodedResource;
 pub use error::GenerateError;
 pub use generate::{Generator, Work};
 pub use names::{LEAF, ROOTS};
-pub use set::{Failure, ResourceSet};
+pub use set::{ByName, Failure, ResourceSet};

@@ -10,6 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use legate_proxycfg::Instances;
 use sha2::{Digest, Sha256};
 
 use crate::encode::EncodedResource;
@@ -22,6 +23,7 @@ const SWEEP_FROM: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Memo {
     inner: Mutex<Inner>,
+    by_list: Mutex<ByList>,
     encoded: AtomicU64,
 }
 
@@ -31,6 +33,52 @@ struct Inner {
     sweep_at: usize,
 }
 
+/// What was made of lists of instances, found by the list itself. Hashing a list takes as long as
+/// it is, and all proxies that call a service have the same one.
+#[derive(Debug)]
+struct ByList {
+    known: HashMap<usize, OfList>,
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct OfList {
+    /// Keeps the list's address from being used again.
+    list: Weak<Instances>,
+    assignments: Vec<Assignment>,
+}
+
+/// The endpoints of a cluster, and what was left out of them.
+#[derive(Clone, Debug)]
+struct Assignment {
+    cluster: Box<str>,
+    resource: Weak<EncodedResource>,
+    warnings: Arc<[String]>,
+}
+
+impl ByList {
+    fn get(&self, list: &Arc<Instances>, cluster: &str) -> Option<&Assignment> {
+        let known = self.known.get(&Arc::as_ptr(list).addr())?;
+        let mut assignments = known.assignments.iter();
+        assignments.find(|one| *one.cluster == *cluster)
+    }
+
+    fn put(&mut self, list: &Arc<Instances>, assignment: Assignment) {
+        let empty = || OfList {
+            list: Arc::downgrade(list),
+            assignments: Vec::new(),
+        };
+        let known = self.known.entry(Arc::as_ptr(list).addr());
+        let assignments = &mut known.or_insert_with(empty).assignments;
+        assignments.retain(|one| one.resource.strong_count() > 0);
+        assignments.push(assignment);
+        if self.known.len() > self.sweep_at {
+            self.known.retain(|_, known| known.list.strong_count() > 0);
+            self.sweep_at = SWEEP_FROM.max(2 * self.known.len());
+        }
+    }
+}
+
 impl Memo {
     pub(crate) fn new() -> Self {
         Self {
@@ -38,8 +86,38 @@ impl Memo {
                 known: HashMap::new(),
                 sweep_at: SWEEP_FROM,
             }),
+            by_list: Mutex::new(ByList {
+                known: HashMap::new(),
+                sweep_at: SWEEP_FROM,
+            }),
             encoded: AtomicU64::new(0),
         }
+    }
+
+    /// The assignment of a cluster to this very list, by `make` when nobody holds it.
+    pub(crate) fn assignment(
+        &self,
+        list: &Arc<Instances>,
+        cluster: &str,
+        warnings: &mut Vec<String>,
+        make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
+    ) -> Result<Arc<EncodedResource>, GenerateError> {
+        if let Some(known) = self.lock_lists().get(list, cluster)
+            && let Some(held) = known.resource.upgrade()
+        {
+            warnings.extend_from_slice(&known.warnings);
+            return Ok(held);
+        }
+        let mut own = Vec::new();
+        let resource = make(&mut own)?;
+        let assignment = Assignment {
+            cluster: cluster.into(),
+            resource: Arc::downgrade(&resource),
+            warnings: own.as_slice().into(),
+        };
+        self.lock_lists().put(list, assignment);
+        warnings.append(&mut own);
+        Ok(resource)
     }
 
     /// The resource made from `input`, by `build` when nobody holds it. `build` must depend on
@@ -76,6 +154,11 @@ impl Memo {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.lock().known.len()
+    }
+
+    fn lock_lists(&self) -> MutexGuard<'_, ByList> {
+        // As below.
+        self.by_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -142,6 +225,40 @@ mod tests {
             memo.get(&text.as_str(), build).unwrap();
         }
         assert!(memo.len() <= SWEEP_FROM + 1);
+    }
+
+    #[test]
+    fn a_list_is_looked_through_once_for_each_cluster() {
+        let memo = Memo::new();
+        let get = |list: &Arc<Instances>, cluster: &'static str, made: bool| {
+            let mut warnings = Vec::new();
+            let resource = memo.assignment(list, cluster, &mut warnings, |warnings| {
+                assert!(made, "{cluster} was made again");
+                warnings.push(format!("something is left out of {cluster}"));
+                memo.get(&cluster, build)
+            });
+            assert_eq!(warnings, [format!("something is left out of {cluster}")]);
+            resource.unwrap()
+        };
+        let (one, other) = (Arc::default(), Arc::default());
+        let first = get(&one, "a", true);
+        assert!(Arc::ptr_eq(&first, &get(&one, "a", false)));
+        let _second = get(&one, "b", true);
+        assert!(Arc::ptr_eq(&first, &get(&other, "a", true)));
+        drop(first);
+        drop(get(&one, "a", true));
+    }
+
+    #[test]
+    fn lists_that_nobody_holds_are_forgotten() {
+        let memo = Memo::new();
+        for n in 0..5 * SWEEP_FROM {
+            let text = n.to_string();
+            let make = |_: &mut Vec<String>| memo.get(&text.as_str(), build);
+            memo.assignment(&Arc::default(), &text, &mut Vec::new(), make)
+                .unwrap();
+        }
+        assert!(memo.lock_lists().known.len() <= SWEEP_FROM + 1);
     }
 
     #[test]

@@ -17,8 +17,9 @@ use crate::set::{Failure, ResourceSet, Type};
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) resource: Arc<EncodedResource>,
-    /// Where a listener listens, if no other one may listen there.
-    pub(crate) bind: Option<Bind>,
+    /// Where a listener listens, if no other one may listen there. Boxed, as what follows, because
+    /// every proxy has some twenty parts, hardly one of which fails.
+    pub(crate) bind: Option<Box<Bind>>,
 }
 
 impl From<Arc<EncodedResource>> for Made {
@@ -36,9 +37,8 @@ pub(crate) struct Part {
     pub(crate) kind: Type,
     /// `None` where it failed, or where the proxy has no such resource.
     pub(crate) made: Option<Made>,
-    /// Boxed, because every proxy has some twenty parts and hardly one fails.
     pub(crate) failure: Option<Box<Failure>>,
-    pub(crate) warnings: Vec<String>,
+    pub(crate) warnings: Box<[String]>,
 }
 
 /// Parts that refer to each other, in an order that each kind of proxy fixes for itself.
@@ -148,7 +148,7 @@ impl UnitBuilder<'_> {
             kind,
             made,
             failure,
-            warnings,
+            warnings: warnings.into(),
         });
     }
 

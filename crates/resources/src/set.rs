@@ -1,6 +1,7 @@
 //! Everything that one proxy should have, by type and name, and what could not be made.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+use std::ops::Index;
 use std::sync::Arc;
 
 use crate::encode::EncodedResource;
@@ -88,7 +89,86 @@ impl Failure {
     }
 }
 
-type ByName = BTreeMap<Arc<str>, Arc<EncodedResource>>;
+/// The resources of one type, in the order of their names. A list, because every proxy has some
+/// twenty resources for as long as it is connected, and maps have much room that nothing is in.
+#[derive(Clone, Debug, Default)]
+pub struct ByName(Vec<Arc<EncodedResource>>);
+
+impl ByName {
+    /// The resource of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<EncodedResource>> {
+        self.find(name).ok().map(|at| &self.0[at])
+    }
+
+    /// Whether there is a resource of this name.
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.find(name).is_ok()
+    }
+
+    /// The names, in their order.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter().map(|one| &one.name)
+    }
+
+    /// The resources with their names, in the order of those.
+    pub fn iter(&self) -> <&Self as IntoIterator>::IntoIter {
+        self.into_iter()
+    }
+
+    /// The resources, in the order of their names.
+    pub fn values(&self) -> impl Iterator<Item = &Arc<EncodedResource>> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|one| (*one.name).cmp(name))
+    }
+
+    /// Adds a resource unless there is one of its name; returns the one that is in now.
+    fn put(&mut self, resource: &Arc<EncodedResource>) -> &Arc<EncodedResource> {
+        let at = self.find(&resource.name).unwrap_or_else(|at| {
+            self.0.insert(at, Arc::clone(resource));
+            at
+        });
+        &self.0[at]
+    }
+}
+
+type Named<'a> = (&'a Arc<str>, &'a Arc<EncodedResource>);
+
+impl<'a> IntoIterator for &'a ByName {
+    type Item = Named<'a>;
+    type IntoIter = std::iter::Map<
+        std::slice::Iter<'a, Arc<EncodedResource>>,
+        fn(&'a Arc<EncodedResource>) -> Named<'a>,
+    >;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter().map(|one| (&one.name, one))
+    }
+}
+
+impl Index<&str> for ByName {
+    type Output = Arc<EncodedResource>;
+
+    /// The resource of this name.
+    ///
+    /// # Panics
+    /// When there is none.
+    fn index(&self, name: &str) -> &Self::Output {
+        self.get(name).expect("there is a resource of this name")
+    }
+}
 
 /// The resources of one proxy.
 #[derive(Clone, Debug, Default)]
@@ -115,8 +195,8 @@ impl ResourceSet {
     }
 
     /// The resources of a type, by name. None of a type that this crate does not make.
-    pub fn get(&self, type_url: &str) -> &BTreeMap<Arc<str>, Arc<EncodedResource>> {
-        static NONE: ByName = BTreeMap::new();
+    pub fn get(&self, type_url: &str) -> &ByName {
+        static NONE: ByName = ByName(Vec::new());
         Type::from_url(type_url).map_or(&NONE, |kind| &self.by_type[kind as usize])
     }
 
@@ -163,6 +243,9 @@ impl ResourceSet {
                 }
             }
         }
+        for resources in &mut set.by_type {
+            resources.0.shrink_to_fit();
+        }
         set.units = units;
         set
     }
@@ -198,9 +281,6 @@ impl ResourceSet {
 
     /// Adds a resource unless there is another one of its name. Tells whether it is in now.
     fn put(&mut self, kind: Type, resource: &Arc<EncodedResource>) -> bool {
-        let held = self.by_type[kind as usize]
-            .entry(Arc::clone(&resource.name))
-            .or_insert_with(|| Arc::clone(resource));
-        held.version == resource.version
+        self.by_type[kind as usize].put(resource).version == resource.version
     }
 }

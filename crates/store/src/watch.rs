@@ -4,6 +4,7 @@
 //! Readers read first and watch afterwards. Commits in between are not missed, because the latest
 //! ones are remembered: a watch over something that changed since it was read wakes at once.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use crate::key::Key;
 use crate::read::Reads;
 
 /// How many keys of the latest commits are remembered. Whoever read before that wakes at once.
-const REMEMBERED: usize = 64 * 1024;
+const REMEMBERED: usize = 16 * 1024;
 
 /// The waiting list of a store.
 #[derive(Default)]
@@ -24,7 +25,7 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Waiting {
-    by_key: HashMap<Key, HashMap<u64, Waiter>>,
+    by_key: HashMap<Key, Waiters>,
     next_id: u64,
     /// The latest commits, the oldest first.
     recent: VecDeque<Commit>,
@@ -39,13 +40,22 @@ struct Commit {
     touched: HashSet<Key>,
 }
 
+/// Those who watch one key. Most keys have one watcher, which then takes no map of its own.
+enum Waiters {
+    One(u64, Waiter),
+    Many(Box<HashMap<u64, Waiter>>),
+}
+
+#[derive(Clone)]
 enum Waiter {
     Task(Arc<Notify>),
-    /// A shared result, which its readers watch under a key of its own.
-    Query {
-        key: Key,
-        fresh: Arc<AtomicBool>,
-    },
+    Query(Arc<Query>),
+}
+
+/// A shared result, which its readers watch under a key of its own.
+struct Query {
+    key: Key,
+    fresh: Arc<AtomicBool>,
 }
 
 impl Registry {
@@ -56,7 +66,7 @@ impl Registry {
         if waiting.changed_since(reads) {
             bell.notify_one();
         }
-        let id = waiting.add(&reads.keys, || Waiter::Task(Arc::clone(&bell)));
+        let id = waiting.add(&reads.keys, &Waiter::Task(Arc::clone(&bell)));
         drop(waiting);
         Watch {
             bell,
@@ -72,10 +82,11 @@ impl Registry {
         fresh: &Arc<AtomicBool>,
     ) -> Place {
         let mut waiting = self.lock();
-        let id = waiting.add(&reads.keys, || Waiter::Query {
+        let query = Query {
             key: key.clone(),
             fresh: Arc::clone(fresh),
-        });
+        };
+        let id = waiting.add(&reads.keys, &Waiter::Query(Arc::new(query)));
         if waiting.changed_since(reads) {
             fresh.store(false, Ordering::Release);
             // Who read the result a moment ago and watches it a moment later must hear of it.
@@ -108,7 +119,7 @@ impl Registry {
     /// How many watches there are below a key.
     #[cfg(test)]
     pub(crate) fn watchers(&self) -> usize {
-        self.lock().by_key.values().map(HashMap::len).sum()
+        self.lock().by_key.values().map(Waiters::count).sum()
     }
 
     fn place(self: &Arc<Self>, id: u64, reads: &Reads) -> Place {
@@ -126,12 +137,16 @@ impl Registry {
 }
 
 impl Waiting {
-    fn add(&mut self, keys: &HashSet<Key>, waiter: impl Fn() -> Waiter) -> u64 {
+    fn add(&mut self, keys: &HashSet<Key>, waiter: &Waiter) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         for key in keys {
-            let waiters = self.by_key.entry(key.clone()).or_default();
-            waiters.insert(id, waiter());
+            match self.by_key.entry(key.clone()) {
+                Entry::Vacant(free) => {
+                    free.insert(Waiters::One(id, waiter.clone()));
+                }
+                Entry::Occupied(mut others) => others.get_mut().add(id, waiter.clone()),
+            }
         }
         id
     }
@@ -158,13 +173,13 @@ impl Waiting {
     fn wake(&self, mut keys: HashSet<Key>) -> HashSet<Key> {
         let mut left: Vec<Key> = keys.iter().cloned().collect();
         while let Some(key) = left.pop() {
-            for waiter in self.by_key.get(&key).into_iter().flat_map(HashMap::values) {
+            for waiter in self.by_key.get(&key).into_iter().flat_map(Waiters::iter) {
                 match waiter {
                     Waiter::Task(bell) => bell.notify_one(),
-                    Waiter::Query { key, fresh } => {
-                        fresh.store(false, Ordering::Release);
-                        if keys.insert(key.clone()) {
-                            left.push(key.clone());
+                    Waiter::Query(query) => {
+                        query.fresh.store(false, Ordering::Release);
+                        if keys.insert(query.key.clone()) {
+                            left.push(query.key.clone());
                         }
                     }
                 }
@@ -185,6 +200,44 @@ impl Waiting {
     }
 }
 
+impl Waiters {
+    fn add(&mut self, id: u64, waiter: Waiter) {
+        match self {
+            Self::One(other, first) => {
+                let both = HashMap::from([(*other, first.clone()), (id, waiter)]);
+                *self = Self::Many(Box::new(both));
+            }
+            Self::Many(all) => {
+                all.insert(id, waiter);
+            }
+        }
+    }
+
+    /// Takes a watcher off. Tells whether nobody is left.
+    fn remove(&mut self, id: u64) -> bool {
+        match self {
+            Self::One(only, _) => *only == id,
+            Self::Many(all) => {
+                all.remove(&id);
+                all.is_empty()
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        let (one, many) = match self {
+            Self::One(_, waiter) => (Some(waiter), None),
+            Self::Many(all) => (None, Some(all.values())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.iter().count()
+    }
+}
+
 /// A place on the waiting list. Dropping it gives it up.
 pub(crate) struct Place {
     registry: Arc<Registry>,
@@ -196,11 +249,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut waiting = self.registry.lock();
         for key in &self.keys {
-            if let Some(waiters) = waiting.by_key.get_mut(key) {
-                waiters.remove(&self.id);
-                if waiters.is_empty() {
-                    waiting.by_key.remove(key);
-                }
+            if let Entry::Occupied(mut waiters) = waiting.by_key.entry(key.clone())
+                && waiters.get_mut().remove(self.id)
+            {
+                waiters.remove();
             }
         }
     }

@@ -229,7 +229,7 @@ impl UpstreamChange<'_> {
             }
             let bind = listener::upstream::bind(&upstream.upstream)?;
             let resource = listener::upstream::listener(memo, &plan, &bind)?;
-            let bind = Some(bind);
+            let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });
         let instances = &upstream.instances;

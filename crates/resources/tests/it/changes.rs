@@ -168,8 +168,8 @@ type Versions = BTreeMap<(String, Arc<str>), Arc<str>>;
 
 fn versions(set: &ResourceSet) -> Versions {
     let of_type = |url: String| {
-        let resources = set.get(&url).clone().into_iter();
-        resources.map(move |(name, one)| ((url.clone(), name), Arc::clone(&one.version)))
+        let resources = set.get(&url).values();
+        resources.map(move |one| ((url.clone(), one.name.clone()), Arc::clone(&one.version)))
     };
     type_urls().into_iter().flat_map(of_type).collect()
 }

@@ -17,10 +17,8 @@ type Named = BTreeMap<(String, Arc<str>), Arc<EncodedResource>>;
 
 fn named(set: &ResourceSet) -> Named {
     let of_type = |type_url: String| {
-        let resources = set.get(&type_url).clone();
-        resources
-            .into_iter()
-            .map(move |(name, resource)| ((type_url.clone(), name), resource))
+        let resources = set.get(&type_url).iter();
+        resources.map(move |(name, one)| ((type_url.clone(), name.clone()), Arc::clone(one)))
     };
     type_urls().into_iter().flat_map(of_type).collect()
 }

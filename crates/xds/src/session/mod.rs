@@ -106,7 +106,8 @@ impl Session {
         let Some(kind) = ResourceType::from_url(&request.type_url) else {
             return Received::UnknownType;
         };
-        let subscription = self.subscription(kind);
+        let current = self.resources.as_ref().map(|set| set.get(kind.url()));
+        let subscription = &mut self.subscriptions[kind as usize];
         let nonce = &request.response_nonce;
         let mut received = Received::Noted;
         match request.error_detail {
@@ -125,9 +126,9 @@ impl Session {
         let subscribe = &request.resource_names_subscribe;
         let adds = !subscribe.is_empty() || !request.initial_resource_versions.is_empty();
         if subscription.is_registered() {
-            subscription.subscribe(subscribe);
+            subscription.subscribe(subscribe, current);
         } else {
-            subscription.register(subscribe, request.initial_resource_versions);
+            subscription.register(subscribe, request.initial_resource_versions, current);
         }
         subscription.unsubscribe(&request.resource_names_unsubscribe);
         if adds {

@@ -4,12 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use legate_resources::EncodedResource;
+use legate_resources::{ByName, EncodedResource};
+use litemap::LiteMap;
 
 use super::Asked;
-
-/// The resources of one type in a snapshot, by name.
-pub(super) type Resources = BTreeMap<Arc<str>, Arc<EncodedResource>>;
 
 /// The name with which a client asks for everything.
 const WILDCARD: &str = "*";
@@ -83,16 +81,43 @@ pub(super) struct Subscription {
     registered: bool,
     /// The client wants every resource of the type.
     wildcard: bool,
-    /// The names the client asked for by name.
-    names: BTreeSet<Arc<str>>,
+    /// The names the client asked for by name. This and the next one live as long as the stream, so
+    /// they are sorted lists: a tree takes several times their memory.
+    names: LiteMap<Arc<str>, ()>,
     /// What the client has: a version it accepted, or `None` where it must be told again.
-    client: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    client: LiteMap<Arc<str>, Option<Arc<str>>>,
     /// A type has one response on its way at most.
     unanswered: Option<Unanswered>,
     /// What the client refused and has not been given otherwise since.
     rejected: BTreeMap<Arc<str>, Change>,
     /// A response was sent on this stream.
     answered: bool,
+    /// Of which part it is known that the client has what it should have.
+    settled: Settled,
+}
+
+/// Of which part nothing has changed since there was nothing to send.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settled {
+    upserts: bool,
+    removals: bool,
+}
+
+impl Settled {
+    fn has(self, part: Part) -> bool {
+        (self.upserts || part == Part::Removals) && (self.removals || part == Part::Upserts)
+    }
+
+    fn add(&mut self, part: Part) {
+        self.upserts |= part != Part::Removals;
+        self.removals |= part != Part::Upserts;
+    }
+}
+
+/// A name as the resources have it, so that it is in memory once.
+fn shared(name: &str, current: Option<&ByName>) -> Arc<str> {
+    let known = current.and_then(|current| current.get(name));
+    known.map_or_else(|| name.into(), |one| one.name.clone())
 }
 
 impl Subscription {
@@ -103,14 +128,14 @@ impl Subscription {
     /// What is kept because the client named it: names that it asked for, and what it has.
     pub(super) fn asked(&self) -> Asked {
         let held = self.client.iter().map(|(name, version)| {
-            let own = if self.names.contains(name) {
+            let own = if self.names.contains_key(name) {
                 0
             } else {
                 name.len()
             };
             own + version.as_ref().map_or(0, |version| version.len())
         });
-        let named = self.names.iter().map(|name| name.len());
+        let named = self.names.keys().map(|name| name.len());
         Asked {
             names: self.names.len().max(self.client.len()),
             bytes: named.chain(held).sum(),
@@ -129,63 +154,81 @@ impl Subscription {
         &mut self,
         subscribe: &[String],
         held: impl IntoIterator<Item = (String, String)>,
+        current: Option<&ByName>,
     ) {
+        self.settled = Settled::default();
         self.registered = true;
         self.wildcard = subscribe.is_empty() || subscribe.iter().any(|name| name == WILDCARD);
+        let (mut names, mut client) = (BTreeSet::new(), BTreeMap::new());
         for (name, version) in held {
-            let name: Arc<str> = name.into();
+            let name = shared(&name, current);
             if !self.wildcard {
-                self.names.insert(name.clone());
+                names.insert(name.clone());
             }
-            // What the client has lost on this stream it may still have had when it wrote this.
-            let version = Some(version.into());
-            self.client.entry(name).or_insert(version);
+            client.insert(name, Some(Arc::from(version)));
         }
         for name in subscribe.iter().filter(|name| *name != WILDCARD) {
-            let name: Arc<str> = name.as_str().into();
-            self.names.insert(name.clone());
+            let name = shared(name, current);
+            names.insert(name.clone());
             // Absent until now: this way it is also told when the name does not exist.
-            self.client.entry(name).or_insert(None);
+            client.entry(name).or_insert(None);
         }
+        // What the client has lost on this stream it may still have had when it wrote this.
+        client.retain(|name, _| !self.client.contains_key(name));
+        self.names.extend(names.into_iter().map(|name| (name, ())));
+        self.client.extend(client);
     }
 
     /// Adds names in a later request. A name that is asked for again is sent again: the client may
     /// have forgotten it.
-    pub(super) fn subscribe(&mut self, subscribe: &[String]) {
-        for name in subscribe {
-            if name == WILDCARD {
-                self.wildcard = true;
-                continue;
-            }
-            let name: Arc<str> = name.as_str().into();
-            self.names.insert(name.clone());
-            self.client.insert(name.clone(), None);
-            self.forget_sent(&name);
+    pub(super) fn subscribe(&mut self, subscribe: &[String], current: Option<&ByName>) {
+        if subscribe.is_empty() {
+            return;
         }
+        self.settled = Settled::default();
+        self.wildcard |= subscribe.iter().any(|name| name == WILDCARD);
+        let names = subscribe.iter().filter(|name| *name != WILDCARD);
+        let names: BTreeSet<Arc<str>> = names.map(|name| shared(name, current)).collect();
+        for name in &names {
+            self.forget_sent(name);
+        }
+        self.names
+            .extend(names.iter().map(|name| (name.clone(), ())));
+        self.client
+            .extend(names.into_iter().map(|name| (name, None)));
     }
 
     /// Drops names. Under a wildcard the client cannot know whether the name stays: it is told.
     pub(super) fn unsubscribe(&mut self, unsubscribe: &[String]) {
-        for name in unsubscribe {
-            if name == WILDCARD {
-                self.wildcard = false;
-                let names = &self.names;
-                self.client.retain(|name, _| names.contains(name));
-                self.rejected.retain(|name, _| names.contains(name));
-                continue;
-            }
-            self.names.remove(name.as_str());
+        if unsubscribe.is_empty() {
+            return;
+        }
+        self.settled = Settled::default();
+        let gone: BTreeSet<&str> = unsubscribe.iter().map(String::as_str).collect();
+        if gone.contains(WILDCARD) {
+            self.wildcard = false;
+            let names = &self.names;
+            self.client.retain(|name, _| names.contains_key(name));
+            self.rejected.retain(|name, _| names.contains_key(name));
+        }
+        self.names.retain(|name, ()| !gone.contains(&**name));
+        for name in &gone {
             self.forget_sent(name);
-            if !self.wildcard {
-                self.client.remove(name.as_str());
-            } else if let Some(version) = self.client.get_mut(name.as_str()) {
-                *version = None;
+        }
+        if self.wildcard {
+            for (name, version) in self.client.iter_mut() {
+                if gone.contains(&**name) {
+                    *version = None;
+                }
             }
+        } else {
+            self.client.retain(|name, _| !gone.contains(&**name));
         }
     }
 
     /// The client no longer has these, because it dropped them with their parent.
     pub(super) fn lost<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+        self.settled = Settled::default();
         for name in names {
             self.forget_sent(name);
             if let Some(version) = self.client.get_mut(name) {
@@ -209,6 +252,7 @@ impl Subscription {
         let Some(accepted) = self.take_unanswered(nonce) else {
             return;
         };
+        self.settled = Settled::default();
         for (name, change) in accepted.changes {
             self.rejected.remove(&name);
             match change {
@@ -228,6 +272,7 @@ impl Subscription {
     /// comes next is sent, except exactly what was refused.
     pub(super) fn nack(&mut self, nonce: &str) -> Option<Vec<Arc<str>>> {
         let refused = self.take_unanswered(nonce)?;
+        self.settled = Settled::default();
         let names = refused.changes.keys().cloned().collect();
         for (name, change) in refused.changes {
             if self.wants(&name) {
@@ -243,7 +288,7 @@ impl Subscription {
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.wildcard || self.names.contains(name)
+        self.wildcard || self.names.contains_key(name)
     }
 
     /// What to do about the difference between the client and `current`.
@@ -253,17 +298,18 @@ impl Subscription {
     ///
     /// What the client `keeps` is not removed although `current` lacks it.
     pub(super) fn verdict(
-        &self,
-        current: &Resources,
+        &mut self,
+        current: &ByName,
         part: Part,
         keeps: &dyn Fn(&str) -> bool,
     ) -> Verdict {
-        if !self.registered {
+        if !self.registered || self.settled.has(part) {
             return Verdict::Settled;
         }
         let mut delta = self.delta(current, part, keeps);
         let first = !self.answered && part != Part::Removals;
         if delta.is_empty() && !first {
+            self.settled.add(part);
             return Verdict::Settled;
         }
         if self.unanswered.is_some() {
@@ -293,17 +339,18 @@ impl Subscription {
 
     /// A removal has no versions: a refused one is tried again with every snapshot.
     pub(super) fn on_snapshot(&mut self) {
+        self.settled = Settled::default();
         self.rejected.retain(|_, change| *change != Change::Remove);
     }
 
-    fn delta(&self, current: &Resources, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {
+    fn delta(&self, current: &ByName, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {
         let mut delta = Delta::default();
         if part != Part::Removals {
             if self.wildcard {
                 let stale = current.values().filter(|one| self.lacks(one));
                 delta.upserts.extend(stale.cloned());
             } else {
-                let named = self.names.iter().filter_map(|name| current.get(name));
+                let named = self.names.keys().filter_map(|name| current.get(name));
                 delta
                     .upserts
                     .extend(named.filter(|one| self.lacks(one)).cloned());
@@ -315,7 +362,7 @@ impl Subscription {
             let gone = self
                 .client
                 .keys()
-                .filter(|name| !current.contains_key(*name) && !keeps(name));
+                .filter(|name| !current.contains_key(name) && !keeps(name));
             delta.removals.extend(gone.cloned());
         }
         delta

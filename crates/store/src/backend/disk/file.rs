@@ -24,7 +24,7 @@ const HEADER: &str = "header";
 const INDEX: &str = "index";
 
 /// All rows are in memory, so that pages are kept for writing only.
-const CACHE: usize = 16 * 1024 * 1024;
+const CACHE: usize = 4 * 1024 * 1024;
 
 /// An open database file.
 pub(super) struct File {
