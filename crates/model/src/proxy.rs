@@ -1,6 +1,7 @@
 //! What a proxy's registration says about how it is to be configured.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -206,9 +207,10 @@ pub struct ConnectProxy {
     /// Opaque settings; keys are kept as they are.
     #[serde(skip_serializing_if = "Opaque::is_empty")]
     pub config: Opaque,
-    /// Services that the application calls through its own proxy.
+    /// Services that the application calls through its own proxy. Shared between the catalog and
+    /// what is made from it for the proxy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<Arc<Upstream>>,
     /// Gateways for upstreams in other networks.
     pub mesh_gateway: MeshGateway,
     /// Paths reachable without mutual TLS.

@@ -1,6 +1,7 @@
 //! What makes a service instance and its proxy settings acceptable.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::invalid::Invalid;
 use crate::proxy::{
@@ -268,7 +269,7 @@ impl ConnectProxy {
     ///
     /// [`Invalid`] names the first one.
     pub fn refuse_other_datacenters(&self, own: &str) -> Result<(), Invalid> {
-        let other = |upstream: &Upstream| {
+        let other = |upstream: &Arc<Upstream>| {
             let datacenter = upstream.datacenter.as_str();
             !datacenter.is_empty() && !datacenter.eq_ignore_ascii_case(own)
         };

@@ -166,7 +166,8 @@ fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
 }
 
 /// Mode and config of one upstream, as its caller's `service-defaults` want them.
-fn fill_upstream(upstream: &mut Upstream, instance: &ServiceInstance, central: &Central<'_>) {
+/// The upstream stays the one that the catalog has when they want nothing else.
+fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, central: &Central<'_>) {
     let settings = central
         .service()
         .and_then(|entry| entry.upstream_config.as_ref());
@@ -179,7 +180,7 @@ fn fill_upstream(upstream: &mut Upstream, instance: &ServiceInstance, central: &
                 && candidate.peer == upstream.destination_peer
         })
     });
-    upstream.mesh_gateway.mode = first_set([
+    let mode = first_set([
         Some(upstream.mesh_gateway.mode),
         overrides.map(|entry| entry.mesh_gateway.mode),
         Some(instance.proxy.mesh_gateway.mode),
@@ -187,10 +188,18 @@ fn fill_upstream(upstream: &mut Upstream, instance: &ServiceInstance, central: &
         central.service().map(|entry| entry.mesh_gateway.mode),
         central.proxy().map(|entry| entry.mesh_gateway.mode),
     ]);
-    upstream
-        .config
-        .retain(|key, _| !opaque::spelled_alike(key, "mesh_gateway"));
-    for entry in [overrides, defaults].into_iter().flatten() {
+    let is_gateway = |key: &String| opaque::spelled_alike(key, "mesh_gateway");
+    let entries = [overrides, defaults];
+    let changes = mode != upstream.mesh_gateway.mode
+        || upstream.config.keys().any(is_gateway)
+        || entries.iter().any(Option::is_some);
+    if !changes {
+        return;
+    }
+    let upstream = Arc::make_mut(upstream);
+    upstream.mesh_gateway.mode = mode;
+    upstream.config.retain(|key, _| !is_gateway(key));
+    for entry in entries.into_iter().flatten() {
         fill(&mut upstream.config, upstream_config(entry));
     }
 }

@@ -66,7 +66,7 @@ fn snapshot(
 
 fn resolve(
     txn: &ReadTxn<'_>,
-    upstream: &Upstream,
+    upstream: &Arc<Upstream>,
     proxy_defaults: Option<&ConfigEntry>,
     config: &ManagerConfig,
 ) -> UpstreamSnapshot {
@@ -80,7 +80,7 @@ fn resolve(
         // The catalog holds one datacenter.
         (fallback, Arc::default())
     };
-    merge::resolve_upstream(&Arc::new(upstream.clone()), usual, instances)
+    merge::resolve_upstream(upstream, usual, instances)
 }
 
 /// Whether the upstream is a service that the application dials, and not a default for others or a

@@ -1,6 +1,7 @@
 //! Delta xDS of a running server, with a client that says what an Envoy would say.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -122,11 +123,12 @@ fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
 /// The sidecar of `web`, which calls `api`, and one sidecar of `api`.
 async fn register_mesh(server: &Server) {
     let mut web = sidecar("web");
-    web.proxy.upstreams = vec![Upstream {
+    let api = Upstream {
         destination_name: "api".to_owned(),
         local_bind_port: 9_191,
         ..Upstream::default()
-    }];
+    };
+    web.proxy.upstreams = vec![Arc::new(api)];
     register(server, web).await;
     register(server, api(20_001)).await;
 }
