@@ -1,0 +1,2 @@
+//! `legate-k8s`.
+fn main() {}
