@@ -1,1 +1,8 @@
 //! The mesh on Kubernetes: sidecars in pods, pods in the catalog, custom resources as config entries.
+//!
+//! Decisions are pure functions of Kubernetes objects; the drivers around them hold the caches and
+//! talk to the API server. Nothing here proxies traffic.
+
+pub mod annotations;
+mod http_server;
+pub mod operator;

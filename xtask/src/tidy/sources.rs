@@ -14,6 +14,7 @@ const UNSAFE: &str = "crates/envoy/src/process/parent_death.rs";
 const ROOT_SCOPES: [&str; 3] = [
     "crates/cli/src/dev/mod.rs",
     "crates/dataplane/src/main.rs",
+    "crates/kubernetes/src/operator/mod.rs",
     "crates/server/src/server.rs",
 ];
 

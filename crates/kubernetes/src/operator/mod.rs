@@ -1,0 +1,143 @@
+//! The operator: flags, composition, and the end. What it does is in the modules that it starts.
+
+mod caches;
+mod config;
+mod health;
+mod options;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::Client;
+use legate_runtime::logging::LogOptions;
+use legate_runtime::metrics::Registry;
+use legate_runtime::{Clock, Readiness, Scope, Spawner};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use self::caches::{Caches, watch};
+pub use self::config::{Config, ConfigError};
+pub use self::options::{Names, Options, Ports, Servers, Sidecars};
+use crate::http_server;
+
+/// How long requests are still answered after the end was asked for: the API server goes on sending
+/// them until it has heard that this pod is not ready.
+const STILL_ANSWERED: Duration = Duration::from_secs(5);
+/// How long controllers may take to end.
+const CONTROLLERS_END: Duration = Duration::from_secs(10);
+/// How long requests that have begun may take.
+const ANSWERS_END: Duration = Duration::from_secs(5);
+
+/// What every part of the operator works with.
+#[derive(Clone)]
+pub struct Context {
+    /// The flags.
+    pub options: Arc<Options>,
+    /// The chart's values.
+    pub config: Arc<Config>,
+    /// How the program logs; sidecars do alike.
+    pub log: LogOptions,
+    /// The API server.
+    pub client: Client,
+    /// What the API server has.
+    pub caches: Caches,
+    /// Starts tasks that end first: controllers and other writers.
+    pub controllers: Spawner,
+    /// Starts tasks that go on while the end is under way: what answers requests.
+    pub answers: Spawner,
+    /// Whether this replica can do its work.
+    pub readiness: Readiness,
+    /// Metrics.
+    pub registry: Registry,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start, or a part of it failed.
+pub fn run(options: Options, log: LogOptions) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    legate_runtime::block_on(runtime, operate(options, log))
+}
+
+async fn operate(options: Options, log: LogOptions) -> anyhow::Result<()> {
+    // Before anything starts, so that no signal ends the process without a stop.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let scope = Scope::new("operator");
+    let answers = scope.spawner().child_with_own_token("answers");
+    let context = start(options, log, &scope, &answers).await?;
+    let stopping = context.readiness.register("operator");
+    stopping.ready();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "started");
+
+    let failure = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        failure = scope.failed() => Some(failure),
+    };
+    tracing::info!("stopping");
+    stopping.pending("stopping");
+    let still_answered = async {
+        if failure.is_none() {
+            tokio::time::sleep(STILL_ANSWERED).await;
+        }
+        answers.stop(ANSWERS_END).await
+    };
+    let (controllers, answers) = tokio::join!(scope.stop(CONTROLLERS_END), still_answered);
+    if let Some(failure) = failure {
+        return Err(failure).context("a part of the operator failed");
+    }
+    controllers.context("the controllers did not stop cleanly")?;
+    answers.context("the servers did not stop cleanly")
+}
+
+/// Starts every part; each has its line here.
+async fn start(
+    options: Options,
+    log: LogOptions,
+    scope: &Scope,
+    answers: &Scope,
+) -> anyhow::Result<Context> {
+    let config = Config::load(options.sidecars.config.as_deref())?;
+    let client = client().await?;
+    let readiness = Readiness::new();
+    let registry = Registry::new();
+    let health = SocketAddr::new(options.ports.bind, options.ports.health_port);
+    let health = http_server::bind("/livez, /readyz and /metrics", health).await?;
+    health::serve(
+        health,
+        readiness.clone(),
+        registry.clone(),
+        &answers.spawner(),
+    );
+    let context = Context {
+        options: Arc::new(options),
+        config: Arc::new(config),
+        log,
+        caches: Caches::start(&client, &readiness, &answers.spawner()),
+        client,
+        controllers: scope.spawner(),
+        answers: answers.spawner(),
+        readiness,
+        registry,
+        clock: Clock::system(),
+    };
+    Ok(context)
+}
+
+/// The API server, from the pod's service account, or from KUBECONFIG on a machine.
+async fn client() -> anyhow::Result<Client> {
+    let config = kube::Config::infer().await.context(
+        "cannot tell where the API server is: run the operator in a pod with a service account \
+         token (automountServiceAccountToken), or set KUBECONFIG",
+    )?;
+    let server = config.cluster_url.to_string();
+    Client::try_from(config)
+        .with_context(|| format!("cannot make a client for the API server at {server}"))
+}

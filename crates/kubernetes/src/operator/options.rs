@@ -1,0 +1,186 @@
+//! The operator's flags. Each one can come from the environment too: `LEGATE_K8S_` and the name of
+//! the flag in capitals, with `_` for `-`.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args};
+
+/// Where a pod finds its own service account token.
+const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+/// What the operator is started with.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Names.
+    #[command(flatten)]
+    pub names: Names,
+    /// The servers.
+    #[command(flatten)]
+    pub servers: Servers,
+    /// Injected containers.
+    #[command(flatten)]
+    pub sidecars: Sidecars,
+    /// Ports.
+    #[command(flatten)]
+    pub ports: Ports,
+}
+
+/// What the chart calls this installation.
+#[derive(Debug, Clone, Args)]
+pub struct Names {
+    /// The chart's full name: every object of the release is named after it.
+    #[arg(long, env = "LEGATE_K8S_FULL_NAME")]
+    pub full_name: String,
+
+    /// Namespace of the release, in which the operator runs.
+    #[arg(long, env = "LEGATE_K8S_NAMESPACE")]
+    pub namespace: String,
+
+    /// Name of the operator's own pod, which holds the lease.
+    #[arg(long, env = "LEGATE_K8S_POD_NAME")]
+    pub pod_name: String,
+}
+
+/// How servers are reached, by the operator and by the sidecars that it injects.
+#[derive(Debug, Clone, Args)]
+pub struct Servers {
+    /// Host name or IP address of the servers.
+    #[arg(long, env = "LEGATE_K8S_SERVER_ADDRESSES", value_name = "HOST")]
+    pub server_addresses: String,
+
+    /// Port of the servers' HTTP API. Default: 8501 with --tls, 8500 without.
+    #[arg(long, env = "LEGATE_K8S_SERVER_HTTP_PORT", value_name = "PORT")]
+    pub server_http_port: Option<u16>,
+
+    /// Port of the servers' gRPC API.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_SERVER_GRPC_PORT",
+        default_value_t = 8502,
+        value_name = "PORT"
+    )]
+    pub server_grpc_port: u16,
+
+    /// Talk to the servers with TLS.
+    #[arg(long, env = "LEGATE_K8S_TLS", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub tls: bool,
+
+    /// PEM file with the authorities that the servers are verified against, read again when it
+    /// changes.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_CA_CERTS",
+        value_name = "FILE",
+        requires = "tls"
+    )]
+    pub ca_certs: Option<PathBuf>,
+
+    /// Make the servers' CA and certificate, keep them in Secrets named after --full-name, and renew
+    /// them.
+    #[arg(long, env = "LEGATE_K8S_MANAGED_CA", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub managed_ca: bool,
+
+    /// Name that the servers' certificate carries. Default: the host of --server-addresses.
+    #[arg(long, env = "LEGATE_K8S_TLS_SERVER_NAME", value_name = "NAME")]
+    pub tls_server_name: Option<String>,
+
+    /// Verify the servers against the system's authorities.
+    #[arg(long, env = "LEGATE_K8S_USE_SYSTEM_ROOTS", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub use_system_roots: bool,
+
+    /// Let sidecars keep to --server-addresses, without asking servers for others.
+    #[arg(long, env = "LEGATE_K8S_SKIP_SERVER_WATCH", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub skip_server_watch: bool,
+
+    /// File with the operator's own ACL token.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_TOKEN_FILE",
+        value_name = "FILE",
+        conflicts_with = "login_auth_method"
+    )]
+    pub token_file: Option<PathBuf>,
+
+    /// Auth method that the operator logs in with.
+    #[arg(long, env = "LEGATE_K8S_LOGIN_AUTH_METHOD", value_name = "NAME")]
+    pub login_auth_method: Option<String>,
+
+    /// File with the service account token that the operator logs in with.
+    #[arg(long, env = "LEGATE_K8S_LOGIN_BEARER_TOKEN_FILE", default_value = SERVICE_ACCOUNT_TOKEN, value_name = "FILE")]
+    pub login_bearer_token_file: PathBuf,
+
+    /// The servers' datacenter.
+    #[arg(long, env = "LEGATE_K8S_DATACENTER", default_value = "dc1")]
+    pub datacenter: String,
+}
+
+impl Servers {
+    /// The port of the HTTP API: the one given, else Consul's for HTTPS or HTTP.
+    #[must_use]
+    pub fn http_port(&self) -> u16 {
+        self.server_http_port
+            .unwrap_or(if self.tls { 8501 } else { 8500 })
+    }
+}
+
+/// What is put into pods.
+#[derive(Debug, Clone, Args)]
+pub struct Sidecars {
+    /// Image of the sidecar.
+    #[arg(long, env = "LEGATE_K8S_DATAPLANE_IMAGE", value_name = "IMAGE")]
+    pub dataplane_image: String,
+
+    /// Image of the container that redirects a pod's traffic: this program's.
+    #[arg(long, env = "LEGATE_K8S_REDIRECT_IMAGE", value_name = "IMAGE")]
+    pub redirect_image: String,
+
+    /// When the kubelet pulls both. Default: as Kubernetes decides by the image's tag.
+    #[arg(long, env = "LEGATE_K8S_IMAGE_PULL_POLICY", value_name = "POLICY",
+        value_parser = ["Always", "IfNotPresent", "Never", ""])]
+    pub image_pull_policy: Option<String>,
+
+    /// Auth method that sidecars log in with. Without one they have no token.
+    #[arg(long, env = "LEGATE_K8S_SIDECAR_AUTH_METHOD", value_name = "NAME")]
+    pub sidecar_auth_method: Option<String>,
+
+    /// JSON file with the chart's values under connectInject, and dns.
+    #[arg(long, env = "LEGATE_K8S_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Where the operator listens.
+#[derive(Debug, Clone, Args)]
+pub struct Ports {
+    /// Address of all ports.
+    #[arg(long, env = "LEGATE_K8S_BIND", default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED))]
+    pub bind: IpAddr,
+
+    /// Port of the admission webhook.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_WEBHOOK_PORT",
+        default_value_t = 8080,
+        value_name = "PORT"
+    )]
+    pub webhook_port: u16,
+
+    /// Port of /livez, /readyz and /metrics.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_HEALTH_PORT",
+        default_value_t = 9444,
+        value_name = "PORT"
+    )]
+    pub health_port: u16,
+
+    /// Folder with tls.crt and tls.key for the webhook, read again when they change; somebody else,
+    /// such as cert-manager, makes them and sets the webhook's caBundle. Default: the operator does
+    /// both.
+    #[arg(long, env = "LEGATE_K8S_WEBHOOK_CERT_DIR", value_name = "FOLDER")]
+    pub webhook_cert_dir: Option<PathBuf>,
+}
