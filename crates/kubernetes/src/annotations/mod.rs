@@ -1,5 +1,418 @@
 //! Everything that people write on pods under `consul.hashicorp.com/`, typed. Pure: no object is
-//! looked up here.
+//! looked up here, and no default of the installation is known.
+//!
+//! Names and values are those of consul-k8s, so that its manifests work unchanged. An empty value
+//! is like an absent one.
+
+mod keys;
+mod upstreams;
+mod values;
+
+use std::collections::BTreeMap;
+
+use legate_model::ExposePath;
+
+pub use self::keys::{KEYS, Key, Treatment, reference};
+pub use self::upstreams::Upstream;
+pub use self::values::Port;
+use self::values::Reason;
 
 /// What every key begins with.
 pub const PREFIX: &str = "consul.hashicorp.com/";
+
+/// Annotation and label of pods that have a sidecar; the value is [`INJECTED`].
+pub const STATUS: &str = "consul.hashicorp.com/connect-inject-status";
+/// The value of [`STATUS`].
+pub const INJECTED: &str = "injected";
+/// Label that says which integration keeps the pod's registration; ours is [`MANAGED_BY_LEGATE`].
+pub const MANAGED_BY: &str = "consul.hashicorp.com/connect-inject-managed-by";
+/// The value of [`MANAGED_BY`] on pods that this operator has injected. Pods with another one are
+/// left to whoever wrote it: consul-k8s writes `consul-k8s-endpoints-controller`.
+pub const MANAGED_BY_LEGATE: &str = "legate-k8s";
+/// Annotation with the service's name, which the injector writes where the user has not.
+pub const SERVICE: &str = "consul.hashicorp.com/connect-service";
+/// Annotation with the service's port; the injector replaces a name by its number.
+pub const SERVICE_PORT: &str = "consul.hashicorp.com/connect-service-port";
+/// Annotation with the upstreams; the injector replaces names of ports by their numbers.
+pub const UPSTREAMS: &str = "consul.hashicorp.com/connect-service-upstreams";
+/// Annotation of pods whose traffic is redirected; the value is `enabled`.
+pub const TRANSPARENT_PROXY_STATUS: &str = "consul.hashicorp.com/transparent-proxy-status";
+/// Annotation with the probes that the proxy answers, a JSON list of [`ExposePath`].
+pub const EXPOSE_PATHS: &str = "consul.hashicorp.com/expose-paths";
+/// Annotation with the servers' authorities, as PEM.
+pub const CA_CERTS: &str = "consul.hashicorp.com/ca-certs";
+/// Annotation with the port at which Prometheus asks, which the injector writes where metrics are
+/// offered.
+pub const SCRAPE_PORT: &str = "consul.hashicorp.com/prometheus-scrape-port";
+/// Annotation, and label of namespaces, that turns the redirection of traffic on or off.
+pub const TRANSPARENT_PROXY: &str = "consul.hashicorp.com/transparent-proxy";
+/// Annotation, and label of namespaces, that turns the mesh's DNS on or off.
+pub const DNS: &str = "consul.hashicorp.com/consul-dns";
+/// What a tag or a value of metadata holds in place of the pod's name.
+pub const POD_NAME: &str = "$POD_NAME";
+
+/// An annotation that cannot be used: the pod is refused, and this is the sentence that says why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {key} {reason}")]
+pub struct InvalidAnnotation {
+    /// The whole key.
+    pub key: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl InvalidAnnotation {
+    /// `value` is repeated up to a length that fits into one line.
+    fn value(key: &str, value: &str, reason: Reason) -> InvalidAnnotation {
+        let (value, reason) = (shortened(value, 64), shortened(&reason, 300));
+        InvalidAnnotation {
+            key: format!("{PREFIX}{key}"),
+            reason: format!("= {value:?} {reason}"),
+        }
+    }
+}
+
+/// At most so many characters of a text.
+fn shortened(text: &str, most: usize) -> String {
+    let mut shown: String = text.chars().take(most).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A pod's annotations.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Annotations {
+    /// `connect-service`
+    pub service: Option<String>,
+    /// `kubernetes-service`
+    pub kubernetes_service: Option<String>,
+    /// `connect-service-port`; several are allowed, of which one is registered.
+    pub ports: Vec<Port>,
+    /// `connect-service-default-port`
+    pub default_port: Option<Port>,
+    /// `connect-service-upstreams`
+    pub upstreams: Vec<Upstream>,
+    /// `proxy-config-map`
+    pub proxy_config: serde_json::Map<String, serde_json::Value>,
+    /// `service-tags`, with [`POD_NAME`] as it was written.
+    pub tags: Vec<String>,
+    /// `service-meta-*`, with [`POD_NAME`] as it was written.
+    pub meta: BTreeMap<String, String>,
+    /// The sidecar's container.
+    pub sidecar: Sidecar,
+    /// Start and stop of the sidecar.
+    pub lifecycle: Lifecycle,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// `consul-dns`
+    pub dns: Option<bool>,
+    /// Redirection of traffic.
+    pub transparent_proxy: TransparentProxy,
+    /// What the injector has written.
+    pub written: Written,
+}
+
+/// The sidecar's container.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sidecar {
+    /// `sidecar-proxy-cpu-limit`
+    pub cpu_limit: Option<String>,
+    /// `sidecar-proxy-cpu-request`
+    pub cpu_request: Option<String>,
+    /// `sidecar-proxy-memory-limit`
+    pub memory_limit: Option<String>,
+    /// `sidecar-proxy-memory-request`
+    pub memory_request: Option<String>,
+    /// `consul-envoy-proxy-concurrency`
+    pub concurrency: Option<u32>,
+    /// `envoy-extra-args`
+    pub envoy_extra_args: Option<String>,
+    /// `use-proxy-health-check`
+    pub use_proxy_health_check: Option<bool>,
+    /// `enable-consul-dataplane-as-sidecar`
+    pub native: Option<bool>,
+    /// `sidecar-initial-probe-check-delay-seconds`
+    pub probe_delay: Option<i32>,
+    /// `sidecar-probe-period-seconds`
+    pub probe_period: Option<i32>,
+    /// `sidecar-probe-failure-threshold`
+    pub probe_failures: Option<i32>,
+    /// `sidecar-probe-check-timeout-seconds`
+    pub probe_timeout: Option<i32>,
+}
+
+/// Start and stop of the sidecar: the lifecycle group.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Lifecycle {
+    /// `enable-sidecar-proxy-lifecycle`
+    pub enabled: Option<bool>,
+    /// `enable-sidecar-proxy-lifecycle-shutdown-drain-listeners`
+    pub drain: Option<bool>,
+    /// `sidecar-proxy-lifecycle-shutdown-grace-period-seconds`
+    pub shutdown_grace: Option<u32>,
+    /// `sidecar-proxy-lifecycle-startup-grace-period-seconds`
+    pub startup_grace: Option<u32>,
+    /// `sidecar-proxy-lifecycle-graceful-port`
+    pub port: Option<u16>,
+    /// `sidecar-proxy-lifecycle-graceful-shutdown-path`
+    pub shutdown_path: Option<String>,
+    /// `sidecar-proxy-lifecycle-graceful-startup-path`
+    pub startup_path: Option<String>,
+}
+
+/// Metrics of the pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics {
+    /// `enable-metrics`
+    pub enabled: Option<bool>,
+    /// `enable-metrics-merging`
+    pub merging: Option<bool>,
+    /// `merged-metrics-port`
+    pub merged_port: Option<u16>,
+    /// `prometheus-scrape-port`
+    pub scrape_port: Option<u16>,
+    /// `prometheus-scrape-path`
+    pub scrape_path: Option<String>,
+    /// `service-metrics-port`
+    pub service_port: Option<Port>,
+    /// `service-metrics-path`
+    pub service_path: Option<String>,
+}
+
+/// Redirection of the pod's traffic.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TransparentProxy {
+    /// `transparent-proxy`
+    pub enabled: Option<bool>,
+    /// `transparent-proxy-overwrite-probes`
+    pub overwrite_probes: Option<bool>,
+    /// `transparent-proxy-exclude-inbound-ports`
+    pub exclude_inbound_ports: Vec<u16>,
+    /// `transparent-proxy-exclude-outbound-ports`
+    pub exclude_outbound_ports: Vec<u16>,
+    /// `transparent-proxy-exclude-outbound-cidrs`, each with its length.
+    pub exclude_outbound_cidrs: Vec<String>,
+    /// `transparent-proxy-exclude-uids`
+    pub exclude_uids: Vec<u32>,
+}
+
+/// What the injector has written on a pod that it injected.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Written {
+    /// The pod has a sidecar.
+    pub injected: bool,
+    /// The pod's traffic is redirected.
+    pub transparent_proxy: bool,
+    /// HTTP probes that the proxy answers.
+    pub expose_paths: Vec<ExposePath>,
+}
+
+impl Annotations {
+    /// Reads a pod's annotations; those of others are passed over.
+    ///
+    /// # Errors
+    /// The first one that cannot be used, in the order of the reference.
+    pub fn parse(all: &BTreeMap<String, String>) -> Result<Annotations, InvalidAnnotation> {
+        let reader = Reader { all };
+        reader.refused()?;
+        Ok(Annotations {
+            service: reader.read("connect-service", values::service)?,
+            kubernetes_service: reader.read("kubernetes-service", values::text)?,
+            ports: reader.list("connect-service-port", values::ports)?,
+            default_port: reader.read("connect-service-default-port", values::port)?,
+            upstreams: reader.list("connect-service-upstreams", upstreams::upstreams)?,
+            proxy_config: reader
+                .read("proxy-config-map", values::object)?
+                .unwrap_or_default(),
+            tags: reader.list("service-tags", values::tags)?,
+            meta: reader.meta(),
+            sidecar: reader.sidecar()?,
+            lifecycle: reader.lifecycle()?,
+            metrics: reader.metrics()?,
+            dns: reader.read("consul-dns", values::boolean)?,
+            transparent_proxy: reader.transparent_proxy()?,
+            written: reader.written()?,
+        })
+    }
+
+    /// The port of the service that is registered, where the annotations name one.
+    #[must_use]
+    pub fn port(&self) -> Option<&Port> {
+        self.default_port.as_ref().or(self.ports.first())
+    }
+}
+
+/// What `connect-inject` asks for, before anything else is read.
+///
+/// # Errors
+/// When it is neither true nor false.
+pub fn wants_injection(all: &BTreeMap<String, String>) -> Result<Option<bool>, InvalidAnnotation> {
+    Reader { all }.read("connect-inject", values::boolean)
+}
+
+/// A boolean from a namespace's label, such as [`TRANSPARENT_PROXY`].
+///
+/// # Errors
+/// When it is neither true nor false.
+pub fn namespace_label(
+    labels: &BTreeMap<String, String>,
+    key: &str,
+) -> Result<Option<bool>, InvalidAnnotation> {
+    let Some(value) = labels.get(key).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    values::boolean(value)
+        .map(Some)
+        .map_err(|reason| InvalidAnnotation {
+            key: format!("(a label of the namespace) {key}"),
+            reason: format!("= {value:?} {reason}"),
+        })
+}
+
+/// What should be said about the annotations although they can be used: unknown keys and those that
+/// are left out. A few at most, because nobody reads more.
+#[must_use]
+pub fn warnings(all: &BTreeMap<String, String>) -> Vec<String> {
+    const MOST: usize = 10;
+    let names = all.keys().filter_map(|key| key.strip_prefix(PREFIX));
+    let warnings = names.filter_map(|name| match keys::find(name) {
+        None => Some(keys::unknown(name)),
+        Some(key) => match key.treatment {
+            Treatment::Ignored(why) => Some(format!("annotation {PREFIX}{name} is ignored: {why}")),
+            _ => None,
+        },
+    });
+    warnings.take(MOST).collect()
+}
+
+struct Reader<'a> {
+    all: &'a BTreeMap<String, String>,
+}
+
+impl Reader<'_> {
+    fn text(&self, key: &str) -> Option<&str> {
+        let value = self.all.get(&format!("{PREFIX}{key}"))?;
+        let value = value.trim();
+        (!value.is_empty()).then_some(value)
+    }
+
+    fn read<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, Reason>,
+    ) -> Result<Option<T>, InvalidAnnotation> {
+        let Some(value) = self.text(key) else {
+            return Ok(None);
+        };
+        parse(value)
+            .map(Some)
+            .map_err(|reason| InvalidAnnotation::value(key, value, reason))
+    }
+
+    fn list<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<Vec<T>, Reason>,
+    ) -> Result<Vec<T>, InvalidAnnotation> {
+        Ok(self.read(key, parse)?.unwrap_or_default())
+    }
+
+    fn refused(&self) -> Result<(), InvalidAnnotation> {
+        for key in KEYS {
+            if let Treatment::Refused(why) = key.treatment
+                && self.text(key.name).is_some()
+            {
+                return Err(InvalidAnnotation {
+                    key: format!("{PREFIX}{}", key.name),
+                    reason: format!("is refused: {why}"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn meta(&self) -> BTreeMap<String, String> {
+        let meta = self.all.iter().filter_map(|(key, value)| {
+            let name = key.strip_prefix(PREFIX)?.strip_prefix("service-meta-")?;
+            (!name.is_empty() && !value.is_empty()).then(|| (name.to_owned(), value.clone()))
+        });
+        meta.collect()
+    }
+
+    fn sidecar(&self) -> Result<Sidecar, InvalidAnnotation> {
+        Ok(Sidecar {
+            cpu_limit: self.read("sidecar-proxy-cpu-limit", values::quantity)?,
+            cpu_request: self.read("sidecar-proxy-cpu-request", values::quantity)?,
+            memory_limit: self.read("sidecar-proxy-memory-limit", values::quantity)?,
+            memory_request: self.read("sidecar-proxy-memory-request", values::quantity)?,
+            concurrency: self.read("consul-envoy-proxy-concurrency", values::number)?,
+            envoy_extra_args: self.read("envoy-extra-args", values::text)?,
+            use_proxy_health_check: self.read("use-proxy-health-check", values::boolean)?,
+            native: self.read("enable-consul-dataplane-as-sidecar", values::boolean)?,
+            probe_delay: self.read("sidecar-initial-probe-check-delay-seconds", values::count)?,
+            probe_period: self.read("sidecar-probe-period-seconds", values::positive)?,
+            probe_failures: self.read("sidecar-probe-failure-threshold", values::positive)?,
+            probe_timeout: self.read("sidecar-probe-check-timeout-seconds", values::positive)?,
+        })
+    }
+
+    fn lifecycle(&self) -> Result<Lifecycle, InvalidAnnotation> {
+        const GROUP: &str = "sidecar-proxy-lifecycle";
+        let key = |end: &str| format!("{GROUP}-{end}");
+        Ok(Lifecycle {
+            enabled: self.read("enable-sidecar-proxy-lifecycle", values::boolean)?,
+            drain: self.read(
+                "enable-sidecar-proxy-lifecycle-shutdown-drain-listeners",
+                values::boolean,
+            )?,
+            shutdown_grace: self.read(&key("shutdown-grace-period-seconds"), values::number)?,
+            startup_grace: self.read(&key("startup-grace-period-seconds"), values::number)?,
+            port: self.read(&key("graceful-port"), values::unprivileged_port)?,
+            shutdown_path: self.read(&key("graceful-shutdown-path"), values::path)?,
+            startup_path: self.read(&key("graceful-startup-path"), values::path)?,
+        })
+    }
+
+    fn metrics(&self) -> Result<Metrics, InvalidAnnotation> {
+        Ok(Metrics {
+            enabled: self.read("enable-metrics", values::boolean)?,
+            merging: self.read("enable-metrics-merging", values::boolean)?,
+            merged_port: self.read("merged-metrics-port", values::unprivileged_port)?,
+            scrape_port: self.read("prometheus-scrape-port", values::unprivileged_port)?,
+            scrape_path: self.read("prometheus-scrape-path", values::path)?,
+            service_port: self.read("service-metrics-port", values::port)?,
+            service_path: self.read("service-metrics-path", values::path)?,
+        })
+    }
+
+    fn transparent_proxy(&self) -> Result<TransparentProxy, InvalidAnnotation> {
+        const GROUP: &str = "transparent-proxy";
+        let key = |end: &str| format!("{GROUP}-{end}");
+        Ok(TransparentProxy {
+            enabled: self.read(GROUP, values::boolean)?,
+            overwrite_probes: self.read(&key("overwrite-probes"), values::boolean)?,
+            exclude_inbound_ports: self
+                .list(&key("exclude-inbound-ports"), values::port_numbers)?,
+            exclude_outbound_ports: self
+                .list(&key("exclude-outbound-ports"), values::port_numbers)?,
+            exclude_outbound_cidrs: self.list(&key("exclude-outbound-cidrs"), values::cidrs)?,
+            exclude_uids: self.list(&key("exclude-uids"), values::user_ids)?,
+        })
+    }
+
+    fn written(&self) -> Result<Written, InvalidAnnotation> {
+        let expose_paths = self.read("expose-paths", |text| {
+            serde_json::from_str(text).map_err(|error| format!("is no list of paths: {error}"))
+        })?;
+        Ok(Written {
+            injected: self.text("connect-inject-status") == Some(INJECTED),
+            transparent_proxy: self.text("transparent-proxy-status").is_some(),
+            expose_paths: expose_paths.unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

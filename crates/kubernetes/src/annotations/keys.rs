@@ -1,0 +1,497 @@
+//! Every key under the prefix: what it takes, what it does, and which are not served.
+
+use std::fmt::Write as _;
+
+use super::PREFIX;
+
+/// What becomes of a key on a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Treatment {
+    /// It does what it says.
+    Served,
+    /// Kept by the operator; what a user writes there is replaced.
+    Written,
+    /// Read on pods of gateways only.
+    Gateway,
+    /// Left out, with a warning that says why.
+    Ignored(&'static str),
+    /// The pod is refused, and this says why.
+    Refused(&'static str),
+}
+
+/// A key, without the prefix.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name; one that ends with `*` stands for all keys that begin so.
+    pub name: &'static str,
+    /// What becomes of it.
+    pub treatment: Treatment,
+    /// What may be written.
+    pub values: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it does.
+    pub effect: &'static str,
+}
+
+const fn key(
+    name: &'static str,
+    values: &'static str,
+    default: &'static str,
+    effect: &'static str,
+) -> Key {
+    Key {
+        name,
+        treatment: Treatment::Served,
+        values,
+        default,
+        effect,
+    }
+}
+
+const fn written(name: &'static str, effect: &'static str) -> Key {
+    Key {
+        name,
+        treatment: Treatment::Written,
+        values: "",
+        default: "",
+        effect,
+    }
+}
+
+const fn gateway(name: &'static str, effect: &'static str) -> Key {
+    Key {
+        name,
+        treatment: Treatment::Gateway,
+        values: "",
+        default: "",
+        effect,
+    }
+}
+
+const fn ignored(name: &'static str, why: &'static str) -> Key {
+    Key {
+        name,
+        treatment: Treatment::Ignored(why),
+        values: "",
+        default: "",
+        effect: why,
+    }
+}
+
+const fn refused(name: &'static str, why: &'static str) -> Key {
+    Key {
+        name,
+        treatment: Treatment::Refused(why),
+        values: "",
+        default: "",
+        effect: why,
+    }
+}
+
+const BOOLEAN: &str = "`true`, `false`";
+const PORT: &str = "port name or number";
+const NUMBER: &str = "number";
+const NO_VOLUME: &str =
+    "volumes of the sidecar are not served: the sidecar needs no file but its own";
+const NO_PROMETHEUS_TLS: &str = "TLS between Prometheus and the sidecar is not served";
+const NO_FAILURE_SECONDS: &str = "the sidecar's startup and liveness probes by seconds are not \
+     served; a native sidecar has a startup probe, see sidecar-probe-failure-threshold";
+const OF_OTHERS: &str = "it belongs to consul-k8s";
+
+/// All keys, in the order of the reference.
+pub const KEYS: &[Key] = &[
+    key(
+        "connect-inject",
+        BOOLEAN,
+        "`connectInject.default`",
+        "Injects the pod, or does not.",
+    ),
+    key(
+        "connect-service",
+        "name",
+        "name of the one Service that selects the pod",
+        "Name of the service in the mesh. With access control it has to be the name of the pod's service account.",
+    ),
+    key(
+        "kubernetes-service",
+        "name of a Service",
+        "–",
+        "Only this Service stands for the pod, where several select it.",
+    ),
+    key(
+        "connect-service-port",
+        PORT,
+        "first port of the first container",
+        "Port at which the application listens. Of a list, the first one or `connect-service-default-port` is registered.",
+    ),
+    key(
+        "connect-service-default-port",
+        PORT,
+        "first of `connect-service-port`",
+        "Which port of a list is registered.",
+    ),
+    key(
+        "connect-service-upstreams",
+        "list, see below",
+        "–",
+        "Services that the pod calls at ports of its own.",
+    ),
+    key(
+        "proxy-config-map",
+        "JSON object",
+        "–",
+        "Opaque configuration of the proxy.",
+    ),
+    key(
+        "service-tags",
+        "list; `\\,` is a comma in a tag",
+        "–",
+        "Tags in the catalog; `$POD_NAME` is replaced.",
+    ),
+    key(
+        "service-meta-*",
+        "text",
+        "–",
+        "Metadata in the catalog; the value `$POD_NAME` is replaced.",
+    ),
+    key(
+        "use-proxy-health-check",
+        BOOLEAN,
+        "`false`",
+        "The sidecar's readiness is what the proxy answers at `/ready` (port 21000) instead of a TCP connection to port 20000.",
+    ),
+    key(
+        "sidecar-proxy-cpu-limit",
+        "quantity",
+        "`sidecarProxy.resources.limits.cpu`",
+        "The sidecar's resources.",
+    ),
+    key(
+        "sidecar-proxy-cpu-request",
+        "quantity",
+        "`sidecarProxy.resources.requests.cpu`",
+        "The sidecar's resources.",
+    ),
+    key(
+        "sidecar-proxy-memory-limit",
+        "quantity",
+        "`sidecarProxy.resources.limits.memory`",
+        "The sidecar's resources.",
+    ),
+    key(
+        "sidecar-proxy-memory-request",
+        "quantity",
+        "`sidecarProxy.resources.requests.memory`",
+        "The sidecar's resources.",
+    ),
+    key(
+        "consul-envoy-proxy-concurrency",
+        NUMBER,
+        "`sidecarProxy.concurrency`",
+        "Envoy's worker threads.",
+    ),
+    key(
+        "enable-sidecar-proxy-lifecycle",
+        BOOLEAN,
+        "`sidecarProxy.lifecycle.defaultEnabled`",
+        "The sidecar starts before the application and ends in order.",
+    ),
+    key(
+        "enable-sidecar-proxy-lifecycle-shutdown-drain-listeners",
+        BOOLEAN,
+        "`sidecarProxy.lifecycle.defaultEnableShutdownDrainListeners`",
+        "Drain inbound connections while stopping.",
+    ),
+    key(
+        "sidecar-proxy-lifecycle-shutdown-grace-period-seconds",
+        NUMBER,
+        "`sidecarProxy.lifecycle.defaultShutdownGracePeriodSeconds`",
+        "How long the sidecar still serves after it was asked to stop.",
+    ),
+    key(
+        "sidecar-proxy-lifecycle-startup-grace-period-seconds",
+        NUMBER,
+        "`sidecarProxy.lifecycle.defaultStartupGracePeriodSeconds`",
+        "How long the startup path waits for the proxy.",
+    ),
+    key(
+        "sidecar-proxy-lifecycle-graceful-port",
+        "1024 to 65535",
+        "`sidecarProxy.lifecycle.defaultGracefulPort`",
+        "Port of the sidecar's lifecycle server.",
+    ),
+    key(
+        "sidecar-proxy-lifecycle-graceful-shutdown-path",
+        "path",
+        "`sidecarProxy.lifecycle.defaultGracefulShutdownPath`",
+        "Path that asks the sidecar to stop.",
+    ),
+    key(
+        "sidecar-proxy-lifecycle-graceful-startup-path",
+        "path",
+        "`sidecarProxy.lifecycle.defaultGracefulStartupPath`",
+        "Path that answers when the proxy is ready.",
+    ),
+    key(
+        "enable-consul-dataplane-as-sidecar",
+        BOOLEAN,
+        "`dataplaneAsSidecarInitContainer.defaultEnabled`, else whether the API server is 1.29 or later",
+        "The sidecar is a native one: an init container that keeps running.",
+    ),
+    key(
+        "sidecar-initial-probe-check-delay-seconds",
+        NUMBER,
+        "`dataplaneAsSidecarInitContainer.initialProbeCheckDelaySeconds`",
+        "Startup probe of a native sidecar.",
+    ),
+    key(
+        "sidecar-probe-period-seconds",
+        NUMBER,
+        "`dataplaneAsSidecarInitContainer.probeCheckPeriodSeconds`",
+        "Startup probe of a native sidecar.",
+    ),
+    key(
+        "sidecar-probe-failure-threshold",
+        NUMBER,
+        "`dataplaneAsSidecarInitContainer.probeCheckFailureThreshold`",
+        "Startup probe of a native sidecar.",
+    ),
+    key(
+        "sidecar-probe-check-timeout-seconds",
+        NUMBER,
+        "`dataplaneAsSidecarInitContainer.probeCheckTimeoutSeconds`",
+        "Startup probe of a native sidecar.",
+    ),
+    key(
+        "enable-metrics",
+        BOOLEAN,
+        "`metrics.defaultEnabled`",
+        "Offers metrics to Prometheus and says so in annotations.",
+    ),
+    key(
+        "enable-metrics-merging",
+        BOOLEAN,
+        "`metrics.defaultEnableMerging`",
+        "Adds the application's metrics to the proxy's.",
+    ),
+    key(
+        "merged-metrics-port",
+        "1024 to 65535",
+        "`metrics.defaultMergedMetricsPort`",
+        "Port between Envoy and the sidecar.",
+    ),
+    key(
+        "prometheus-scrape-port",
+        "1024 to 65535",
+        "`metrics.defaultPrometheusScrapePort`",
+        "Port that Prometheus asks at.",
+    ),
+    key(
+        "prometheus-scrape-path",
+        "path",
+        "`metrics.defaultPrometheusScrapePath`",
+        "Path that Prometheus asks for.",
+    ),
+    key(
+        "service-metrics-port",
+        PORT,
+        "the service's port",
+        "Where the application offers its metrics.",
+    ),
+    key(
+        "service-metrics-path",
+        "path",
+        "`/metrics`",
+        "Where the application offers its metrics.",
+    ),
+    key(
+        "envoy-extra-args",
+        "`--log-level LEVEL`, `--concurrency NUMBER`",
+        "–",
+        "Flags of Envoy; others are left out with a warning.",
+    ),
+    key(
+        "consul-dns",
+        BOOLEAN,
+        "label of the same name on the namespace, else `dns.enableRedirection`",
+        "Names of the mesh are looked up through the sidecar. Needs the transparent proxy.",
+    ),
+    key(
+        "transparent-proxy",
+        BOOLEAN,
+        "label of the same name on the namespace, else `transparentProxy.defaultEnabled`",
+        "The pod's traffic is redirected to the sidecar.",
+    ),
+    key(
+        "transparent-proxy-exclude-inbound-ports",
+        "list of ports",
+        "–",
+        "Not redirected on its way in.",
+    ),
+    key(
+        "transparent-proxy-exclude-outbound-ports",
+        "list of ports",
+        "–",
+        "Not redirected on its way out.",
+    ),
+    key(
+        "transparent-proxy-exclude-outbound-cidrs",
+        "list of CIDRs",
+        "–",
+        "Not redirected on its way out.",
+    ),
+    key(
+        "transparent-proxy-exclude-uids",
+        "list of user ids",
+        "–",
+        "Processes whose traffic is not redirected.",
+    ),
+    key(
+        "transparent-proxy-overwrite-probes",
+        BOOLEAN,
+        "`transparentProxy.defaultOverwriteProbes`",
+        "The kubelet's probes reach the application although traffic is redirected.",
+    ),
+    written(
+        "connect-inject-status",
+        "`injected`; a pod that has it is left as it is. A label too.",
+    ),
+    written(
+        "transparent-proxy-status",
+        "`enabled` where traffic is redirected.",
+    ),
+    written(
+        "expose-paths",
+        "HTTP probes that the proxy answers for the kubelet, as JSON.",
+    ),
+    written(
+        "ca-certs",
+        "The authorities that servers are verified against, as PEM.",
+    ),
+    written(
+        "redirect-traffic-config",
+        "Written by consul-k8s for its CNI plugin.",
+    ),
+    written("dual-stack", "Written by consul-k8s."),
+    written("original-pod", "Written by consul-k8s."),
+    written("connect-k8s-version", "Written by consul-k8s."),
+    written("consul-k8s-version", "Written by consul-k8s."),
+    written(
+        "consul-sidecar-access-log-enabled",
+        "Written by consul-k8s.",
+    ),
+    written("consul-sidecar-access-log-path", "Written by consul-k8s."),
+    written(
+        "config-checksum",
+        "Written by charts, so that pods are replaced.",
+    ),
+    gateway("gateway-kind", "Kind of the gateway."),
+    gateway(
+        "gateway-consul-service-name",
+        "Service name of the gateway.",
+    ),
+    gateway("mesh-gateway-container-port", "Port of a mesh gateway."),
+    gateway(
+        "gateway-wan-address-source",
+        "Where the WAN address comes from.",
+    ),
+    gateway("gateway-wan-address-static", "The WAN address."),
+    gateway("gateway-wan-port", "The WAN port."),
+    gateway("gateway-namespace", "Namespace of the gateway."),
+    ignored(
+        "consul-namespace",
+        "namespaces exist in Consul Enterprise only",
+    ),
+    ignored("telemetry-collector", OF_OTHERS),
+    ignored("mesh-inject", OF_OTHERS),
+    ignored("mesh-inject-status", OF_OTHERS),
+    refused("connect-inject-mount-volume", NO_VOLUME),
+    refused("consul-sidecar-user-volume", NO_VOLUME),
+    refused("consul-sidecar-user-volume-mount", NO_VOLUME),
+    refused("prometheus-ca-file", NO_PROMETHEUS_TLS),
+    refused("prometheus-ca-path", NO_PROMETHEUS_TLS),
+    refused("prometheus-cert-file", NO_PROMETHEUS_TLS),
+    refused("prometheus-key-file", NO_PROMETHEUS_TLS),
+    refused("sidecar-proxy-startup-failure-seconds", NO_FAILURE_SECONDS),
+    refused("sidecar-proxy-liveness-failure-seconds", NO_FAILURE_SECONDS),
+];
+
+/// The row of a key without its prefix.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| match key.name.strip_suffix('*') {
+        Some(start) => name
+            .strip_prefix(start)
+            .is_some_and(|rest| !rest.is_empty()),
+        None => key.name == name,
+    })
+}
+
+/// What is said about a key that is unknown: the one that it may have been meant to be.
+pub(super) fn unknown(name: &str) -> String {
+    let shown: String = name.chars().take(80).collect();
+    let nearest = KEYS
+        .iter()
+        .filter(|key| key.treatment == Treatment::Served)
+        .map(|key| {
+            (
+                strsim::normalized_damerau_levenshtein(&shown, key.name),
+                key,
+            )
+        })
+        .max_by(|one, other| one.0.total_cmp(&other.0));
+    match nearest {
+        Some((likeness, key)) if likeness >= 0.7 => format!(
+            "annotation {PREFIX}{shown} is unknown and does nothing; did you mean {PREFIX}{}?",
+            key.name
+        ),
+        _ => format!("annotation {PREFIX}{shown} is unknown and does nothing"),
+    }
+}
+
+/// The table of the reference, in Markdown.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = String::new();
+    let mut section = |title: &str, wanted: fn(&Treatment) -> bool, served: bool| {
+        let rows = KEYS.iter().filter(|key| wanted(&key.treatment));
+        let head = match served {
+            true => "| Key | Values | Default | Effect |\n|---|---|---|---|",
+            false => "| Key | |\n|---|---|",
+        };
+        let _ = writeln!(text, "## {title}\n\n{head}");
+        for key in rows {
+            let _ = match served {
+                true => writeln!(
+                    text,
+                    "| `{}` | {} | {} | {} |",
+                    key.name, key.values, key.default, key.effect
+                ),
+                false => writeln!(text, "| `{}` | {} |", key.name, key.effect),
+            };
+        }
+        text.push('\n');
+    };
+    section("Served", |one| *one == Treatment::Served, true);
+    section(
+        "Written by the operator or others",
+        |one| *one == Treatment::Written,
+        false,
+    );
+    section(
+        "On pods of gateways",
+        |one| *one == Treatment::Gateway,
+        false,
+    );
+    section(
+        "Left out with a warning",
+        |one| matches!(one, Treatment::Ignored(_)),
+        false,
+    );
+    section(
+        "Refused: the pod is not admitted",
+        |one| matches!(one, Treatment::Refused(_)),
+        false,
+    );
+    text
+}

@@ -1,0 +1,225 @@
+use legate_model::{MeshGatewayMode, UpstreamType};
+use proptest::prelude::*;
+
+use super::*;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let pairs = pairs
+        .iter()
+        .map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned()));
+    pairs.collect()
+}
+
+fn parse(pairs: &[(&str, &str)]) -> Result<Annotations, String> {
+    Annotations::parse(&map(pairs)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_served_key_is_read_and_what_it_cannot_hold_is_refused_by_name() {
+    // What any text is right for.
+    let free = [
+        "kubernetes-service",
+        "service-tags",
+        "service-meta-*",
+        "envoy-extra-args",
+    ];
+    for key in KEYS.iter().filter(|key| key.treatment == Treatment::Served) {
+        if free.contains(&key.name) {
+            continue;
+        }
+        let annotations = map(&[(key.name, "@ @")]);
+        let error = match key.name {
+            "connect-inject" => wants_injection(&annotations).unwrap_err(),
+            _ => Annotations::parse(&annotations).expect_err(key.name),
+        };
+        assert_eq!(error.key, format!("{PREFIX}{}", key.name));
+    }
+    let free = parse(&[
+        ("kubernetes-service", "web"),
+        ("service-tags", r"a\,b, c,,$POD_NAME"),
+        ("service-meta-version", "2"),
+        ("envoy-extra-args", "--log-level debug"),
+    ])
+    .unwrap();
+    assert_eq!(free.kubernetes_service.as_deref(), Some("web"));
+    assert_eq!(free.tags, ["a,b", "c", "$POD_NAME"]);
+    assert_eq!(free.meta["version"], "2");
+    assert!(free.sidecar.envoy_extra_args.is_some());
+}
+
+#[test]
+fn keys_that_are_not_served_are_refused_with_a_reason() {
+    for key in KEYS {
+        if let Treatment::Refused(_) = key.treatment {
+            let error = parse(&[(key.name, "x")]).unwrap_err();
+            assert!(error.contains(key.name), "{error}");
+        }
+    }
+    let error = parse(&[("connect-service", "a,b")]).unwrap_err();
+    assert!(
+        error.contains("only one service a pod is served"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_empty_is_like_absent() {
+    let empty: Vec<(&str, &str)> = KEYS.iter().map(|key| (key.name, "")).collect();
+    assert_eq!(parse(&empty).unwrap(), Annotations::default());
+    assert_eq!(wants_injection(&map(&empty)), Ok(None));
+}
+
+#[test]
+fn an_unknown_key_is_warned_of_with_the_nearest_one() {
+    let said = warnings(&map(&[
+        ("connect-service-upstream", "a:1"),
+        ("enable-sidecar-proxy-shutdown-drain-listeners", "true"),
+        ("of-something-else", "x"),
+        ("consul-namespace", "default"),
+        ("service-meta-x", "y"),
+        ("gateway-kind", "mesh-gateway"),
+    ]));
+    assert_eq!(
+        said,
+        [
+            "annotation consul.hashicorp.com/connect-service-upstream is unknown and does nothing; \
+             did you mean consul.hashicorp.com/connect-service-upstreams?",
+            "annotation consul.hashicorp.com/consul-namespace is ignored: namespaces exist in \
+             Consul Enterprise only",
+            "annotation consul.hashicorp.com/enable-sidecar-proxy-shutdown-drain-listeners is \
+             unknown and does nothing; did you mean \
+             consul.hashicorp.com/enable-sidecar-proxy-lifecycle-shutdown-drain-listeners?",
+            "annotation consul.hashicorp.com/of-something-else is unknown and does nothing",
+        ]
+    );
+}
+
+#[test]
+fn the_forms_of_upstreams() {
+    let one = |text: &str| {
+        let parsed = parse(&[("connect-service-upstreams", text)]).unwrap();
+        assert_eq!(parsed.upstreams.len(), 1, "{text}");
+        let upstream = &parsed.upstreams[0];
+        let registered = upstream.registered(|_| Some(99)).unwrap();
+        (
+            registered.id().to_string(),
+            registered.local_bind_port,
+            registered.local_bind_address,
+            registered.mesh_gateway.mode,
+        )
+    };
+    let plain = |id: &str, port| (id.to_owned(), port, String::new(), MeshGatewayMode::Default);
+    assert_eq!(one("db:1234"), plain("db", 1234));
+    assert_eq!(one(" db : 1234 "), plain("db", 1234));
+    assert_eq!(one("db:main"), plain("db", 99));
+    assert_eq!(one("db:1234:dc2"), plain("db?dc=dc2", 1234));
+    assert_eq!(one("db.svc:1234"), plain("db", 1234));
+    assert_eq!(one("db.svc.east.peer:1234"), plain("db?peer=east", 1234));
+    assert_eq!(one("db.svc.dc2.dc:1234"), plain("db?dc=dc2", 1234));
+    assert_eq!(
+        one("prepared_query:db:1234"),
+        plain("prepared_query:db", 1234)
+    );
+    let address = "127.0.0.2".to_owned();
+    assert_eq!(
+        one("db:1234:dc2?local_bind_address=127.0.0.2&mesh-gateway-mode=local"),
+        (
+            "db?dc=dc2".to_owned(),
+            1234,
+            address.clone(),
+            MeshGatewayMode::Local
+        )
+    );
+    assert_eq!(
+        one("db:1234:localBindAddress=127.0.0.2&datacenter=dc2"),
+        (
+            "db?dc=dc2".to_owned(),
+            1234,
+            address.clone(),
+            MeshGatewayMode::Default
+        )
+    );
+    assert_eq!(
+        one("db.svc:1234:local-bind-address=127.0.0.2"),
+        ("db".to_owned(), 1234, address, MeshGatewayMode::Default)
+    );
+    let several = parse(&[("connect-service-upstreams", "a:1, b:2,prepared_query:c:3,")]).unwrap();
+    let kinds: Vec<UpstreamType> = several.upstreams.iter().map(|one| one.kind).collect();
+    use UpstreamType::{PreparedQuery, Service};
+    assert_eq!(kinds, [Service, Service, PreparedQuery]);
+}
+
+#[test]
+fn upstreams_that_cannot_be_are_refused_in_one_sentence() {
+    let reasons = [
+        ("db", "has no port"),
+        ("db:0", "has a port that is no port"),
+        ("db:70000", "has a port that is no port"),
+        ("db.ns1:1234", "Consul Enterprise only"),
+        ("db.ns1.part:1234", "Consul Enterprise only"),
+        ("db.svc.ns1.ns:1234", "Consul Enterprise only"),
+        ("db.svc.ns1.ns.east.peer:1234", "Consul Enterprise only"),
+        ("db.svc.part.ap:1234", "Consul Enterprise only"),
+        ("db.svc.x:1234", "is malformed"),
+        ("db.svc..peer:1234", "is malformed"),
+        ("db.svc:1234:9090", "names a port of the destination"),
+        (
+            "db:1234:destination_port=http",
+            "names a port of the destination",
+        ),
+        ("db:1234:dc2?colour=red", "has the option \"colour\""),
+        (
+            "db:1234:mesh_gateway_mode=far",
+            "none, local and remote exist",
+        ),
+        ("db:1234:local_bind_address=x", "is no IP address"),
+        ("db:1234:DC 2", "has no good datacenter"),
+        (":1234", "has no good name"),
+        ("*:1234", "has no good name"),
+        ("prepared_query:db", "is no prepared query"),
+        ("prepared_query::1", "is no prepared query"),
+    ];
+    for (text, reason) in reasons {
+        let error = parse(&[("connect-service-upstreams", text)]).expect_err(text);
+        assert!(error.contains(reason), "{text}: {error}");
+        assert!(!error.contains('\n') && !error.contains(". "), "{error}");
+    }
+}
+
+#[test]
+fn quantities_and_cidrs_as_kubernetes_writes_them() {
+    for good in ["1", "0.5", "100m", "50Mi", "1e3", "2Ei"] {
+        assert!(values::quantity(good).is_ok(), "{good}");
+    }
+    for bad in ["", "m", "1 Mi", "50MB", "-1", "1.2.3", "nan"] {
+        assert!(values::quantity(bad).is_err(), "{bad}");
+    }
+    let cidrs = values::cidrs("10.0.0.0/8, 192.0.2.1,2001:db8::/32").unwrap();
+    assert_eq!(cidrs, ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"]);
+    assert!(values::cidrs("10.0.0.0/33").is_err());
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics_and_every_error_names_its_key(
+        values in proptest::collection::vec((0..KEYS.len(), "\\PC{0,40}|[a-z0-9:.,?=&/_-]{0,60}"), 0..8),
+    ) {
+        let pairs: Vec<(&str, &str)> = values
+            .iter()
+            .map(|(key, value)| (KEYS[*key].name, value.as_str()))
+            .collect();
+        let annotations = map(&pairs);
+        let _ = warnings(&annotations);
+        let _ = wants_injection(&annotations);
+        if let Err(error) = Annotations::parse(&annotations) {
+            let name = error.key.strip_prefix(PREFIX).unwrap();
+            prop_assert!(pairs.iter().any(|(key, _)| *key == name));
+            prop_assert!(!error.reason.is_empty() && error.reason.len() < 2000);
+        }
+    }
+
+    #[test]
+    fn unknown_keys_never_panic(name in "\\PC{0,100}") {
+        let _ = warnings(&map(&[(&name, "x")]));
+    }
+}

@@ -1,0 +1,225 @@
+//! The grammar of `connect-service-upstreams`: consul-k8s' forms, separated by commas.
+//!
+//! ```text
+//! service:port[:datacenter][:options or ?options]
+//! service.svc[.name.peer | .name.dc]:port[:options]
+//! prepared_query:name:port
+//! ```
+//!
+//! Forms of Consul Enterprise (namespaces, partitions) are refused by name.
+
+use std::net::IpAddr;
+
+use legate_model::name::validate_upstream;
+use legate_model::{MeshGateway, MeshGatewayMode, UpstreamType};
+
+use super::values::{Port, Reason, list, port};
+
+/// One service that a pod calls.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Upstream {
+    /// What the name refers to.
+    pub kind: UpstreamType,
+    /// Name of the service or of the prepared query.
+    pub name: String,
+    /// The cluster peer that it is in; empty for none.
+    pub peer: String,
+    /// The datacenter that it is in; empty for the proxy's own.
+    pub datacenter: String,
+    /// The port of the pod at which the application calls it.
+    pub port: Port,
+    /// Where that port is; 127.0.0.1 without.
+    pub bind_address: Option<IpAddr>,
+    /// Which gateways are used; the mesh's defaults without.
+    pub mesh_gateway: Option<MeshGatewayMode>,
+}
+
+impl Upstream {
+    /// The upstream as it is registered. A port's name is looked up with `number`.
+    pub fn registered(
+        &self,
+        number: impl Fn(&str) -> Option<u16>,
+    ) -> Option<legate_model::Upstream> {
+        let local_bind_port = match &self.port {
+            Port::Number(number) => *number,
+            Port::Name(name) => number(name)?,
+        };
+        Some(legate_model::Upstream {
+            destination_type: self.kind,
+            destination_peer: self.peer.clone(),
+            destination_name: self.name.clone(),
+            datacenter: self.datacenter.clone(),
+            local_bind_address: self
+                .bind_address
+                .map_or_else(String::new, |address| address.to_string()),
+            local_bind_port,
+            mesh_gateway: MeshGateway {
+                mode: self.mesh_gateway.unwrap_or_default(),
+            },
+            ..legate_model::Upstream::default()
+        })
+    }
+}
+
+/// All upstreams of an annotation.
+pub(super) fn upstreams(text: &str) -> Result<Vec<Upstream>, Reason> {
+    list(text)
+        .map(|item| upstream(item).map_err(|reason| format!("holds {item:?}, which {reason}")))
+        .collect()
+}
+
+fn upstream(item: &str) -> Result<Upstream, Reason> {
+    let (name, rest) = item
+        .split_once(':')
+        .ok_or_else(|| "has no port: write service:port".to_owned())?;
+    let name = name.trim();
+    if name == "prepared_query" {
+        return prepared_query(rest);
+    }
+    let (number, rest) = match rest.split_once(':') {
+        Some((number, rest)) => (number, Some(rest.trim())),
+        None => (rest, None),
+    };
+    let mut upstream = Upstream {
+        kind: UpstreamType::Service,
+        name: String::new(),
+        peer: String::new(),
+        datacenter: String::new(),
+        port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
+        bind_address: None,
+        mesh_gateway: None,
+    };
+    let labels: Vec<&str> = name.split('.').map(str::trim).collect();
+    if labels.get(1) == Some(&"svc") {
+        labelled(&mut upstream, &labels)?;
+        if let Some(rest) = rest {
+            only_options(&mut upstream, rest)?;
+        }
+    } else {
+        if labels.len() > 1 {
+            return Err("names a namespace, which exists in Consul Enterprise only".to_owned());
+        }
+        name.clone_into(&mut upstream.name);
+        if let Some(rest) = rest {
+            datacenter_and_options(&mut upstream, rest)?;
+        }
+    }
+    validate_upstream(&upstream.name).map_err(|error| format!("has no good name: {error}"))?;
+    Ok(upstream)
+}
+
+fn prepared_query(rest: &str) -> Result<Upstream, Reason> {
+    let wrong = || "is no prepared query: write prepared_query:name:port".to_owned();
+    let (name, number) = rest.split_once(':').ok_or_else(wrong)?;
+    let name = name.trim();
+    validate_upstream(name).map_err(|_| wrong())?;
+    Ok(Upstream {
+        kind: UpstreamType::PreparedQuery,
+        name: name.to_owned(),
+        peer: String::new(),
+        datacenter: String::new(),
+        port: port(number).map_err(|reason| format!("has a port that {reason}"))?,
+        bind_address: None,
+        mesh_gateway: None,
+    })
+}
+
+/// `service.svc`, and one pair of a name and what it is the name of.
+fn labelled(upstream: &mut Upstream, labels: &[&str]) -> Result<(), Reason> {
+    labels[0].clone_into(&mut upstream.name);
+    if labels.contains(&"ns") {
+        return Err("names a namespace, which exists in Consul Enterprise only".to_owned());
+    }
+    match labels[2..] {
+        [] => {}
+        [peer, "peer"] if !peer.is_empty() => peer.clone_into(&mut upstream.peer),
+        [datacenter, "dc"] if !datacenter.is_empty() => {
+            datacenter.clone_into(&mut upstream.datacenter);
+        }
+        [_, "ap"] => {
+            return Err("names a partition, which exists in Consul Enterprise only".to_owned());
+        }
+        _ => {
+            return Err(
+                "is malformed: write service.svc:port, service.svc.name.peer:port or \
+                 service.svc.name.dc:port"
+                    .to_owned(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// `dc`, `dc?options` or `options`.
+fn datacenter_and_options(upstream: &mut Upstream, rest: &str) -> Result<(), Reason> {
+    let (datacenter, options_text) = match rest.split_once('?') {
+        Some((datacenter, rest)) => (datacenter, rest),
+        None if rest.contains('=') => ("", rest),
+        None => (rest, ""),
+    };
+    datacenter.trim().clone_into(&mut upstream.datacenter);
+    if !options_text.is_empty() {
+        options(upstream, options_text)?;
+    }
+    datacenter_is_one(upstream)
+}
+
+fn only_options(upstream: &mut Upstream, rest: &str) -> Result<(), Reason> {
+    if !rest.contains('=') {
+        return Err(NO_DESTINATION_PORT.to_owned());
+    }
+    options(upstream, rest.trim_start_matches('?'))?;
+    datacenter_is_one(upstream)
+}
+
+fn datacenter_is_one(upstream: &Upstream) -> Result<(), Reason> {
+    match upstream.datacenter.as_str() {
+        "" => Ok(()),
+        name => legate_model::name::validate_datacenter(name)
+            .map_err(|error| format!("has no good datacenter: {error}")),
+    }
+}
+
+const NO_DESTINATION_PORT: &str =
+    "names a port of the destination, which the servers do not serve: a service has one port";
+
+/// `name=value&name=value`; names may be written with `_`, `-` or capitals.
+fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
+    for option in text.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let value = value.trim();
+        let spelled: String = name
+            .chars()
+            .filter(|letter| letter.is_ascii_alphanumeric())
+            .map(|letter| letter.to_ascii_lowercase())
+            .collect();
+        match spelled.as_str() {
+            "destinationport" => return Err(NO_DESTINATION_PORT.to_owned()),
+            "datacenter" => value.clone_into(&mut upstream.datacenter),
+            "localbindaddress" => {
+                let address = value.parse();
+                let wrong = |_| format!("has local_bind_address={value}, which is no IP address");
+                upstream.bind_address = Some(address.map_err(wrong)?);
+            }
+            "meshgatewaymode" => {
+                upstream.mesh_gateway = Some(match value {
+                    "none" => MeshGatewayMode::None,
+                    "local" => MeshGatewayMode::Local,
+                    "remote" => MeshGatewayMode::Remote,
+                    _ => {
+                        return Err(format!(
+                            "has mesh_gateway_mode={value}: none, local and remote exist"
+                        ));
+                    }
+                });
+            }
+            _ => {
+                return Err(format!(
+                    "has the option {name:?}: local_bind_address, mesh_gateway_mode and \
+                     datacenter exist"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! How the values of annotations are read: booleans as Go reads them, ports, lists, quantities.
+
+use std::net::IpAddr;
+
+/// A port of a pod, as people write it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Port {
+    /// Its number, 1 to 65535.
+    Number(u16),
+    /// The name of a container's port.
+    Name(String),
+}
+
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Port::Number(number) => number.fmt(f),
+            Port::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Why a value cannot be used: what it has to be.
+pub(super) type Reason = String;
+
+/// The spellings that Go's `strconv.ParseBool` takes, which consul-k8s uses.
+pub(super) fn boolean(text: &str) -> Result<bool, Reason> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("is neither true nor false".to_owned()),
+    }
+}
+
+pub(super) fn number(text: &str) -> Result<u32, Reason> {
+    text.parse()
+        .map_err(|_| "is no number from 0 to 4294967295".to_owned())
+}
+
+/// A number that Kubernetes takes for seconds and counts, which are signed there.
+pub(super) fn count(text: &str) -> Result<i32, Reason> {
+    text.parse()
+        .ok()
+        .filter(|number| *number >= 0)
+        .ok_or_else(|| "is no number from 0 to 2147483647".to_owned())
+}
+
+/// A count that has to be something.
+pub(super) fn positive(text: &str) -> Result<i32, Reason> {
+    match count(text) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("is no number from 1 to 2147483647".to_owned()),
+    }
+}
+
+pub(super) fn text(text: &str) -> Result<String, Reason> {
+    Ok(text.to_owned())
+}
+
+/// The name of a service in the mesh. It becomes part of ids and of DNS names.
+pub(super) fn service(text: &str) -> Result<String, Reason> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if text.contains(',') {
+        return Err("names several services; only one service a pod is served".to_owned());
+    }
+    if text.len() > 63 || text.is_empty() || !text.bytes().all(allowed) {
+        return Err(
+            "is no service name: letters, digits, - and _ are allowed, 63 at most".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn port(text: &str) -> Result<Port, Reason> {
+    let text = text.trim();
+    if let Ok(number) = text.parse::<u32>() {
+        return match u16::try_from(number) {
+            Ok(number) if number > 0 => Ok(Port::Number(number)),
+            _ => Err("is no port: 1 to 65535 are".to_owned()),
+        };
+    }
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    match !text.is_empty() && text.len() <= 15 && text.bytes().all(allowed) {
+        true => Ok(Port::Name(text.to_owned())),
+        false => Err("is neither a port number nor the name of a container's port".to_owned()),
+    }
+}
+
+pub(super) fn ports(text: &str) -> Result<Vec<Port>, Reason> {
+    list(text).map(port).collect()
+}
+
+pub(super) fn port_number(text: &str) -> Result<u16, Reason> {
+    match port(text)? {
+        Port::Number(number) => Ok(number),
+        Port::Name(_) => Err("is no port number".to_owned()),
+    }
+}
+
+pub(super) fn port_numbers(text: &str) -> Result<Vec<u16>, Reason> {
+    list(text).map(port_number).collect()
+}
+
+/// A port that a process without privileges may listen at.
+pub(super) fn unprivileged_port(text: &str) -> Result<u16, Reason> {
+    match port(text) {
+        Ok(Port::Number(number)) if number >= 1024 => Ok(number),
+        _ => Err("is no port from 1024 to 65535".to_owned()),
+    }
+}
+
+pub(super) fn path(text: &str) -> Result<String, Reason> {
+    let graphic = text.bytes().all(|byte| byte.is_ascii_graphic());
+    match text.starts_with('/') && graphic {
+        true => Ok(text.to_owned()),
+        false => Err("is no path: it begins with / and has no spaces".to_owned()),
+    }
+}
+
+/// `10.0.0.0/8`, or one address.
+pub(super) fn cidrs(text: &str) -> Result<Vec<String>, Reason> {
+    list(text).map(cidr).collect()
+}
+
+fn cidr(text: &str) -> Result<String, Reason> {
+    let wrong =
+        || format!("holds {text:?}, which is neither a CIDR such as 10.0.0.0/8 nor an address");
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    match length.map(str::parse::<u8>) {
+        None => Ok(format!("{text}/{most}")),
+        Some(Ok(length)) if length <= most => Ok(text.to_owned()),
+        Some(_) => Err(wrong()),
+    }
+}
+
+pub(super) fn user_ids(text: &str) -> Result<Vec<u32>, Reason> {
+    let user = |text: &str| {
+        text.parse()
+            .map_err(|_| "is no list of user ids".to_owned())
+    };
+    list(text).map(user).collect()
+}
+
+/// Tags between commas; `\,` is a comma within one.
+pub(super) fn tags(text: &str) -> Result<Vec<String>, Reason> {
+    let mut tags = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let last = tags.len() - 1;
+        match letter {
+            '\\' if letters.peek() == Some(&',') => tags[last].extend(letters.next()),
+            ',' => tags.push(String::new()),
+            other => tags[last].push(other),
+        }
+    }
+    let tags = tags.iter().map(|tag| tag.trim().to_owned());
+    Ok(tags.filter(|tag| !tag.is_empty()).collect())
+}
+
+/// A quantity as Kubernetes writes it: a decimal number with a suffix or an exponent.
+pub(super) fn quantity(text: &str) -> Result<String, Reason> {
+    const SUFFIXES: [&str; 15] = [
+        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi",
+    ];
+    let wrong = || "is no quantity such as 100m or 50Mi".to_owned();
+    let end = text
+        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+        .unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(end);
+    let digits: f64 = digits.parse().map_err(|_| wrong())?;
+    let exponent = suffix
+        .strip_prefix(['e', 'E'])
+        .is_some_and(|exponent| exponent.parse::<i8>().is_ok());
+    match digits.is_finite() && (SUFFIXES.contains(&suffix) || suffix == "Ei" || exponent) {
+        true => Ok(text.to_owned()),
+        false => Err(wrong()),
+    }
+}
+
+pub(super) fn object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, Reason> {
+    serde_json::from_str(text).map_err(|error| format!("is no JSON object: {error}"))
+}
+
+/// The items between commas, without spaces around them; empty ones are left out.
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+}
