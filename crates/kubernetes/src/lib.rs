@@ -6,3 +6,4 @@
 pub mod annotations;
 mod http_server;
 pub mod operator;
+pub mod servers;

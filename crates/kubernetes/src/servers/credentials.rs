@@ -1,0 +1,204 @@
+//! The token that requests are made with: none, from a file, or from a login.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path as FilePath, PathBuf};
+
+use http::Method;
+use legate_model::Secret;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use super::transport::Transport;
+use super::{Answer, Path, ServersError};
+
+/// Largest file that is read as a token, in bytes.
+const FILE_SIZE: u64 = 64 * 1024;
+
+/// What requests are made with.
+#[derive(Clone, Debug, Default)]
+pub enum Credentials {
+    /// The servers' anonymous token.
+    #[default]
+    None,
+    /// One token.
+    Token(Secret),
+    /// A file with one token (`--token-file`), read for every request.
+    File(PathBuf),
+    /// A token by login.
+    Login(Login),
+}
+
+/// How a token is obtained by `POST /v1/acl/login`.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// Name of the auth method (`--login-auth-method`).
+    pub auth_method: String,
+    /// File with the bearer token (`--login-bearer-token-file`), read for every login.
+    pub bearer_token_file: PathBuf,
+    /// Stored with the token, to be recognised by: for example `pod`.
+    pub meta: BTreeMap<String, String>,
+}
+
+/// Credentials, and the token of the last login.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    credentials: Credentials,
+    /// Locked while a login is under way, so that only one is.
+    login: Mutex<LoggedIn>,
+}
+
+#[derive(Debug, Default)]
+struct LoggedIn {
+    token: Option<Secret>,
+    /// How many logins there were.
+    generation: u64,
+}
+
+/// A token as one request takes it.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    token: Option<Secret>,
+    /// The login that brought it.
+    generation: Option<u64>,
+}
+
+impl Held {
+    pub(super) fn token(&self) -> Option<&Secret> {
+        self.token.as_ref()
+    }
+
+    /// Whether a login can bring another one.
+    pub(super) fn can_be_renewed(&self) -> bool {
+        self.generation.is_some()
+    }
+}
+
+/// The part of a login's answer that is used.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Token {
+    #[serde(rename = "SecretID")]
+    secret_id: Secret,
+}
+
+impl Tokens {
+    pub(super) fn new(credentials: Credentials) -> Tokens {
+        Tokens {
+            credentials,
+            login: Mutex::default(),
+        }
+    }
+
+    /// The token to use now; logs in when that has not been done.
+    pub(super) async fn current(&self, transport: &Transport) -> Result<Held, ServersError> {
+        self.held(transport, None).await
+    }
+
+    /// A token after `old` was found to be gone. Where another request has logged in meanwhile, that
+    /// login's.
+    pub(super) async fn renewed(
+        &self,
+        transport: &Transport,
+        old: &Held,
+    ) -> Result<Held, ServersError> {
+        self.held(transport, old.generation).await
+    }
+
+    async fn held(&self, transport: &Transport, gone: Option<u64>) -> Result<Held, ServersError> {
+        let fixed = |token| Held {
+            token,
+            generation: None,
+        };
+        let login = match &self.credentials {
+            Credentials::None => return Ok(fixed(None)),
+            Credentials::Token(token) => return Ok(fixed(Some(token.clone()))),
+            Credentials::File(path) => {
+                return read_file(path, "--token-file").map(|token| fixed(Some(token)));
+            }
+            Credentials::Login(login) => login,
+        };
+        let mut state = self.login.lock().await;
+        let usable = gone != Some(state.generation);
+        if !usable || state.token.is_none() {
+            state.token = None;
+            state.token = Some(log_in(login, transport).await?);
+            state.generation += 1;
+        }
+        Ok(Held {
+            token: state.token.clone(),
+            generation: Some(state.generation),
+        })
+    }
+
+    pub(super) async fn logout(&self, transport: &Transport) -> Result<(), ServersError> {
+        let Some(token) = self.login.lock().await.token.take() else {
+            return Ok(());
+        };
+        let path = Path::of(["acl", "logout"]);
+        let answer = transport
+            .send(&Method::POST, &path, None, Some(&token))
+            .await?;
+        if answer.status.is_success() {
+            return Ok(());
+        }
+        Err(transport.refusal(&Method::POST, &path, &answer))
+    }
+}
+
+async fn log_in(login: &Login, transport: &Transport) -> Result<Secret, ServersError> {
+    let bearer = read_file(&login.bearer_token_file, "--login-bearer-token-file")?;
+    let path = Path::of(["acl", "login"]);
+    let body = json!({
+        "AuthMethod": login.auth_method,
+        "BearerToken": bearer.expose(),
+        "Meta": login.meta,
+    });
+    let answer = transport
+        .send(&Method::POST, &path, Some(&body), None)
+        .await?;
+    if !answer.status.is_success() {
+        return Err(refused(login, &answer));
+    }
+    let token: Token = serde_json::from_slice(&answer.body).map_err(|_| {
+        // The decoder's reason could repeat a part of the token.
+        ServersError::BadAnswer {
+            method: Method::POST,
+            url: transport.url(&path),
+            reason: "it is no token".to_owned(),
+        }
+    })?;
+    tracing::info!(auth_method = login.auth_method, "logged in to the servers");
+    Ok(token.secret_id)
+}
+
+fn refused(login: &Login, answer: &Answer) -> ServersError {
+    ServersError::Login {
+        method: login.auth_method.clone(),
+        status: answer.status,
+        text: answer.text(),
+    }
+}
+
+fn read_file(path: &FilePath, setting: &'static str) -> Result<Secret, ServersError> {
+    let refused = |reason: String| ServersError::TokenFile {
+        path: path.to_owned(),
+        setting,
+        reason,
+    };
+    let file = File::open(path).map_err(|error| refused(error.to_string()))?;
+    let mut text = String::new();
+    let length = file
+        .take(FILE_SIZE + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| refused(error.to_string()))?;
+    if length as u64 > FILE_SIZE {
+        return Err(refused(format!("it holds more than {FILE_SIZE} bytes")));
+    }
+    match text.trim() {
+        "" => Err(refused("it is empty".to_owned())),
+        token => Ok(Secret::new(token)),
+    }
+}

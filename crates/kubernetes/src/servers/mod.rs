@@ -1,0 +1,274 @@
+//! Client of the servers' HTTP API, for everything that `legate-k8s` reads and writes there.
+//!
+//! It keeps connections, takes the next address when one does not answer, reads the CA again when
+//! its file has changed, and logs in again when its token is gone. It never decides what is
+//! written, and repeats no request by itself except after a new login.
+
+mod calls;
+mod credentials;
+mod error;
+mod path;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use legate_identity::tls::TlsError;
+use legate_model::Secret;
+use legate_runtime::Spawner;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use self::credentials::{Credentials, Login};
+pub use self::error::ServersError;
+pub use self::path::Path;
+
+use self::credentials::{Held, Tokens};
+use self::transport::Transport;
+
+/// How long a request may take, connecting and reading the answer included. consul-k8s has the
+/// same default (`global.consulAPITimeout`).
+pub const REQUEST_TIME: Duration = Duration::from_secs(5);
+
+/// Largest answer that is read, in bytes: some 30,000 instances in one list.
+pub const ANSWER_SIZE: usize = 32 << 20;
+
+/// Where the servers are and how to talk to them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// DNS name or IP address. Where a name has several addresses, the next one is taken when one
+    /// does not answer.
+    pub host: String,
+    /// Port of the HTTP API: 8500, or 8501 with TLS.
+    pub port: u16,
+    /// Verified TLS, or `None` for plain HTTP.
+    pub tls: Option<Tls>,
+    /// What requests are made with.
+    pub credentials: Credentials,
+}
+
+/// How servers are verified.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// PEM file of the CA; read again when it changes. `None`: the roots of the system.
+    pub ca: Option<PathBuf>,
+    /// The name that certificates must have; default is [`Options::host`].
+    pub server_name: Option<String>,
+}
+
+/// A client of the servers. Copies share connections and token.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    transport: Transport,
+    tokens: Tokens,
+}
+
+/// What a server answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status, of any class.
+    pub status: StatusCode,
+    /// The body, at most [`ANSWER_SIZE`].
+    pub body: Bytes,
+}
+
+impl Servers {
+    /// Connects to nobody yet; connections live in the scope of `spawner`.
+    ///
+    /// # Errors
+    ///
+    /// When host or server name is none. A CA file that does not exist yet is no error: it is
+    /// looked for again at every request.
+    pub fn new(options: Options, spawner: Spawner) -> Result<Servers, ServersError> {
+        let shared = Shared {
+            tokens: Tokens::new(options.credentials),
+            transport: Transport::new(&options.host, options.port, options.tls, spawner)?,
+        };
+        Ok(Servers {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Sends a request with the client's token and returns the answer, whatever its status. Logs in
+    /// where that is asked for and has not been done, and again when the server no longer knows
+    /// the token.
+    ///
+    /// # Errors
+    ///
+    /// [`ServersError`] when there is no token, no server was reached or none answered in time.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &Path,
+        body: Option<&Value>,
+    ) -> Result<Answer, ServersError> {
+        let held = self.shared.tokens.current(&self.shared.transport).await?;
+        let answer = self.send(&method, path, body, &held).await?;
+        if !held.can_be_renewed() || !answer.token_is_gone() {
+            return Ok(answer);
+        }
+        tracing::info!("the servers no longer know the token: logging in again");
+        let held = self
+            .shared
+            .tokens
+            .renewed(&self.shared.transport, &held)
+            .await?;
+        self.send(&method, path, body, &held).await
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        path: &Path,
+        body: Option<&Value>,
+        held: &Held,
+    ) -> Result<Answer, ServersError> {
+        let transport = &self.shared.transport;
+        transport.send(method, path, body, held.token()).await
+    }
+
+    /// Sends a request with `token` instead of the client's own: for what `acl-init` does with a
+    /// bootstrap token.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::request`].
+    pub async fn request_with_token(
+        &self,
+        method: Method,
+        path: &Path,
+        body: Option<&Value>,
+        token: &Secret,
+    ) -> Result<Answer, ServersError> {
+        let transport = &self.shared.transport;
+        transport.send(&method, path, body, Some(token)).await
+    }
+
+    /// Reads a JSON document.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::request`], and when the server refuses or answers something else.
+    pub async fn get_json<T: DeserializeOwned>(&self, path: &Path) -> Result<T, ServersError> {
+        let answer = self.request(Method::GET, path, None).await?;
+        self.decode(&Method::GET, path, &answer)
+    }
+
+    /// Like [`Servers::get_json`]; `None` where the server knows no such object (404, or `null`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::get_json`].
+    pub async fn find_json<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+    ) -> Result<Option<T>, ServersError> {
+        let answer = self.request(Method::GET, path, None).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        self.decode(&Method::GET, path, &answer)
+    }
+
+    /// Writes `body` and returns the server's answer to it; `()` takes any answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::get_json`].
+    pub async fn put_json<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        body: &impl Serialize,
+    ) -> Result<T, ServersError> {
+        let body = serde_json::to_value(body).map_err(|error| ServersError::Body {
+            path: path.to_string(),
+            reason: error.to_string(),
+        })?;
+        let answer = self.request(Method::PUT, path, Some(&body)).await?;
+        self.decode(&Method::PUT, path, &answer)
+    }
+
+    /// Removes an object. `false` where there was none (404).
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::get_json`].
+    pub async fn delete(&self, path: &Path) -> Result<bool, ServersError> {
+        let answer = self.request(Method::DELETE, path, None).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(false);
+        }
+        self.refused(&Method::DELETE, path, &answer)?;
+        Ok(true)
+    }
+
+    /// Gives back the token that a login brought. Nothing happens without one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::request`]; the token is then left to its expiry.
+    pub async fn logout(&self) -> Result<(), ServersError> {
+        self.shared.tokens.logout(&self.shared.transport).await
+    }
+
+    fn refused(&self, method: &Method, path: &Path, answer: &Answer) -> Result<(), ServersError> {
+        if answer.status.is_success() {
+            return Ok(());
+        }
+        Err(self.shared.transport.refusal(method, path, answer))
+    }
+
+    fn decode<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &Path,
+        answer: &Answer,
+    ) -> Result<T, ServersError> {
+        self.refused(method, path, answer)?;
+        // Some calls answer nothing at all.
+        let body: &[u8] = match answer.body.trim_ascii() {
+            [] => b"null",
+            body => body,
+        };
+        serde_json::from_slice(body).map_err(|error| ServersError::BadAnswer {
+            url: self.shared.transport.url(path),
+            method: method.clone(),
+            reason: error.to_string(),
+        })
+    }
+}
+
+impl Answer {
+    /// The body as text, shortened: servers say there why they refuse.
+    #[must_use]
+    pub fn text(&self) -> String {
+        const LONGEST: usize = 1024;
+        let text = String::from_utf8_lossy(&self.body);
+        match text.trim().char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &text.trim()[..end]),
+            None => text.trim().to_owned(),
+        }
+    }
+
+    /// Whether the server says that it knows no such token, as both Legate's and Consul's do.
+    fn token_is_gone(&self) -> bool {
+        self.status == StatusCode::FORBIDDEN && self.text().contains("ACL not found")
+    }
+}
+
+impl From<TlsError> for ServersError {
+    fn from(error: TlsError) -> ServersError {
+        ServersError::Tls(error)
+    }
+}

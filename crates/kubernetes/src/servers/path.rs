@@ -1,0 +1,51 @@
+//! Paths of the API with their parameters, encoded.
+
+use std::fmt;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// What stands for itself in a segment or a parameter (RFC 3986, unreserved).
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// A path below `/v1`. Names are encoded: whatever they hold, they stay one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    text: String,
+    parameters: bool,
+}
+
+impl Path {
+    /// `/v1/<first>/<second>…`
+    pub fn of<'a>(segments: impl IntoIterator<Item = &'a str>) -> Path {
+        let mut text = "/v1".to_owned();
+        for segment in segments {
+            text.push('/');
+            text.extend(utf8_percent_encode(segment, ENCODED));
+        }
+        Path {
+            text,
+            parameters: false,
+        }
+    }
+
+    /// The path with one more parameter.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Path {
+        self.text.push(if self.parameters { '&' } else { '?' });
+        self.parameters = true;
+        self.text.extend(utf8_percent_encode(name, ENCODED));
+        self.text.push('=');
+        self.text.extend(utf8_percent_encode(value, ENCODED));
+        self
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
