@@ -5,5 +5,6 @@
 
 pub mod annotations;
 mod http_server;
+pub mod leader;
 pub mod operator;
 pub mod servers;
