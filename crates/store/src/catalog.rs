@@ -69,6 +69,11 @@ impl ReadTxn<'_> {
         self.find_all(Table::ChecksByOwner, &[node, ""])
     }
 
+    /// The checks of a node and of the instances on it, in the order of their ids.
+    pub fn checks_on(&self, node: &str) -> Vec<Arc<HealthCheck>> {
+        self.scan(&[node])
+    }
+
     /// One check, of the node or of an instance on it.
     pub fn check(&self, node: &str, check_id: &str) -> Option<Arc<HealthCheck>> {
         self.get(&[node, check_id])

@@ -1,4 +1,4 @@
-//! `/v1/health`: instances with their nodes and checks.
+//! `/v1/health`: instances with their nodes and checks, and the checks of a node.
 
 use std::sync::Arc;
 
@@ -19,6 +19,18 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     list(&call, |state| state.connect(&name)).await
+}
+
+/// `GET /v1/health/node/:node`
+pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let answer = call.read(|state| state.checks_on(&name)).await?;
+    let (checks, filtered) = visible(answer.value, |check| {
+        let service = &check.service_name;
+        authorizer.node_read(&check.node)
+            && (check.service_id.is_empty() || authorizer.service_read(service))
+    });
+    call.answer(answer.index, &checks, filtered)
 }
 
 async fn list(

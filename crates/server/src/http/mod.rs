@@ -66,6 +66,7 @@ fn catalog_routes() -> Router<ApiState> {
         .route("/v1/catalog/services", get(catalog::services))
         .route("/v1/catalog/service/{name}", get(catalog::service))
         .route("/v1/catalog/connect/{name}", get(catalog::connect))
+        .route("/v1/health/node/{name}", get(health::node))
         .route("/v1/health/service/{name}", get(health::service))
         .route("/v1/health/connect/{name}", get(health::connect))
         .route("/v1/agent/service/register", put(agent::register))

@@ -57,7 +57,6 @@ const PREFIXES: &[&str] = &[
     "/v1/event/fire/",
     "/v1/health/checks/",
     "/v1/health/ingress/",
-    "/v1/health/node/",
     "/v1/health/state/",
     "/v1/internal/",
     "/v1/kv/",

@@ -40,6 +40,11 @@ async fn a_registration_is_read_back_until_it_is_removed() {
     assert_eq!(found[0]["Service"]["Service"], "web");
     assert_eq!(found[0]["Checks"][0]["Status"], "passing");
 
+    let checks = client.get("/v1/health/node/vm-1").await.json();
+    assert_eq!(checks[0]["CheckID"], "web-alive");
+    assert_eq!(checks[0]["ServiceID"], "web-1");
+    assert_eq!(client.get("/v1/health/node/vm-2").await.json(), json!([]));
+
     let services = client.get("/v1/catalog/services").await.json();
     assert_eq!(services, json!({ "web": ["v1"] }));
     let nodes = client.get("/v1/catalog/nodes").await.json();

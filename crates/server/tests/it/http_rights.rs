@@ -125,6 +125,34 @@ async fn services_on_nodes_that_may_not_be_seen_are_not_listed() {
 }
 
 #[tokio::test]
+async fn checks_of_a_node_are_for_those_who_may_read_it_and_their_services() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    for service in ["web", "api"] {
+        let body = json!({
+            "Node": "n1", "Address": "10.0.0.1", "Service": { "Service": service, "Port": 1 },
+            "Checks": [
+                { "CheckID": service, "ServiceID": service, "Status": "passing" },
+                { "CheckID": "node", "Status": "passing" },
+            ],
+        });
+        management.write("/v1/catalog/register", &body).await;
+    }
+    let ids = |reply: &crate::http_client::Reply| {
+        let checks = reply.json();
+        let ids = checks.as_array().unwrap().iter();
+        ids.map(|check| check["CheckID"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let path = "/v1/health/node/n1";
+    assert_eq!(ids(&management.get(path).await), ["api", "node", "web"]);
+    let identity = json!({ "NodeIdentities": [{ "NodeName": "n2", "Datacenter": "dc1" }] });
+    let other = token(&management, identity).await.get(path).await;
+    assert_eq!(ids(&other), Vec::<String>::new());
+    assert_eq!(other.header("x-consul-results-filtered-by-acls"), "true");
+}
+
+#[tokio::test]
 async fn what_a_token_is_cannot_be_changed() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);
