@@ -6,5 +6,6 @@
 pub mod annotations;
 mod http_server;
 pub mod leader;
+pub mod inject;
 pub mod operator;
 pub mod servers;

@@ -33,6 +33,8 @@ pub const MANAGED_BY_LEGATE: &str = "legate-k8s";
 pub const SERVICE: &str = "consul.hashicorp.com/connect-service";
 /// Annotation with the service's port; the injector replaces a name by its number.
 pub const SERVICE_PORT: &str = "consul.hashicorp.com/connect-service-port";
+/// Annotation with the only Service that stands for the pod.
+pub const KUBERNETES_SERVICE: &str = "consul.hashicorp.com/kubernetes-service";
 /// Annotation with the upstreams; the injector replaces names of ports by their numbers.
 pub const UPSTREAMS: &str = "consul.hashicorp.com/connect-service-upstreams";
 /// Annotation of pods whose traffic is redirected; the value is `enabled`.

@@ -223,3 +223,34 @@ fn options(upstream: &mut Upstream, text: &str) -> Result<(), Reason> {
     }
     Ok(())
 }
+
+/// The item as it could have been written.
+impl std::fmt::Display for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.kind == UpstreamType::PreparedQuery {
+            return write!(f, "prepared_query:{}:{}", self.name, self.port);
+        }
+        f.write_str(&self.name)?;
+        if !self.peer.is_empty() {
+            write!(f, ".svc.{}.peer", self.peer)?;
+        } else if !self.datacenter.is_empty() {
+            write!(f, ".svc.{}.dc", self.datacenter)?;
+        }
+        write!(f, ":{}", self.port)?;
+        let address = self
+            .bind_address
+            .map(|address| format!("local_bind_address={address}"));
+        let mode = self.mesh_gateway.and_then(|mode| match mode {
+            MeshGatewayMode::Default => None,
+            MeshGatewayMode::None => Some("none"),
+            MeshGatewayMode::Local => Some("local"),
+            MeshGatewayMode::Remote => Some("remote"),
+        });
+        let mode = mode.map(|mode| format!("mesh_gateway_mode={mode}"));
+        let options: Vec<String> = address.into_iter().chain(mode).collect();
+        match options.is_empty() {
+            true => Ok(()),
+            false => write!(f, ":{}", options.join("&")),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Which service of the mesh a pod is an instance of, and at which port.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Service};
+use kube::ResourceExt;
+
+use super::Refusal;
+use super::installation::Installation;
+use crate::annotations::{Annotations, KUBERNETES_SERVICE, PREFIX, Port, SERVICE};
+
+/// Label of Services that are not looked at.
+const IGNORED: &str = "consul.hashicorp.com/service-ignore";
+
+/// The service of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Instance {
+    /// Its name in the mesh.
+    pub(super) name: String,
+    /// Where the application listens; `None` for one that serves nobody.
+    pub(super) port: Option<u16>,
+}
+
+/// # Errors
+/// When the name or the port is not clear, or access control would not let the pod be that service.
+pub(super) fn resolve(
+    installation: &Installation,
+    namespace: &str,
+    pod: &Pod,
+    annotations: &Annotations,
+    services: &[Arc<Service>],
+) -> Result<Instance, Refusal> {
+    let spec = pod.spec.as_ref();
+    let name = name(namespace, pod, annotations, services)?;
+    if installation.sidecars.sidecar_auth_method.is_some() {
+        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
+        let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
+        if account != name {
+            return Err(Refusal::new(format!(
+                "the pod's service account is {account:?} and its service is {name:?}: with access \
+                 control both have to have the same name; set spec.serviceAccountName, or {SERVICE}"
+            )));
+        }
+    }
+    let port = match annotations.port() {
+        Some(port) => Some(number(spec, "connect-service-port", port)?),
+        None => spec.and_then(first_port),
+    };
+    Ok(Instance { name, port })
+}
+
+fn name(
+    namespace: &str,
+    pod: &Pod,
+    annotations: &Annotations,
+    services: &[Arc<Service>],
+) -> Result<String, Refusal> {
+    if let Some(name) = &annotations.service {
+        return Ok(name.clone());
+    }
+    let mut names: Vec<String> = services
+        .iter()
+        .filter(|service| selects(service, namespace, pod.labels()))
+        .map(|service| service.name_any())
+        .collect();
+    names.sort_unstable();
+    if let Some(wanted) = &annotations.kubernetes_service {
+        if !names.contains(wanted) {
+            return Err(Refusal::new(format!(
+                "{KUBERNETES_SERVICE} names the Service {wanted:?}, which does not exist in \
+                 {namespace} or does not select the pod"
+            )));
+        }
+        return Ok(wanted.clone());
+    }
+    match names.as_slice() {
+        [name] => Ok(name.clone()),
+        [] => Err(Refusal::new(format!(
+            "no Service in {namespace} selects the pod: create one, or name the pod's service with \
+             {SERVICE}"
+        ))),
+        several => {
+            let shown: Vec<&str> = several.iter().take(5).map(String::as_str).collect();
+            Err(Refusal::new(format!(
+                "{} Services in {namespace} select the pod ({}): name the one that it belongs to with \
+                 {SERVICE} or {KUBERNETES_SERVICE}, or label the others {IGNORED}=true",
+                several.len(),
+                shown.join(", ")
+            )))
+        }
+    }
+}
+
+fn selects(service: &Service, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+    let ignored = service.labels().get(IGNORED).map(String::as_str);
+    let selector = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.as_ref());
+    service.namespace().as_deref() == Some(namespace)
+        && !matches!(ignored, Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
+        && selector.is_some_and(|selector| {
+            let is_in = |(key, value)| labels.get(key) == Some(value);
+            !selector.is_empty() && selector.iter().all(is_in)
+        })
+}
+
+/// The number of a port of the pod; `key` is the annotation that names it.
+pub(super) fn number(spec: Option<&PodSpec>, key: &str, port: &Port) -> Result<u16, Refusal> {
+    let name = match port {
+        Port::Number(number) => return Ok(*number),
+        Port::Name(name) => name,
+    };
+    let found = spec.and_then(|spec| port_named(spec, name));
+    found.ok_or_else(|| {
+        Refusal::new(format!(
+            "annotation {PREFIX}{key} names the port {name:?}, which no container of the pod has"
+        ))
+    })
+}
+
+/// The number of the first port with that name.
+pub(super) fn port_named(spec: &PodSpec, name: &str) -> Option<u16> {
+    containers(spec).find_map(|container| container_port(container, name))
+}
+
+/// The number of a container's port with that name.
+pub(super) fn container_port(container: &Container, name: &str) -> Option<u16> {
+    let ports = container.ports.iter().flatten();
+    let mut named = ports.filter(|port| port.name.as_deref() == Some(name));
+    named
+        .next()
+        .and_then(|port| u16::try_from(port.container_port).ok())
+}
+
+fn first_port(spec: &PodSpec) -> Option<u16> {
+    let port = spec.containers.first()?.ports.as_ref()?.first()?;
+    u16::try_from(port.container_port).ok()
+}
+
+/// The application's containers and then the native sidecars that it brought itself.
+pub(super) fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let init = spec.init_containers.iter().flatten();
+    spec.containers
+        .iter()
+        .chain(init.filter(|one| is_native(one)))
+}
+
+/// Whether an init container keeps running.
+pub(super) fn is_native(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}

@@ -1,0 +1,216 @@
+//! What holds for one pod: its annotations, its namespace's labels, and the installation's defaults.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PodSpec;
+
+use super::Refusal;
+use super::installation::Installation;
+use super::service::{self, Instance};
+use crate::annotations::{self, Annotations, DNS, PREFIX, TRANSPARENT_PROXY};
+
+/// What the sidecar and the rest of the patch are made from.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// The sidecar is an init container that keeps running.
+    pub(super) native: bool,
+    /// Traffic is redirected.
+    pub(super) transparent: bool,
+    /// Probes are let through to the application.
+    pub(super) overwrite_probes: bool,
+    /// Names of the mesh are looked up through the sidecar.
+    pub(super) dns: bool,
+    /// Metrics, where they are offered.
+    pub(super) metrics: Option<Metrics>,
+    /// Path that Prometheus asks for.
+    pub(super) scrape_path: String,
+    /// Start and stop.
+    pub(super) lifecycle: Lifecycle,
+    /// The sidecar's readiness is what Envoy says at `/ready`.
+    pub(super) proxy_health_check: bool,
+    /// Envoy's worker threads.
+    pub(super) concurrency: u32,
+    /// What Envoy logs from, where that is another level than the sidecar's.
+    pub(super) envoy_log_level: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Metrics {
+    pub(super) scrape_port: u16,
+    /// Port between Envoy and the sidecar, and where the application's metrics are.
+    pub(super) merging: Option<(u16, String)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Lifecycle {
+    pub(super) enabled: bool,
+    pub(super) drain: bool,
+    pub(super) shutdown_grace: u32,
+    pub(super) startup_grace: u32,
+    pub(super) port: u16,
+    pub(super) shutdown_path: String,
+    pub(super) startup_path: String,
+}
+
+impl Settings {
+    /// # Errors
+    /// When values do not go together; what can be left out is told in `warnings`.
+    pub(super) fn resolve(
+        installation: &Installation,
+        namespace_labels: &BTreeMap<String, String>,
+        annotations: &Annotations,
+        instance: &Instance,
+        spec: &PodSpec,
+        warnings: &mut Vec<String>,
+    ) -> Result<Settings, Refusal> {
+        let config = &installation.config;
+        let transparent = match annotations.transparent_proxy.enabled {
+            Some(enabled) => enabled,
+            None => annotations::namespace_label(namespace_labels, TRANSPARENT_PROXY)?
+                .unwrap_or(config.transparent_proxy.default_enabled),
+        };
+        let dns = match annotations.dns {
+            Some(true) if !transparent => {
+                return Err(Refusal::new(format!(
+                    "annotation {DNS} needs redirected traffic: set {TRANSPARENT_PROXY} to true, or \
+                     remove {DNS}"
+                )));
+            }
+            Some(dns) => dns,
+            None => annotations::namespace_label(namespace_labels, DNS)?
+                .or(config.dns.enable_redirection)
+                .unwrap_or(config.transparent_proxy.default_enabled),
+        };
+        let extra = ExtraArgs::of(annotations.sidecar.envoy_extra_args.as_deref(), warnings)?;
+        let native = &config.dataplane_as_sidecar_init_container;
+        Ok(Settings {
+            native: annotations
+                .sidecar
+                .native
+                .or(native.default_enabled)
+                .unwrap_or(installation.cluster.native_sidecars),
+            transparent,
+            overwrite_probes: annotations
+                .transparent_proxy
+                .overwrite_probes
+                .unwrap_or(config.transparent_proxy.default_overwrite_probes),
+            dns: dns && transparent,
+            metrics: metrics(installation, annotations, instance, spec)?,
+            scrape_path: annotations
+                .metrics
+                .scrape_path
+                .clone()
+                .unwrap_or_else(|| config.metrics.default_prometheus_scrape_path.clone()),
+            lifecycle: lifecycle(installation, annotations),
+            proxy_health_check: annotations.sidecar.use_proxy_health_check == Some(true),
+            concurrency: annotations
+                .sidecar
+                .concurrency
+                .or(extra.concurrency)
+                .unwrap_or(config.sidecar_proxy.concurrency),
+            envoy_log_level: extra.log_level,
+        })
+    }
+}
+
+fn metrics(
+    installation: &Installation,
+    annotations: &Annotations,
+    instance: &Instance,
+    spec: &PodSpec,
+) -> Result<Option<Metrics>, Refusal> {
+    let (own, defaults) = (&annotations.metrics, &installation.config.metrics);
+    if !own.enabled.unwrap_or(defaults.default_enabled) {
+        return Ok(None);
+    }
+    let service_port = match &own.service_port {
+        Some(port) => Some(service::number(Some(spec), "service-metrics-port", port)?),
+        None => instance.port,
+    };
+    let merging = own.merging.unwrap_or(defaults.default_enable_merging);
+    let path = own.service_path.as_deref().unwrap_or("/metrics");
+    let merged_port = own
+        .merged_port
+        .unwrap_or(defaults.default_merged_metrics_port);
+    Ok(Some(Metrics {
+        scrape_port: own
+            .scrape_port
+            .unwrap_or(defaults.default_prometheus_scrape_port),
+        merging: service_port
+            .filter(|_| merging)
+            .map(|port| (merged_port, format!("http://127.0.0.1:{port}{path}"))),
+    }))
+}
+
+fn lifecycle(installation: &Installation, annotations: &Annotations) -> Lifecycle {
+    let own = &annotations.lifecycle;
+    let defaults = &installation.config.sidecar_proxy.lifecycle;
+    let path = |own: &Option<String>, default: &String| own.as_ref().unwrap_or(default).clone();
+    Lifecycle {
+        enabled: own.enabled.unwrap_or(defaults.default_enabled),
+        drain: own
+            .drain
+            .unwrap_or(defaults.default_enable_shutdown_drain_listeners),
+        shutdown_grace: own
+            .shutdown_grace
+            .unwrap_or(defaults.default_shutdown_grace_period_seconds),
+        startup_grace: own
+            .startup_grace
+            .unwrap_or(defaults.default_startup_grace_period_seconds),
+        port: own.port.unwrap_or(defaults.default_graceful_port),
+        shutdown_path: path(&own.shutdown_path, &defaults.default_graceful_shutdown_path),
+        startup_path: path(&own.startup_path, &defaults.default_graceful_startup_path),
+    }
+}
+
+/// What is served of Envoy's flags.
+#[derive(Debug, Default)]
+struct ExtraArgs {
+    concurrency: Option<u32>,
+    log_level: Option<String>,
+}
+
+impl ExtraArgs {
+    fn of(text: Option<&str>, warnings: &mut Vec<String>) -> Result<ExtraArgs, Refusal> {
+        const KEY: &str = "envoy-extra-args";
+        let mut extra = ExtraArgs::default();
+        let words = text.unwrap_or_default().replace('=', " ");
+        let mut words = words.split_whitespace().peekable();
+        let mut ignored = Vec::new();
+        while let Some(word) = words.next() {
+            let mut value = || words.next_if(|next| !next.starts_with('-'));
+            let wrong = || {
+                Refusal::new(format!(
+                    "annotation {PREFIX}{KEY}: {word} has no good value"
+                ))
+            };
+            match word {
+                "--concurrency" => {
+                    let number = value().and_then(|value| value.parse().ok());
+                    extra.concurrency = Some(number.ok_or_else(wrong)?);
+                }
+                "--log-level" | "-l" => {
+                    const LEVELS: [&str; 8] = [
+                        "trace", "debug", "info", "warning", "warn", "error", "critical", "off",
+                    ];
+                    let level = value().filter(|level| LEVELS.contains(level));
+                    extra.log_level = Some(level.ok_or_else(wrong)?.to_owned());
+                }
+                other => {
+                    let other: String = other.chars().take(40).collect();
+                    ignored.push(other);
+                    value();
+                }
+            }
+        }
+        ignored.truncate(5);
+        if !ignored.is_empty() {
+            warnings.push(format!(
+                "annotation {PREFIX}{KEY}: {} left out; only --log-level and --concurrency are \
+                 served",
+                ignored.join(" ")
+            ));
+        }
+        Ok(extra)
+    }
+}

@@ -1,0 +1,103 @@
+//! The upstreams of a pod: what the installation can serve, at ports that are free, and what the
+//! application is told about them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use k8s_openapi::api::core::v1::PodSpec;
+use legate_model::UpstreamType;
+
+use super::Refusal;
+use super::installation::Installation;
+use super::service;
+use crate::annotations::{Annotations, Port, UPSTREAMS, Upstream};
+
+/// Upstreams with the numbers of their ports.
+#[derive(Debug, Default)]
+pub(super) struct Upstreams {
+    all: Vec<Upstream>,
+    /// A port was given by its name.
+    renamed: bool,
+}
+
+impl Upstreams {
+    /// # Errors
+    /// When one cannot be served, or two want the same port.
+    pub(super) fn resolve(
+        installation: &Installation,
+        annotations: &Annotations,
+        spec: &PodSpec,
+    ) -> Result<Upstreams, Refusal> {
+        let mut resolved = Upstreams::default();
+        let mut taken = BTreeSet::new();
+        for upstream in &annotations.upstreams {
+            let mut upstream = upstream.clone();
+            if !installation.config.external_servers.enabled {
+                served(&upstream, &installation.servers.datacenter)?;
+            }
+            if let Port::Name(_) = upstream.port {
+                let port =
+                    service::number(Some(spec), "connect-service-upstreams", &upstream.port)?;
+                upstream.port = Port::Number(port);
+                resolved.renamed = true;
+            }
+            if !taken.insert((address(&upstream), upstream.port.to_string())) {
+                return Err(Refusal::new(format!(
+                    "annotation {UPSTREAMS} has two upstreams at port {} of {}: give each its own",
+                    upstream.port,
+                    address(&upstream)
+                )));
+            }
+            resolved.all.push(upstream);
+        }
+        Ok(resolved)
+    }
+
+    /// The annotation with numbers, where it had names.
+    pub(super) fn rewritten(&self) -> Option<String> {
+        let items: Vec<String> = self.all.iter().map(ToString::to_string).collect();
+        self.renamed.then(|| items.join(","))
+    }
+
+    /// Names and values of the variables that tell where the upstreams are. Prepared queries have
+    /// none.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (String, String)> {
+        let services = self
+            .all
+            .iter()
+            .filter(|one| one.kind == UpstreamType::Service);
+        services.flat_map(|upstream| {
+            let name = upstream.name.to_uppercase().replace('-', "_");
+            let host = (
+                format!("{name}_CONNECT_SERVICE_HOST"),
+                address(upstream).to_string(),
+            );
+            let port = (
+                format!("{name}_CONNECT_SERVICE_PORT"),
+                upstream.port.to_string(),
+            );
+            [host, port]
+        })
+    }
+}
+
+fn address(upstream: &Upstream) -> IpAddr {
+    upstream.bind_address.unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+/// What Consul's servers know and Legate's do not.
+fn served(upstream: &Upstream, datacenter: &str) -> Result<(), Refusal> {
+    let what = if upstream.kind == UpstreamType::PreparedQuery {
+        "a prepared query"
+    } else if !upstream.peer.is_empty() {
+        "a cluster peer"
+    } else if !upstream.datacenter.is_empty() && upstream.datacenter != datacenter {
+        "another datacenter"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(format!(
+        "annotation {UPSTREAMS} names {what} ({}), which these servers do not serve",
+        upstream.name
+    )))
+}
