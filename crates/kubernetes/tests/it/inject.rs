@@ -1,0 +1,5 @@
+//! Pods in, patches out.
+
+mod golden;
+mod refusals;
+mod support;

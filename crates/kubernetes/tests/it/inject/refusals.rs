@@ -1,0 +1,251 @@
+//! What is not injected, what is refused, and that nothing that people write breaks admission.
+
+use std::collections::BTreeMap;
+
+use legate_kubernetes::annotations::KEYS;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::support::{
+    admit_pod, admit_with, changed, config, installation, plain, pod, service, services,
+};
+
+fn refused(installation: &legate_kubernetes::inject::Installation, pod: &Value, parts: &[&str]) {
+    let refusal = admit_pod(installation, pod).unwrap_err().to_string();
+    for part in parts {
+        assert!(refusal.contains(part), "{refusal:?} does not say {part:?}");
+    }
+    assert!(
+        !refusal.contains('\n') && !refusal.contains(". "),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn refusals_name_the_cause_and_the_way_out() {
+    let spec = |spec: Value| changed(pod(&[]), json!({ "spec": spec }));
+    let plain = plain();
+    refused(
+        &plain,
+        &spec(json!({ "hostNetwork": true })),
+        &["hostNetwork", "connect-inject"],
+    );
+    refused(
+        &plain,
+        &spec(json!({ "securityContext": { "runAsUser": 5995 } })),
+        &["spec.securityContext.runAsUser", "5995"],
+    );
+    let container = |container: Value| spec(json!({ "containers": [container] }));
+    refused(
+        &plain,
+        &container(json!({ "name": "app", "securityContext": { "runAsUser": 5995 } })),
+        &["\"app\"", "5995"],
+    );
+    refused(
+        &plain,
+        &container(json!({ "name": "consul-dataplane" })),
+        &["rename it"],
+    );
+    refused(
+        &plain,
+        &spec(json!({ "volumes": [{ "name": "consul-connect-inject-ca" }] })),
+        &["volume", "rename it"],
+    );
+    refused(
+        &plain,
+        &spec(json!({ "dnsConfig": { "options": [] } })),
+        &["dnsConfig", "consul-dns to false"],
+    );
+    refused(
+        &plain,
+        &pod(&[("consul-dns", "true"), ("transparent-proxy", "false")]),
+        &["consul-dns needs redirected traffic"],
+    );
+    refused(
+        &installation(),
+        &spec(json!({ "serviceAccountName": "default" })),
+        &["service account is \"default\"", "service is \"web\""],
+    );
+    refused(
+        &plain,
+        &pod(&[("connect-service-port", "nope")]),
+        &["\"nope\"", "no container"],
+    );
+    refused(
+        &plain,
+        &pod(&[("connect-service", "a,b")]),
+        &["only one service"],
+    );
+    let mut waiting = installation();
+    waiting.ca_certs = None;
+    refused(&waiting, &pod(&[]), &["servers' CA", "try again"]);
+}
+
+#[test]
+fn the_service_has_to_be_clear() {
+    let none = BTreeMap::new();
+    let nobody = admit_with(&plain(), &pod(&[]), &[], &none).unwrap_err();
+    assert_eq!(
+        nobody.to_string(),
+        "no Service in shop selects the pod: create one, or name the pod's service with \
+         consul.hashicorp.com/connect-service"
+    );
+    let mut several = services();
+    several.push(service("web-admin", "shop", json!({ "app": "web" })));
+    let unclear = admit_with(&plain(), &pod(&[]), &several, &none).unwrap_err();
+    assert!(
+        unclear
+            .to_string()
+            .contains("2 Services in shop select the pod (web, web-admin)")
+    );
+    let named = pod(&[("kubernetes-service", "web-admin")]);
+    let admitted = admit_with(&plain(), &named, &several, &none).unwrap();
+    let mut result = named;
+    json_patch::patch(&mut result, &admitted.patch.unwrap()).unwrap();
+    let service = &result["metadata"]["annotations"]["consul.hashicorp.com/connect-service"];
+    assert_eq!(service, "web-admin");
+    let wrong = pod(&[("kubernetes-service", "other")]);
+    let wrong = admit_with(&plain(), &wrong, &several, &none).unwrap_err();
+    assert!(
+        wrong.to_string().contains("does not select the pod"),
+        "{wrong}"
+    );
+}
+
+#[test]
+fn upstreams_that_these_servers_do_not_serve() {
+    for (text, what) in [
+        ("a.svc.east.peer:1", "a cluster peer"),
+        ("prepared_query:a:1", "a prepared query"),
+        ("a:1:dc2", "another datacenter"),
+        ("a:1,b:1", "two upstreams at port 1"),
+        ("a:nope", "no container"),
+    ] {
+        refused(
+            &plain(),
+            &pod(&[("connect-service-upstreams", text)]),
+            &[what],
+        );
+    }
+    assert!(admit_pod(&plain(), &pod(&[("connect-service-upstreams", "a:1:dc1")])).is_ok());
+}
+
+#[test]
+fn probes_and_hooks_that_cannot_reach_the_application() {
+    let with =
+        |container: Value| changed(pod(&[]), json!({ "spec": { "containers": [container] } }));
+    let https = json!({ "name": "app", "readinessProbe": {
+        "httpGet": { "port": 8443, "scheme": "HTTPS" } } });
+    refused(
+        &plain(),
+        &with(https),
+        &["uses HTTPS", "8443", "exclude-inbound-ports"],
+    );
+    let hook = json!({ "name": "app", "lifecycle": { "postStart": {
+        "httpGet": { "port": 80 } } } });
+    refused(&plain(), &with(hook), &["postStart", "is an HTTP hook"]);
+    let unknown = json!({ "name": "app", "livenessProbe": { "httpGet": { "port": "nope" } } });
+    refused(&plain(), &with(unknown), &["livenessProbe", "\"nope\""]);
+    let port = json!({ "name": "app", "livenessProbe": { "tcpSocket": { "port": -3 } } });
+    refused(&plain(), &with(port), &["port -3"]);
+}
+
+#[test]
+fn who_is_left_alone() {
+    let asks = pod(&[]);
+    let left =
+        |installation: &legate_kubernetes::inject::Installation, namespace: &str, pod: &Value| {
+            let typed = serde_json::from_value(pod.clone()).unwrap();
+            let request = legate_kubernetes::inject::Request {
+                namespace,
+                namespace_labels: &BTreeMap::new(),
+                services: &services(),
+                pod: &typed,
+            };
+            let admitted = legate_kubernetes::inject::admit(installation, &request).unwrap();
+            assert_eq!(admitted.patch, None);
+            admitted.warnings
+        };
+    let said = |warnings: Vec<String>, part: &str| {
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(part),
+            "{warnings:?}"
+        );
+    };
+    said(left(&plain(), "kube-system", &asks), "kube-system");
+    said(left(&plain(), "kube-public", &asks), "kube-public");
+    said(left(&plain(), "mesh", &asks), "the mesh itself runs there");
+    let mut denied = plain();
+    denied.config = config(r#"{"k8sDenyNamespaces": ["shop"]}"#);
+    said(left(&denied, "shop", &asks), "k8sDenyNamespaces");
+    let mut others = plain();
+    others.config = config(r#"{"k8sAllowNamespaces": ["stock"]}"#);
+    said(left(&others, "shop", &asks), "k8sAllowNamespaces");
+    let managed = json!({ "metadata": { "labels": {
+        "consul.hashicorp.com/connect-inject-managed-by": "consul-k8s-endpoints-controller" } } });
+    said(
+        left(&plain(), "shop", &changed(asks.clone(), managed)),
+        "another integration",
+    );
+    // Who did not ask hears nothing.
+    let quiet = |pod: &Value, installation: &legate_kubernetes::inject::Installation| {
+        assert!(left(installation, "shop", pod).is_empty());
+    };
+    let silent = changed(asks.clone(), json!({ "metadata": { "annotations": null } }));
+    quiet(&silent, &plain());
+    quiet(&pod(&[("connect-inject-status", "injected")]), &plain());
+    let mut by_default = plain();
+    by_default.config = config(r#"{"default": true}"#);
+    quiet(
+        &changed(silent, json!({ "spec": { "hostNetwork": true } })),
+        &by_default,
+    );
+    let no = json!({ "metadata": { "annotations": { "consul.hashicorp.com/connect-inject": "false" } } });
+    quiet(&changed(asks, no), &by_default);
+}
+
+fn port() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        (-2_i64..70_000).prop_map(Value::from),
+        "[a-z]{0,8}|http".prop_map(Value::from),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Every pod is admitted with a patch that applies, or refused in one sentence.
+    #[test]
+    fn garbage_in_annotations_has_a_clear_answer(
+        values in proptest::collection::vec(
+            (0..KEYS.len(), "\\PC{0,30}|true|false|[0-9]{1,6}|[a-z0-9:.,?=&/_-]{0,40}"), 0..6,
+        ),
+        port in port(),
+    ) {
+        let values: Vec<(&str, &str)> = values
+            .iter()
+            .map(|(key, value)| (KEYS[*key].name, value.as_str()))
+            .collect();
+        let probe = json!({ "spec": { "containers": [{
+            "name": "app", "fieldOfLater": { "a": 1 },
+            "ports": [{ "name": "http", "containerPort": 8080 }],
+            "livenessProbe": { "httpGet": { "port": port } },
+        }] } });
+        let pod = changed(pod(&values), probe);
+        for installation in [plain(), installation()] {
+            match admit_pod(&installation, &pod) {
+                Ok(admitted) => {
+                    prop_assert!(admitted.warnings.len() < 20);
+                    if let Some(patch) = admitted.patch {
+                        let mut result = pod.clone();
+                        prop_assert!(json_patch::patch(&mut result, &patch).is_ok());
+                    }
+                }
+                Err(refusal) => {
+                    let text = refusal.to_string();
+                    prop_assert!(!text.is_empty() && text.len() < 2_000, "{}", text);
+                }
+            }
+        }
+    }
+}
