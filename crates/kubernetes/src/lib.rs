@@ -9,3 +9,4 @@ pub mod leader;
 pub mod inject;
 pub mod operator;
 pub mod servers;
+pub mod sync;

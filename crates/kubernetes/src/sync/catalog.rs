@@ -1,0 +1,260 @@
+//! What the catalog holds on the nodes of this cluster, as far as it is known, and whose it is.
+//!
+//! An instance is this operator's when it carries the marks that [`super::wanted`] writes, the uid of
+//! this cluster among them. All others are foreign: they are neither changed nor removed.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+
+use serde_json::Value;
+
+use super::facts::Key;
+
+/// Meta key with the pod's name.
+pub const POD_NAME: &str = "pod-name";
+/// Meta key with the pod's uid.
+pub const POD_UID: &str = "pod-uid";
+/// Meta key with the pod's namespace.
+pub const NAMESPACE: &str = "k8s-namespace";
+/// Meta key with the name of the Kubernetes Service.
+pub const SERVICE: &str = "k8s-service-name";
+/// Meta key of what this kind of integration wrote; the value is [`MANAGED_BY_VALUE`].
+pub const MANAGED_BY: &str = "managed-by";
+/// consul-k8s' value, so that its command line tool and the UI know the instances.
+pub const MANAGED_BY_VALUE: &str = "consul-k8s-endpoints-controller";
+/// Meta key of nodes and instances that are no agent's; the value is `true`.
+pub const SYNTHETIC: &str = "synthetic-node";
+/// Meta key with the uid of the cluster's `kube-system` namespace: two clusters may share servers.
+/// Not written by consul-k8s.
+pub const CLUSTER: &str = "k8s-cluster-uid";
+
+/// A place in the catalog: node and instance id.
+pub type Place = (String, String);
+
+/// An instance as it stands in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The pod that it is of, where it is this operator's.
+    pub owner: Option<Key>,
+    /// That pod's uid.
+    pub uid: String,
+    /// The service's name.
+    pub service: String,
+    /// What [`digest`] makes of it; `None` when it is not known what stands there: a write was not
+    /// answered.
+    pub digest: Option<u64>,
+    /// Status of its readiness check; `None` without one.
+    pub status: Option<String>,
+}
+
+/// A node as it stands in the catalog.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// Its instances by id.
+    pub instances: BTreeMap<String, Instance>,
+    /// Whether this operator made it, and nobody has put checks on it: it may be removed when it
+    /// is empty.
+    pub removable: bool,
+}
+
+/// All nodes that were read.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    nodes: BTreeMap<String, NodeState>,
+    /// Where the instances of each pod stand.
+    owners: BTreeMap<Key, BTreeSet<Place>>,
+}
+
+impl Catalog {
+    /// What stands at a place.
+    #[must_use]
+    pub fn instance(&self, node: &str, id: &str) -> Option<&Instance> {
+        self.nodes.get(node)?.instances.get(id)
+    }
+
+    /// A node that was read or written.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&NodeState> {
+        self.nodes.get(name)
+    }
+
+    /// The names of all nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.nodes.keys()
+    }
+
+    /// This operator's instances of a pod.
+    pub fn of(&self, owner: &Key) -> impl Iterator<Item = (&Place, &Instance)> {
+        let places = self.owners.get(owner).into_iter().flatten();
+        places.filter_map(|place| Some((place, self.instance(&place.0, &place.1)?)))
+    }
+
+    /// All pods that have instances.
+    pub fn owners(&self) -> impl Iterator<Item = &Key> {
+        self.owners.keys()
+    }
+
+    /// Takes over what was read of a node, and returns the pods whose instances it has or had.
+    pub fn replace(&mut self, name: &str, state: Option<NodeState>) -> BTreeSet<Key> {
+        let mut touched = BTreeSet::new();
+        let before: Vec<String> = match self.nodes.get(name) {
+            Some(node) => node.instances.keys().cloned().collect(),
+            None => Vec::new(),
+        };
+        for id in before {
+            touched.extend(self.remove(name, &id));
+        }
+        self.nodes.remove(name);
+        let Some(state) = state else {
+            return touched;
+        };
+        self.nodes.entry(name.to_owned()).or_default().removable = state.removable;
+        for (id, instance) in state.instances {
+            touched.extend(instance.owner.clone());
+            self.put(name, &id, instance);
+        }
+        touched
+    }
+
+    /// An instance was written.
+    pub fn put(&mut self, node: &str, id: &str, instance: Instance) {
+        self.remove(node, id);
+        if let Some(owner) = &instance.owner {
+            let places = self.owners.entry(owner.clone()).or_default();
+            places.insert((node.to_owned(), id.to_owned()));
+        }
+        let state = self.nodes.entry(node.to_owned()).or_insert(NodeState {
+            removable: true,
+            ..NodeState::default()
+        });
+        state.instances.insert(id.to_owned(), instance);
+    }
+
+    /// An instance was removed; returns the pod that it was of.
+    pub fn remove(&mut self, node: &str, id: &str) -> Option<Key> {
+        let instance = self.nodes.get_mut(node)?.instances.remove(id)?;
+        let owner = instance.owner?;
+        if let Some(places) = self.owners.get_mut(&owner) {
+            places.remove(&(node.to_owned(), id.to_owned()));
+            if places.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+        Some(owner)
+    }
+
+    /// Nobody knows what stands there now.
+    pub fn doubt(&mut self, node: &str, id: &str) {
+        let instance = self
+            .nodes
+            .get_mut(node)
+            .and_then(|node| node.instances.get_mut(id));
+        if let Some(instance) = instance {
+            instance.digest = None;
+        }
+    }
+
+    /// The status of an instance's check was written.
+    pub fn set_status(&mut self, node: &str, id: &str, status: &str) {
+        let instance = self
+            .nodes
+            .get_mut(node)
+            .and_then(|node| node.instances.get_mut(id));
+        if let Some(instance) = instance {
+            instance.status = Some(status.to_owned());
+        }
+    }
+}
+
+/// What two servers' descriptions of one instance have in common: the same number when they say the
+/// same. What servers add by themselves, and values that are as if they were not there, do not count.
+#[must_use]
+pub fn digest(service: &Value) -> u64 {
+    const COMPARED: &[&str] = &[
+        "Kind",
+        "ID",
+        "Service",
+        "Tags",
+        "Address",
+        "TaggedAddresses",
+        "Meta",
+        "Port",
+        "Proxy",
+    ];
+    let mut hasher = DefaultHasher::new();
+    for name in COMPARED {
+        if let Some(value) = service.get(name).and_then(clean) {
+            name.hash(&mut hasher);
+            value.to_string().hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// The value without empty parts; `None` when nothing is left. Objects are in the order of their
+/// keys already.
+fn clean(value: &Value) -> Option<Value> {
+    match value {
+        Value::Null | Value::Bool(false) => None,
+        Value::Number(number) if number.as_f64() == Some(0.0) => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::Array(items) if items.is_empty() => None,
+        // The place of an item matters, so that none is left out.
+        Value::Array(items) => Some(
+            items
+                .iter()
+                .map(|item| clean(item).unwrap_or(Value::Null))
+                .collect(),
+        ),
+        Value::Object(fields) => {
+            let mut kept: Vec<(String, Value)> = fields
+                .iter()
+                .filter_map(|(key, value)| Some((key.clone(), clean(value)?)))
+                .collect();
+            kept.sort_by(|a, b| a.0.cmp(&b.0));
+            (!kept.is_empty()).then(|| Value::Object(kept.into_iter().collect()))
+        }
+        other => Some(other.clone()),
+    }
+}
+
+/// A node as the servers describe it: the answers of `/v1/catalog/node/<name>` and
+/// `/v1/health/node/<name>`. `None` where there is no such node.
+#[must_use]
+pub fn read(cluster: &str, node: &Value, checks: &Value) -> Option<NodeState> {
+    let own = |meta: Option<&Value>, key: &str, value: &str| {
+        meta.and_then(|meta| meta.get(key)?.as_str()) == Some(value)
+    };
+    let described = node.get("Node").filter(|node| !node.is_null())?;
+    let meta = described.get("Meta");
+    let checks = checks.as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |value: &Value, field: &str| {
+        let text = value.get(field).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let node_checks = checks.iter().any(|c| text(c, "ServiceID").is_empty());
+    let services = node.get("Services").and_then(Value::as_object);
+    let instances = services.into_iter().flatten().map(|(id, service)| {
+        let meta = service.get("Meta");
+        let meta_text = |key: &str| meta.map(|meta| text(meta, key)).unwrap_or_default();
+        let ours = own(meta, MANAGED_BY, MANAGED_BY_VALUE) && own(meta, CLUSTER, cluster);
+        let key = Key::new(&meta_text(NAMESPACE), &meta_text(POD_NAME));
+        let check_id = format!("{}/{id}", key.namespace);
+        let check = checks
+            .iter()
+            .find(|check| text(check, "ServiceID") == *id && text(check, "CheckID") == check_id);
+        let instance = Instance {
+            owner: (ours && !key.name.is_empty()).then_some(key),
+            uid: meta_text(POD_UID),
+            service: text(service, "Service"),
+            digest: Some(digest(service)),
+            status: check.map(|check| text(check, "Status")),
+        };
+        (id.clone(), instance)
+    });
+    Some(NodeState {
+        removable: own(meta, SYNTHETIC, "true") && own(meta, CLUSTER, cluster) && !node_checks,
+        instances: instances.collect(),
+    })
+}

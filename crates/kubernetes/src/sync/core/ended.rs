@@ -1,0 +1,181 @@
+//! What the end of a job makes of what is known.
+
+use tokio::time::Instant;
+
+use super::{Core, Ended, Outcome};
+use crate::sync::catalog::{Instance, NodeState};
+use crate::sync::difference::Call;
+use crate::sync::facts::Key;
+use crate::sync::wanted::Reason;
+
+impl Core {
+    /// A job has ended; `random` is drawn from 0 to 1.
+    pub fn ended(&mut self, ended: Ended, now: Instant, random: f64) {
+        self.jobs = self.jobs.saturating_sub(1);
+        match ended {
+            Ended::Nodes(Ok(names)) => {
+                self.reached();
+                self.reading.nodes.extend(names);
+                self.reading.nodes.extend(self.catalog.nodes().cloned());
+                self.reading.listed = true;
+                for (key, _) in self.pods.iter() {
+                    self.queue.push(key.clone());
+                }
+            }
+            Ended::Nodes(Err(_)) => {
+                self.reading.listing = true;
+                self.unreachable(now, random);
+            }
+            Ended::Node(name, result) => {
+                self.unlock_alone(&name);
+                match result {
+                    Ok(state) => {
+                        self.reached();
+                        self.take_node(&name, state);
+                    }
+                    Err(_) => {
+                        self.reading.nodes.insert(name);
+                        self.unreachable(now, random);
+                    }
+                }
+            }
+            Ended::Removed(name, gone) => {
+                self.unlock_alone(&name);
+                if gone {
+                    self.catalog.replace(&name, None);
+                }
+            }
+            Ended::Pod(key, results) => self.pod_ended(&key, results, now, random),
+            Ended::Swept => {}
+        }
+    }
+
+    fn take_node(&mut self, name: &str, state: Option<NodeState>) {
+        let empty = state
+            .as_ref()
+            .is_some_and(|state| state.instances.is_empty());
+        for key in self.catalog.replace(name, state) {
+            self.queue.push(key);
+        }
+        if empty {
+            self.removable.insert(name.to_owned());
+        }
+    }
+
+    fn unlock_alone(&mut self, node: &str) {
+        self.locks.remove(node);
+        self.queue.unpark(node);
+    }
+
+    fn pod_ended(&mut self, key: &Key, results: Vec<(Call, Outcome)>, now: Instant, random: f64) {
+        let again = self.release(key);
+        let (mut refused, mut unreachable) = (None, false);
+        for (call, outcome) in results {
+            match &outcome {
+                Outcome::Refused(text) => refused = refused.or_else(|| Some(text.clone())),
+                Outcome::Unreachable(_) => unreachable = true,
+                Outcome::Done | Outcome::Unserved => {}
+            }
+            self.note(call, &outcome);
+        }
+        if unreachable {
+            self.unreachable(now, random);
+            self.queue.push(key.clone());
+            return;
+        }
+        self.reached();
+        let Some(text) = refused else {
+            self.failures.remove(key);
+            // What was done is compared with what is wanted by now.
+            self.queue.push(key.clone());
+            return;
+        };
+        self.fail(key, now, random);
+        if let Some(uid) = self.pods.get(key).map(|pod| pod.uid.clone()) {
+            let message = format!("The servers refuse the registration: {text}");
+            let reason = "RegistrationRefused";
+            self.say(key, &uid, Reason { reason, message });
+        }
+        if again {
+            self.queue.push(key.clone());
+        }
+    }
+
+    /// Gives up the nodes of a job, and says whether its pod is to be looked at again.
+    fn release(&mut self, key: &Key) -> bool {
+        let Some(running) = self.running.remove(key) else {
+            return false;
+        };
+        for node in running.nodes {
+            if let Some(lock) = self.locks.get_mut(&node) {
+                lock.pods = lock.pods.saturating_sub(1);
+                if lock.pods == 0 && !lock.alone {
+                    self.locks.remove(&node);
+                }
+            }
+        }
+        running.again
+    }
+
+    /// What a call has made of the catalog.
+    fn note(&mut self, call: Call, outcome: &Outcome) {
+        match (call, outcome) {
+            (Call::Register(wanted), Outcome::Done) => {
+                let wanted = *wanted;
+                self.catalog.put(&wanted.node, &wanted.id, wanted.instance);
+            }
+            (Call::Register(wanted), Outcome::Unreachable(_)) => {
+                let wanted = *wanted;
+                let unknown = Instance {
+                    digest: None,
+                    ..wanted.instance
+                };
+                self.catalog.put(&wanted.node, &wanted.id, unknown);
+            }
+            (
+                Call::Checks {
+                    node, ids, status, ..
+                },
+                Outcome::Done,
+            ) => {
+                for id in ids {
+                    self.catalog.set_status(&node, &id, status);
+                }
+            }
+            (Call::Checks { node, ids, .. }, _) => {
+                // The instance may be gone, so that it is written as a whole.
+                for id in ids {
+                    self.catalog.doubt(&node, &id);
+                }
+            }
+            (Call::Deregister { node, id }, Outcome::Done) => {
+                self.catalog.remove(&node, &id);
+                if self
+                    .catalog
+                    .node(&node)
+                    .is_some_and(|node| node.instances.is_empty())
+                {
+                    self.removable.insert(node);
+                }
+            }
+            (Call::VirtualIp(virtual_ip), Outcome::Done | Outcome::Unserved) => {
+                self.virtual_ips
+                    .insert(virtual_ip.service, virtual_ip.address);
+            }
+            (Call::VirtualIp(_) | Call::RemoveTokens { .. }, _)
+            | (Call::Register(_) | Call::Deregister { .. }, _) => {}
+        }
+    }
+
+    fn reached(&mut self) {
+        self.away.until = None;
+        self.away.backoff.reset();
+    }
+
+    fn unreachable(&mut self, now: Instant, random: f64) {
+        // Jobs that began together fail together, and count once.
+        if self.away.until.is_none_or(|until| now >= until) {
+            self.away.until = Some(now + self.away.backoff.next(random));
+        }
+    }
+}

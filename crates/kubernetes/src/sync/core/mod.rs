@@ -1,0 +1,457 @@
+//! What to do next, from everything that is known: the objects of the API server, the catalog, and
+//! what is under way. Pure: events and times are handed in, jobs are handed out.
+//!
+//! A pod is a unit of work: at most one job a pod is under way, and its plan is made from the newest
+//! state when it starts, so that any number of changes meanwhile cost one more job. Nothing waits to
+//! be collected.
+//!
+//! Nothing is done before pods, Services and nodes have been listed once, and nothing on a node of
+//! the catalog before that node has been read: an empty cache is not an empty cluster.
+
+mod ended;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use legate_runtime::{Backoff, BackoffPolicy};
+use tokio::time::Instant;
+
+use super::catalog::{Catalog, NodeState};
+use super::difference::{Call, plan};
+use super::facts::{Key, Node, Pod, Service};
+use super::objects::{Change, Objects};
+use super::wanted::{Reason, Settings, node_name, wanted};
+
+use self::queue::Queue;
+
+/// Jobs under way at a time.
+const JOBS: usize = 16;
+
+/// Between two full differences.
+pub const FULL_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// For a pod whose registration the servers refuse.
+const REFUSED: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_secs(1),
+    multiplier: 2.0,
+    jitter: 0.3,
+    cap: Duration::from_secs(60),
+};
+
+/// While the servers are away: whoever waits for them should not wait long after they came back.
+const AWAY: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(200),
+    multiplier: 1.7,
+    jitter: 0.3,
+    cap: Duration::from_secs(3),
+};
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Job {
+    /// Find out which nodes the catalog has.
+    ListNodes,
+    /// Read one node with its instances and checks.
+    ReadNode(String),
+    /// Remove a node, if really nothing is on it.
+    RemoveNode(String),
+    /// Make these calls, in this order.
+    Pod(Key, Vec<Call>),
+    /// Remove tokens of pods that are gone. These are there, with their uids.
+    SweepTokens(BTreeMap<Key, String>),
+}
+
+/// How one call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// A server says no, and why.
+    Refused(String),
+    /// These servers have no such call.
+    Unserved,
+    /// Nobody answered, or nobody can at the moment. It may have been done.
+    Unreachable(String),
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ended {
+    /// [`Job::ListNodes`]: the names.
+    Nodes(Result<Vec<String>, String>),
+    /// [`Job::ReadNode`]: the node, where there is one.
+    Node(String, Result<Option<NodeState>, String>),
+    /// [`Job::RemoveNode`]: whether it is gone.
+    Removed(String, bool),
+    /// [`Job::Pod`]: the calls that were made, and how each ended. Those after are not made.
+    Pod(Key, Vec<(Call, Outcome)>),
+    /// [`Job::SweepTokens`]
+    Swept,
+}
+
+/// An event for people, on a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The pod.
+    pub pod: Key,
+    /// Its uid.
+    pub uid: String,
+    /// What happened.
+    pub reason: Reason,
+}
+
+/// What to do next. See the module.
+#[derive(Debug)]
+pub struct Core {
+    settings: Settings,
+    tokens: bool,
+    pods: Objects<Key, Pod>,
+    services: Objects<Key, Service>,
+    nodes: Objects<String, Node>,
+    catalog: Catalog,
+    queue: Queue,
+    /// Pods whose job is under way.
+    running: BTreeMap<Key, Running>,
+    jobs: usize,
+    locks: BTreeMap<String, Lock>,
+    reading: Reading,
+    removable: BTreeSet<String>,
+    sweep: bool,
+    virtual_ips: BTreeMap<String, String>,
+    failures: BTreeMap<Key, Failure>,
+    said: BTreeMap<Key, (String, Reason)>,
+    away: Away,
+    notices: Vec<Notice>,
+}
+
+/// A pod's job that is under way.
+#[derive(Debug)]
+struct Running {
+    /// The pod is to be looked at again afterwards.
+    again: bool,
+    /// The nodes that it works on.
+    nodes: BTreeSet<String>,
+}
+
+/// Who works on a node of the catalog: several pods, or one job that reads or removes it.
+#[derive(Debug, Default)]
+struct Lock {
+    pods: usize,
+    alone: bool,
+}
+
+/// The state of the full difference.
+#[derive(Debug)]
+struct Reading {
+    /// When the next one begins.
+    next: Instant,
+    listing: bool,
+    /// The nodes were listed at least once: those not among them do not exist.
+    listed: bool,
+    /// Nodes still to be read.
+    nodes: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    backoff: Backoff,
+    /// When it is tried again; `None` while it is.
+    at: Option<Instant>,
+}
+
+/// Whether the servers can be reached.
+#[derive(Debug)]
+struct Away {
+    backoff: Backoff,
+    until: Option<Instant>,
+}
+
+impl Core {
+    /// Knows nothing yet; `tokens` says whether tokens of pods are removed.
+    #[must_use]
+    pub fn new(settings: Settings, tokens: bool, now: Instant) -> Core {
+        Core {
+            settings,
+            tokens,
+            pods: Objects::default(),
+            services: Objects::default(),
+            nodes: Objects::default(),
+            catalog: Catalog::default(),
+            queue: Queue::default(),
+            running: BTreeMap::new(),
+            jobs: 0,
+            locks: BTreeMap::new(),
+            reading: Reading {
+                next: now,
+                listing: false,
+                listed: false,
+                nodes: BTreeSet::new(),
+            },
+            removable: BTreeSet::new(),
+            sweep: false,
+            virtual_ips: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            said: BTreeMap::new(),
+            away: Away {
+                backoff: Backoff::new(AWAY),
+                until: None,
+            },
+            notices: Vec::new(),
+        }
+    }
+
+    /// A pod came, changed or went.
+    pub fn pod(&mut self, change: Change<Pod>) {
+        for key in self.pods.apply(change, |pod| pod.key.clone()) {
+            if self.pods.get(&key).is_none() {
+                self.said.remove(&key);
+            }
+            self.queue.push(key);
+        }
+    }
+
+    /// A Service came, changed or went.
+    pub fn service(&mut self, change: Change<Service>) {
+        for key in self.services.apply(change, |service| service.key.clone()) {
+            let first = Key::new(&key.namespace, "");
+            let of_namespace = self.pods.range(first..);
+            let keys = of_namespace.take_while(|(pod, _)| pod.namespace == key.namespace);
+            for (pod, _) in keys {
+                self.queue.push(pod.clone());
+            }
+        }
+    }
+
+    /// A node of the cluster came, changed or went.
+    pub fn node(&mut self, change: Change<Node>) {
+        let changed = self.nodes.apply(change, |node| node.name.clone());
+        if changed.is_empty() {
+            return;
+        }
+        for (key, pod) in self.pods.iter() {
+            if changed.contains(&pod.node) {
+                self.queue.push(key.clone());
+            }
+        }
+    }
+
+    fn objects_complete(&self) -> bool {
+        self.pods.complete() && self.services.complete() && self.nodes.complete()
+    }
+
+    /// What people should be told since the last time.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Whether the catalog was read and everything that is known has been done.
+    #[must_use]
+    pub fn settled(&self) -> bool {
+        self.objects_complete()
+            && self.reading.listed
+            && self.reading.nodes.is_empty()
+            && self.queue.is_empty()
+            && self.jobs == 0
+            && self.failures.is_empty()
+    }
+
+    /// The next jobs, as many as may begin.
+    pub fn poll(&mut self, now: Instant) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        if self.away.until.is_some_and(|until| now < until) {
+            return jobs;
+        }
+        self.begin_full(now);
+        for (key, failure) in &mut self.failures {
+            if failure.at.is_some_and(|at| at <= now) {
+                failure.at = None;
+                self.queue.push(key.clone());
+            }
+        }
+        // One job finds out whether the servers are back.
+        let most = if self.away.until.is_some() { 1 } else { JOBS };
+        while self.jobs < most {
+            let Some(job) = self.next_job(now) else {
+                break;
+            };
+            self.jobs += 1;
+            jobs.push(job);
+        }
+        if self.jobs == 0 {
+            // There is nothing that could find out, and nothing that has to.
+            self.away.until = None;
+        }
+        jobs
+    }
+
+    /// When [`Core::poll`] has something to do although nothing happens.
+    #[must_use]
+    pub fn wake(&self) -> Instant {
+        let failures = self
+            .failures
+            .values()
+            .filter_map(|failure| failure.at)
+            .min();
+        let next = failures.map_or(self.reading.next, |at| at.min(self.reading.next));
+        match self.away.until {
+            // What is under way finds out whether the servers are back.
+            Some(until) if self.jobs == 0 => until,
+            Some(until) => next.max(until),
+            None => next,
+        }
+    }
+
+    fn begin_full(&mut self, now: Instant) {
+        if now < self.reading.next {
+            return;
+        }
+        self.reading.next = now + FULL_EVERY;
+        self.reading.listing = true;
+        self.virtual_ips.clear();
+        // What is still refused is said again: events are forgotten after an hour.
+        self.said.clear();
+        self.sweep = self.tokens;
+    }
+
+    fn next_job(&mut self, now: Instant) -> Option<Job> {
+        if std::mem::take(&mut self.reading.listing) {
+            return Some(Job::ListNodes);
+        }
+        if let Some(node) = self.free(&self.reading.nodes) {
+            self.reading.nodes.remove(&node);
+            self.lock(&node).alone = true;
+            return Some(Job::ReadNode(node));
+        }
+        if !self.objects_complete() || !self.reading.listed {
+            return None;
+        }
+        if let Some(job) = self.next_pod(now) {
+            return Some(job);
+        }
+        if let Some(node) = self.free(&self.removable) {
+            self.removable.remove(&node);
+            if self.is_unused(&node) {
+                self.lock(&node).alone = true;
+                return Some(Job::RemoveNode(node));
+            }
+        }
+        if self.sweep && self.reading.nodes.is_empty() {
+            self.sweep = false;
+            let live = self.pods.iter();
+            let live = live.map(|(key, pod)| (key.clone(), pod.uid.clone()));
+            return Some(Job::SweepTokens(live.collect()));
+        }
+        None
+    }
+
+    /// A node of these that nobody works on.
+    fn free(&self, nodes: &BTreeSet<String>) -> Option<String> {
+        let free = |node: &&String| !self.locks.contains_key(*node);
+        nodes.iter().find(free).cloned()
+    }
+
+    fn is_unused(&self, node: &str) -> bool {
+        let state = self.catalog.node(node);
+        let empty = state.is_some_and(|state| state.removable && state.instances.is_empty());
+        let on = |pod: &Pod| !pod.finished && !pod.node.is_empty() && node_name(&pod.node) == node;
+        empty && !self.pods.iter().any(|(_, pod)| on(pod))
+    }
+
+    fn lock(&mut self, node: &str) -> &mut Lock {
+        self.locks.entry(node.to_owned()).or_default()
+    }
+
+    fn next_pod(&mut self, now: Instant) -> Option<Job> {
+        while let Some(key) = self.queue.pop() {
+            if let Some(running) = self.running.get_mut(&key) {
+                running.again = true;
+                continue;
+            }
+            if let Some(node) = self.waits_for(&key) {
+                self.queue.park(node, key);
+                continue;
+            }
+            let calls = self.plan(&key, now);
+            if calls.is_empty() {
+                continue;
+            }
+            let nodes = calls.iter().filter_map(Call::node).map(str::to_owned);
+            let nodes: BTreeSet<String> = nodes.collect();
+            if let Some(node) = nodes.iter().find(|node| self.is_alone(node)) {
+                self.queue.park(node.clone(), key);
+                continue;
+            }
+            for node in &nodes {
+                self.lock(node).pods += 1;
+            }
+            let again = false;
+            self.running.insert(key.clone(), Running { again, nodes });
+            return Some(Job::Pod(key, calls));
+        }
+        None
+    }
+
+    fn is_alone(&self, node: &str) -> bool {
+        self.locks.get(node).is_some_and(|lock| lock.alone)
+    }
+
+    /// The node that has to be read before anything is said of a pod. A node that is to be read is
+    /// waited for, so that its reader gets its turn.
+    fn waits_for(&self, key: &Key) -> Option<String> {
+        let pod = self.pods.get(key).filter(|pod| !pod.node.is_empty())?;
+        let node = node_name(&pod.node);
+        let busy = self.is_alone(&node) || self.reading.nodes.contains(&node);
+        busy.then_some(node)
+    }
+
+    fn plan(&mut self, key: &Key, now: Instant) -> Vec<Call> {
+        let pod = self.pods.get(key).map(|pod| {
+            let first = Key::new(&key.namespace, "");
+            let services = self.services.range(first..);
+            let services = services.take_while(|(service, _)| service.namespace == key.namespace);
+            let services = services.map(|(_, service)| service);
+            let node = self.nodes.get(&pod.node);
+            (pod, wanted(pod, services, node, &self.settings))
+        });
+        let uid = pod.as_ref().map(|(pod, _)| pod.uid.clone());
+        let plan = plan(key, pod, &self.catalog, self.tokens, |virtual_ip| {
+            self.virtual_ips.get(&virtual_ip.service) == Some(&virtual_ip.address)
+        });
+        if let (Some(reason), Some(uid)) = (plan.reason, uid) {
+            self.say(key, &uid, reason);
+        } else if plan.calls.is_empty() {
+            self.said.remove(key);
+        }
+        if plan.again {
+            self.fail(key, now, 0.5);
+        } else if plan.calls.is_empty() {
+            self.failures.remove(key);
+        }
+        plan.calls
+    }
+
+    /// Tells people, once for each text.
+    fn say(&mut self, key: &Key, uid: &str, reason: Reason) {
+        let said = (uid.to_owned(), reason.clone());
+        if self.said.get(key) == Some(&said) {
+            return;
+        }
+        self.said.insert(key.clone(), said);
+        self.notices.push(Notice {
+            pod: key.clone(),
+            uid: uid.to_owned(),
+            reason,
+        });
+    }
+
+    fn fail(&mut self, key: &Key, now: Instant, random: f64) {
+        let failure = self.failures.entry(key.clone()).or_insert(Failure {
+            backoff: Backoff::new(REFUSED),
+            at: None,
+        });
+        failure.at = Some(now + failure.backoff.next(random));
+    }
+}

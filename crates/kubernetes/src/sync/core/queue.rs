@@ -1,0 +1,43 @@
+//! The pods that are to be looked at, in their order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::sync::facts::Key;
+
+/// Pods to look at, each once.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    order: VecDeque<Key>,
+    known: BTreeSet<Key>,
+    /// Those that wait for a node of the catalog.
+    parked: BTreeMap<String, BTreeSet<Key>>,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, key: Key) {
+        if self.known.insert(key.clone()) {
+            self.order.push_back(key);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Key> {
+        let key = self.order.pop_front()?;
+        self.known.remove(&key);
+        Some(key)
+    }
+
+    pub(super) fn park(&mut self, node: String, key: Key) {
+        self.parked.entry(node).or_default().insert(key);
+    }
+
+    pub(super) fn unpark(&mut self, node: &str) {
+        for key in self.parked.remove(node).unwrap_or_default() {
+            self.push(key);
+        }
+    }
+
+    /// Whether no pod waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.parked.is_empty()
+    }
+}

@@ -1,0 +1,657 @@
+//! Generated orders of everything that happens in a cluster, against a catalog that keeps its own
+//! rules: in the end it says what is wanted, and what is foreign was never touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::*;
+use crate::sync::catalog::{self, CLUSTER};
+use crate::sync::wanted::Wanted;
+
+const CLUSTER_UID: &str = "cluster-1";
+const PODS: usize = 5;
+const NODES: [&str; 2] = ["n1", "n2"];
+
+/// The servers: what was written, as they would answer.
+#[derive(Clone, Debug, Default)]
+struct Servers {
+    /// Nodes with their meta.
+    nodes: BTreeMap<String, Value>,
+    services: BTreeMap<(String, String), Value>,
+    checks: BTreeMap<(String, String), Value>,
+    tokens: BTreeSet<(Key, String)>,
+}
+
+impl Servers {
+    /// Does what a call says, as the driver and the servers do.
+    fn call(&mut self, call: &Call) -> Outcome {
+        match call {
+            Call::Register(wanted) => self.register(&wanted.body),
+            Call::Checks { body, .. } => self.register(body),
+            Call::VirtualIp(_) => Outcome::Done,
+            Call::Deregister { node, id } => {
+                let place = (node.clone(), id.clone());
+                self.services.remove(&place);
+                self.checks
+                    .retain(|(n, _), check| n != node || check["ServiceID"] != id.as_str());
+                Outcome::Done
+            }
+            Call::RemoveTokens { pod, uid, .. } => {
+                self.tokens.remove(&(pod.clone(), uid.clone()));
+                Outcome::Done
+            }
+        }
+    }
+
+    fn register(&mut self, body: &Value) -> Outcome {
+        let node = body["Node"].as_str().unwrap().to_owned();
+        if !self.nodes.contains_key(&node) && body.get("Address").is_none() {
+            return Outcome::Refused("no such node".to_owned());
+        }
+        let meta = body["NodeMeta"].clone();
+        self.nodes.entry(node.clone()).or_insert(meta);
+        if let Some(service) = body.get("Service") {
+            if service["Service"] == "refused" {
+                return Outcome::Refused("a name that is refused".to_owned());
+            }
+            let id = service["ID"].as_str().unwrap().to_owned();
+            self.services.insert((node.clone(), id), service.clone());
+        }
+        let many = body["Checks"].as_array().cloned().unwrap_or_default();
+        for check in many.into_iter().chain(body.get("Check").cloned()) {
+            let id = check["ServiceID"].as_str().unwrap().to_owned();
+            if !self.services.contains_key(&(node.clone(), id)) {
+                return Outcome::Refused("no such service".to_owned());
+            }
+            let id = check["CheckID"].as_str().unwrap().to_owned();
+            self.checks.insert((node.clone(), id), check);
+        }
+        Outcome::Done
+    }
+
+    fn read(&self, name: &str) -> Option<NodeState> {
+        let meta = self.nodes.get(name)?;
+        let services = self.services.iter().filter(|((node, _), _)| node == name);
+        let services: serde_json::Map<String, Value> = services
+            .map(|((_, id), service)| (id.clone(), service.clone()))
+            .collect();
+        let checks = self.checks.iter().filter(|((node, _), _)| node == name);
+        let checks: Vec<Value> = checks.map(|(_, check)| check.clone()).collect();
+        let node = json!({"Node": {"Node": name, "Meta": meta}, "Services": services});
+        catalog::read(CLUSTER_UID, &node, &Value::from(checks))
+    }
+
+    /// Does one job as the driver does. `calls` is how many of its calls are made before the
+    /// servers are away, and `lost` whether the next one is made and its answer lost.
+    fn job(&mut self, job: Job, calls: usize, lost: bool) -> Ended {
+        let away = || "away".to_owned();
+        match job {
+            _ if calls == 0 && !lost => match job {
+                Job::ListNodes => Ended::Nodes(Err(away())),
+                Job::ReadNode(name) => Ended::Node(name, Err(away())),
+                Job::RemoveNode(name) => Ended::Removed(name, false),
+                Job::Pod(key, calls) => {
+                    let first = calls.into_iter().take(1);
+                    Ended::Pod(
+                        key,
+                        first.map(|c| (c, Outcome::Unreachable(away()))).collect(),
+                    )
+                }
+                Job::SweepTokens(_) => Ended::Swept,
+            },
+            Job::ListNodes => Ended::Nodes(Ok(self.nodes.keys().cloned().collect())),
+            Job::ReadNode(name) => {
+                let state = self.read(&name);
+                Ended::Node(name, Ok(state))
+            }
+            Job::RemoveNode(name) => {
+                let unused = |state: NodeState| state.removable && state.instances.is_empty();
+                let gone = self.read(&name).is_some_and(unused);
+                if gone {
+                    self.nodes.remove(&name);
+                }
+                Ended::Removed(name, gone)
+            }
+            Job::Pod(key, list) => {
+                let (mut results, mut refused) = (Vec::new(), false);
+                for (i, call) in list.into_iter().enumerate() {
+                    if refused && call.adds() {
+                        continue;
+                    }
+                    if i >= calls {
+                        if lost {
+                            self.call(&call);
+                        }
+                        results.push((call, Outcome::Unreachable(away())));
+                        break;
+                    }
+                    let outcome = self.call(&call);
+                    refused |= matches!(outcome, Outcome::Refused(_));
+                    results.push((call, outcome));
+                }
+                Ended::Pod(key, results)
+            }
+            Job::SweepTokens(live) => {
+                self.tokens.retain(|(key, uid)| live.get(key) == Some(uid));
+                Ended::Swept
+            }
+        }
+    }
+}
+
+/// A pod of the test, by its number: even ones are of a StatefulSet, whose names repeat.
+fn pod(number: usize, uid: u32, node: usize, ready: bool, service: &str) -> Pod {
+    let annotations = [
+        ("connect-inject-status", "injected"),
+        ("connect-service", service),
+        ("connect-service-port", "8080"),
+    ];
+    let annotations = annotations.map(|(key, value)| {
+        let key = format!("{}{key}", crate::annotations::PREFIX);
+        (key, value.to_owned())
+    });
+    Pod {
+        key: Key::new("ns", &format!("p-{number}")),
+        uid: format!("u{uid}"),
+        labels: BTreeMap::from([("app".to_owned(), service.to_owned())]),
+        annotations: annotations.into(),
+        node: NODES[node].to_owned(),
+        host_ip: format!("192.0.2.{node}"),
+        ip: format!("10.0.{number}.{}", uid % 200),
+        ready,
+        ..Pod::default()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// The pod exists like this now, under the same or another uid.
+    Apply {
+        number: usize,
+        new: bool,
+        node: usize,
+        ready: bool,
+        refused: bool,
+    },
+    Terminate(usize),
+    Finish(usize),
+    Remove(usize),
+    /// The watch is begun anew, and listed.
+    Relist,
+    /// Jobs begin and end: how many of the calls of each are made, and whether one answer is lost.
+    Work {
+        calls: usize,
+        lost: bool,
+    },
+    /// Jobs begin, one of those under way ends.
+    One {
+        which: usize,
+    },
+    /// The process ends, and another one begins.
+    Crash,
+    Pass(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let pod = || 0..PODS;
+    prop_oneof![
+        6 => (pod(), any::<bool>(), 0..NODES.len(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+            |(number, new, node, ready, refused)| Event::Apply { number, new, node, ready, refused }),
+        1 => pod().prop_map(Event::Terminate),
+        1 => pod().prop_map(Event::Finish),
+        2 => pod().prop_map(Event::Remove),
+        1 => Just(Event::Relist),
+        3 => (0_usize..4, any::<bool>()).prop_map(|(calls, lost)| Event::Work { calls, lost }),
+        5 => (0_usize..8).prop_map(|which| Event::One { which }),
+        1 => Just(Event::Crash),
+        2 => (1_u64..5_000).prop_map(Event::Pass),
+    ]
+}
+
+struct World {
+    now: Instant,
+    core: Core,
+    servers: Servers,
+    pods: BTreeMap<Key, Pod>,
+    uids: u32,
+    under_way: Vec<Job>,
+    foreign: Vec<(String, String)>,
+}
+
+fn settings() -> Settings {
+    Settings {
+        cluster: CLUSTER_UID.to_owned(),
+        ..Settings::default()
+    }
+}
+
+impl World {
+    fn new() -> World {
+        let mut servers = Servers::default();
+        let mut foreign = Vec::new();
+        // An agent's, another cluster's, and another integration's in this cluster.
+        let others = [
+            ("vm-1", "web", json!({})),
+            (
+                "n1-virtual",
+                "p-0-other",
+                json!({"managed-by": catalog::MANAGED_BY_VALUE,
+                "pod-name": "p-0", "k8s-namespace": "ns", CLUSTER: "cluster-2"}),
+            ),
+            (
+                "n2-virtual",
+                "gone-x",
+                json!({"managed-by": catalog::MANAGED_BY_VALUE,
+                "pod-name": "gone", "k8s-namespace": "ns"}),
+            ),
+        ];
+        for (node, id, meta) in others {
+            let node_meta = json!({catalog::SYNTHETIC: "true"});
+            let service = json!({"ID": id, "Service": "x", "Meta": meta});
+            servers.nodes.insert(node.to_owned(), node_meta);
+            servers
+                .services
+                .insert((node.to_owned(), id.to_owned()), service);
+            foreign.push((node.to_owned(), id.to_owned()));
+        }
+        let now = Instant::now();
+        let mut world = World {
+            now,
+            core: Core::new(settings(), true, now),
+            servers,
+            pods: BTreeMap::new(),
+            uids: 0,
+            under_way: Vec::new(),
+            foreign,
+        };
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        self.core = Core::new(settings(), true, self.now);
+        self.under_way.clear();
+        for node in NODES {
+            let name = node.to_owned();
+            self.core.node(Change::Listed(Node {
+                name,
+                ..Node::default()
+            }));
+        }
+        self.core.node(Change::Complete);
+        self.core.service(Change::Complete);
+        self.relist();
+    }
+
+    fn relist(&mut self) {
+        self.core.pod(Change::Begin);
+        for pod in self.pods.values() {
+            self.core.pod(Change::Listed(pod.clone()));
+        }
+        self.core.pod(Change::Complete);
+    }
+
+    fn step(&mut self, event: &Event) {
+        match *event {
+            Event::Apply {
+                number,
+                new,
+                node,
+                ready,
+                refused,
+            } => {
+                let key = Key::new("ns", &format!("p-{number}"));
+                let service = if refused {
+                    "refused"
+                } else {
+                    ["web", "api"][number % 2]
+                };
+                let made = match self.pods.get(&key).filter(|_| !new) {
+                    // A pod stays on its node and keeps its name's service.
+                    Some(old) => Pod {
+                        ready,
+                        ..old.clone()
+                    },
+                    None => {
+                        self.uids += 1;
+                        let made = pod(number, self.uids, node, ready, service);
+                        self.servers.tokens.insert((key.clone(), made.uid.clone()));
+                        made
+                    }
+                };
+                self.apply(made);
+            }
+            Event::Terminate(number) => self.change(number, |pod| pod.terminating = true),
+            Event::Finish(number) => self.change(number, |pod| pod.finished = true),
+            Event::Remove(number) => {
+                let key = Key::new("ns", &format!("p-{number}"));
+                if let Some(pod) = self.pods.remove(&key) {
+                    self.core.pod(Change::Gone(pod));
+                }
+            }
+            Event::Relist => self.relist(),
+            Event::Work { calls, lost } => {
+                self.begin();
+                for job in std::mem::take(&mut self.under_way) {
+                    self.end(job, calls, lost);
+                }
+            }
+            Event::One { which } => {
+                self.begin();
+                if !self.under_way.is_empty() {
+                    let job = self.under_way.remove(which % self.under_way.len());
+                    self.end(job, usize::MAX, false);
+                }
+            }
+            Event::Crash => self.start(),
+            Event::Pass(time) => self.now += Duration::from_millis(time),
+        }
+    }
+
+    fn change(&mut self, number: usize, change: impl Fn(&mut Pod)) {
+        let key = Key::new("ns", &format!("p-{number}"));
+        if let Some(mut pod) = self.pods.get(&key).cloned() {
+            change(&mut pod);
+            self.apply(pod);
+        }
+    }
+
+    fn apply(&mut self, pod: Pod) {
+        self.pods.insert(pod.key.clone(), pod.clone());
+        self.core.pod(Change::Applied(pod));
+    }
+
+    fn begin(&mut self) {
+        let jobs = self.core.poll(self.now);
+        self.under_way.extend(jobs);
+        let pods = self.under_way.iter().filter_map(|job| match job {
+            Job::Pod(key, _) => Some(key),
+            _ => None,
+        });
+        let pods: Vec<&Key> = pods.collect();
+        let once: BTreeSet<&Key> = pods.iter().copied().collect();
+        assert_eq!(pods.len(), once.len(), "one job a pod");
+        assert!(self.under_way.len() <= JOBS);
+    }
+
+    fn end(&mut self, job: Job, calls: usize, lost: bool) {
+        let ended = self.servers.job(job, calls, lost);
+        self.core.ended(ended, self.now, 0.5);
+    }
+
+    /// Lets everything be done.
+    fn settle(&mut self) {
+        for _ in 0..2_000 {
+            self.begin();
+            if self.under_way.is_empty() {
+                if self.core.settled() {
+                    return;
+                }
+                let wake = self.core.wake();
+                assert!(wake > self.now, "woken for nothing: {:?}", self.core);
+                if wake > self.now + FULL_EVERY / 2 {
+                    return;
+                }
+                self.now = wake;
+            }
+            for job in std::mem::take(&mut self.under_way) {
+                self.end(job, usize::MAX, false);
+            }
+            let refused = self
+                .pods
+                .values()
+                .any(|pod| pod.annotation("connect-service") == Some("refused"));
+            if refused
+                && self.core.queue.is_empty()
+                && self.core.jobs == 0
+                && self.core.reading.nodes.is_empty()
+                && !self
+                    .core
+                    .removable
+                    .iter()
+                    .any(|node| self.core.is_unused(node))
+                && !self.core.sweep
+            {
+                return;
+            }
+        }
+        panic!("it never settles: {:?}", self.core);
+    }
+
+    /// What the catalog has to say now.
+    fn check(&self) {
+        let mut wanted = BTreeMap::new();
+        for pod in self.pods.values() {
+            if pod.annotation("connect-service") == Some("refused") {
+                continue;
+            }
+            let made = crate::sync::wanted::wanted(pod, [], Some(&Node::default()), &settings());
+            if let Wanted::Instances { registrations, .. } = made {
+                for registration in registrations {
+                    let place = (registration.node.clone(), registration.id.clone());
+                    wanted.insert(place, registration.body);
+                }
+            }
+        }
+        let mut found = self.servers.services.clone();
+        for place in &self.foreign {
+            assert!(found.remove(place).is_some(), "foreign and gone: {place:?}");
+        }
+        let places: Vec<_> = found.keys().collect();
+        assert_eq!(places, wanted.keys().collect::<Vec<_>>());
+        for (place, body) in &wanted {
+            assert_eq!(&found[place], &body["Service"]);
+            let check = body["Check"]["CheckID"].as_str().unwrap().to_owned();
+            let check = &self.servers.checks[&(place.0.clone(), check)];
+            assert_eq!(check, &body["Check"]);
+        }
+        let live = self.pods.values();
+        let live: BTreeSet<_> = live.map(|pod| (pod.key.clone(), pod.uid.clone())).collect();
+        assert!(
+            self.servers.tokens.is_subset(&live),
+            "{:?}",
+            self.servers.tokens
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+    #[test]
+    fn the_catalog_says_what_is_wanted_in_the_end(events in proptest::collection::vec(event(), 1..60)) {
+        let mut world = World::new();
+        for event in &events {
+            world.step(event);
+            for place in &world.foreign {
+                assert!(world.servers.services.contains_key(place), "foreign and gone: {place:?}");
+            }
+        }
+        world.settle();
+        // Tokens whose removal was lost are found by the next full difference.
+        world.now += FULL_EVERY;
+        world.settle();
+        world.check();
+        // Nothing is written when nothing has changed.
+        world.now += FULL_EVERY;
+        let before = world.servers.services.clone();
+        for _ in 0..50 {
+            world.begin();
+            for job in std::mem::take(&mut world.under_way) {
+                if let Job::Pod(_, calls) = &job {
+                    let refused = calls.iter().all(|call| matches!(call,
+                        Call::Register(wanted) if wanted.id.contains("refused")));
+                    prop_assert!(refused, "{calls:?}");
+                }
+                world.end(job, usize::MAX, false);
+            }
+        }
+        prop_assert_eq!(before, world.servers.services);
+    }
+}
+
+/// Everything that is known at once, and nothing else.
+fn world_with(pods: &[Pod]) -> World {
+    let mut world = World::new();
+    for pod in pods {
+        world.apply(pod.clone());
+    }
+    world.settle();
+    world
+}
+
+#[test]
+fn nothing_is_done_before_everything_was_listed() {
+    let now = Instant::now();
+    let mut core = Core::new(settings(), false, now);
+    assert_eq!(core.poll(now), [Job::ListNodes]);
+    let node = "n1-virtual".to_owned();
+    core.ended(Ended::Nodes(Ok(vec![node.clone()])), now, 0.5);
+    assert_eq!(core.poll(now), [Job::ReadNode(node.clone())]);
+    let mut servers = Servers::default();
+    let gone = pod(0, 1, 0, true, "web");
+    let registered = crate::sync::wanted::wanted(&gone, [], None, &settings());
+    let Wanted::Instances { registrations, .. } = registered else {
+        panic!("{registered:?}")
+    };
+    for registration in &registrations {
+        servers.register(&registration.body);
+    }
+    core.ended(Ended::Node(node.clone(), Ok(servers.read(&node))), now, 0.5);
+    assert_eq!(core.poll(now), [], "the pod may exist");
+    core.pod(Change::Begin);
+    core.service(Change::Complete);
+    core.node(Change::Complete);
+    core.pod(Change::Listed(pod(1, 2, 1, true, "api")));
+    assert_eq!(core.poll(now), [], "the list is not complete");
+    core.pod(Change::Complete);
+    let jobs = core.poll(now);
+    assert_eq!(jobs.len(), 2, "one comes, one goes: {jobs:?}");
+    let removed = jobs.iter().any(|job| {
+        matches!(job, Job::Pod(key, calls)
+        if *key == gone.key && calls.iter().all(|call| matches!(call, Call::Deregister { .. })))
+    });
+    assert!(removed, "{jobs:?}");
+}
+
+#[test]
+fn readiness_is_one_call_and_waits_for_nothing() {
+    let mut world = world_with(&[pod(0, 1, 0, false, "web")]);
+    world.apply(pod(0, 1, 0, true, "web"));
+    let jobs = world.core.poll(world.now);
+    let [Job::Pod(_, calls)] = jobs.as_slice() else {
+        panic!("{jobs:?}")
+    };
+    let [Call::Checks { body, ids, .. }] = calls.as_slice() else {
+        panic!("{calls:?}")
+    };
+    assert_eq!(ids, &["p-0-web", "p-0-web-sidecar-proxy"]);
+    assert_eq!(body["Checks"][0]["Status"], "passing");
+    // Changes while it is under way cost one more.
+    world.apply(pod(0, 1, 0, false, "web"));
+    world.apply(pod(0, 1, 0, true, "web"));
+    world.apply(pod(0, 1, 0, false, "web"));
+    assert_eq!(world.core.poll(world.now), []);
+    let ended = world.servers.job(jobs[0].clone(), usize::MAX, false);
+    world.core.ended(ended, world.now, 0.5);
+    let jobs = world.core.poll(world.now);
+    assert!(
+        matches!(jobs.as_slice(), [Job::Pod(_, calls)] if calls.len() == 1),
+        "{jobs:?}"
+    );
+}
+
+#[test]
+fn a_pod_that_ends_takes_nothing_new_and_stays_until_it_is_gone() {
+    let mut world = world_with(&[pod(0, 1, 0, true, "web")]);
+    let ending = Pod {
+        terminating: true,
+        ..pod(0, 1, 0, true, "web")
+    };
+    world.apply(ending.clone());
+    world.settle();
+    let check = &world.servers.checks[&("n1-virtual".to_owned(), "ns/p-0-web".to_owned())];
+    assert_eq!(check["Status"], "critical");
+    world.pods.clear();
+    world.core.pod(Change::Gone(ending));
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn a_refusal_is_said_once_and_hurts_no_other_pod() {
+    let mut world = World::new();
+    world.apply(pod(0, 1, 0, true, "refused"));
+    world.apply(pod(1, 2, 0, true, "api"));
+    world.settle();
+    world.check();
+    let notices = world.core.take_notices();
+    assert_eq!(notices.len(), 1);
+    assert_eq!(notices[0].pod, Key::new("ns", "p-0"));
+    assert_eq!(
+        notices[0].reason.message,
+        "The servers refuse the registration: a name that is refused"
+    );
+    let start = world.now;
+    let mut tries = 0;
+    while world.now < start + Duration::from_secs(600) {
+        world.begin();
+        tries += world.under_way.len();
+        for job in std::mem::take(&mut world.under_way) {
+            world.end(job, usize::MAX, false);
+        }
+        world.now = world.core.wake().max(world.now + Duration::from_millis(1));
+    }
+    assert!((9..=20).contains(&tries), "{tries}");
+    assert_eq!(world.core.take_notices(), []);
+}
+
+#[test]
+fn while_the_servers_are_away_one_job_at_a_time_looks_for_them() {
+    let pods: Vec<Pod> = (0..PODS).map(|i| pod(i, 1, 0, true, "web")).collect();
+    let mut world = world_with(&[]);
+    for pod in &pods {
+        world.apply(pod.clone());
+    }
+    let (start, mut tries) = (world.now, 0);
+    while world.now < start + Duration::from_secs(60) {
+        world.begin();
+        tries += world.under_way.len();
+        for job in std::mem::take(&mut world.under_way) {
+            world.end(job, 0, false);
+        }
+        world.now = world.core.wake();
+    }
+    assert!(tries < 60, "{tries}");
+    assert!(world.core.wake() < world.now + Duration::from_secs(5));
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn an_id_that_is_somebody_elses_is_left_alone() {
+    let mut world = World::new();
+    let taken = ("n1-virtual".to_owned(), "p-1-api".to_owned());
+    let service = json!({"ID": "p-1-api", "Service": "api", "Meta": {"owner": "someone"}});
+    world.servers.services.insert(taken.clone(), service);
+    world.foreign.push(taken);
+    world.apply(pod(1, 1, 0, true, "api"));
+    for _ in 0..20 {
+        world.step(&Event::Work {
+            calls: 9,
+            lost: false,
+        });
+    }
+    let notices = world.core.take_notices();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    let message = &notices[0].reason.message;
+    assert!(
+        message.contains("\"p-1-api\" on node \"n1-virtual\""),
+        "{message}"
+    );
+    let proxy = ("n1-virtual".to_owned(), "p-1-api-sidecar-proxy".to_owned());
+    assert!(!world.servers.services.contains_key(&proxy));
+}

@@ -1,0 +1,233 @@
+//! What the catalog is made from: the parts of pods, Services and nodes that matter here. Objects are
+//! cut down to these as they arrive, so that thousands of pods need little memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::core::PartialObjectMeta;
+
+use crate::annotations::PREFIX;
+
+/// Namespace and name of an object. A pod keeps its key when a StatefulSet makes it anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key of these parts.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Key {
+        Key {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn of(metadata: &ObjectMeta) -> Key {
+        Key {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pod {
+    /// Its namespace and name.
+    pub key: Key,
+    /// Another one for every pod, also of the same name.
+    pub uid: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations under [`PREFIX`].
+    pub annotations: BTreeMap<String, String>,
+    /// The node that it runs on; empty until it has one.
+    pub node: String,
+    /// The node's address; empty until it has one.
+    pub host_ip: String,
+    /// Its own address; empty until it has one.
+    pub ip: String,
+    /// Whether Kubernetes says that it is ready.
+    pub ready: bool,
+    /// Its end has been asked for.
+    pub terminating: bool,
+    /// Its containers have ended and are not started again.
+    pub finished: bool,
+    /// Its containers' named ports.
+    pub ports: BTreeMap<String, u16>,
+}
+
+impl Pod {
+    /// The pod's part that matters.
+    #[must_use]
+    pub fn of(pod: core::Pod) -> Pod {
+        let key = Key::of(&pod.metadata);
+        let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+        let mut annotations = pod.metadata.annotations.unwrap_or_default();
+        annotations.retain(|key, _| key.starts_with(PREFIX));
+        // The PEM of the CA, which is for the sidecar alone.
+        annotations.remove(crate::annotations::CA_CERTS);
+        let ready = status.conditions.iter().flatten();
+        let ready = ready
+            .into_iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let phase = status.phase.unwrap_or_default();
+        let init = spec.init_containers.iter().flatten();
+        let ports = spec.containers.iter().chain(init);
+        let ports = ports.flat_map(|container| container.ports.iter().flatten());
+        let ports = ports.filter_map(|port| {
+            let number = u16::try_from(port.container_port).ok()?;
+            Some((port.name.clone()?, number))
+        });
+        Pod {
+            key,
+            uid: pod.metadata.uid.unwrap_or_default(),
+            labels: pod.metadata.labels.unwrap_or_default(),
+            annotations,
+            node: spec.node_name.unwrap_or_default(),
+            host_ip: status.host_ip.unwrap_or_default(),
+            ip: status.pod_ip.unwrap_or_default(),
+            ready,
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            finished: phase == "Succeeded" || phase == "Failed",
+            ports: ports.collect(),
+        }
+    }
+
+    /// Whether callers may be sent to it. A pod whose end has begun takes nothing new.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.ready && !self.terminating
+    }
+
+    /// An annotation under [`PREFIX`], without spaces around it; an empty one is none.
+    #[must_use]
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        let value = self.annotations.get(&format!("{PREFIX}{name}"))?.trim();
+        (!value.is_empty()).then_some(value)
+    }
+}
+
+/// A Service.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Service {
+    /// Its namespace and name.
+    pub key: Key,
+    /// The labels of its pods; empty: it selects none.
+    pub selector: BTreeMap<String, String>,
+    /// `service-ignore`: it is not for the mesh.
+    pub ignored: bool,
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
+    pub kind: String,
+    /// Its virtual address; empty or `None` where it has none.
+    pub cluster_ip: String,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+    /// The address of its load balancer, once there is one.
+    pub balancer: Option<String>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServicePort {
+    /// The Service's own.
+    pub port: u16,
+    /// The pods'.
+    pub target: Target,
+}
+
+/// A port of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// Its number.
+    Number(u16),
+    /// The name of a container's port.
+    Name(String),
+}
+
+impl Service {
+    /// The Service's part that matters.
+    #[must_use]
+    pub fn of(service: core::Service) -> Service {
+        let labels = service.metadata.labels.as_ref();
+        let ignored = labels.and_then(|labels| labels.get(&format!("{PREFIX}service-ignore")));
+        let ignored = ignored.is_some_and(|value| value == "true");
+        let key = Key::of(&service.metadata);
+        let spec = service.spec.unwrap_or_default();
+        let ports = spec.ports.iter().flatten().filter_map(|port| {
+            let number = u16::try_from(port.port).ok()?;
+            let target = match &port.target_port {
+                None => Target::Number(number),
+                Some(IntOrString::Int(0)) => Target::Number(number),
+                Some(IntOrString::Int(target)) => Target::Number(u16::try_from(*target).ok()?),
+                Some(IntOrString::String(name)) => Target::Name(name.clone()),
+            };
+            Some(ServicePort {
+                port: number,
+                target,
+            })
+        });
+        let balancer = service.status.and_then(|status| status.load_balancer);
+        let balancer = balancer.and_then(|balancer| balancer.ingress?.into_iter().next());
+        Service {
+            key,
+            selector: spec.selector.unwrap_or_default(),
+            ignored,
+            kind: spec.type_.unwrap_or_else(|| "ClusterIP".to_owned()),
+            cluster_ip: spec.cluster_ip.unwrap_or_default(),
+            ports: ports.collect(),
+            balancer: balancer.and_then(|first| first.ip.or(first.hostname)),
+        }
+    }
+
+    /// Whether it selects a pod.
+    #[must_use]
+    pub fn selects(&self, pod: &Pod) -> bool {
+        let has = |(key, value): (&String, &String)| pod.labels.get(key) == Some(value);
+        self.key.namespace == pod.key.namespace
+            && !self.selector.is_empty()
+            && self.selector.iter().all(has)
+    }
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// `topology.kubernetes.io/region`, or empty.
+    pub region: String,
+    /// `topology.kubernetes.io/zone`, or empty.
+    pub zone: String,
+}
+
+impl Node {
+    /// The node's part that matters.
+    #[must_use]
+    pub fn of(node: PartialObjectMeta<core::Node>) -> Node {
+        let labels = node.metadata.labels.unwrap_or_default();
+        let label = |name: &str| {
+            let value = labels.get(&format!("topology.kubernetes.io/{name}"));
+            value.cloned().unwrap_or_default()
+        };
+        Node {
+            name: node.metadata.name.unwrap_or_default(),
+            region: label("region"),
+            zone: label("zone"),
+        }
+    }
+}
