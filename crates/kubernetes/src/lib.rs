@@ -10,3 +10,5 @@ pub mod inject;
 pub mod operator;
 pub mod servers;
 pub mod sync;
+
+pub mod config;

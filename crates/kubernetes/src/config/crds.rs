@@ -1,0 +1,168 @@
+//! The CustomResourceDefinition of each kind, from the types of [`super::spec`].
+//!
+//! Schemas are structural, and hold everything that can be checked with one resource in hand; what
+//! they do not refuse, the servers do, and the resource's condition says so. No webhook is needed.
+
+use kube::core::schema::{OptionalEnum, OptionalIntOrString, StructuralSchemaRewriter};
+use schemars::generate::SchemaSettings;
+use schemars::transform::AddNullable;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::kinds::{GROUP, Kind, Naming, VERSION};
+use super::status::Status;
+
+/// The CustomResourceDefinition of a kind.
+#[must_use]
+pub fn definition(kind: &Kind) -> Value {
+    let mut names = json!({
+        "kind": kind.name,
+        "listKind": format!("{}List", kind.name),
+        "plural": kind.plural,
+        "singular": kind.name.to_lowercase(),
+    });
+    if let Some(short_name) = kind.short_name {
+        names["shortNames"] = json!([short_name]);
+    }
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("{}.{GROUP}", kind.plural),
+            // Helm must not remove the definition: all resources of the kind would go with it.
+            "annotations": { "helm.sh/resource-policy": "keep" },
+            "labels": { "app.kubernetes.io/part-of": "legate", "component": "crd" },
+        },
+        "spec": {
+            "group": GROUP,
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [{
+                "name": VERSION,
+                "served": true,
+                "storage": true,
+                "subresources": { "status": {} },
+                "additionalPrinterColumns": columns(),
+                "schema": { "openAPIV3Schema": schema(kind) },
+            }],
+        },
+    })
+}
+
+fn columns() -> Value {
+    json!([
+        {
+            "name": "Synced",
+            "type": "string",
+            "description": "Whether the servers have what the resource says",
+            "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status",
+        },
+        {
+            "name": "Last Synced",
+            "type": "date",
+            "description": "When the servers were last brought to what the resource says",
+            "jsonPath": ".status.lastSyncedTime",
+        },
+        {
+            "name": "Age",
+            "type": "date",
+            "description": "Age of the resource",
+            "jsonPath": ".metadata.creationTimestamp",
+        },
+    ])
+}
+
+/// The schema of a whole resource.
+fn schema(kind: &Kind) -> Value {
+    let spec = structural(kind.schema);
+    let mut root = json!({
+        "type": "object",
+        "description": spec["description"],
+        "properties": {
+            "apiVersion": { "type": "string" },
+            "kind": { "type": "string" },
+            "metadata": { "type": "object" },
+            "spec": spec,
+            "status": structural(Status::json_schema),
+        },
+    });
+    if root["properties"]["spec"].get("required").is_some() {
+        root["required"] = json!(["spec"]);
+    }
+    if let Naming::Only(name) = kind.naming {
+        root["x-kubernetes-validations"] = json!([{
+            "rule": format!("self.metadata.name == '{name}'"),
+            "message": format!("there is one {}, and its name is {name}", kind.name),
+        }]);
+    }
+    root
+}
+
+/// A type's schema in the form that the API server asks for.
+fn structural(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
+    let mut generator = SchemaSettings::openapi3()
+        .with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        })
+        .into_generator();
+    let mut schema = schema(&mut generator);
+    let transforms: [&mut dyn schemars::transform::Transform; 4] = [
+        &mut AddNullable::default(),
+        &mut StructuralSchemaRewriter,
+        &mut OptionalEnum,
+        &mut OptionalIntOrString,
+    ];
+    for transform in transforms {
+        transform.transform(&mut schema);
+    }
+    let mut schema = schema.to_value();
+    tidy(&mut schema);
+    schema
+}
+
+/// Takes out what comes from Rust and means nothing, or something else, to the API server: a field
+/// that may be left out must not be `null`, formats such as `uint32` are unknown to it, and so is a
+/// title.
+fn tidy(schema: &mut Value) {
+    let Value::Object(fields) = schema else {
+        return;
+    };
+    fields.remove("nullable");
+    fields.remove("title");
+    fields.remove("default");
+    if let Some(Value::Array(values)) = fields.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    match fields.get("format").and_then(Value::as_str) {
+        Some("uint32") => {
+            fields.insert("format".into(), "int64".into());
+            fields.entry("maximum").or_insert_with(|| u32::MAX.into());
+        }
+        Some("uint64") => {
+            fields.insert("format".into(), "int64".into());
+        }
+        _ => {}
+    }
+    for key in ["minimum", "maximum"] {
+        whole(fields, key);
+    }
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(tidy);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = fields.get_mut(key) {
+            tidy(inner);
+        }
+    }
+}
+
+/// Writes a bound as a whole number: `0` and not `0.0`.
+fn whole(fields: &mut Map<String, Value>, key: &str) {
+    let Some(bound) = fields.get(key).and_then(Value::as_f64) else {
+        return;
+    };
+    if bound.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&bound) {
+        fields.insert(key.into(), json!(bound as u64));
+    }
+}

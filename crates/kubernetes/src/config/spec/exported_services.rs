@@ -1,0 +1,41 @@
+//! `ExportedServices`: which services others may call.
+
+use super::spec;
+use super::values::rules;
+
+spec! {
+    /// Which services others may call.
+    ExportedServicesSpec {
+        /// The services.
+        #[schemars(required, length(min = 1, max = 1024))]
+        services: Vec<ExportedService>,
+    }
+
+    /// A service that others may call.
+    ExportedService {
+        /// Its name, or `*`.
+        #[schemars(required)]
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// Who may call it.
+        #[schemars(required, length(min = 1, max = 256))]
+        consumers: Vec<Consumer>,
+    }
+
+    /// Who may call a service.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[(
+        "(has(self.peer) && size(self.peer) > 0 ? 1 : 0) + \
+         (has(self.partition) && size(self.partition) > 0 ? 1 : 0) + \
+         (has(self.samenessGroup) && size(self.samenessGroup) > 0 ? 1 : 0) == 1",
+        "exactly one of peer, partition and samenessGroup is needed",
+    )])))]
+    Consumer {
+        /// A partition.
+        partition: String,
+        /// A cluster peer.
+        peer: String,
+        /// A group of peers and partitions.
+        sameness_group: String,
+    }
+}

@@ -1,0 +1,63 @@
+//! What stands in `spec` of each kind: the schema that the API server checks, and both spellings of
+//! every field.
+//!
+//! A type reads a resource, whose fields are in camel case (`connectTimeoutMs`), and serialises as
+//! the config entry that it means, with the names of Consul's API (`ConnectTimeoutMs`). There is one
+//! type for both, so that no field can be forgotten between them. Nothing here writes a resource.
+//!
+//! Fields that this version does not know are refused when a resource is read, never dropped.
+
+mod exported_services;
+mod ingress_gateway;
+mod jwt_provider;
+mod mesh;
+mod proxy_defaults;
+mod service_defaults;
+mod service_intentions;
+mod service_resolver;
+mod service_router;
+mod service_splitter;
+mod shared;
+mod terminating_gateway;
+mod values;
+
+pub use exported_services::ExportedServicesSpec;
+pub use ingress_gateway::IngressGatewaySpec;
+pub use jwt_provider::JwtProviderSpec;
+pub use mesh::MeshSpec;
+pub use proxy_defaults::ProxyDefaultsSpec;
+pub use service_defaults::ServiceDefaultsSpec;
+pub use service_intentions::ServiceIntentionsSpec;
+pub use service_resolver::ServiceResolverSpec;
+pub use service_router::ServiceRouterSpec;
+pub use service_splitter::ServiceSplitterSpec;
+pub use terminating_gateway::TerminatingGatewaySpec;
+
+/// Declares types of a spec: every field may be left out, and has one name in the resource and one
+/// in the config entry. Where these are not the same words in camel and Pascal case, the field says
+/// both: `tls("tls" => "TLS"): MeshTls`.
+macro_rules! spec {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident {
+            $($(#[$field_meta:meta])* $field:ident $(($read:tt => $written:tt))?: $ty:ty,)*
+        }
+    )*) => {$(
+        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        $(#[$meta])*
+        #[serde(
+            rename_all(serialize = "PascalCase", deserialize = "camelCase"),
+            deny_unknown_fields
+        )]
+        #[schemars(inline)]
+        pub struct $name {
+            $(
+                $(#[$field_meta])*
+                $(#[serde(rename(serialize = $written, deserialize = $read))])?
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$ty>,
+            )*
+        }
+    )*};
+}
+pub(crate) use spec;

@@ -1,0 +1,38 @@
+//! `ServiceSplitter`: how the requests to a service are shared out.
+
+use super::shared::HeaderModifiers;
+use super::spec;
+use super::values::rules;
+
+spec! {
+    /// How the requests to a service are shared out.
+    ServiceSplitterSpec {
+        /// The shares; their weights add up to 100.
+        #[schemars(required, length(min = 1, max = 256))]
+        #[schemars(extend("x-kubernetes-validations" = rules(&[(
+            "self.map(s, has(s.weight) ? s.weight : 0.0).sum() > 99.995 && \
+             self.map(s, has(s.weight) ? s.weight : 0.0).sum() < 100.005",
+            "the weights have to add up to 100",
+        )])))]
+        splits: Vec<Split>,
+    }
+
+    /// A share.
+    Split {
+        /// In percent, in steps of 0.01.
+        #[schemars(range(min = 0, max = 100))]
+        weight: f64,
+        /// The service; the one that is called where it is left out.
+        service: String,
+        /// A subset of it.
+        service_subset: String,
+        /// Its namespace.
+        namespace: String,
+        /// Its partition.
+        partition: String,
+        /// Changes to requests.
+        request_headers: HeaderModifiers,
+        /// Changes to responses.
+        response_headers: HeaderModifiers,
+    }
+}
