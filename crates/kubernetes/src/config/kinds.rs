@@ -2,11 +2,9 @@
 
 use kube::core::{ApiResource, GroupVersionKind};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::spec;
+use super::spec::{self, Spec};
 
 /// API group of the resources.
 pub const GROUP: &str = "consul.hashicorp.com";
@@ -43,12 +41,24 @@ pub struct Kind {
     /// The schema of `spec`.
     pub(crate) schema: fn(&mut SchemaGenerator) -> schemars::Schema,
     /// The fields of the entry that a `spec` means, with the names of Consul's API.
-    pub(crate) fields: fn(Value) -> Result<Value, serde_json::Error>,
+    pub(crate) fields: fn(&Value) -> Result<Value, String>,
 }
 
 /// Reads a `spec` and writes what it means.
-fn fields<T: DeserializeOwned + Serialize>(spec: Value) -> Result<Value, serde_json::Error> {
-    serde_json::to_value(serde_json::from_value::<T>(spec)?)
+fn fields<T: Spec>(spec: &Value) -> Result<Value, String> {
+    let spec: T = serde_path_to_error::deserialize(spec).map_err(|error| {
+        let reason = error.inner().to_string();
+        // serde goes on to list every field that it knows.
+        let reason = reason.split(", expected one of").next().unwrap_or(&reason);
+        match error.path().to_string().as_str() {
+            "." => format!("spec: {reason}"),
+            path => format!("spec.{path}: {reason}"),
+        }
+    })?;
+    if let Some(reason) = spec.not_served() {
+        return Err(reason);
+    }
+    serde_json::to_value(spec).map_err(|error| error.to_string())
 }
 
 macro_rules! kinds {

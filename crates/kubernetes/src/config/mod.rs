@@ -1,9 +1,14 @@
 //! Custom resources as config entries.
 //!
-//! A resource in, a config entry out: [`spec`] reads it, [`kinds`] says which entry it is. It never writes the `spec` of a resource, and never
+//! A resource in, a config entry out ([`entry`]); compared with what the servers have ([`same`]),
+//! decided about ([`decision`]), written and reported in the resource's condition ([`status`]) by
+//! one controller for all kinds. It never writes the `spec` of a resource, and never overwrites or
 //! removes an entry that somebody else made.
 
 pub mod crds;
+pub mod decision;
+pub mod entry;
 pub mod kinds;
+pub mod same;
 pub mod spec;
 pub mod status;

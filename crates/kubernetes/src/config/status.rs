@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::decision::Reason;
+
 /// The type of the only condition.
 pub const SYNCED: &str = "Synced";
 
@@ -41,4 +43,53 @@ pub struct Condition {
     /// Why, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// What came of a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The servers have what it says.
+    Synced {
+        /// Whether that had to be written.
+        written: bool,
+    },
+    /// They do not, and that stays so until something is changed.
+    Refused(Reason, String),
+    /// It is not known: the servers could not be asked.
+    Unknown(Reason, String),
+}
+
+impl Status {
+    /// The status after an outcome at `now` (RFC 3339), or `None` where it says that already.
+    #[must_use]
+    pub fn after(&self, outcome: &Outcome, now: &str) -> Option<Status> {
+        let (status, because, written) = match outcome {
+            Outcome::Synced { written } => ("True", None, *written),
+            Outcome::Refused(reason, message) => ("False", Some((reason, message)), false),
+            Outcome::Unknown(reason, message) => ("Unknown", Some((reason, message)), false),
+        };
+        let last = self.conditions.iter().find(|it| it.r#type == SYNCED);
+        let stays = last.is_some_and(|last| last.status == status);
+        let since = last.filter(|_| stays);
+        let since = since.and_then(|last| last.last_transition_time.clone());
+        let condition = Condition {
+            r#type: SYNCED.to_owned(),
+            status: status.to_owned(),
+            last_transition_time: Some(since.unwrap_or_else(|| now.to_owned())),
+            reason: because.map(|(reason, _)| reason.as_str().to_owned()),
+            message: because.map(|(_, message)| message.clone()),
+        };
+        if last == Some(&condition) && !written {
+            return None;
+        }
+        let synced = status == "True";
+        let others = self.conditions.iter().filter(|it| it.r#type != SYNCED);
+        Some(Status {
+            conditions: others.cloned().chain([condition]).collect(),
+            last_synced_time: match synced {
+                true => Some(now.to_owned()),
+                false => self.last_synced_time.clone(),
+            },
+        })
+    }
 }

@@ -21,6 +21,9 @@ mod shared;
 mod terminating_gateway;
 mod values;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 pub use exported_services::ExportedServicesSpec;
 pub use ingress_gateway::IngressGatewaySpec;
 pub use jwt_provider::JwtProviderSpec;
@@ -32,6 +35,26 @@ pub use service_resolver::ServiceResolverSpec;
 pub use service_router::ServiceRouterSpec;
 pub use service_splitter::ServiceSplitterSpec;
 pub use terminating_gateway::TerminatingGatewaySpec;
+
+/// What stands in `spec` of one kind.
+pub(crate) trait Spec: DeserializeOwned + Serialize {
+    /// Why this cannot be written, where a field has no meaning for a config entry: which field, and
+    /// what to do instead.
+    fn not_served(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Spec for ExportedServicesSpec {}
+impl Spec for IngressGatewaySpec {}
+impl Spec for JwtProviderSpec {}
+impl Spec for MeshSpec {}
+impl Spec for ProxyDefaultsSpec {}
+impl Spec for ServiceDefaultsSpec {}
+impl Spec for ServiceIntentionsSpec {}
+impl Spec for ServiceResolverSpec {}
+impl Spec for ServiceRouterSpec {}
+impl Spec for ServiceSplitterSpec {}
 
 /// Declares types of a spec: every field may be left out, and has one name in the resource and one
 /// in the config entry. Where these are not the same words in camel and Pascal case, the field says

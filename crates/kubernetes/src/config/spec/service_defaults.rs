@@ -51,7 +51,8 @@ spec! {
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         (
             "!has(self.defaults) || !((has(self.defaults.name) && size(self.defaults.name) > 0) || \
-             (has(self.defaults.namespace) && size(self.defaults.namespace) > 0) || \
+             (has(self.defaults.__namespace__) && \
+             size(self.defaults.__namespace__) > 0) || \
              (has(self.defaults.partition) && size(self.defaults.partition) > 0) || \
              (has(self.defaults.peer) && size(self.defaults.peer) > 0))",
             "defaults are for every upstream and name none",

@@ -4,6 +4,10 @@ use super::spec;
 use super::values::{PATH, rules};
 
 const ACTIONS: [&str; 2] = ["allow", "deny"];
+const UNCHANGED: (&str, &str) = (
+    "self == oldSelf",
+    "the destination cannot be changed: delete this resource and create another",
+);
 
 spec! {
     /// Who may call one service.
@@ -19,19 +23,14 @@ spec! {
     }
 
     /// The service that is called.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[
-        (
-            "self.name == oldSelf.name && has(self.namespace) == has(oldSelf.namespace) && \
-             (!has(self.namespace) || self.namespace == oldSelf.namespace)",
-            "the destination cannot be changed: delete this resource and create another",
-        ),
-    ])))]
     IntentionDestination {
         /// Its name, or `*`.
         #[schemars(required, length(min = 1, max = 253))]
+        #[schemars(extend("x-kubernetes-validations" = rules(&[UNCHANGED])))]
         name: String,
         /// Its namespace.
         #[schemars(length(max = 253))]
+        #[schemars(extend("x-kubernetes-validations" = rules(&[UNCHANGED])))]
         namespace: String,
     }
 

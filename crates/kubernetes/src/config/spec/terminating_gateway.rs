@@ -1,7 +1,7 @@
 //! `TerminatingGateway`: which services outside the mesh a terminating gateway leads to.
 
-use super::spec;
 use super::values::{FreeMap, rules};
+use super::{Spec, spec};
 
 spec! {
     /// Which services outside the mesh a terminating gateway leads to.
@@ -45,9 +45,8 @@ spec! {
     }
 }
 
-impl TerminatingGatewaySpec {
-    /// The first field that has no meaning for a config entry, and what to do instead.
-    pub(crate) fn not_served(&self) -> Option<String> {
+impl Spec for TerminatingGatewaySpec {
+    fn not_served(&self) -> Option<String> {
         if self.deployment.is_some() {
             return Some(
                 "spec.deployment is not served: gateways are not deployed from this resource; \
