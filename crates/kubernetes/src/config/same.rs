@@ -126,7 +126,8 @@ fn form(kind: &str, key: &str, value: Value) -> Value {
                 (key, value)
             });
             let kept: Map<String, Value> = formed.filter(|(_, value)| !value.is_null()).collect();
-            match kept.is_empty() {
+            // The entry itself stays an object, so that its differences are named by their fields.
+            match kept.is_empty() && !key.is_empty() {
                 true => Value::Null,
                 false => Value::Object(kept),
             }

@@ -1,3 +1,6 @@
 //! The crate from outside: what becomes of objects, and servers over real sockets.
 
 mod inject;
+//! Tests of `legate-k8s` from outside.
+
+mod config;

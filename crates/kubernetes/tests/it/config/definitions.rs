@@ -1,0 +1,197 @@
+//! The definitions that the chart installs, and the rules in them.
+
+use kube::core::cel::Validator;
+use legate_kubernetes::config::crds;
+use legate_kubernetes::config::kinds::{KINDS, Kind};
+use serde_json::{Value, json};
+
+use super::{manifests, repository, schema};
+
+#[test]
+fn the_files_of_the_chart_are_those_of_the_types() {
+    for kind in &KINDS {
+        let path = format!("charts/legate/crds/{}.yaml", kind.plural);
+        let file = std::fs::read_to_string(repository().join(&path)).unwrap();
+        let made = serde_saphyr::to_string(&crds::definition(kind)).unwrap();
+        assert!(
+            file == made,
+            "{path} is old: run `cargo run -p legate-kubernetes --example crds`"
+        );
+    }
+}
+
+/// What the API server asks of a schema that no generic check knows: every level has a type, and
+/// nothing but the free maps takes unknown fields.
+#[test]
+fn schemas_are_structural() {
+    fn check(path: &str, schema: &Value) {
+        let fields = schema.as_object().unwrap();
+        assert!(fields["type"].is_string(), "{path}: {schema}");
+        for key in [
+            "$ref",
+            "anyOf",
+            "oneOf",
+            "nullable",
+            "title",
+            "default",
+            "definitions",
+        ] {
+            assert!(!fields.contains_key(key), "{path} has {key}");
+        }
+        let format = fields.get("format").and_then(Value::as_str);
+        let known = [
+            None,
+            Some("int64"),
+            Some("double"),
+            Some("date-time"),
+            Some("byte"),
+        ];
+        assert!(known.contains(&format), "{path}: {format:?}");
+        let inner = fields.get("properties").and_then(Value::as_object);
+        for (name, schema) in inner.into_iter().flatten() {
+            check(&format!("{path}.{name}"), schema);
+        }
+        for key in ["items", "additionalProperties"] {
+            if let Some(schema) = fields.get(key) {
+                check(&format!("{path}.{key}"), schema);
+            }
+        }
+    }
+    for kind in &KINDS {
+        check(kind.name, &schema::of_resource(kind));
+    }
+}
+
+/// Lists that rules stand in are bounded: the API server counts what a rule may cost at most.
+#[test]
+fn lists_with_rules_are_bounded() {
+    fn has_rules(schema: &Value) -> bool {
+        match schema {
+            Value::Object(fields) => {
+                fields.contains_key("x-kubernetes-validations") || fields.values().any(has_rules)
+            }
+            _ => false,
+        }
+    }
+    fn check(path: &str, schema: &Value) {
+        let Value::Object(fields) = schema else {
+            return;
+        };
+        for (inner, bound) in [
+            ("items", "maxItems"),
+            ("additionalProperties", "maxProperties"),
+        ] {
+            if fields.get(inner).is_some_and(has_rules) {
+                assert!(fields.contains_key(bound), "{path} has no {bound}");
+            }
+        }
+        for (key, inner) in fields {
+            check(&format!("{path}.{key}"), inner);
+        }
+    }
+    for kind in &KINDS {
+        check(kind.name, &schema::of_resource(kind));
+    }
+}
+
+/// What the types and bounds of a schema refuse, in the API server's words.
+fn refusals(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
+    if let Some(allowed) = schema["enum"].as_array()
+        && !allowed.contains(value)
+    {
+        found.push(format!("{path}: Unsupported value"));
+    }
+    match value {
+        Value::Object(fields) => {
+            for name in schema["required"].as_array().into_iter().flatten() {
+                let name = name.as_str().unwrap();
+                if !fields.contains_key(name) {
+                    found.push(format!("{path}.{name}: Required value"));
+                }
+            }
+            for (name, value) in fields {
+                let inner = schema["properties"].get(name);
+                if let Some(inner) = inner.or_else(|| schema.get("additionalProperties")) {
+                    refusals(&format!("{path}.{name}"), inner, value, found);
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                refusals(&format!("{path}[{i}]"), &schema["items"], item, found);
+            }
+        }
+        Value::Number(number) => {
+            let bound = |key: &str| schema[key].as_f64();
+            let number = number.as_f64().unwrap();
+            if bound("minimum").is_some_and(|it| number < it)
+                || bound("maximum").is_some_and(|it| number > it)
+            {
+                found.push(format!("{path}: Invalid value"));
+            }
+        }
+        // Durations: the only pattern that a manifest here breaks.
+        Value::String(text)
+            if schema["pattern"]
+                .as_str()
+                .is_some_and(|it| it.contains("ms|s")) =>
+        {
+            if text.parse::<legate_model::duration::GoDuration>().is_err() {
+                found.push(format!("{path}: Invalid value"));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn refused(resource: &Value, old: Option<&Value>) -> Vec<String> {
+    let kind = Kind::named(resource["kind"].as_str().unwrap()).unwrap();
+    let schema = schema::of_resource(kind);
+    let mut found = Vec::new();
+    refusals(
+        "spec",
+        &schema["properties"]["spec"],
+        &resource["spec"],
+        &mut found,
+    );
+    if let Err(errors) = Validator::new().validate(&schema, resource, old) {
+        found.extend(errors.into_vec().iter().map(ToString::to_string));
+    }
+    found
+}
+
+#[test]
+fn good_manifests_are_accepted() {
+    for (name, _, resource) in manifests("good") {
+        assert_eq!(refused(&resource, None), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn bad_manifests_are_refused_for_the_reason_that_they_name() {
+    let manifests = manifests("bad");
+    assert!(manifests.len() > 30);
+    for (name, text, resource) in manifests {
+        let first = text.lines().next().unwrap();
+        let reason = first.strip_prefix("# refused: ").unwrap();
+        let found = refused(&resource, None);
+        assert!(
+            found.iter().any(|refusal| refusal.contains(reason)),
+            "{name}: {reason:?} is not in {found:?}"
+        );
+    }
+}
+
+#[test]
+fn the_destination_of_intentions_cannot_be_changed() {
+    let (_, _, old) = manifests("good")
+        .into_iter()
+        .find(|(name, ..)| name == "service-intentions")
+        .unwrap();
+    let mut new = old.clone();
+    new["spec"]["sources"][0]["action"] = json!("allow");
+    assert_eq!(refused(&new, Some(&old)), Vec::<String>::new());
+    new["spec"]["destination"]["name"] = json!("other");
+    let found = refused(&new, Some(&old));
+    assert!(found[0].contains("cannot be changed"), "{found:?}");
+}

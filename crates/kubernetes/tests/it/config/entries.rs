@@ -1,0 +1,254 @@
+//! What entry a resource means: every field of every kind.
+
+use legate_kubernetes::config::entry::{Entry, entry};
+use legate_kubernetes::config::kinds::{KINDS, Kind, Naming};
+use legate_kubernetes::config::same;
+use legate_model::ConfigEntry;
+use legate_model::json::{DecodeError, request};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+use super::{manifests, resource, schema};
+
+/// What has no meaning for a config entry, and is refused by name.
+const NOT_SERVED: [&str; 2] = ["deployment", "secretRef"];
+
+fn convert(kind: &'static Kind, spec: Value) -> Result<Entry, String> {
+    let name = match kind.naming {
+        Naming::Only(name) => name,
+        _ => "web",
+    };
+    entry(kind, &resource(kind, "default", name, spec), "dc1")
+}
+
+/// A spec with every field of a kind that can be written.
+fn full(kind: &Kind) -> Value {
+    let mut spec = schema::full(&schema::of_spec(kind), &mut 0);
+    if kind.name == "TerminatingGateway" {
+        spec.as_object_mut().unwrap().remove("deployment");
+        spec["services"][0]
+            .as_object_mut()
+            .unwrap()
+            .remove("secretRef");
+    }
+    spec
+}
+
+fn golden(name: &str, value: &Value) {
+    insta::with_settings!({
+        snapshot_path => "../../golden/config", prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, { insta::assert_snapshot!(name, serde_json::to_string_pretty(value).unwrap()) });
+}
+
+#[test]
+fn manifests_become_these_entries() {
+    for (name, _, manifest) in manifests("good") {
+        let kind = Kind::named(manifest["kind"].as_str().unwrap()).unwrap();
+        let metadata = manifest["metadata"]["name"].as_str().unwrap();
+        let resource = resource(kind, "default", metadata, manifest["spec"].clone());
+        golden(&name, &entry(kind, &resource, "dc1").unwrap().body);
+    }
+}
+
+#[test]
+fn every_field_becomes_this_entry() {
+    for kind in &KINDS {
+        golden(
+            &format!("every-field-{}", kind.entry),
+            &convert(kind, full(kind)).unwrap().body,
+        );
+    }
+}
+
+/// Compares a spec with the entry that it became: the same shape and values, and names that differ
+/// in case only.
+fn same_fields(path: &str, spec: &Value, entry: &Value) {
+    match (spec, entry) {
+        (Value::Object(spec), Value::Object(entry)) => {
+            assert_eq!(spec.len(), entry.len(), "{path}: {spec:?} {entry:?}");
+            for (name, value) in spec {
+                let (written, other) = entry
+                    .iter()
+                    .find(|(written, _)| written.eq_ignore_ascii_case(name))
+                    .unwrap_or_else(|| panic!("{path}.{name} is missing in {entry:?}"));
+                match written.as_str() {
+                    // Their keys are the user's.
+                    "Config" | "Arguments" | "Add" | "Set" => assert_eq!(value, other, "{path}"),
+                    _ => same_fields(&format!("{path}.{name}"), value, other),
+                }
+            }
+        }
+        (Value::Array(spec), Value::Array(entry)) => {
+            assert_eq!(spec.len(), entry.len(), "{path}");
+            for (spec, entry) in spec.iter().zip(entry) {
+                same_fields(path, spec, entry);
+            }
+        }
+        (Value::Number(a), Value::Number(b)) => assert_eq!(a.as_f64(), b.as_f64(), "{path}"),
+        _ => assert_eq!(spec, entry, "{path}"),
+    }
+}
+
+fn check(kind: &Kind, mut spec: Value, entry: Entry) {
+    let mut fields: Map<String, Value> = entry.body.as_object().unwrap().clone();
+    assert_eq!(fields.remove("Kind").unwrap(), kind.entry);
+    assert_eq!(
+        fields.remove("Meta").unwrap(),
+        json!({
+            "external-source": "kubernetes",
+            "consul.hashicorp.com/source-datacenter": "dc1",
+        })
+    );
+    let name = fields.remove("Name");
+    match kind.name {
+        "Mesh" => assert_eq!(name, None),
+        _ => assert_eq!(name, Some(entry.name.clone().into())),
+    }
+    if kind.naming == Naming::Destination {
+        let destination = spec.as_object_mut().unwrap().remove("destination").unwrap();
+        assert_eq!(destination["name"], entry.name);
+        assert_eq!(
+            destination.get("namespace"),
+            fields.remove("Namespace").as_ref()
+        );
+    }
+    same_fields("spec", &spec, &Value::Object(fields));
+}
+
+#[test]
+fn no_field_is_dropped_or_renamed() {
+    for kind in &KINDS {
+        let spec = full(kind);
+        check(kind, spec.clone(), convert(kind, spec).unwrap());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever the schema lets pass is written as it is, or refused by name.
+    #[test]
+    fn what_the_schema_lets_pass_is_written_whole(
+        (index, spec) in (0..KINDS.len()).prop_flat_map(|index| {
+            (Just(index), schema::any(&schema::of_spec(&KINDS[index])))
+        })
+    ) {
+        let kind = &KINDS[index];
+        match convert(kind, spec.clone()) {
+            Ok(entry) => check(kind, spec, entry),
+            Err(error) if kind.naming == Naming::Destination => {
+                prop_assert_eq!(error, "spec.destination.name is missing");
+                prop_assert_eq!(&spec["destination"]["name"], "");
+            }
+            Err(error) => {
+                prop_assert!(NOT_SERVED.iter().any(|it| error.contains(it)), "{}", error);
+            }
+        }
+    }
+}
+
+/// Every field by itself, in the smallest spec that has it: its path and the spec.
+fn single_fields(value: &Value) -> Vec<(String, Value)> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| {
+                single_fields(value)
+                    .into_iter()
+                    .map(move |(path, value)| (format!("{name}.{path}"), json!({ name: value })))
+            })
+            .collect(),
+        Value::Array(items) => {
+            let inner = single_fields(&items[0]).into_iter();
+            inner.map(|(path, value)| (path, json!([value]))).collect()
+        }
+        leaf => vec![(String::new(), leaf.clone())],
+    }
+}
+
+/// The servers accept a field and keep it, or refuse the entry in words; they never ask for other
+/// names than ours.
+#[test]
+fn the_servers_know_every_field() {
+    for kind in &KINDS {
+        for (path, mut spec) in single_fields(&full(kind)) {
+            if kind.naming == Naming::Destination {
+                spec["destination"]["name"] = json!("web");
+            }
+            let entry = convert(kind, spec).unwrap();
+            match request::<ConfigEntry>(entry.body.to_string().as_bytes()) {
+                Ok(read) => {
+                    if read.value.validate().is_ok() {
+                        let kept = serde_json::to_value(&read.value).unwrap();
+                        let lost = same::differences(&entry, &kept, 5);
+                        assert!(lost.is_empty(), "{} {path}: {lost:?}", kind.name);
+                    }
+                }
+                Err(DecodeError::UnknownFields { fields }) => {
+                    panic!("{} {path}: {fields:?}", kind.name);
+                }
+                Err(DecodeError::Value { path: at, message }) => {
+                    let kind_not_served = message.contains("invalid config entry kind");
+                    assert!(kind_not_served || !at.is_empty(), "{path}: {message}");
+                }
+                Err(error) => panic!("{} {path}: {error}", kind.name),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_by_name() {
+    let kind = |name| Kind::named(name).unwrap();
+    let cases = [
+        (
+            "ServiceDefaults",
+            json!({ "protocl": "http" }),
+            "spec.protocl: unknown field `protocl`",
+        ),
+        (
+            "ServiceDefaults",
+            json!({ "protocol": 5 }),
+            "spec.protocol: invalid type",
+        ),
+        (
+            "ServiceRouter",
+            json!({ "routes": [{ "match": { "http": { "pathGlob": "/*" } } }] }),
+            "spec.routes[0].match.http.pathGlob: unknown field `pathGlob`",
+        ),
+        (
+            "ServiceResolver",
+            json!({ "connectTimeout": "5 apples" }),
+            "spec.connectTimeout: \"5 apples\" is not a duration",
+        ),
+        (
+            "TerminatingGateway",
+            json!({ "deployment": {} }),
+            "spec.deployment is not served",
+        ),
+        (
+            "TerminatingGateway",
+            json!({ "services": [{ "name": "a" }, { "secretRef": { "name": "s" } }] }),
+            "spec.services[1].secretRef is not served",
+        ),
+        (
+            "ServiceIntentions",
+            json!({}),
+            "spec.destination.name is missing",
+        ),
+    ];
+    for (name, spec, reason) in cases {
+        let error = convert(kind(name), spec).unwrap_err();
+        assert!(error.starts_with(reason), "{error}");
+        assert!(error.len() < 200, "{error}");
+    }
+    let misnamed = resource(kind("Mesh"), "default", "other", json!({}));
+    let error = entry(kind("Mesh"), &misnamed, "dc1").unwrap_err();
+    assert_eq!(error, "there is one Mesh, and its name is mesh");
+}
+
+#[test]
+fn a_resource_without_a_spec_means_an_entry_without_fields() {
+    let entry = convert(Kind::named("ServiceResolver").unwrap(), Value::Null).unwrap();
+    assert_eq!(entry.body.as_object().unwrap().len(), 3, "{:?}", entry.body);
+}
