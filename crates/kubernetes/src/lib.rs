@@ -12,3 +12,4 @@ pub mod servers;
 pub mod sync;
 
 pub mod config;
+pub mod redirect;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
-use legate_kubernetes::operator;
+use legate_kubernetes::{operator, redirect};
 use legate_runtime::logging::{self, Level, LogOptions};
 
 /// The mesh on Kubernetes.
@@ -29,6 +29,8 @@ struct Cli {
 enum Command {
     /// Injects sidecars, keeps the catalog in step with pods, writes config entries.
     Operator(Box<operator::Options>),
+    /// Redirects the traffic of a pod to its sidecar; runs in an init container of the pod.
+    Redirect(redirect::Options),
 }
 
 fn level(text: &str) -> Result<Level, logging::LogError> {
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Operator(options) => operator::run(*options, log),
+        Command::Redirect(options) => redirect::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,3 +4,6 @@ mod inject;
 //! Tests of `legate-k8s` from outside.
 
 mod config;
+//! What the programs of this crate do, against real parts.
+
+mod redirect;
