@@ -8,16 +8,19 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::workspace::{self, Workspace};
-use crate::{envoy, fuzz, tidy};
+use crate::{chart, envoy, fuzz, tidy};
 
 type Stage = (&'static str, fn(&Workspace) -> anyhow::Result<()>);
 
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 9] = [
     ("format", |workspace| {
         workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
         fuzz::format(workspace)
     }),
     ("tidy", tidy::run),
+    ("chart", |workspace| {
+        chart::run(workspace, &chart::Options::default())
+    }),
     ("clippy", |workspace| {
         workspace::run(&mut workspace.cargo(&[
             "clippy",

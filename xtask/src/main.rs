@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod chart;
 mod ci;
 mod demo;
 mod envoy;
@@ -41,6 +42,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Render the Helm chart and compare it with tests/chart
+    Chart(chart::Options),
     /// Everything a change has to pass: format, tidy, clippy, docs, the tests and some fuzzing
     Ci,
     /// Print the path of an Envoy binary, fetching one when there is none
@@ -72,6 +75,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     match args.task {
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Test { args } => ci::test(&workspace, &args),
+        Task::Chart(options) => chart::run(&workspace, &options),
         Task::Ci => ci::run(&workspace),
         Task::Envoy { version } => {
             let path = match version {

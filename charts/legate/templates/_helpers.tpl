@@ -1,5 +1,6 @@
 {{/* The prefix of all names. Names that Kubernetes makes of it have at most 63 characters. */}}
 {{- define "legate.fullname" -}}
+{{- include "legate.check" . -}}
 {{- $name := .Values.global.name | default (contains "legate" .Release.Name | ternary .Release.Name (printf "%s-legate" .Release.Name)) -}}
 {{- if gt (len $name) 45 -}}
 {{- fail (printf "the name %s has more than 45 characters: set global.name to a shorter one" $name) -}}

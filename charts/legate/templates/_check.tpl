@@ -1,4 +1,5 @@
-{{- /* What the schema cannot say. Nothing is rendered here. */ -}}
+{{/* What the schema cannot say. Nothing is rendered here; the name that every object has asks for it. */}}
+{{- define "legate.check" -}}
 {{- $v := .Values -}}
 {{- $servers := include "legate.servers" . -}}
 {{- if and $servers $v.externalServers.enabled -}}
@@ -40,4 +41,5 @@
 {{- end -}}
 {{- if and $v.global.metrics.serviceMonitor.enabled (not $v.global.metrics.enabled) -}}
 {{- fail "global.metrics.serviceMonitor.enabled needs global.metrics.enabled" -}}
+{{- end -}}
 {{- end -}}

@@ -1,0 +1,253 @@
+//! `cargo xtask chart`: renders the chart with the real helm, and compares it with what was rendered
+//! before. A change of the chart is seen in `tests/chart`: for each `NAME.values.yaml` there is
+//! `NAME.yaml`, which `--update` writes. It asks no cluster.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::workspace::{self, Workspace};
+
+const CHART: &str = "charts/legate";
+const CASES: &str = "tests/chart";
+
+/// Of the cluster that the chart is rendered for, unless the first line of the values names another:
+/// `# kubernetes 1.27`.
+const KUBERNETES: &str = "1.33";
+
+/// The helm that is built where there is none.
+const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
+
+/// Values that are refused: what follows `--set`, and a part of the reason.
+const REFUSED: [(&[&str], &str); 19] = [
+    (
+        &["syncCatalog.enabled=true"],
+        "additional properties 'syncCatalog' not allowed",
+    ),
+    (
+        &["global.adminPartitions.enabled=true"],
+        "additional properties 'adminPartitions' not allowed",
+    ),
+    (&["global.logLevel=loud"], "'/global/logLevel'"),
+    (&["connectInject.failurePolicy=fail"], "failurePolicy"),
+    (&["server.replicas=0"], "minimum: got 0, want 1"),
+    (
+        &["server.securityContext.runAsNonRoot=false"],
+        "runAsNonRoot",
+    ),
+    (
+        &["connectInject.metrics.defaultPrometheusScrapePort=70000"],
+        "maximum",
+    ),
+    (
+        &["server.replicas=3"],
+        "server.replicas above 1 needs server.etcd.endpoints",
+    ),
+    (
+        &["server.etcd.endpoints={https://etcd:2379}"],
+        "needs server.encryptionKey.secretName",
+    ),
+    (
+        &["server.etcd.user=legate"],
+        "server.etcd.user and server.etcd.password.secretName need each other",
+    ),
+    (
+        &["server.enabled=true", "externalServers.enabled=true"],
+        "exclude each other",
+    ),
+    (
+        &["externalServers.enabled=true"],
+        "externalServers.hosts must have exactly one host",
+    ),
+    (
+        &["externalServers.enabled=true", "externalServers.hosts={a}"],
+        "external servers with TLS need global.tls.caCert.secretName",
+    ),
+    (
+        &[
+            "externalServers.enabled=true",
+            "externalServers.hosts={a}",
+            "externalServers.useSystemRoots=true",
+        ],
+        "needs global.acls.bootstrapToken.secretName",
+    ),
+    (
+        &[
+            "externalServers.enabled=true",
+            "externalServers.hosts={a}",
+            "externalServers.useSystemRoots=true",
+            "global.acls.bootstrapToken.secretName=token",
+        ],
+        "needs externalServers.k8sAuthMethodHost",
+    ),
+    (
+        &["server.enabled=false"],
+        "the operator needs servers: set server.enabled",
+    ),
+    (
+        &["global.tls.caCert.secretName=ca"],
+        "global.tls.caCert.secretName and server.serverCert.secretName need each other",
+    ),
+    (
+        &["connectInject.enabled=false"],
+        "nobody makes the servers' certificate",
+    ),
+    (
+        &["global.name=a-name-that-makes-names-which-kubernetes-refuses"],
+        "maxLength",
+    ),
+];
+
+/// Options of `cargo xtask chart`.
+#[derive(clap::Args, Default)]
+pub(crate) struct Options {
+    /// Write what is rendered instead of comparing it
+    #[arg(long)]
+    update: bool,
+}
+
+/// `cargo xtask chart`
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    let helm = Helm {
+        program: helm(workspace)?,
+        chart: workspace.root.join(CHART),
+    };
+    let mut cases = Vec::new();
+    for entry in fs::read_dir(workspace.root.join(CASES))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if let Some(name) = name.and_then(|name| name.strip_suffix(".values.yaml")) {
+            cases.push((name.to_owned(), path));
+        }
+    }
+    cases.sort();
+    ensure!(!cases.is_empty(), "{CASES} has no values");
+    let mut different = Vec::new();
+    for (name, values) in cases {
+        helm.lint(&values)?;
+        let rendered = helm.template(&values)?;
+        let golden = values.with_file_name(format!("{name}.yaml"));
+        if options.update {
+            fs::write(&golden, &rendered)?;
+        } else if let Some(difference) = difference(&golden, &rendered) {
+            different.push(difference);
+        }
+    }
+    for (set, reason) in REFUSED {
+        helm.refuses(set, reason)?;
+    }
+    ensure!(
+        different.is_empty(),
+        "the chart renders differently; if that is meant: cargo xtask chart --update\n{}",
+        different.join("\n")
+    );
+    Ok(())
+}
+
+struct Helm {
+    program: PathBuf,
+    chart: PathBuf,
+}
+
+impl Helm {
+    fn call(&self, task: &str, args: &[&str]) -> anyhow::Result<Output> {
+        let mut command = Command::new(&self.program);
+        command.arg(task);
+        if task == "template" {
+            command.args(["mesh", "--namespace", "consul"]);
+        }
+        let output = command.args(args).arg(&self.chart).output();
+        output.with_context(|| format!("cannot start {}", self.program.display()))
+    }
+
+    fn must(&self, task: &str, args: &[&str]) -> anyhow::Result<String> {
+        let output = self.call(task, args)?;
+        ensure!(
+            output.status.success(),
+            "helm {task} {}:\n{}{}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn lint(&self, values: &Path) -> anyhow::Result<()> {
+        let version = kubernetes(values)?;
+        let values = values.to_string_lossy();
+        let args = ["--strict", "--kube-version", &version, "--values", &values];
+        self.must("lint", &args).map(|_| ())
+    }
+
+    fn template(&self, values: &Path) -> anyhow::Result<String> {
+        let version = kubernetes(values)?;
+        let values = values.to_string_lossy();
+        self.must(
+            "template",
+            &["--kube-version", &version, "--values", &values],
+        )
+    }
+
+    fn refuses(&self, set: &[&str], reason: &str) -> anyhow::Result<()> {
+        let mut args = vec!["--kube-version", KUBERNETES];
+        args.extend(set.iter().flat_map(|value| ["--set", value]));
+        let output = self.call("template", &args)?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || !text.contains(reason) {
+            bail!("{} is not refused with {reason:?}: {text}", set.join(" "));
+        }
+        Ok(())
+    }
+}
+
+fn kubernetes(values: &Path) -> anyhow::Result<String> {
+    let text = fs::read_to_string(values)?;
+    let named = text.lines().next().unwrap_or_default();
+    let named = named.strip_prefix("# kubernetes ");
+    Ok(named.unwrap_or(KUBERNETES).to_owned())
+}
+
+/// The first line that differs from a file.
+fn difference(golden: &Path, rendered: &str) -> Option<String> {
+    let expected = fs::read_to_string(golden).unwrap_or_default();
+    if expected == rendered {
+        return None;
+    }
+    let mut pairs = expected.lines().zip(rendered.lines());
+    let number = pairs.position(|(before, now)| before != now);
+    let number = number.unwrap_or(expected.lines().count().min(rendered.lines().count()));
+    let line = |text: &str| text.lines().nth(number).unwrap_or("(nothing)").to_owned();
+    Some(format!(
+        "{}:{}\n  before: {}\n  now:    {}",
+        golden.display(),
+        number + 1,
+        line(&expected),
+        line(rendered)
+    ))
+}
+
+/// `LEGATE_HELM`, else the one on `PATH`, else one that Go builds once.
+fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    if let Some(named) = workspace::variable("LEGATE_HELM") {
+        return Ok(named.into());
+    }
+    let path = workspace::variable("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path);
+    if let Some(found) =
+        folders.find_map(|folder| Some(folder.join("helm")).filter(|p| p.is_file()))
+    {
+        return Ok(found);
+    }
+    let folder = workspace.target.join("helm");
+    let built = folder.join("helm");
+    if !built.is_file() {
+        println!("building helm in {}: some minutes, once", folder.display());
+        let mut go = Command::new("go");
+        go.args(["install", HELM]).env("GOBIN", &folder);
+        let hint = "helm is needed: put it on PATH, name it in LEGATE_HELM, or install Go";
+        workspace::run(&mut go).context(hint)?;
+    }
+    Ok(built)
+}
