@@ -21,7 +21,7 @@ const KUBERNETES: &str = "1.33";
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
 
 /// Values that are refused: what follows `--set`, and a part of the reason.
-const REFUSED: [(&[&str], &str); 19] = [
+const REFUSED: [(&[&str], &str); 20] = [
     (
         &["syncCatalog.enabled=true"],
         "additional properties 'syncCatalog' not allowed",
@@ -29,6 +29,10 @@ const REFUSED: [(&[&str], &str); 19] = [
     (
         &["global.adminPartitions.enabled=true"],
         "additional properties 'adminPartitions' not allowed",
+    ),
+    (
+        &["externalServers.hosts={exec=discover}"],
+        "'/externalServers/hosts/0'",
     ),
     (&["global.logLevel=loud"], "'/global/logLevel'"),
     (&["connectInject.failurePolicy=fail"], "failurePolicy"),
