@@ -15,11 +15,12 @@
 //! # Why it calls `nft`
 //!
 //! The programs `nft` and `iptables-restore` of Debian write the rules ([`apply`]). The crates that
-//! speak to nftables by themselves are GPL (`rustables`), need C libraries at build time (`nftnl`), or
-//! have no rules (`netlink-packet-netfilter`). An encoder of our own for the kernel's rule expressions
-//! would be protocol code that nobody else tests. `nft` with its libraries adds about 2 MB to the image,
-//! checks every rule before it sends any, and its input is readable, so that the golden files of the
-//! tests are what an operator sees in `nft list ruleset`.
+//! speak to nftables by themselves are GPL (`rustables`), need C libraries at build time (`nftnl`), have
+//! no expression for address translation (`netlink-packet-netfilter` 0.4), or are a library for all of
+//! Linux's networking whose interface is not settled (`nlink` 0.33). An encoder of our own for the kernel's
+//! rule expressions would be protocol code that nobody else tests. The image has `iptables` for old
+//! kernels anyway. `nft` checks every rule before it sends any, and its input is readable, so that the golden
+//! files of the tests are what an operator sees in `nft list ruleset`.
 //!
 //! # Privileges
 //!
