@@ -1,4 +1,4 @@
-//! The certificate of the gRPC listener: from files, which are read again when they change, or from
+//! Certificates of the listeners with TLS: from files, which are read again when they change, or from
 //! the mesh CA and then renewed before it expires and when the CA's root changes. It listens nowhere
 //! itself.
 
@@ -33,8 +33,8 @@ const READ_EVERY: Duration = Duration::from_secs(30);
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file of the gRPC certificate cannot be read.
-    #[error("cannot read {}: {source}; check the gRPC TLS certificate and key files", .path.display())]
+    /// A file of the certificate cannot be read.
+    #[error("cannot read {}: {source}; check the TLS certificate and key files", .path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -42,11 +42,18 @@ pub enum CertificateError {
         source: std::io::Error,
     },
     /// Certificate and key do not make a TLS server.
-    #[error("the gRPC TLS certificate cannot be used: {0}")]
+    #[error("the TLS certificate cannot be used: {0}; check the TLS certificate and key files")]
     Tls(#[from] TlsError),
     /// The mesh CA does not sign it.
-    #[error("the mesh CA issued no certificate for the gRPC listener: {0}")]
+    #[error("the mesh CA issued no certificate for the TLS listeners: {0}")]
     Ca(#[from] legate_ca::CaError),
+}
+
+/// The same certificate for HTTP: clients that offer HTTP/2 as well are answered with HTTP/1.1.
+pub(crate) fn for_http(tls: &TlsConfig) -> Arc<TlsConfig> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(tls)
 }
 
 /// Certificate and key from files.
@@ -112,7 +119,7 @@ impl Files {
                 }
                 Err(error) if readable => {
                     readable = false;
-                    tracing::warn!(%error, "the gRPC certificate that was read before stays in use");
+                    tracing::warn!(%error, "the TLS certificate that was read before stays in use");
                 }
                 Err(_) => {}
             }
@@ -128,10 +135,10 @@ impl Files {
         match pem.tls() {
             Ok(tls) => {
                 self.current.set(&tls);
-                tracing::info!(file = %self.cert.display(), "the gRPC certificate has changed");
+                tracing::info!(file = %self.cert.display(), "the TLS certificate has changed");
             }
             Err(error) => {
-                tracing::warn!(%error, "the gRPC certificate that was read before stays in use");
+                tracing::warn!(%error, "the TLS certificate that was read before stays in use");
             }
         }
         self.seen = pem;
@@ -195,7 +202,7 @@ impl Renewed {
                 () = stop.cancelled() => return Ok(()),
             }
             while let Err(error) = self.renew() {
-                tracing::error!(%error, "the gRPC certificate was not renewed: trying again");
+                tracing::error!(%error, "the TLS certificate was not renewed: trying again");
                 tokio::select! {
                     () = tokio::time::sleep(RETRY) => {}
                     () = stop.cancelled() => return Ok(()),
@@ -208,7 +215,7 @@ impl Renewed {
         let (tls, expires) = sign(&self.ca, &self.ips)?;
         self.current.set(&tls);
         self.due = due(self.clock.now(), expires);
-        tracing::debug!("the gRPC certificate was renewed");
+        tracing::debug!("the TLS certificate was renewed");
         Ok(())
     }
 }

@@ -40,6 +40,8 @@ pub struct ServerConfig {
     pub advertise: IpAddr,
     /// Where the HTTP API listens. Default `127.0.0.1:8500`.
     pub http: Option<SocketAddr>,
+    /// Where the HTTP API listens with TLS. Default: nowhere, as in Consul.
+    pub https: Option<SocketAddr>,
     /// Where gRPC listens without TLS. Default `127.0.0.1:8502`.
     pub grpc: Option<SocketAddr>,
     /// Where gRPC listens with TLS. Default `127.0.0.1:8503`.
@@ -50,9 +52,11 @@ pub struct ServerConfig {
     pub dns_only_passing: bool,
     /// Where the store keeps its rows. Default: in memory.
     pub store: StoreConfig,
-    /// Certificate chain and key (PEM files) of the TLS listener. Default: a certificate of the
-    /// mesh CA.
+    /// Certificate chain and key (PEM files) of gRPC with TLS. Default: a certificate of the mesh CA.
     pub grpc_tls_files: Option<(PathBuf, PathBuf)>,
+    /// Certificate chain and key (PEM files) of the HTTP API with TLS. Default: a certificate of the
+    /// mesh CA.
+    pub https_files: Option<(PathBuf, PathBuf)>,
     /// How many connections each API holds. Fewer, when the process may not open as many files.
     pub connections: ConnectionLimits,
     /// Access control.
@@ -77,12 +81,14 @@ impl Default for ServerConfig {
             node_name: "legate".to_owned(),
             advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
             http: loopback(8500),
+            https: None,
             grpc: loopback(8502),
             grpc_tls: loopback(8503),
             dns: loopback(8600),
             dns_only_passing: false,
             store: StoreConfig::Memory,
             grpc_tls_files: None,
+            https_files: None,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
             default_intention_policy: None,

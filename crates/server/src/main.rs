@@ -54,6 +54,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         .context("legate-server cannot start")?;
     tracing::info!(
         http = at(server.http_addr()),
+        https = at(server.https_addr()),
         grpc = at(server.grpc_addr()),
         grpc_tls = at(server.grpc_tls_addr()),
         dns = at(server.dns_addr()),

@@ -85,6 +85,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 8500, value_parser = port, allow_hyphen_values = true)]
     http_port: i32,
 
+    /// Port of the HTTP API with TLS; 0 asks for a free one, -1 turns it off.
+    #[arg(long, default_value_t = -1, value_parser = port, allow_hyphen_values = true)]
+    https_port: i32,
+
     /// Port of the gRPC API without TLS; 0 asks for a free one, -1 turns it off.
     #[arg(long, default_value_t = 8502, value_parser = port, allow_hyphen_values = true)]
     grpc_port: i32,
@@ -102,16 +106,33 @@ pub(crate) struct Options {
     #[arg(long, action = ArgAction::SetTrue)]
     dns_only_passing: bool,
 
-    /// Certificate chain (PEM file) for gRPC with TLS, read again when it changes. Default: a
+    /// Certificate chain (PEM file) for HTTP and gRPC with TLS, read again when it changes. Default: a
     /// certificate of the mesh CA, which renews itself.
+    #[arg(long, requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM file) of --tls-cert, read again when it changes.
+    #[arg(long, requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificate chain (PEM file) for gRPC with TLS only, instead of --tls-cert.
     #[arg(long, requires = "grpc_tls_key")]
     grpc_tls_cert: Option<PathBuf>,
 
-    /// Private key (PEM file) of --grpc-tls-cert, read again when it changes.
+    /// Private key (PEM file) of --grpc-tls-cert.
     #[arg(long, requires = "grpc_tls_cert")]
     grpc_tls_key: Option<PathBuf>,
 
-    /// HTTP connections at one time. Further ones are answered with 429. All connection limits are
+    /// Certificate chain (PEM file) for HTTP with TLS only, instead of --tls-cert.
+    #[arg(long, requires = "http_tls_key")]
+    http_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM file) of --http-tls-cert.
+    #[arg(long, requires = "http_tls_cert")]
+    http_tls_key: Option<PathBuf>,
+
+    /// HTTP connections at one time, both ports together. Further ones are answered with 429, or
+    /// closed on the port with TLS. All connection limits are
     /// lowered when the process may not open as many files (ulimit -n): HTTP and DNS keep a share.
     #[arg(long, default_value_t = ConnectionLimits::default().http.in_all, value_parser = count)]
     http_max_connections: usize,
@@ -232,19 +253,25 @@ impl Options {
             );
         }
         let connections = self.connections();
+        let tls_files = self.tls_cert.zip(self.tls_key);
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
         Ok(ServerConfig {
             datacenter: self.datacenter,
             node_name: self.node_name,
             advertise,
             http: listen(self.http_port),
+            https: listen(self.https_port),
             grpc: listen(self.grpc_port),
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
             dns_only_passing: self.dns_only_passing,
             store: self.storage.config(etcd_password)?,
             update_max_per_second: self.xds_updates_per_second,
-            grpc_tls_files: self.grpc_tls_cert.zip(self.grpc_tls_key),
+            grpc_tls_files: self
+                .grpc_tls_cert
+                .zip(self.grpc_tls_key)
+                .or(tls_files.clone()),
+            https_files: self.http_tls_cert.zip(self.http_tls_key).or(tls_files),
             connections,
             acl: AclConfig {
                 enabled: self.acl,
@@ -325,6 +352,25 @@ mod tests {
     }
 
     #[test]
+    fn one_pair_of_files_serves_both_ports_unless_one_has_its_own() {
+        let pair = |name: &str| Some((format!("{name}.crt").into(), format!("{name}.key").into()));
+        let own = config(&[
+            "--https-port=0",
+            "--tls-cert=both.crt",
+            "--tls-key=both.key",
+            "--http-tls-cert=http.crt",
+            "--http-tls-key=http.key",
+        ]);
+        let own = own.unwrap();
+        assert_eq!(own.https.unwrap().port(), 0);
+        assert_eq!(own.grpc_tls_files, pair("both"));
+        assert_eq!(own.https_files, pair("http"));
+        let both = config(&["--tls-cert=both.crt", "--tls-key=both.key"]).unwrap();
+        assert_eq!(both.grpc_tls_files, both.https_files);
+        assert_eq!(both.https, None, "it is off by default");
+    }
+
+    #[test]
     fn ports_can_be_turned_off() {
         let config = config(&["--http-port=-1", "--grpc-port", "-1", "--dns-port=0"]).unwrap();
         assert_eq!(config.http, None);
@@ -345,6 +391,8 @@ mod tests {
         assert!(text(&["--log-level=loud"]).contains("loud"));
         assert!(text(&["--leaf-cert-ttl=soon"]).contains("--leaf-cert-ttl"));
         assert!(text(&["--grpc-tls-cert=x.pem"]).contains("--grpc-tls-key"));
+        assert!(text(&["--tls-key=x.pem"]).contains("--tls-cert"));
+        assert!(text(&["--http-tls-cert=x.pem"]).contains("--http-tls-key"));
         assert!(text(&["--acl-default-policy=maybe"]).contains("allow"));
         let options = Options::try_parse_from(["legate-server"]).unwrap();
         let lonely = options

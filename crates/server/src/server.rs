@@ -2,6 +2,7 @@
 //! nothing itself.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +18,14 @@ use tokio::net::{TcpListener, UdpSocket};
 use uuid::Uuid;
 
 use crate::acl;
-use crate::certificate::{CertificateError, Files, Renewed};
+use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::{dns, grpc, http};
+
+/// Files of a certificate chain and its key.
+type FilePair = (PathBuf, PathBuf);
 
 /// How many free ports are tried for DNS, which needs the same one for UDP and TCP.
 const DNS_PORT_ATTEMPTS: u32 = 16;
@@ -70,7 +74,7 @@ pub enum StartError {
     /// The mesh CA cannot be set up.
     #[error("the mesh CA cannot start: {0}")]
     Ca(#[from] CaError),
-    /// There is no certificate for the gRPC listener.
+    /// There is no certificate for a listener with TLS.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// A name in the settings cannot be used.
@@ -159,22 +163,32 @@ impl Server {
 
     fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
         let stop = self.scope.token();
-        let tls = match listening.grpc_tls {
-            Some(listener) => Some((listener, self.tls(&handles.clock)?)),
-            None => None,
+        let mut certificates = Vec::new();
+        let mut tls = |listener: Option<TcpListener>, files| match listener {
+            Some(listener) => {
+                let tls = self.tls(files, &handles.clock, &mut certificates)?;
+                Ok::<_, StartError>(Some((listener, tls)))
+            }
+            None => Ok(None),
         };
+        let grpc_tls = tls(listening.grpc_tls, &self.config.grpc_tls_files)?;
+        let https = tls(listening.https, &self.config.https_files)?;
         if self.config.acl.enabled {
             let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
             self.scope.spawn("expired tokens", sweep);
         }
-        if let Some(listener) = listening.http {
-            let api = http::serve(handles.clone(), listener, stop.clone());
+        if listening.http.is_some() || https.is_some() {
+            let listeners = http::Listeners {
+                plain: listening.http,
+                tls: https.map(|(listener, tls)| (listener, certificate::for_http(&tls))),
+            };
+            let api = http::serve(handles.clone(), listeners, stop.clone());
             self.scope.spawn("HTTP API", api);
         }
-        if listening.grpc.is_some() || tls.is_some() {
+        if listening.grpc.is_some() || grpc_tls.is_some() {
             let listeners = grpc::Listeners {
                 plain: listening.grpc,
-                tls,
+                tls: grpc_tls,
             };
             let api = grpc::serve(handles.clone(), listeners, stop.clone());
             self.scope.spawn("gRPC API", api);
@@ -192,22 +206,43 @@ impl Server {
         Ok(())
     }
 
-    fn tls(&self, clock: &Clock) -> Result<Arc<TlsConfig>, StartError> {
-        if let Some((cert, key)) = &self.config.grpc_tls_files {
-            let (files, tls) = Files::open(cert, key)?;
-            let keep = files.keep(self.scope.token());
-            self.scope.spawn("gRPC certificate files", keep);
-            return Ok(tls);
+    /// The certificate of these files, or of the mesh CA. `made` has those that are kept up to date
+    /// already, so that each is read or signed once.
+    fn tls(
+        &self,
+        files: &Option<FilePair>,
+        clock: &Clock,
+        made: &mut Vec<(Option<FilePair>, Arc<TlsConfig>)>,
+    ) -> Result<Arc<TlsConfig>, StartError> {
+        if let Some((_, tls)) = made.iter().find(|(known, _)| known == files) {
+            return Ok(tls.clone());
         }
-        let (renewed, tls) = Renewed::issue(&self.ca, clock, &self.config)?;
-        let keep = renewed.keep(self.store.reader(), self.scope.token());
-        self.scope.spawn("gRPC certificate", keep);
+        let stop = self.scope.token();
+        let tls = match files {
+            Some((cert, key)) => {
+                let (files, tls) = Files::open(cert, key)?;
+                self.scope.spawn("certificate files", files.keep(stop));
+                tls
+            }
+            None => {
+                let (renewed, tls) = Renewed::issue(&self.ca, clock, &self.config)?;
+                let keep = renewed.keep(self.store.reader(), stop);
+                self.scope.spawn("certificate", keep);
+                tls
+            }
+        };
+        made.push((files.clone(), tls.clone()));
         Ok(tls)
     }
 
     /// Where the HTTP API listens.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.config.http
+    }
+
+    /// Where the HTTP API listens with TLS.
+    pub fn https_addr(&self) -> Option<SocketAddr> {
+        self.config.https
     }
 
     /// Where gRPC without TLS listens.
@@ -323,6 +358,7 @@ pub(crate) async fn seed(
 /// Sockets that are bound, before anything is served.
 struct Listening {
     http: Option<TcpListener>,
+    https: Option<TcpListener>,
     grpc: Option<TcpListener>,
     grpc_tls: Option<TcpListener>,
     dns: Option<(UdpSocket, TcpListener)>,
@@ -332,6 +368,7 @@ impl Listening {
     async fn open(config: &ServerConfig) -> Result<Self, StartError> {
         Ok(Self {
             http: listen("the HTTP API", config.http)?,
+            https: listen("the HTTP API with TLS", config.https)?,
             grpc: listen("the gRPC API", config.grpc)?,
             grpc_tls: listen("the gRPC API with TLS", config.grpc_tls)?,
             dns: listen_dns(config.dns).await?,
@@ -347,6 +384,7 @@ impl Listening {
         let dns = self.dns.as_ref();
         ServerConfig {
             http: address(&self.http, config.http),
+            https: address(&self.https, config.https),
             grpc: address(&self.grpc, config.grpc),
             grpc_tls: address(&self.grpc_tls, config.grpc_tls),
             dns: dns.and_then(|(udp, _)| udp.local_addr().ok()),

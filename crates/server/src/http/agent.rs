@@ -227,6 +227,7 @@ pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
             "GRPCPort": port(config.grpc),
             "GRPCTLSPort": port(config.grpc_tls),
             "HTTPPort": port(config.http),
+            "HTTPSPort": port(config.https),
             "DNSPort": port(config.dns),
         },
         "Member": {

@@ -1,5 +1,5 @@
-//! Accepts HTTP connections and serves each in a task of its own, up to a limit per client and in
-//! all. It knows nothing of what the requests mean.
+//! Accepts HTTP connections, with and without TLS, and serves each in a task of its own, up to a limit
+//! per client and in all. It knows nothing of what the requests mean.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,14 +18,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
+use super::Listeners;
 use super::error::ApiError;
-use crate::net::{self, Admission, ApiLimit, Place};
+use crate::net::{self, Admission, ApiLimit};
 
+/// How long a client may take for a TLS handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long a client may take to send the head of a request.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 /// How long a refused client gets to ask and to take its answer.
@@ -39,33 +44,33 @@ const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: 65\r\n\r\n\
     Too many connections from this client: reuse them, or close some\n";
 
-/// Serves until the token is cancelled, then lets open requests finish.
+/// Serves until the token is cancelled, then lets open requests finish. Both ports share the limit.
 pub(super) async fn serve(
     service: Service,
-    listener: TcpListener,
+    listeners: Listeners,
     limit: ApiLimit,
     spawner: Spawner,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let connections = spawner.child("HTTP connections");
-    let admission = Admission::new("http", limit);
-    let refusals = Arc::new(Semaphore::new(REFUSALS));
-    loop {
-        let (stream, client) = tokio::select! {
-            accepted = net::accept("http", &listener) => accepted,
-            () = stop.cancelled() => break,
-        };
-        let task = if let Some(place) = admission.admit(client.ip()) {
-            connection(service.clone(), stream, client, place, stop.clone()).left_future()
-        } else if let Ok(slot) = refusals.clone().try_acquire_owned() {
-            refuse(stream, slot).right_future()
-        } else {
-            continue;
-        };
-        connections.spawn("connection", task.map(Ok::<(), Infallible>));
-    }
-    // Nobody may connect to a server that has stopped accepting.
-    drop(listener);
+    let acceptor = Acceptor {
+        service,
+        connections: connections.spawner(),
+        admission: Admission::new("http", limit),
+        refusals: Arc::new(Semaphore::new(REFUSALS)),
+        stop,
+    };
+    let plain = async {
+        if let Some(listener) = listeners.plain {
+            acceptor.accept_plain(listener).await;
+        }
+    };
+    let tls = async {
+        if let Some((listener, config)) = listeners.tls {
+            acceptor.accept_tls(listener, config.into()).await;
+        }
+    };
+    tokio::join!(plain, tls);
     match connections.stop(DRAIN_TIME).await {
         Err(error) if !error.dropped.is_empty() => {
             tracing::info!("HTTP requests that have not ended are cut off");
@@ -76,15 +81,78 @@ pub(super) async fn serve(
     Ok(())
 }
 
+/// Accepts on any number of listeners. It never waits for a client. Its listeners are closed as soon
+/// as it stops: nobody may connect to a server that has stopped accepting.
+struct Acceptor {
+    service: Service,
+    connections: Spawner,
+    admission: Arc<Admission>,
+    refusals: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+impl Acceptor {
+    async fn accept_plain(&self, listener: TcpListener) {
+        while let Some((stream, client)) = self.next(&listener).await {
+            if let Some(place) = self.admission.admit(client.ip()) {
+                let serve = connection(self.service.clone(), stream, client, self.stop.clone());
+                self.spawn(serve, place);
+            } else if let Ok(slot) = self.refusals.clone().try_acquire_owned() {
+                self.spawn(refuse(stream), slot);
+            }
+        }
+    }
+
+    /// A client that has no place is closed without an answer: a handshake costs more than serving.
+    async fn accept_tls(&self, listener: TcpListener, tls: TlsAcceptor) {
+        while let Some((stream, client)) = self.next(&listener).await {
+            let Some(place) = self.admission.admit(client.ip()) else {
+                continue;
+            };
+            let (service, stop, tls) = (self.service.clone(), self.stop.clone(), tls.clone());
+            let serve = async move {
+                let handshake = timeout(HANDSHAKE_TIME, tls.accept(stream));
+                match stop.run_until_cancelled(handshake).await {
+                    Some(Ok(Ok(stream))) => connection(service, stream, client, stop).await,
+                    Some(Ok(Err(error))) => {
+                        tracing::debug!(%client, %error, "TLS handshake failed")
+                    }
+                    Some(Err(_)) => tracing::debug!(%client, "TLS handshake took too long"),
+                    None => {}
+                }
+            };
+            self.spawn(serve, place);
+        }
+    }
+
+    /// The next client; `None` after the stop.
+    async fn next(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+        let accepted = self
+            .stop
+            .run_until_cancelled(net::accept("http", listener))
+            .await;
+        let (stream, client) = accepted?;
+        // Small answers must not wait for the client's acknowledgement; failing only costs time.
+        let _ = stream.set_nodelay(true);
+        Some((stream, client))
+    }
+
+    /// Runs a connection to its end, and gives its place or slot back then.
+    fn spawn(&self, serve: impl Future<Output = ()> + Send + 'static, place: impl Send + 'static) {
+        self.connections.spawn("connection", async move {
+            serve.await;
+            drop(place);
+            Ok::<(), Infallible>(())
+        });
+    }
+}
+
 async fn connection(
     service: Service,
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     client: SocketAddr,
-    place: Place,
     stop: CancellationToken,
 ) {
-    // Small answers must not wait for the client's acknowledgement; failing only costs time.
-    let _ = stream.set_nodelay(true);
     let service = service_fn(move |request: Request<Incoming>| service.clone().handle(request));
     let mut builder = http1::Builder::new();
     builder
@@ -101,7 +169,6 @@ async fn connection(
     if let Err(error) = ended {
         tracing::debug!(%client, %error, "an HTTP connection ended early");
     }
-    drop(place);
 }
 
 /// What every connection serves.
@@ -155,7 +222,7 @@ fn label(method: &Method) -> &'static str {
     known.unwrap_or("other")
 }
 
-async fn refuse(mut stream: TcpStream, _slot: OwnedSemaphorePermit) {
+async fn refuse(mut stream: TcpStream) {
     let answer = async {
         // Clients take an answer for theirs only when they have asked.
         let mut request = vec![0; 8 * 1024];
@@ -166,7 +233,7 @@ async fn refuse(mut stream: TcpStream, _slot: OwnedSemaphorePermit) {
         stream.shutdown().await
     };
     // A client that does not take the answer is cut off like one that does.
-    let _ = tokio::time::timeout(REFUSAL_TIME, answer).await;
+    let _ = timeout(REFUSAL_TIME, answer).await;
 }
 
 #[cfg(test)]

@@ -19,12 +19,15 @@ mod state;
 mod status;
 mod unserved;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
+use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
 
 use self::acl::auth_methods;
@@ -32,18 +35,26 @@ use self::error::ApiError;
 use self::state::ApiState;
 use crate::handles::Handles;
 
-/// Serves the API until the token is cancelled; then the listener is closed and open requests
+/// Where the API listens: in plaintext, with TLS, or both.
+pub(crate) struct Listeners {
+    /// Without TLS.
+    pub(crate) plain: Option<TcpListener>,
+    /// With TLS.
+    pub(crate) tls: Option<(TcpListener, Arc<TlsConfig>)>,
+}
+
+/// Serves the API until the token is cancelled; then the listeners are closed and open requests
 /// finish.
 pub(crate) async fn serve(
     handles: Handles,
-    listener: TcpListener,
+    listeners: Listeners,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let spawner = handles.spawner.clone();
     let limit = handles.config.connections.http;
     let registry = handles.registry.clone();
     let service = connections::Service::new(router(ApiState::new(handles)), &registry)?;
-    connections::serve(service, listener, limit, spawner, stop).await
+    connections::serve(service, listeners, limit, spawner, stop).await
 }
 
 fn router(state: ApiState) -> Router {

@@ -21,5 +21,6 @@ mod http_not_served;
 mod http_paths;
 mod http_rights;
 mod http_virtual_ips;
+mod https;
 mod lifecycle;
 mod running;
