@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::interpolation::{InterpolationError, interpolate};
 use crate::acl::selector::{Selector, SelectorError};
-use crate::acl::token::{GLOBAL_MANAGEMENT, NodeIdentity, PolicyLink, ServiceIdentity};
+use crate::acl::token::{GLOBAL_MANAGEMENT, NodeIdentity, ServiceIdentity};
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::name;
@@ -19,10 +19,13 @@ pub enum BindType {
     Service,
     /// A node identity in the datacenter of the login.
     Node,
-    /// An existing policy; the only one is `global-management`, another name links to nothing.
+    /// The policy of this name, if there is one at the login.
     Policy,
-    /// An existing role; there are none, so it links to nothing.
+    /// The role of this name, if there is one at the login.
     Role,
+    /// A templated policy.
+    #[serde(rename = "templated-policy")]
+    TemplatedPolicy,
 }
 
 /// Links tokens of logins whose variables fit a selector.
@@ -64,8 +67,10 @@ pub struct Bindings {
     pub service_identities: Vec<ServiceIdentity>,
     /// Node identities, without repetition.
     pub node_identities: Vec<NodeIdentity>,
-    /// Policies, without repetition.
-    pub policies: Vec<PolicyLink>,
+    /// Names of policies, without repetition. Those that do not exist are passed over.
+    pub policies: Vec<String>,
+    /// Names of roles, without repetition. Those that do not exist are passed over.
+    pub roles: Vec<String>,
 }
 
 impl Bindings {
@@ -111,6 +116,8 @@ impl BindingRule {
             .or_else(|error| match self.bind_type {
                 BindType::Service | BindType::Node => Err(error),
                 BindType::Policy | BindType::Role => name::validate_auth_method(&bound),
+                // It is refused below.
+                BindType::TemplatedPolicy => Ok(()),
             })
             .map_err(|error| Invalid::new("BindName", error.to_string()))?;
         self.refuse_what_does_not_exist()
@@ -126,9 +133,9 @@ impl BindingRule {
                 format!("there is no policy but {GLOBAL_MANAGEMENT}"),
             )),
             BindType::Policy => Ok(()),
-            BindType::Role => Err(Invalid::new(
+            BindType::Role | BindType::TemplatedPolicy => Err(Invalid::new(
                 "BindType",
-                "role is not served: use service, node, or policy for global-management",
+                "it is not served: use service, node, or policy for global-management",
             )),
         }
     }
@@ -177,11 +184,11 @@ pub fn bind<'a>(
                     },
                 );
             }
-            BindType::Policy if bound == GLOBAL_MANAGEMENT => {
-                push_new(&mut bindings.policies, PolicyLink::global_management());
+            BindType::Policy => push_new(&mut bindings.policies, bound),
+            BindType::Role => push_new(&mut bindings.roles, bound),
+            BindType::TemplatedPolicy => {
+                return Err(fail("templated policies are not served".to_owned()));
             }
-            // Consul, too, passes over links to what does not exist.
-            BindType::Policy | BindType::Role => {}
         }
     }
     Ok(bindings)

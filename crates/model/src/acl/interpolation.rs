@@ -27,7 +27,8 @@ pub enum InterpolationError {
     },
 }
 
-/// Replaces every `${name}` by the variable's value; `$${` stands for `${`.
+/// Replaces every `${name}` by the variable's value in lower case, as Consul does, because the names
+/// of services are; `$${` stands for `${`.
 ///
 /// # Errors
 ///
@@ -52,7 +53,7 @@ pub fn interpolate(template: &str, variables: &Variables) -> Result<String, Inte
         };
         let name = from[2..end].trim();
         match variables.values.get(name) {
-            Some(value) => out.push_str(value),
+            Some(value) => out.push_str(&value.to_lowercase()),
             None => {
                 return Err(InterpolationError::Unknown {
                     template: template.to_owned(),
@@ -73,8 +74,9 @@ mod tests {
 
     fn variables() -> Variables {
         Variables {
-            values: [("value.team".to_owned(), "red".to_owned())].into(),
+            values: [("value.team".to_owned(), "Red".to_owned())].into(),
             lists: [("list.groups".to_owned(), vec![])].into(),
+            ..Variables::default()
         }
     }
 
@@ -87,6 +89,8 @@ mod tests {
             ("a-${ value.team }-${value.team}", "a-red-red"),
             ("$${value.team}", "${value.team}"),
             ("$x }", "$x }"),
+            // Only what a variable stands for is in lower case.
+            ("Team-${value.team}", "Team-red"),
         ] {
             assert_eq!(interpolate(template, &variables()).as_deref(), Ok(result));
         }

@@ -1,7 +1,7 @@
 //! Settings of the `jwt` auth method, and what they ask of a token's claims.
 //!
-//! Signatures are verified by the caller with [`JwtConfig::keys`] and [`JwtConfig::algorithms`];
-//! nothing here knows cryptography or the time.
+//! Signatures are verified by the caller with the keys of [`JwtConfig::key_source`] and
+//! [`JwtConfig::algorithms`]; nothing here knows cryptography, the network or the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Opaque;
+use crate::acl::auth_method;
 use crate::acl::variables::Variables;
 use crate::duration::GoDuration;
 use crate::invalid::Invalid;
-use crate::json;
 
 const DEFAULT_LEEWAY: Duration = Duration::from_secs(150);
 const DEFAULT_SKEW: Duration = Duration::from_secs(60);
@@ -34,19 +34,54 @@ pub enum JwtAlgorithm {
     Ps512,
 }
 
-/// Settings of the `jwt` auth method. Keys are given directly; fetching them is not served.
+/// Where the keys of an auth method are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeySource<'a> {
+    /// In the settings, as PEM.
+    Static(&'a [String]),
+    /// At a URL.
+    Jwks(Location<'a>),
+    /// At the URL that an OpenID provider's metadata name.
+    Discovery(Location<'a>),
+}
+
+/// A URL, and the PEM of the authorities whose certificates it may show; empty means the system's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location<'a> {
+    /// `https://…` or `http://…`.
+    pub url: &'a str,
+    /// PEM.
+    pub ca: &'a str,
+}
+
+/// Settings of the `jwt` auth method. Exactly one of `JWTValidationPubKeys`, `JWKSURL` and
+/// `OIDCDiscoveryURL` says where the keys are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwtConfig {
     /// Public keys in PEM, one of which must have signed.
     #[serde(rename = "JWTValidationPubKeys")]
     pub keys: Vec<String>,
+    /// Where the keys are as a JSON Web Key Set (RFC 7517).
+    #[serde(rename = "JWKSURL")]
+    pub jwks_url: String,
+    /// PEM of the authorities that `JWKSURL` is verified with; empty means the system's.
+    #[serde(rename = "JWKSCACert")]
+    pub jwks_ca_cert: String,
+    /// The issuer whose metadata say where the keys are (OpenID Connect Discovery), without
+    /// `/.well-known/openid-configuration`.
+    #[serde(rename = "OIDCDiscoveryURL")]
+    pub oidc_discovery_url: String,
+    /// PEM of the authorities that `OIDCDiscoveryURL` is verified with; empty means the system's.
+    #[serde(rename = "OIDCDiscoveryCACert")]
+    pub oidc_discovery_ca_cert: String,
     /// Algorithms that may have been used; empty means RS256 only.
     #[serde(rename = "JWTSupportedAlgs")]
     pub supported_algorithms: Vec<JwtAlgorithm>,
     /// What `iss` must be; empty means anything.
     pub bound_issuer: String,
-    /// Of which `aud` must have one; empty means that `aud` must be absent.
+    /// Of which `aud` must have one; empty means that `aud` must be absent, and with
+    /// `OIDCDiscoveryURL` that it may be anything.
     pub bound_audiences: Vec<String>,
     /// Claims that become `value.<name>`.
     pub claim_mappings: BTreeMap<String, String>,
@@ -74,52 +109,27 @@ impl JwtConfig {
     ///
     /// [`Invalid`] names the first setting that is unknown or of the wrong type.
     pub fn from_map(config: &Opaque) -> Result<Self, Invalid> {
-        for (key, instead) in [
-            (
-                "JWKSURL",
-                "fetching keys from a URL is not served: give JWTValidationPubKeys",
-            ),
-            (
-                "JWKSCACert",
-                "fetching keys from a URL is not served: give JWTValidationPubKeys",
-            ),
-            (
-                "OIDCDiscoveryURL",
-                "OIDC discovery is not served: give JWTValidationPubKeys",
-            ),
-            (
-                "OIDCDiscoveryCACert",
-                "OIDC discovery is not served: give JWTValidationPubKeys",
-            ),
-        ] {
-            let set = |value: &Value| !value.is_null() && value.as_str() != Some("");
-            if config.get(key).is_some_and(set) {
-                return Err(Invalid::new(key, instead));
-            }
+        auth_method::settings(config, "jwt")
+    }
+
+    /// Where the keys are.
+    pub fn key_source(&self) -> KeySource<'_> {
+        let at = |url, ca| Location { url, ca };
+        if !self.jwks_url.is_empty() {
+            KeySource::Jwks(at(&self.jwks_url, &self.jwks_ca_cert))
+        } else if !self.oidc_discovery_url.is_empty() {
+            let (url, ca) = (&self.oidc_discovery_url, &self.oidc_discovery_ca_cert);
+            KeySource::Discovery(at(url, ca))
+        } else {
+            KeySource::Static(&self.keys)
         }
-        let mut own = config.clone();
-        own.retain(|_, value| !value.is_null() && value.as_str() != Some(""));
-        json::from_value(Value::Object(own), json::UnknownFields::Refuse).map_err(|error| {
-            match error {
-                json::DecodeError::Value { path, message } => Invalid::new(path, message),
-                json::DecodeError::UnknownFields { fields } => {
-                    Invalid::new(fields.join(", "), "the jwt auth method has no such setting")
-                }
-                json::DecodeError::Syntax(error) => Invalid::new("", error.to_string()),
-            }
-        })
     }
 
     /// # Errors
     ///
     /// [`Invalid`] names the first setting that cannot be accepted.
     pub fn validate(&self) -> Result<(), Invalid> {
-        if self.keys.is_empty() {
-            return Err(Invalid::new(
-                "JWTValidationPubKeys",
-                "at least one public key is needed",
-            ));
-        }
+        self.validate_key_source()?;
         for (i, key) in self.keys.iter().enumerate() {
             if !key.trim_start().starts_with("-----BEGIN ") || key.contains("PRIVATE KEY") {
                 return Err(Invalid::new(
@@ -127,6 +137,10 @@ impl JwtConfig {
                     "it must be a public key in PEM",
                 ));
             }
+        }
+        if self.supported_algorithms.contains(&JwtAlgorithm::Es512) {
+            let reason = "ES512 is not served: use another algorithm";
+            return Err(Invalid::new("JWTSupportedAlgs", reason));
         }
         let mut seen = std::collections::BTreeSet::new();
         for (field, mappings) in [
@@ -152,6 +166,40 @@ impl JwtConfig {
         Ok(())
     }
 
+    fn validate_key_source(&self) -> Result<(), Invalid> {
+        let given = [
+            !self.keys.is_empty(),
+            !self.jwks_url.is_empty(),
+            !self.oidc_discovery_url.is_empty(),
+        ];
+        if given.into_iter().filter(|given| *given).count() != 1 {
+            return Err(Invalid::new(
+                "JWTValidationPubKeys",
+                "exactly one of JWTValidationPubKeys, JWKSURL and OIDCDiscoveryURL must be set",
+            ));
+        }
+        for (url_field, url, ca_field, ca) in [
+            ("JWKSURL", &self.jwks_url, "JWKSCACert", &self.jwks_ca_cert),
+            (
+                "OIDCDiscoveryURL",
+                &self.oidc_discovery_url,
+                "OIDCDiscoveryCACert",
+                &self.oidc_discovery_ca_cert,
+            ),
+        ] {
+            if !url.is_empty() {
+                auth_method::validate_url(url_field, url)?;
+                if !ca.is_empty() {
+                    auth_method::validate_ca(ca_field, ca)?;
+                }
+            } else if !ca.is_empty() {
+                let reason = format!("it is used with {url_field} only: set that, or leave it out");
+                return Err(Invalid::new(ca_field, reason));
+            }
+        }
+        Ok(())
+    }
+
     /// Algorithms that may have been used.
     pub fn algorithms(&self) -> &[JwtAlgorithm] {
         match self.supported_algorithms.as_slice() {
@@ -162,28 +210,55 @@ impl JwtConfig {
 
     /// The variables of every login, with empty values: what selectors and templates may use.
     pub fn known_variables(&self) -> Variables {
-        self.project(&Opaque::new())
+        let texts = self.claim_mappings.values();
+        let lists = self.list_claim_mappings.values();
+        let texts: BTreeMap<_, _> = texts
+            .map(|name| (format!("value.{name}"), String::new()))
+            .collect();
+        let lists: BTreeMap<_, _> = lists
+            .map(|name| (format!("list.{name}"), Vec::new()))
+            .collect();
+        Variables {
+            missing: texts.keys().chain(lists.keys()).cloned().collect(),
+            values: texts,
+            lists,
+        }
     }
 
-    /// The variables of a login from its claims. A claim that is missing or of another shape gives
-    /// an empty value.
-    pub fn project(&self, claims: &Opaque) -> Variables {
-        let values = self.claim_mappings.iter().map(|(claim, name)| {
-            let value = lookup(claims, claim).and_then(scalar).unwrap_or_default();
-            (format!("value.{name}"), value)
-        });
-        let lists = self.list_claim_mappings.iter().map(|(claim, name)| {
-            let list = match lookup(claims, claim) {
-                Some(Value::Array(items)) => items.iter().filter_map(scalar).collect(),
-                Some(single) => scalar(single).into_iter().collect(),
-                None => Vec::new(),
+    /// The variables of a login from its claims. A claim that is missing gives an empty value.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] names a claim that is an object, or a list where a single value is wanted.
+    pub fn project(&self, claims: &Opaque) -> Result<Variables, ClaimError> {
+        let mut variables = self.known_variables();
+        let shape = |claim: &str, wanted: &str| {
+            ClaimError(format!("the claim {claim:?} is not a {wanted}"))
+        };
+        for (claim, name) in &self.claim_mappings {
+            let Some(value) = lookup(claims, claim) else {
+                continue;
             };
-            (format!("list.{name}"), list)
-        });
-        Variables {
-            values: values.collect(),
-            lists: lists.collect(),
+            let text = scalar(value).ok_or_else(|| shape(claim, "text, number or boolean"))?;
+            let name = format!("value.{name}");
+            variables.missing.remove(&name);
+            variables.values.insert(name, text);
         }
+        for (claim, name) in &self.list_claim_mappings {
+            let items = match lookup(claims, claim) {
+                Some(Value::Array(items)) => items.as_slice(),
+                Some(single) => std::slice::from_ref(single),
+                None => continue,
+            };
+            let items: Option<Vec<String>> = items.iter().map(scalar).collect();
+            let mut items =
+                items.ok_or_else(|| shape(claim, "list of texts, numbers and booleans"))?;
+            items.retain(|item| !item.is_empty());
+            let name = format!("list.{name}");
+            variables.missing.remove(&name);
+            variables.lists.insert(name, items);
+        }
+        Ok(variables)
     }
 
     /// Judges the claims of a token whose signature is good: issuer, audience and time.
@@ -204,6 +279,9 @@ impl JwtConfig {
                 )));
             }
         }
+        if let KeySource::Discovery(issuer) = self.key_source() {
+            verify_discovered(claims, issuer.url)?;
+        }
         self.verify_audience(claims)?;
         self.verify_times(claims, now)
     }
@@ -219,6 +297,7 @@ impl JwtConfig {
         if bound.is_empty() {
             return match audiences.as_slice() {
                 [] => Ok(()),
+                _ if !self.oidc_discovery_url.is_empty() => Ok(()),
                 _ => Err(ClaimError(format!(
                     "the token is for {audiences:?}, but BoundAudiences is empty"
                 ))),
@@ -274,6 +353,23 @@ impl JwtConfig {
     }
 }
 
+/// What OpenID Connect asks of a token beside its signature: the issuer, and that it ends.
+fn verify_discovered(claims: &Opaque, issuer: &str) -> Result<(), ClaimError> {
+    let named = claims.get("iss").and_then(Value::as_str);
+    let named = named.unwrap_or_default();
+    if named != issuer {
+        return Err(ClaimError(format!(
+            "the issuer {named:?} is not OIDCDiscoveryURL, {issuer:?}"
+        )));
+    }
+    match numeric_date(claims, "exp")? {
+        Some(_) => Ok(()),
+        None => Err(ClaimError(
+            "the token has no exp, so it never ends".to_owned(),
+        )),
+    }
+}
+
 /// Zero means the default, negative means none.
 fn leeway(configured: GoDuration, default: Duration) -> Duration {
     if configured.is_zero() {
@@ -286,21 +382,28 @@ fn leeway(configured: GoDuration, default: Duration) -> Duration {
 /// A claim by its name, or by a JSON pointer that starts with `/`.
 fn lookup<'a>(claims: &'a Opaque, name: &str) -> Option<&'a Value> {
     let Some(pointer) = name.strip_prefix('/') else {
-        return claims.get(name);
+        return claims.get(name).filter(|value| !value.is_null());
     };
     let (first, rest) = match pointer.find('/') {
         Some(i) => pointer.split_at(i),
         None => (pointer, ""),
     };
     let first = first.replace("~1", "/").replace("~0", "~");
-    claims.get(&first)?.pointer(rest)
+    claims
+        .get(&first)?
+        .pointer(rest)
+        .filter(|value| !value.is_null())
 }
 
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(flag) => Some(flag.to_string()),
-        Value::Number(number) => Some(number.to_string()),
+        // Fractions are cut off, as Consul does.
+        Value::Number(number) => Some(match number.as_f64() {
+            Some(fraction) if number.is_f64() => format!("{:.0}", fraction.trunc()),
+            _ => number.to_string(),
+        }),
         _ => None,
     }
 }

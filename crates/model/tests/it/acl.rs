@@ -137,6 +137,7 @@ fn variables() -> Variables {
             ("value.odd".into(), "a/b".into()),
         ]),
         lists: BTreeMap::from([("list.groups".into(), vec!["ops".into()])]),
+        ..Variables::default()
     }
 }
 
@@ -174,10 +175,11 @@ fn all_rules_that_fit_apply() {
                 node_name: "n-web".into(),
                 datacenter: "dc1".into(),
             }],
-            policies: vec![PolicyLink::global_management()],
+            policies: vec!["global-management".into(), "unknown".into()],
+            roles: vec!["unknown".into()],
         }
     );
-    let nothing = bind(&rules[5..], &variables(), "dc1").unwrap();
+    let nothing = bind(&rules[2..3], &variables(), "dc1").unwrap();
     assert!(nothing.is_empty());
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use legate_model::Opaque;
-use legate_model::acl::{AuthMethod, JwtAlgorithm, JwtConfig, Variables};
+use legate_model::acl::{AuthMethod, JwtAlgorithm, JwtConfig, KeySource, MethodConfig, Variables};
 use legate_model::json::{UnknownFields, from_value};
 use serde_json::{Value, json};
 
@@ -27,9 +27,10 @@ fn method(config: Value) -> AuthMethod {
 }
 
 fn config(value: Value) -> JwtConfig {
-    method(value)
-        .jwt()
-        .unwrap_or_else(|error| panic!("{error}"))
+    match method(value).settings() {
+        Ok(MethodConfig::Jwt(config)) => config,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -56,6 +57,7 @@ fn settings_are_read() {
         Variables {
             values: [("value.name".to_owned(), String::new())].into(),
             lists: [("list.groups".to_owned(), vec![])].into(),
+            missing: ["list.groups".to_owned(), "value.name".to_owned()].into(),
         }
     );
     assert_eq!(JwtConfig::default().algorithms(), [JwtAlgorithm::Rs256]);
@@ -67,7 +69,7 @@ fn refusals_name_the_setting() {
         (
             json!({"JWTValidationPubKeys": []}),
             "Config.JWTValidationPubKeys",
-            "at least one",
+            "exactly one",
         ),
         (
             json!({"JWTValidationPubKeys": ["x"]}),
@@ -78,16 +80,6 @@ fn refusals_name_the_setting() {
             json!({"JWTValidationPubKeys": ["-----BEGIN PRIVATE KEY-----"]}),
             "Config.JWTValidationPubKeys[0]",
             "public key",
-        ),
-        (
-            json!({"JWKSURL": "https://x"}),
-            "Config.JWKSURL",
-            "JWTValidationPubKeys",
-        ),
-        (
-            json!({"OIDCDiscoveryURL": "https://x"}),
-            "Config.OIDCDiscoveryURL",
-            "not served",
         ),
         (json!({"Bound": 1}), "Config.Bound", "no such setting"),
         (
@@ -125,7 +117,7 @@ fn refusals_name_the_setting() {
         ),
         (
             AuthMethod {
-                r#type: "kubernetes".into(),
+                r#type: "oidc".into(),
                 ..method(json!({}))
             },
             "Type",
@@ -147,15 +139,15 @@ fn claims_become_variables() {
     let config = config(json!({
         "ClaimMappings": {
             "sub": "name", "/k8s/ns": "ns", "/a~1b": "slash", "admin": "admin", "n": "n",
-            "object": "object", "gone": "gone",
+            "fraction": "fraction", "gone": "gone",
         },
         "ListClaimMappings": {"groups": "groups", "sub": "single", "/k8s/list": "nested"},
     }));
     let claims = map(json!({
-        "sub": "web", "k8s": {"ns": "team", "list": ["x", 1, {}]}, "a/b": "s", "admin": true,
-        "n": 7, "object": {}, "groups": ["ops", "dev"],
+        "sub": "web", "k8s": {"ns": "team", "list": ["x", 1, ""]}, "a/b": "s", "admin": true,
+        "n": 7, "fraction": -7.9, "groups": ["ops", "dev"],
     }));
-    let variables = config.project(&claims);
+    let variables = config.project(&claims).unwrap();
     let values: Vec<_> = variables
         .values
         .iter()
@@ -165,17 +157,100 @@ fn claims_become_variables() {
         values,
         [
             ("value.admin", "true"),
+            ("value.fraction", "-7"),
             ("value.gone", ""),
             ("value.n", "7"),
             ("value.name", "web"),
             ("value.ns", "team"),
-            ("value.object", ""),
             ("value.slash", "s"),
         ]
     );
     assert_eq!(variables.lists["list.groups"], ["ops", "dev"]);
     assert_eq!(variables.lists["list.single"], ["web"]);
     assert_eq!(variables.lists["list.nested"], ["x", "1"]);
+    assert_eq!(Vec::from_iter(&variables.missing), ["value.gone"]);
+    for claims in [
+        json!({"sub": {}}),
+        json!({"groups": [{}]}),
+        json!({"groups": {}}),
+    ] {
+        let error = config.project(&map(claims)).unwrap_err();
+        assert!(error.to_string().contains("the claim"), "{error}");
+    }
+}
+
+#[test]
+fn keys_are_given_in_one_way() {
+    let with = |settings: Value| {
+        let method = AuthMethod {
+            config: map(settings),
+            ..method(json!({}))
+        };
+        method.settings()
+    };
+    let ca = "-----BEGIN CERTIFICATE-----\n";
+    let jwks = with(json!({"JWKSURL": "https://idp/keys?a=b", "JWKSCACert": ca}));
+    match jwks.unwrap() {
+        MethodConfig::Jwt(config) => match config.key_source() {
+            KeySource::Jwks(at) => assert_eq!((at.url, at.ca), ("https://idp/keys?a=b", ca)),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+    let url = "https://idp";
+    for (settings, field) in [
+        (json!({}), "JWTValidationPubKeys"),
+        (
+            json!({"JWKSURL": url, "OIDCDiscoveryURL": url}),
+            "JWTValidationPubKeys",
+        ),
+        (
+            json!({"JWKSURL": url, "JWTValidationPubKeys": [KEY]}),
+            "JWTValidationPubKeys",
+        ),
+        (json!({"JWKSURL": "idp/keys"}), "JWKSURL"),
+        (json!({"JWKSURL": "https:///keys"}), "JWKSURL"),
+        (json!({"JWKSURL": "https://user@idp/"}), "JWKSURL"),
+        (json!({"JWKSURL": url, "JWKSCACert": "x"}), "JWKSCACert"),
+        (
+            json!({"JWKSURL": url, "OIDCDiscoveryCACert": ca}),
+            "OIDCDiscoveryCACert",
+        ),
+        (json!({"OIDCDiscoveryURL": "file:///x"}), "OIDCDiscoveryURL"),
+        (
+            json!({"JWKSURL": url, "JWTSupportedAlgs": ["ES512"]}),
+            "JWTSupportedAlgs",
+        ),
+        (json!({"JWKSURL": url, "OIDCClientID": "x"}), "OIDCClientID"),
+    ] {
+        let error = with(settings).unwrap_err();
+        assert_eq!(error.path(), format!("Config.{field}"), "{error}");
+    }
+}
+
+#[test]
+fn a_discovered_issuer_has_signed_and_the_token_ends() {
+    let discovery = |settings: Value, claims: Value| {
+        let mut all = map(json!({"OIDCDiscoveryURL": "https://idp"}));
+        all.extend(map(settings));
+        let config = JwtConfig::from_map(&all).unwrap();
+        let now = UNIX_EPOCH + Duration::from_secs(NOW);
+        let verdict = config.verify_claims(&map(claims), now);
+        verdict.map_err(|error| error.to_string())
+    };
+    // Without BoundAudiences every audience is good, unlike with keys of one's own.
+    let good = json!({"iss": "https://idp", "aud": "x", "exp": NOW + 1});
+    assert_eq!(discovery(json!({}), good.clone()), Ok(()));
+    let bound = discovery(json!({"BoundAudiences": ["y"]}), good);
+    assert!(bound.unwrap_err().contains("BoundAudiences"));
+    for (claims, part) in [
+        (json!({"iss": "https://other", "exp": NOW + 1}), "issuer"),
+        (json!({"exp": NOW + 1}), "issuer"),
+        (json!({"iss": "https://idp", "iat": NOW}), "never ends"),
+    ] {
+        let error = discovery(json!({}), claims).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 const NOW: u64 = 1_000_000;

@@ -1,0 +1,144 @@
+//! Patterns of `matches`: regular expressions as Go reads them, matched in linear time.
+
+use regex::{Regex, RegexBuilder};
+
+/// How large a compiled pattern may be, in bytes.
+const MAX_SIZE: usize = 256 * 1024;
+
+/// A regular expression that may match anywhere in a text.
+#[derive(Debug, Clone)]
+pub(super) struct Pattern(Regex);
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+impl Pattern {
+    /// # Errors
+    ///
+    /// What is wrong, for people.
+    pub(super) fn new(text: &str) -> Result<Pattern, String> {
+        let rewritten = as_go_reads(text);
+        crate::regex::validate(&rewritten)?;
+        let built = RegexBuilder::new(&rewritten)
+            .size_limit(MAX_SIZE)
+            .dfa_size_limit(MAX_SIZE)
+            .build();
+        built.map(Pattern).map_err(|error| {
+            format!("{text:?} is not a regular expression that is served: {error}")
+        })
+    }
+
+    pub(super) fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+/// Rewrites what Go reads in another way than the library: `\d`, `\s`, `\w` and `\b` know ASCII only,
+/// and in a class `[`, `&` and `~` are themselves.
+fn as_go_reads(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut in_class = false;
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some((_, 'd')) => out.push_str("[0-9]"),
+                Some((_, 'D')) => out.push_str("[^0-9]"),
+                Some((_, 'w')) => out.push_str("[0-9A-Za-z_]"),
+                Some((_, 'W')) => out.push_str("[^0-9A-Za-z_]"),
+                Some((_, 's')) => out.push_str("[\\t\\n\\f\\r ]"),
+                Some((_, 'S')) => out.push_str("[^\\t\\n\\f\\r ]"),
+                Some((_, 'b')) if !in_class => out.push_str("(?-u:\\b)"),
+                // Between any two bytes in Go; here it keeps to whole characters.
+                Some((_, other)) => out.extend(['\\', other]),
+                None => out.push('\\'),
+            },
+            '[' if in_class => match named_class(&text[at..]) {
+                Some(name) => {
+                    out.push_str(name);
+                    chars.nth(name.len() - 2);
+                }
+                None => out.push_str("\\["),
+            },
+            '[' => {
+                in_class = true;
+                out.push(c);
+                // A bracket that comes first does not close the class.
+                if chars.next_if(|(_, c)| *c == '^').is_some() {
+                    out.push('^');
+                }
+                if chars.next_if(|(_, c)| *c == ']').is_some() {
+                    out.push_str("\\]");
+                }
+            }
+            ']' if in_class => {
+                in_class = false;
+                out.push(c);
+            }
+            '&' | '~' if in_class => out.extend(['\\', c]),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// `[:alpha:]` or the like at the beginning of a text.
+fn named_class(text: &str) -> Option<&str> {
+    let inside = text.strip_prefix("[:")?;
+    let (name, _) = inside.split_once(":]")?;
+    let letters = name.trim_start_matches('^');
+    let known = !letters.is_empty() && letters.bytes().all(|b| b.is_ascii_lowercase());
+    known.then(|| &text[..name.len() + 4])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_in_go() {
+        for (pattern, text, expected) in [
+            ("^web-\\d+$", "web-12", true),
+            // An Arabic digit, and a letter with an accent.
+            ("^\\d$", "\u{663}", false),
+            ("^\\w$", "\u{e9}", false),
+            ("^[\\w.]+$", "a.b", true),
+            ("^\\W$", "\u{e9}", true),
+            ("b", "abc", true),
+            ("\\bops\\b", "dev ops", true),
+            ("^[[a]$", "[", true),
+            ("^[[:alpha:]]$", "x", true),
+            ("^[[:alpha:]_]$", "_", true),
+            ("^[[:alpha:]:]$", ":", true),
+            ("^[a:]b[c]$", "abc", true),
+            ("^[a&&b]$", "&", true),
+            ("^[]a]$", "]", true),
+            ("^[^]a]$", "]", false),
+            ("(?i)^OPS$", "ops", true),
+            ("", "anything", true),
+        ] {
+            let pattern = Pattern::new(pattern).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(pattern.is_match(text), expected, "{pattern:?} {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused() {
+        for pattern in [
+            "(",
+            "a**",
+            "(a)\\1",
+            "(?=x)",
+            "a{1001}",
+            "\\Qa\\E",
+            "((a{900}){900})",
+        ] {
+            assert!(Pattern::new(pattern).is_err(), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+use super::*;
+
+fn variables() -> Variables {
+    Variables {
+        values: [
+            ("value.team".to_owned(), "red".to_owned()),
+            ("value.none".to_owned(), String::new()),
+            ("value.lacking".to_owned(), String::new()),
+            ("serviceaccount.name".to_owned(), "web".to_owned()),
+        ]
+        .into(),
+        lists: [
+            (
+                "list.groups".to_owned(),
+                vec!["ops".to_owned(), "dev team".to_owned()],
+            ),
+            ("list.none".to_owned(), vec![]),
+        ]
+        .into(),
+        missing: ["value.lacking".to_owned()].into(),
+    }
+}
+
+#[test]
+fn expressions_decide() {
+    for (text, expected) in [
+        ("", true),
+        ("  ", true),
+        ("value.team == red", true),
+        ("value.team==\"red\"", true),
+        ("value.team == `red`", true),
+        ("value.team != red", false),
+        ("value.team == \"r\\\"ed\"", false),
+        ("serviceaccount.name == web", true),
+        ("ops in list.groups", true),
+        ("\"dev team\" in list.groups", true),
+        ("\"dev\" in list.groups", false),
+        ("ops not in list.groups", false),
+        ("list.groups contains ops", true),
+        ("list.groups not contains ops", false),
+        ("value.team contains re", true),
+        ("list.none is empty", true),
+        ("list.groups is not empty", true),
+        ("value.none is empty", true),
+        ("not value.team == red", false),
+        ("not not value.team == red", true),
+        ("value.team == red and ops in list.groups", true),
+        ("value.team == blue or ops in list.groups", true),
+        // and binds closer than or, not closer than both.
+        (
+            "value.team == red or value.team == blue and value.team == blue",
+            true,
+        ),
+        (
+            "(value.team == red or value.team == blue) and value.team == blue",
+            false,
+        ),
+        ("not value.team == blue and value.team == red", true),
+        ("not (value.team == blue or value.team == red)", false),
+        ("value.team matches \"^r.d$\"", true),
+        ("value.team not matches `^r\\w+$`", false),
+        ("value.team matches `^blue`", false),
+        ("value[\"team\"] == red", true),
+        ("\"dev team\" in list[ `groups` ]", true),
+        ("value.team == \"r\\x65\\u0064\"", true),
+        ("value.team == \"r\\n\"", false),
+        // A group holds the names that the login has.
+        ("team in value", true),
+        ("value not contains gone", true),
+        ("list contains groups", true),
+        ("groups in value", false),
+        ("value is empty", false),
+        // What the login lacks fits nothing but "is empty", whatever is asked of it.
+        ("value.lacking == \"\"", false),
+        ("value.lacking != x", true),
+        ("value.lacking matches x", false),
+        ("value.lacking matches \"\"", false),
+        ("value.lacking not matches x", true),
+        ("\"\" in value.lacking", false),
+        ("value.lacking is empty", true),
+        ("value contains lacking", false),
+        ("value.gone == x", false),
+        ("value.gone is empty", true),
+    ] {
+        let selector = Selector::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(selector.matches(&variables()), expected, "{text}");
+    }
+}
+
+#[test]
+fn mistakes_say_where_and_what() {
+    for (text, at, part) in [
+        ("value.team", 10, "expected =="),
+        ("value.team = red", 11, "'='"),
+        ("value.team ==", 13, "a value, not the end"),
+        (
+            "value.team == red value.team",
+            18,
+            "expected and, or or the end",
+        ),
+        ("(value.team == red", 18, "expected )"),
+        ("value.team == \"red", 14, "quote is not closed"),
+        ("value.team == \"\\q\"", 14, "not an escape"),
+        ("value.team == \"\\u12\"", 14, "hexadecimal"),
+        ("value[team] == x", 5, "quoted name"),
+        ("value[\"team\" == x", 5, "quoted name"),
+        ("value.team matches \"(\"", 19, "regular expression"),
+        ("\"x\" == value.team", 4, "expected in or not in"),
+        ("ops in \"list.groups\"", 7, "a variable"),
+        ("value.team is red", 14, "expected empty"),
+        ("value.team not red", 15, "in, contains or matches"),
+        ("and", 3, "expected =="),
+        (") ", 0, "not )"),
+    ] {
+        let error = Selector::parse(text).unwrap_err();
+        assert_eq!(error.at, at, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let deep = "(".repeat(1000);
+    assert!(
+        Selector::parse(&deep)
+            .unwrap_err()
+            .to_string()
+            .contains("nested")
+    );
+    let long = " ".repeat(MAX_LENGTH + 1);
+    assert!(Selector::parse(&long).is_err());
+}
+
+#[test]
+fn unknown_variables_are_named() {
+    for (text, at) in [
+        ("value.tem == red", 0),
+        ("value.team == red and x in list.group", 27),
+        ("list.groups == ops", 0),
+        ("list.groups matches ops", 0),
+        ("value == x", 0),
+        ("x in serviceaccount", 5),
+    ] {
+        let error = Selector::parse(text)
+            .unwrap()
+            .check(&variables())
+            .unwrap_err();
+        assert_eq!(error.at, at, "{error}");
+        assert!(error.to_string().contains("known: "), "{error}");
+    }
+    let good = Selector::parse("value.team == red and not ops in list.groups").unwrap();
+    assert_eq!(good.check(&variables()), Ok(()));
+}
+
+proptest::proptest! {
+    #[test]
+    fn parsing_never_panics(text in "([a-z.]{0,4}|[ ()=!\"`\\\\é]| and | or | not | in ){0,12}") {
+        let _ = Selector::parse(&text);
+    }
+}
+
+/// A selector as a tree, its text, and what it says of a login: nothing of it is shared with the
+/// parser or the evaluation.
+mod naive {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Tree {
+        Any(Box<Tree>, Box<Tree>),
+        Both(Box<Tree>, Box<Tree>),
+        Not(Box<Tree>),
+        Is(&'static str, String, bool),
+        Has(&'static str, String, bool),
+        Contains(&'static str, String, bool),
+        Begins(&'static str, String, bool),
+        Empty(&'static str, bool),
+    }
+
+    const TEXTS: [&str; 3] = ["value.a", "value.b", "serviceaccount.name"];
+    const LISTS: [&str; 2] = ["list.a", "list.b"];
+    const ALL: [&str; 7] = [
+        "value.a",
+        "value.b",
+        "serviceaccount.name",
+        "list.a",
+        "list.b",
+        "value",
+        "list",
+    ];
+
+    fn word() -> impl Strategy<Value = String> {
+        "[ab]{0,2}"
+    }
+
+    fn tree() -> impl Strategy<Value = Tree> {
+        let text = || prop::sample::select(&TEXTS[..]);
+        let all = || prop::sample::select(&ALL[..]);
+        let leaf = prop_oneof![
+            (text(), word(), any::<bool>()).prop_map(|(v, w, yes)| Tree::Is(v, w, yes)),
+            (all(), word(), any::<bool>()).prop_map(|(v, w, yes)| Tree::Has(v, w, yes)),
+            (all(), word(), any::<bool>()).prop_map(|(v, w, yes)| Tree::Contains(v, w, yes)),
+            (text(), word(), any::<bool>()).prop_map(|(v, w, yes)| Tree::Begins(v, w, yes)),
+            (all(), any::<bool>()).prop_map(|(v, yes)| Tree::Empty(v, yes)),
+        ];
+        leaf.prop_recursive(4, 24, 2, |inner| {
+            let two = || (inner.clone(), inner.clone());
+            prop_oneof![
+                two().prop_map(|(a, b)| Tree::Any(a.into(), b.into())),
+                two().prop_map(|(a, b)| Tree::Both(a.into(), b.into())),
+                inner.prop_map(|a| Tree::Not(a.into())),
+            ]
+        })
+    }
+
+    /// A login: what it does not have is not in here at all.
+    type Login = (BTreeMap<String, String>, BTreeMap<String, Vec<String>>);
+
+    fn login() -> impl Strategy<Value = Login> {
+        let texts = prop::sample::select(&TEXTS[..]).prop_map(str::to_owned);
+        let lists = prop::sample::select(&LISTS[..]).prop_map(str::to_owned);
+        (
+            prop::collection::btree_map(texts, word(), 0..4),
+            prop::collection::btree_map(lists, prop::collection::vec(word(), 0..3), 0..3),
+        )
+    }
+
+    fn variables((texts, lists): &Login) -> Variables {
+        let mut all = Variables::default();
+        for name in TEXTS {
+            all.values.insert(name.to_owned(), String::new());
+        }
+        for name in LISTS {
+            all.lists.insert(name.to_owned(), vec![]);
+        }
+        let known = all.values.keys().chain(all.lists.keys()).cloned();
+        all.missing = known
+            .filter(|name| !texts.contains_key(name) && !lists.contains_key(name))
+            .collect();
+        all.values.extend(texts.clone());
+        all.lists.extend(lists.clone());
+        all
+    }
+
+    impl Tree {
+        /// Parentheses stand around everything that is joined.
+        fn text(&self) -> String {
+            let not = |yes: &bool| if *yes { "" } else { "not " };
+            match self {
+                Tree::Any(a, b) => format!("({} or {})", a.text(), b.text()),
+                Tree::Both(a, b) => format!("({} and {})", a.text(), b.text()),
+                Tree::Not(a) => format!("not ({})", a.text()),
+                Tree::Is(v, w, true) => format!("{v} == \"{w}\""),
+                Tree::Is(v, w, false) => format!("{v} != `{w}`"),
+                Tree::Has(v, w, yes) => format!("\"{w}\" {}in {v}", not(yes)),
+                Tree::Contains(v, w, yes) => format!("{v} {}contains \"{w}\"", not(yes)),
+                Tree::Begins(v, w, yes) => format!("{v} {}matches `^{w}`", not(yes)),
+                Tree::Empty(v, yes) => format!("{v} is {}empty", not(yes)),
+            }
+        }
+
+        fn holds(&self, login: &Login) -> bool {
+            let (texts, lists) = login;
+            let named = |group: &str| match group {
+                "value" => texts
+                    .keys()
+                    .filter_map(|k| k.strip_prefix("value."))
+                    .collect(),
+                _ => lists
+                    .keys()
+                    .filter_map(|k| k.strip_prefix("list."))
+                    .collect::<Vec<_>>(),
+            };
+            let group = |name: &str| name == "value" || name == "list";
+            let has = |v: &str, w: &String| {
+                lists.get(v).is_some_and(|list| list.contains(w))
+                    || texts.get(v).is_some_and(|text| text.contains(w.as_str()))
+                    || group(v) && named(v).contains(&w.as_str())
+            };
+            match self {
+                Tree::Any(a, b) => a.holds(login) || b.holds(login),
+                Tree::Both(a, b) => a.holds(login) && b.holds(login),
+                Tree::Not(a) => !a.holds(login),
+                Tree::Is(v, w, yes) => texts.get(*v).is_some_and(|text| text == w) == *yes,
+                Tree::Has(v, w, yes) | Tree::Contains(v, w, yes) => has(v, w) == *yes,
+                Tree::Begins(v, w, yes) => {
+                    let begins = |text: &String| text.starts_with(w.as_str());
+                    texts.get(*v).is_some_and(begins) == *yes
+                }
+                Tree::Empty(v, yes) => {
+                    let filled = lists.get(*v).is_some_and(|list| !list.is_empty())
+                        || texts.get(*v).is_some_and(|text| !text.is_empty())
+                        || group(v) && !named(v).is_empty();
+                    filled != *yes
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn selectors_agree_with_a_naive_evaluation(tree in tree(), login in login()) {
+            let text = tree.text();
+            let selector = Selector::parse(&text).unwrap();
+            let variables = variables(&login);
+            prop_assert_eq!(selector.check(&variables), Ok(()));
+            prop_assert_eq!(selector.matches(&variables), tree.holds(&login), "{} {:?}", text, login);
+        }
+    }
+}
