@@ -165,6 +165,24 @@ pub fn client_config(options: &ClientTls) -> Result<Arc<ClientConfig>, TlsError>
     Ok(Arc::new(config))
 }
 
+/// Configuration of a client that verifies its server with the authorities of a PEM text, TLS 1.2 and
+/// 1.3. `origin` is what errors call the text.
+///
+/// # Errors
+///
+/// [`TlsError`] says why the text cannot be used.
+pub fn client_config_with_roots(pem: &str, origin: &str) -> Result<Arc<ClientConfig>, TlsError> {
+    let roots = trust::from_text(&Source::text(pem, origin))?;
+    let verifier = NamedVerifier::new(roots, origin, provider())?;
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
 /// Configuration of a gRPC server, TLS 1.2 and 1.3, with HTTP/2 in ALPN.
 ///
 /// With `client_ca_pem`, only clients whose certificate one of these signed are let in.

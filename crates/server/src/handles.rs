@@ -16,7 +16,7 @@ use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Spawner};
 use legate_store::Store;
 
-use crate::acl::{Logins, Rights};
+use crate::acl::{Logins, Methods, Rights};
 use crate::config::ServerConfig;
 
 /// All handles of one server.
@@ -32,6 +32,8 @@ pub(crate) struct Handles {
     pub(crate) clock: Clock,
     /// Keeps a snapshot for every proxy that is connected.
     pub(crate) manager: Manager,
+    /// What proofs of identity are verified with.
+    pub(crate) methods: Arc<Methods>,
     /// Turns snapshots into Envoy resources, shared by all streams.
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.
@@ -50,6 +52,7 @@ impl Handles {
     /// What exchanges proofs for tokens.
     pub(crate) fn logins(&self) -> Logins {
         let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
-        Logins::new(self.store.reader(), self.store.writer(), clock, config)
+        let (reader, writer) = (self.store.reader(), self.store.writer());
+        Logins::new(reader, writer, clock, config, Arc::clone(&self.methods))
     }
 }

@@ -145,6 +145,7 @@ impl Server {
             ca: ca.clone(),
             clock,
             manager: manager.clone(),
+            methods: Arc::new(acl::Methods::new(store.reader())),
             generator: Arc::new(Generator::new()),
             registry: Registry::new(),
             spawner: scope.spawner(),

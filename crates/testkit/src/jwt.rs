@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
@@ -43,6 +44,32 @@ impl TestSigner {
     #[must_use]
     pub fn sign(&self, claims: &serde_json::Value) -> String {
         encode(&Header::new(Algorithm::ES256), claims, &self.key).expect("claims are JSON")
+    }
+}
+
+impl TestSigner {
+    /// A JWT with exactly these claims that names its key.
+    ///
+    /// # Panics
+    ///
+    /// When the claims cannot be encoded.
+    #[must_use]
+    pub fn sign_as(&self, key_id: &str, claims: &serde_json::Value) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some(key_id.to_owned());
+        encode(&header, claims, &self.key).expect("claims are JSON")
+    }
+
+    /// The public key as a JSON Web Key of this name.
+    ///
+    /// # Panics
+    ///
+    /// When the key cannot be encoded.
+    #[must_use]
+    pub fn public_jwk(&self, key_id: &str) -> serde_json::Value {
+        let mut key = Jwk::from_encoding_key(&self.key, Algorithm::ES256).expect("a P-256 key");
+        key.common.key_id = Some(key_id.to_owned());
+        serde_json::to_value(key).expect("a key is JSON")
     }
 }
 

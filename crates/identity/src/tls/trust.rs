@@ -46,6 +46,16 @@ pub(super) fn from_path(path: &Path) -> Result<NamedRoots, TlsError> {
     Ok(roots)
 }
 
+/// Roots from a PEM text.
+pub(super) fn from_text(source: &Source) -> Result<NamedRoots, TlsError> {
+    let mut roots = NamedRoots {
+        store: RootCertStore::empty(),
+        certificates: HashSet::new(),
+    };
+    roots.add(source.certificates()?, &source.origin)?;
+    Ok(roots)
+}
+
 /// Roots of the system's trust store; those that cannot be used are passed over.
 pub(super) fn system() -> Result<RootCertStore, TlsError> {
     let loaded = rustls_native_certs::load_native_certs();

@@ -22,22 +22,20 @@ pub(crate) enum AclError {
         /// The name that was looked for.
         name: String,
     },
-    /// The method exists but is of a type that this server cannot check.
-    #[error(
-        "auth method {name:?} has type {kind:?}, which this server does not support: use type \"jwt\""
-    )]
-    UnsupportedMethod {
-        /// The method.
-        name: String,
-        /// Its type.
-        kind: String,
-    },
     /// The method exists but its configuration cannot be used.
     #[error("auth method {name:?} cannot be used: {reason}")]
     BrokenMethod {
         /// The method.
         name: String,
         /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// Who has to be asked about the proof gives no answer.
+    #[error("auth method {name:?} cannot be used now: {reason}")]
+    MethodUnavailable {
+        /// The method.
+        name: String,
+        /// Who was asked, and what came of it.
         reason: String,
     },
     /// The login does not hold what it must.

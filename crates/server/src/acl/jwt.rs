@@ -1,7 +1,8 @@
 //! Signatures of bearer tokens. What the claims of a good token must say is judged by
-//! [`JwtConfig`]; keys are never fetched from anywhere.
+//! [`JwtConfig`]; keys are fetched by whoever asks.
 
-use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use jsonwebtoken::jwk::{Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
 use legate_model::Opaque;
 use legate_model::acl::{JwtAlgorithm, JwtConfig};
 
@@ -20,33 +21,80 @@ pub(crate) enum SignatureError {
     )]
     Key(usize),
     /// None of the method's keys fits.
-    #[error("no key in the auth method's JWTValidationPubKeys fits the JWT's signature")]
+    #[error("no key of the auth method fits the JWT's signature")]
     Signature,
 }
 
-/// The claims of a token that one of the method's keys has signed.
+/// A key in PEM.
+pub(crate) fn public_key(pem: &str) -> Option<DecodingKey> {
+    let pem = pem.as_bytes();
+    let rsa = DecodingKey::from_rsa_pem(pem);
+    rsa.or_else(|_| DecodingKey::from_ec_pem(pem)).ok()
+}
+
+/// Whether a text is a JWT, without a look at its signature.
+pub(crate) fn check_form(bearer: &str) -> Result<Header, SignatureError> {
+    let header = jsonwebtoken::decode_header(bearer);
+    header.map_err(|error| SignatureError::NotAJwt(error.to_string()))
+}
+
+/// The claims of a token that one of the method's own keys has signed.
 pub(crate) fn verify_signature(config: &JwtConfig, bearer: &str) -> Result<Opaque, SignatureError> {
-    let header = jsonwebtoken::decode_header(bearer)
-        .map_err(|error| SignatureError::NotAJwt(error.to_string()))?;
+    let header = check_algorithm(config, bearer)?;
+    for (at, pem) in config.keys.iter().enumerate() {
+        let key = public_key(pem).ok_or(SignatureError::Key(at))?;
+        if let Some(claims) = claims(&key, &header, bearer) {
+            return Ok(claims);
+        }
+    }
+    Err(SignatureError::Signature)
+}
+
+/// The claims of a token that one of these keys has signed. A token that names a key is verified with
+/// that one only.
+pub(crate) fn verify_with_set(
+    config: &JwtConfig,
+    keys: &[Jwk],
+    bearer: &str,
+) -> Result<Opaque, SignatureError> {
+    let header = check_algorithm(config, bearer)?;
+    let fits = |jwk: &&Jwk| {
+        let about = &jwk.common;
+        let named = header.kid.is_none() || header.kid == about.key_id;
+        let usable = about
+            .key_algorithm
+            .is_none_or(|known| known == KeyAlgorithm::from(header.alg));
+        let signs = !matches!(about.public_key_use, Some(PublicKeyUse::Encryption));
+        named && usable && signs
+    };
+    let mut found = keys.iter().filter(fits).filter_map(|jwk| {
+        let key = DecodingKey::from_jwk(jwk).ok()?;
+        claims(&key, &header, bearer)
+    });
+    found.next().ok_or(SignatureError::Signature)
+}
+
+fn check_algorithm(config: &JwtConfig, bearer: &str) -> Result<Header, SignatureError> {
+    let header = check_form(bearer)?;
     let allowed = config.algorithms().iter().filter_map(|one| known(*one));
     if !allowed.into_iter().any(|one| one == header.alg) {
         return Err(SignatureError::Algorithm(header.alg));
+    }
+    Ok(header)
+}
+
+/// The claims, if the key has signed them.
+fn claims(key: &DecodingKey, header: &Header, bearer: &str) -> Option<Opaque> {
+    if key.family() != header.alg.family() {
+        return None;
     }
     let mut validation = Validation::new(header.alg);
     // Issuer, audience and times are judged elsewhere, by the server's clock.
     validation.required_spec_claims.clear();
     validation.validate_exp = false;
     validation.validate_aud = false;
-    for (at, pem) in config.keys.iter().enumerate() {
-        let key = public_key(pem).ok_or(SignatureError::Key(at))?;
-        if key.family() != header.alg.family() {
-            continue;
-        }
-        if let Ok(token) = jsonwebtoken::decode::<Opaque>(bearer, &key, &validation) {
-            return Ok(token.claims);
-        }
-    }
-    Err(SignatureError::Signature)
+    let token = jsonwebtoken::decode::<Opaque>(bearer, key, &validation);
+    token.ok().map(|token| token.claims)
 }
 
 /// The library's name of an algorithm; it does not have ES512.
@@ -62,12 +110,6 @@ fn known(algorithm: JwtAlgorithm) -> Option<Algorithm> {
         JwtAlgorithm::Es384 => Algorithm::ES384,
         JwtAlgorithm::Es512 => return None,
     })
-}
-
-fn public_key(pem: &str) -> Option<DecodingKey> {
-    let pem = pem.as_bytes();
-    let rsa = DecodingKey::from_rsa_pem(pem);
-    rsa.or_else(|_| DecodingKey::from_ec_pem(pem)).ok()
 }
 
 #[cfg(test)]

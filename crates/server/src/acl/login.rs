@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use legate_model::Secret;
-use legate_model::acl::{AuthMethod, Bindings, Token, TokenLocality, bind};
+use legate_model::acl::{
+    AuthMethod, Bindings, GLOBAL_MANAGEMENT, PolicyLink, Token, TokenLocality, bind,
+};
 use legate_runtime::Clock;
 use legate_store::{Command, Reader, TokenKey, WriteTxn, Writer};
 use uuid::Uuid;
 
 use super::AclError;
-use super::jwt::{SignatureError, verify_signature};
+use super::methods::{Failure, Methods};
 use crate::config::ServerConfig;
 
-/// The longest proof that is looked at, in bytes. JWTs travel in HTTP headers and are far shorter.
-const MAX_BEARER: usize = 64 * 1024;
+/// The most bytes that the description of a token from a login may have: it is stored.
+const MAX_DESCRIPTION: usize = 4 * 1024;
 
 /// What the descriptions of tokens from logins begin with. Consul's.
 const DESCRIPTION: &str = "token created via login";
@@ -37,6 +39,7 @@ pub(crate) struct Logins {
     writer: Writer,
     clock: Clock,
     config: Arc<ServerConfig>,
+    methods: Arc<Methods>,
 }
 
 impl Logins {
@@ -45,12 +48,14 @@ impl Logins {
         writer: Writer,
         clock: Clock,
         config: Arc<ServerConfig>,
+        methods: Arc<Methods>,
     ) -> Self {
         Self {
             reader,
             writer,
             clock,
             config,
+            methods,
         }
     }
 
@@ -70,8 +75,14 @@ impl Logins {
         }
         let method = self.reader.state().read().auth_method(&login.auth_method);
         let method = method.ok_or_else(|| unknown(&login.auth_method))?;
-        let bindings = self.bindings(&method, login)?;
-        let token = self.token(&method, &bindings, login);
+        let description = description(login)?;
+        let bindings = self.bindings(&method, login).await?;
+        let token = self.token(&method, bindings, description);
+        if !gives_anything(&token) {
+            return Err(AclError::NoBinding {
+                method: method.name.clone(),
+            });
+        }
         let made = token.clone();
         let used = Arc::clone(&method);
         let write = move |txn: &mut WriteTxn| {
@@ -92,63 +103,49 @@ impl Logins {
     }
 
     /// Checks the proof, and what it gives.
-    fn bindings(&self, method: &AuthMethod, login: &Login) -> Result<Bindings, AclError> {
-        let broken = |reason: String| AclError::BrokenMethod {
-            name: method.name.clone(),
-            reason,
-        };
-        let refused = |reason: String| AclError::BearerRefused {
-            method: method.name.clone(),
-            reason,
-        };
-        if method.r#type != AuthMethod::JWT {
-            return Err(AclError::UnsupportedMethod {
-                name: method.name.clone(),
-                kind: method.r#type.clone(),
-            });
-        }
-        let config = method.jwt().map_err(|error| broken(error.to_string()))?;
-        let bearer = login.bearer.expose();
-        if bearer.is_empty() || bearer.len() > MAX_BEARER {
-            return Err(refused(format!(
-                "the bearer token has {} bytes, and must have 1 to {MAX_BEARER}",
-                bearer.len()
-            )));
-        }
-        let claims = verify_signature(&config, bearer).map_err(|error| match error {
-            SignatureError::Key(_) => broken(error.to_string()),
-            error => refused(error.to_string()),
+    async fn bindings(
+        &self,
+        method: &Arc<AuthMethod>,
+        login: &Login,
+    ) -> Result<Bindings, AclError> {
+        let name = || method.name.clone();
+        let now = self.clock.now();
+        let verified = self.methods.verify(method, login.bearer.expose(), now);
+        let variables = verified.await.map_err(|failure| match failure {
+            Failure::Broken(reason) => AclError::BrokenMethod {
+                name: name(),
+                reason,
+            },
+            Failure::Unreachable(reason) => AclError::MethodUnavailable {
+                name: name(),
+                reason,
+            },
+            Failure::Refused(reason) => AclError::BearerRefused {
+                method: name(),
+                reason,
+            },
         })?;
-        config
-            .verify_claims(&claims, self.clock.now())
-            .map_err(|error| refused(error.to_string()))?;
         let rules = self.reader.state().read().binding_rules(&method.name);
         let rules = rules.iter().map(AsRef::as_ref);
-        let bindings = bind(rules, &config.project(&claims), &self.config.datacenter)
-            .map_err(|error| broken(error.to_string()))?;
-        if bindings.is_empty() {
-            return Err(AclError::NoBinding {
-                method: method.name.clone(),
-            });
-        }
-        Ok(bindings)
+        bind(rules, &variables, &self.config.datacenter).map_err(|error| AclError::BrokenMethod {
+            name: name(),
+            reason: error.to_string(),
+        })
     }
 
-    fn token(&self, method: &AuthMethod, bindings: &Bindings, login: &Login) -> Token {
+    fn token(&self, method: &AuthMethod, bindings: Bindings, description: String) -> Token {
         let now = self.clock.now();
         let ttl = method.max_token_ttl;
-        let description = if login.meta.is_empty() {
-            DESCRIPTION.to_owned()
-        } else {
-            format!("{DESCRIPTION}: {}", serde_json::json!(login.meta))
-        };
+        // Consul, too, passes over links to what does not exist.
+        let policies = bindings.policies.iter();
+        let policies = policies.filter(|name| *name == GLOBAL_MANAGEMENT);
         Token {
             accessor_id: Uuid::new_v4().to_string(),
             secret_id: Secret::new(Uuid::new_v4().to_string()),
             description,
-            policies: bindings.policies.clone(),
-            service_identities: bindings.service_identities.clone(),
-            node_identities: bindings.node_identities.clone(),
+            policies: policies.map(|_| PolicyLink::global_management()).collect(),
+            service_identities: bindings.service_identities,
+            node_identities: bindings.node_identities,
             local: method.token_locality == TokenLocality::Local,
             auth_method: method.name.clone(),
             expiration_time: (!ttl.is_zero()).then(|| now + ttl),
@@ -184,6 +181,27 @@ impl Logins {
         );
         Ok(())
     }
+}
+
+fn gives_anything(token: &Token) -> bool {
+    !token.policies.is_empty()
+        || !token.service_identities.is_empty()
+        || !token.node_identities.is_empty()
+}
+
+/// What people see of a login.
+fn description(login: &Login) -> Result<String, AclError> {
+    if login.meta.is_empty() {
+        return Ok(DESCRIPTION.to_owned());
+    }
+    let text = format!("{DESCRIPTION}: {}", serde_json::json!(login.meta));
+    if text.len() > MAX_DESCRIPTION {
+        return Err(AclError::BadRequest(format!(
+            "the login's Meta is too long: as JSON it may have {} bytes",
+            MAX_DESCRIPTION - DESCRIPTION.len() - 2
+        )));
+    }
+    Ok(text)
 }
 
 fn unknown(name: &str) -> AclError {

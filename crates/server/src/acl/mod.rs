@@ -4,6 +4,7 @@
 mod error;
 mod jwt;
 mod login;
+mod methods;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::config::ServerConfig;
 pub(crate) use error::AclError;
 pub(crate) use login::{Login, Logins};
+pub(crate) use methods::Methods;
 
 /// The public id of the token from the settings. It is always the same, so that a changed secret
 /// replaces the old one.

@@ -82,9 +82,8 @@ pub(super) fn status(error: AclError) -> Status {
             Code::Unauthenticated
         }
         AclError::Disabled | AclError::BrokenMethod { .. } => Code::FailedPrecondition,
-        AclError::UnknownMethod { .. }
-        | AclError::UnsupportedMethod { .. }
-        | AclError::BadRequest(_) => Code::InvalidArgument,
+        AclError::UnknownMethod { .. } | AclError::BadRequest(_) => Code::InvalidArgument,
+        AclError::MethodUnavailable { .. } => Code::Unavailable,
         AclError::NoBinding { .. } | AclError::NotALogin => Code::PermissionDenied,
         AclError::Store(_) => Code::Internal,
     };

@@ -141,7 +141,8 @@ impl From<AclError> for ApiError {
             | AclError::BearerRefused { .. }
             | AclError::NoBinding { .. }
             | AclError::NotALogin => StatusCode::FORBIDDEN,
-            AclError::UnsupportedMethod { .. } | AclError::BadRequest(_) => StatusCode::BAD_REQUEST,
+            AclError::BadRequest(_) => StatusCode::BAD_REQUEST,
+            AclError::MethodUnavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             AclError::BrokenMethod { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.to_string())

@@ -6,9 +6,11 @@
 )]
 
 mod acl;
+mod auth_methods;
 mod connections;
 mod dns;
 mod durable;
+mod foreign;
 mod go_client;
 mod grpc;
 mod grpc_xds;

@@ -7,17 +7,36 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::{AuthMethod, BindingRule};
 use legate_store::{WriteTxn, Writer};
+use serde::ser::{Error as _, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::super::call::Call;
 use super::super::error::ApiError;
 use super::{name_in_body, one, require_read, require_write};
+use crate::acl::Methods;
 
 /// `GET /v1/acl/auth-methods`
 pub(in crate::http) async fn methods(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let answer = call.read(|state| state.auth_methods()).await?;
-    call.answer(answer.index, &answer.value, false)
+    let stubs: Vec<Stub<'_>> = answer.value.iter().map(|method| Stub(method)).collect();
+    call.answer(answer.index, &stubs, false)
+}
+
+/// A method in a list: without its settings, which may hold a token.
+struct Stub<'a>(&'a AuthMethod);
+
+impl Serialize for Stub<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut method = serde_json::to_value(self.0).map_err(S::Error::custom)?;
+        if let Some(fields) = method.as_object_mut() {
+            fields.remove("Config");
+            if self.0.description.is_empty() {
+                fields.remove("Description");
+            }
+        }
+        method.serialize(serializer)
+    }
 }
 
 /// `GET /v1/acl/auth-method/:name`
@@ -55,10 +74,26 @@ pub(in crate::http) async fn update_method(
 async fn store_method(
     call: &Call,
     writer: &Writer,
-    method: AuthMethod,
+    mut method: AuthMethod,
 ) -> Result<Response, ApiError> {
+    // An update may leave the type out, but not change it.
+    if method.r#type.is_empty()
+        && let Some(known) = call.reader.state().read().auth_method(&method.name)
+    {
+        method.r#type.clone_from(&known.r#type);
+    }
     method.validate()?;
+    Methods::check(method.clone())
+        .await
+        .map_err(|reason| ApiError::bad_request(format!("Invalid request: Config: {reason}")))?;
     let stored = call.write(writer, move |txn| {
+        let existing = txn.read().auth_method(&method.name);
+        if existing.is_some_and(|existing| existing.r#type != method.r#type) {
+            return Err(ApiError::bad_request(
+                "Invalid request: Type: it cannot be changed; delete the auth method first, or \
+                 create another one",
+            ));
+        }
         txn.put_auth_method(method.clone())?;
         let stored = txn.read().auth_method(&method.name);
         stored.ok_or_else(|| no_method(&method.name))
@@ -146,6 +181,11 @@ pub(in crate::http) async fn update_rule(
         if rule.auth_method.is_empty() {
             rule.auth_method.clone_from(&existing.auth_method);
         }
+        if !rule.auth_method.eq_ignore_ascii_case(&existing.auth_method) {
+            return Err(ApiError::bad_request(
+                "Invalid request: AuthMethod: it cannot be changed; create another rule",
+            ));
+        }
         put_rule(txn, &rule)
     });
     call.json(&stored.await?)
@@ -159,7 +199,7 @@ fn put_rule(txn: &mut WriteTxn, rule: &BindingRule) -> Result<Arc<BindingRule>, 
             rule.auth_method
         ))
     })?;
-    rule.validate(&method.jwt()?.known_variables())?;
+    rule.validate(&method.settings()?.known_variables())?;
     txn.put_binding_rule(rule.clone())?;
     let stored = txn.read().binding_rule(&rule.id);
     stored.ok_or_else(|| no_rule(&rule.id))

@@ -1,0 +1,234 @@
+//! Proofs of identity, verified as an auth method says: with keys, or by a Kubernetes API server. What a
+//! login is linked to is decided elsewhere.
+
+mod fetch;
+mod keys;
+mod kubernetes;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use legate_model::acl::{
+    AuthMethod, JwtConfig, KeySource, KubernetesConfig, MethodConfig, Variables,
+};
+use legate_store::Reader;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use self::fetch::Client;
+use self::keys::Keys;
+use super::jwt::{self, SignatureError};
+
+/// How long a proof may take, foreign servers included.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// The longest proof that is looked at, in bytes. JWTs travel in HTTP headers and are far shorter.
+const MAX_BEARER: usize = 64 * 1024;
+
+/// Why a proof gives nothing. The texts are for people, and hold no secret.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The settings of the method cannot work.
+    Broken(String),
+    /// Who is to be asked does not answer, or not as it should: it may later.
+    Unreachable(String),
+    /// The proof is not accepted.
+    Refused(String),
+}
+
+impl From<SignatureError> for Failure {
+    fn from(error: SignatureError) -> Self {
+        match error {
+            SignatureError::Key(_) => Self::Broken(error.to_string()),
+            error => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+/// What the auth methods of the store verify with. It is kept from login to login: keys that were
+/// fetched, and the authorities of the system.
+pub(crate) struct Methods {
+    reader: Reader,
+    known: Mutex<HashMap<String, Arc<Known>>>,
+}
+
+struct Known {
+    method: Arc<AuthMethod>,
+    verifier: Verifier,
+}
+
+enum Verifier {
+    /// Keys that are in the settings.
+    Keys(JwtConfig),
+    /// Keys that are fetched.
+    Fetched(JwtConfig, Keys),
+    Kubernetes(KubernetesConfig, Client),
+}
+
+impl Methods {
+    pub(crate) fn new(reader: Reader) -> Self {
+        Self {
+            reader,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Verifies a proof, and returns what it says of its bearer.
+    ///
+    /// # Errors
+    /// [`Failure`] says whose fault it is.
+    pub(crate) async fn verify(
+        &self,
+        method: &Arc<AuthMethod>,
+        bearer: &str,
+        now: SystemTime,
+    ) -> Result<Variables, Failure> {
+        if bearer.is_empty() || bearer.len() > MAX_BEARER {
+            return Err(Failure::Refused(format!(
+                "the bearer token has {} bytes, and must have 1 to {MAX_BEARER}",
+                bearer.len()
+            )));
+        }
+        let verified = async {
+            let known = self.known(method).await?;
+            known.verifier.verify(bearer, now).await
+        };
+        timeout(TIME_LIMIT, verified).await.unwrap_or_else(|_| {
+            let limit = TIME_LIMIT.as_secs();
+            let host = asked(method);
+            Err(Failure::Unreachable(format!(
+                "{host}: no answer in {limit} s"
+            )))
+        })
+    }
+
+    /// Whether a method that is about to be stored can work. Where its keys are fetched, they are now.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub(crate) async fn check(method: AuthMethod) -> Result<(), String> {
+        let text = |failure| match failure {
+            Failure::Broken(text) | Failure::Unreachable(text) | Failure::Refused(text) => text,
+        };
+        let verifier = build(Arc::new(method)).await.map_err(text)?;
+        match &verifier {
+            Verifier::Keys(config) => {
+                let bad = |pem: &&String| jwt::public_key(pem).is_none();
+                match config.keys.iter().position(|pem| bad(&pem)) {
+                    Some(at) => Err(SignatureError::Key(at).to_string()),
+                    None => Ok(()),
+                }
+            }
+            Verifier::Fetched(config, keys) => {
+                keys.get(config.key_source(), None).await.map(|_| ())
+            }
+            Verifier::Kubernetes(..) => Ok(()),
+        }
+    }
+
+    async fn known(&self, method: &Arc<AuthMethod>) -> Result<Arc<Known>, Failure> {
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = |known: &Known, method: &AuthMethod| {
+            let of = |method: &AuthMethod| (method.create_index, method.modify_index);
+            of(&known.method) == of(method)
+        };
+        if let Some(known) = lock()
+            .get(&method.name)
+            .filter(|known| current(known, method))
+        {
+            return Ok(known.clone());
+        }
+        let known = Arc::new(Known {
+            method: method.clone(),
+            verifier: build(method.clone()).await?,
+        });
+        let mut all = lock();
+        // Those of methods that are gone or have changed are of no use any more.
+        let stored = self.reader.state();
+        let stored = stored.read();
+        all.retain(|name, known| {
+            let method = stored.auth_method(name);
+            method.is_some_and(|method| current(known, &method))
+        });
+        // Another login may have been faster; then both use its keys.
+        Ok(all.entry(method.name.clone()).or_insert(known).clone())
+    }
+}
+
+/// Reads authorities from files, which may take a while.
+async fn build(method: Arc<AuthMethod>) -> Result<Verifier, Failure> {
+    let built = spawn_blocking(move || {
+        let config = method.settings();
+        let config = config.map_err(|error| Failure::Broken(error.to_string()))?;
+        let client = |ca: &str, field| Client::new(ca, field).map_err(Failure::Broken);
+        Ok(match config {
+            MethodConfig::Jwt(config) => match config.key_source() {
+                KeySource::Static(_) => Verifier::Keys(config),
+                KeySource::Jwks(at) => {
+                    let keys = Keys::new(client(at.ca, "JWKSCACert")?);
+                    Verifier::Fetched(config, keys)
+                }
+                KeySource::Discovery(at) => {
+                    let keys = Keys::new(client(at.ca, "OIDCDiscoveryCACert")?);
+                    Verifier::Fetched(config, keys)
+                }
+            },
+            MethodConfig::Kubernetes(config) => {
+                let client = client(&config.ca_cert, "CACert")?;
+                Verifier::Kubernetes(config, client)
+            }
+        })
+    });
+    let failed = |error: tokio::task::JoinError| Failure::Unreachable(error.to_string());
+    built.await.map_err(failed)?
+}
+
+impl Verifier {
+    async fn verify(&self, bearer: &str, now: SystemTime) -> Result<Variables, Failure> {
+        match self {
+            Self::Keys(config) => judge(config, &jwt::verify_signature(config, bearer)?, now),
+            Self::Fetched(config, keys) => {
+                let source = config.key_source();
+                jwt::check_form(bearer)?;
+                let first = keys.get(source, None).await;
+                let first = first.map_err(Failure::Unreachable)?;
+                let claims = match jwt::verify_with_set(config, &first, bearer) {
+                    Err(SignatureError::Signature) => {
+                        let newer = keys.get(source, Some(&first)).await;
+                        let newer = newer.map_err(Failure::Unreachable)?;
+                        jwt::verify_with_set(config, &newer, bearer)?
+                    }
+                    verified => verified?,
+                };
+                judge(config, &claims, now)
+            }
+            Self::Kubernetes(config, client) => {
+                jwt::check_form(bearer)?;
+                kubernetes::review(client, config, bearer).await
+            }
+        }
+    }
+}
+
+/// Judges the claims of a token whose signature is good.
+fn judge(
+    config: &JwtConfig,
+    claims: &legate_model::Opaque,
+    now: SystemTime,
+) -> Result<Variables, Failure> {
+    let refused = |error: legate_model::acl::ClaimError| Failure::Refused(error.to_string());
+    config.verify_claims(claims, now).map_err(refused)?;
+    config.project(claims).map_err(refused)
+}
+
+/// Who is asked for a method's proofs.
+fn asked(method: &AuthMethod) -> String {
+    match method.settings() {
+        Ok(MethodConfig::Kubernetes(config)) => config.url(),
+        Ok(MethodConfig::Jwt(config)) => match config.key_source() {
+            KeySource::Jwks(at) | KeySource::Discovery(at) => at.url.to_owned(),
+            KeySource::Static(_) => String::new(),
+        },
+        Err(_) => String::new(),
+    }
+}
