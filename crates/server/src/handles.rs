@@ -26,6 +26,8 @@ pub(crate) struct Handles {
     pub(crate) config: Arc<ServerConfig>,
     /// The catalog, config entries, CA state and ACL tables.
     pub(crate) store: Store,
+    /// What tokens allow, resolved once for all APIs.
+    pub(crate) rights: Rights,
     /// Signs certificates.
     pub(crate) ca: Ca,
     /// The time, as tests want it to be.
@@ -45,8 +47,7 @@ pub(crate) struct Handles {
 impl Handles {
     /// What tokens allow.
     pub(crate) fn rights(&self) -> Rights {
-        let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
-        Rights::new(self.store.reader(), clock, config)
+        self.rights.clone()
     }
 
     /// What exchanges proofs for tokens.

@@ -142,6 +142,7 @@ impl Server {
         let handles = Handles {
             config: config.clone(),
             store: store.clone(),
+            rights: acl::Rights::new(store.reader(), clock.clone(), config.clone()),
             ca: ca.clone(),
             clock,
             manager: manager.clone(),

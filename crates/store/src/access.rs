@@ -62,8 +62,10 @@ impl WriteTxn {
     /// Adds or replaces a token, found by its accessor id.
     ///
     /// # Errors
-    /// [`Rejected::Missing`], or [`Rejected::SecretTaken`] when another token has the secret.
+    /// [`Rejected::Missing`], [`Rejected::SecretTaken`] when another token has the secret, or
+    /// [`Rejected::MissingLink`] when a policy or role does not exist.
     pub fn put_token(&mut self, mut token: Token) -> Result<(), Rejected> {
+        token.normalize();
         if token.accessor_id.is_empty() || token.secret_id.expose().is_empty() {
             return Err(Rejected::Missing {
                 field: "AccessorID or SecretID",
@@ -74,6 +76,8 @@ impl WriteTxn {
         if holder.is_some_and(|holder| fold(&holder.accessor_id) != fold(&token.accessor_id)) {
             return Err(Rejected::SecretTaken);
         }
+        token.policies = self.linked_policies(token.policies)?;
+        token.roles = self.linked_roles(token.roles)?;
         let existing = self.read().token_by_accessor(&token.accessor_id);
         let index = self.index();
         token.create_index = existing.as_ref().map_or(index, |t| t.create_index);
@@ -88,6 +92,12 @@ impl WriteTxn {
         }
         self.put(token);
         Ok(())
+    }
+
+    /// Lets somebody take the control plane over anew: the index is that of this write.
+    pub fn reset_management(&mut self) {
+        let since = self.index();
+        self.put(ManagementRow { since });
     }
 
     /// Removes a token. A token that does not exist is no error.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{
     CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, Secret, ServiceInstance,
     virtual_ip,
@@ -51,6 +51,20 @@ pub enum Command {
     UpsertToken(Box<Token>),
     /// Removes a token. A token that does not exist is no error.
     DeleteToken(TokenKey),
+    /// Adds or replaces a policy, found by its id.
+    UpsertPolicy(Box<Policy>),
+    /// Removes a policy, and with it what it gave. A policy that does not exist is no error.
+    DeletePolicy {
+        /// Its id.
+        id: String,
+    },
+    /// Adds or replaces a role, found by its id.
+    UpsertRole(Box<Role>),
+    /// Removes a role, and with it what it gave. A role that does not exist is no error.
+    DeleteRole {
+        /// Its id.
+        id: String,
+    },
     /// Adds or replaces a way to log in.
     UpsertAuthMethod(Box<AuthMethod>),
     /// Removes a way to log in with its binding rules and the tokens made through it.
@@ -136,6 +150,10 @@ impl WriteTxn {
             Command::SetCa(ca) => self.put_ca(*ca),
             Command::UpsertToken(token) => self.put_token(*token)?,
             Command::DeleteToken(key) => self.remove_token(&key),
+            Command::UpsertPolicy(policy) => self.put_policy(*policy)?,
+            Command::DeletePolicy { id } => self.remove_policy(&id),
+            Command::UpsertRole(role) => self.put_role(*role)?,
+            Command::DeleteRole { id } => self.remove_role(&id),
             Command::UpsertAuthMethod(method) => self.put_auth_method(*method)?,
             Command::DeleteAuthMethod { name } => self.remove_auth_method(&name),
             Command::UpsertBindingRule(rule) => self.put_binding_rule(*rule)?,
@@ -268,6 +286,24 @@ pub enum Rejected {
     NoVirtualIpLeft {
         /// The service that needs one.
         service: String,
+    },
+    /// Another policy or role has this name. Consul's text, which its clients look for.
+    #[error("Invalid {kind}: A {kind} with Name {name:?} already exists")]
+    NameTaken {
+        /// What has the name: `Policy` or `Role`.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A token or role is linked to a policy or role that does not exist. Consul's text.
+    #[error("No such ACL {kind} with {by} {value:?}")]
+    MissingLink {
+        /// What is missing: `policy` or `role`.
+        kind: &'static str,
+        /// What it was looked for by: `ID` or `name`.
+        by: &'static str,
+        /// The id or name.
+        value: String,
     },
     /// Another token has this secret.
     #[error("this secret id belongs to another token already: choose another, or leave it out")]

@@ -39,6 +39,10 @@ pub(crate) enum Table {
     FreedVirtualIps = 11,
     /// One row.
     LastVirtualIp = 12,
+    /// Id.
+    Policies = 13,
+    /// Id.
+    Roles = 14,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,
@@ -60,6 +64,10 @@ pub(crate) enum Table {
     NodesByAddress = 136,
     /// IP address, node name, instance id.
     InstancesByAddress = 137,
+    /// Name.
+    PoliciesByName = 138,
+    /// Name.
+    RolesByName = 139,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }

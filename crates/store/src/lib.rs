@@ -23,6 +23,7 @@ mod key;
 mod key_file;
 mod leadership;
 mod open;
+mod policies;
 mod query;
 mod read;
 mod reader;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use legate_identity::IdentityError;
 use legate_model::Tenancy;
-use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{ConfigEntry, HealthCheck, Node};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -110,7 +110,7 @@ struct StoredTable {
 }
 
 /// Every table that is stored.
-const READERS: [StoredTable; 12] = [
+const READERS: [StoredTable; 14] = [
     stored::<Node>(),
     stored::<InstanceRow>(),
     stored::<HealthCheck>(),
@@ -123,6 +123,8 @@ const READERS: [StoredTable; 12] = [
     stored::<VirtualIpRow>(),
     stored::<FreedVirtualIpRow>(),
     stored::<LastVirtualIpRow>(),
+    stored::<Policy>(),
+    stored::<Role>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use legate_model::acl::{AuthMethod, BindingRule, Token};
+use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{ConfigEntry, HealthCheck, Node, ServiceInstance, Tenancy};
 use serde::{Deserialize, Serialize};
@@ -170,6 +170,38 @@ impl Row for Token {
             keys.push(Key::new(Table::TokensByMethod, tenancy, &names));
         }
         keys
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for Policy {
+    const TABLE: Table = Table::Policies;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        vec![Key::new(Table::PoliciesByName, tenancy, &[&self.name])]
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for Role {
+    const TABLE: Table = Table::Roles;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        vec![Key::new(Table::RolesByName, tenancy, &[&self.name])]
     }
 
     fn modify_index(&self) -> u64 {

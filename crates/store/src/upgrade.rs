@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 1 | the first |
 //! | 2 | virtual IPs; in older rows nobody has one |
+//! | 3 | policies and roles; older tokens name their one policy, newer ones have its id |
 
 use crate::state::State;
 use crate::write::{Changes, WriteTxn};
@@ -15,10 +16,11 @@ pub(crate) fn upgraded(old: &State) -> (State, Changes) {
     let index = txn.index();
     // There are more virtual IPs than fit in memory with their services. Without one left, later
     // registrations say so.
-    let (mut state, changes) = match txn.give_virtual_ips() {
-        Ok(()) => txn.into_parts(),
-        Err(_) => (old.clone(), Changes::default()),
-    };
+    if txn.give_virtual_ips().is_err() {
+        txn = WriteTxn::on(old);
+    }
+    txn.link_policies_by_id();
+    let (mut state, changes) = txn.into_parts();
     state.set_index(index);
     (state, changes)
 }

@@ -1,12 +1,18 @@
 //! What a token permits. It decides; who asks and why is the caller's business.
+//!
+//! Of the rules about a name the one about just this name decides; without, the one about its
+//! longest prefix; without, the default policy. Where several policies speak of the same name or
+//! prefix, deny goes before write, write before list, list before read. Consul's precedence.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::token::Token;
+use crate::WILDCARD;
+use crate::acl::rules::{Access, Names, Resource, Rules};
+use crate::acl::trie::Trie;
 
 /// What is permitted where no rule says anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,27 +66,88 @@ pub struct Authorizer(Grant);
 enum Grant {
     /// Everything, access control included.
     Manage,
-    /// What the default says, unless a rule decides.
-    Default(DefaultPolicy, Option<Arc<Rules>>),
+    /// What the rules say, or else the default.
+    Default(DefaultPolicy, Option<Arc<Compiled>>),
 }
 
-/// What a token's identities say. A rule that reads everything also *decides* about writing: who
-/// holds an identity may not write other services even where the default is to allow.
+/// Rules by what they are about.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Rules {
-    write_services: HashSet<String>,
-    write_nodes: HashSet<String>,
-    /// Whether a rule covers every node with reading; only service identities bring one.
-    read_nodes: bool,
+struct Compiled {
+    /// Of resources without names.
+    whole: BTreeMap<Resource, Access>,
+    /// Of resources with names.
+    named: BTreeMap<Resource, Trie>,
+}
+
+impl Compiled {
+    fn new<'r>(all: impl IntoIterator<Item = &'r Rules>) -> Self {
+        let mut compiled = Self::default();
+        // Intentions follow from what all policies together say about a service.
+        let mut services: BTreeMap<(&str, bool), (Access, Option<Access>)> = BTreeMap::new();
+        for rule in all.into_iter().flat_map(Rules::iter) {
+            let (name, prefix) = match &rule.names {
+                Names::All => {
+                    let whole = compiled.whole.entry(rule.resource).or_insert(rule.access);
+                    *whole = (*whole).max(rule.access);
+                    continue;
+                }
+                Names::Exact(name) => (name.as_str(), false),
+                Names::Prefix(name) => (name.as_str(), true),
+            };
+            let trie = compiled.named.entry(rule.resource).or_default();
+            trie.add(name, prefix, rule.access);
+            if rule.resource == Resource::Service {
+                let merged = services.entry((name, prefix));
+                let (access, intentions) = merged.or_insert((rule.access, None));
+                *access = (*access).max(rule.access);
+                *intentions = (*intentions).max(rule.intentions);
+            }
+        }
+        for ((name, prefix), (access, intentions)) in services {
+            let implied = match access {
+                Access::Read | Access::Write => Access::Read,
+                Access::List | Access::Deny => Access::Deny,
+            };
+            let trie = compiled.named.entry(Resource::Intention).or_default();
+            trie.add(name, prefix, intentions.unwrap_or(implied));
+        }
+        compiled
+    }
+
+    fn whole(&self, resource: Resource, wanted: Access) -> Option<bool> {
+        let rule = self.whole.get(&resource)?;
+        Some(rule.permits(wanted))
+    }
+
+    fn named(&self, resource: Resource, name: &str, wanted: Access) -> Option<bool> {
+        let rule = self.named.get(&resource)?.rule(name)?;
+        Some(rule.permits(wanted))
+    }
+}
+
+/// A question that cannot be answered, because it asks for what does not exist. Consul's texts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadQuestion {
+    /// There is no such resource.
+    #[error("Invalid ACL resource requested: {0:?}")]
+    Resource(String),
+    /// The resource has no such access.
+    #[error("Invalid access level for {resource} resource: {access}")]
+    Access {
+        /// What was asked about.
+        resource: Resource,
+        /// What was asked for.
+        access: String,
+    },
 }
 
 impl Authorizer {
-    /// Permits everything, access control included: a management token.
+    /// Permits everything, access control included; what holds while it is off.
     pub const fn manage_all() -> Self {
         Authorizer(Grant::Manage)
     }
 
-    /// Permits everything but access control itself; also what holds while it is off.
+    /// Permits everything but access control itself.
     pub const fn allow_all() -> Self {
         Authorizer(Grant::Default(DefaultPolicy::Allow, None))
     }
@@ -90,36 +157,15 @@ impl Authorizer {
         Authorizer(Grant::Default(DefaultPolicy::Deny, None))
     }
 
-    /// What a token permits in `datacenter`. Identities for other datacenters are left out.
-    pub fn new(token: &Token, default: DefaultPolicy, datacenter: &str) -> Self {
-        if token
-            .policies
-            .iter()
-            .any(|link| link.is_global_management())
-        {
-            return Authorizer::manage_all();
-        }
-        let mut rules = Rules::default();
-        for identity in &token.service_identities {
-            let here = |d: &String| d.eq_ignore_ascii_case(datacenter);
-            if identity.datacenters.is_empty() || identity.datacenters.iter().any(here) {
-                rules.read_nodes = true;
-                let sidecar = format!("{}-sidecar-proxy", identity.service_name);
-                rules.write_services.insert(identity.service_name.clone());
-                rules.write_services.insert(sidecar);
-            }
-        }
-        for identity in &token.node_identities {
-            if identity.datacenter.eq_ignore_ascii_case(datacenter) {
-                rules.write_nodes.insert(identity.node_name.clone());
-            }
-        }
-        let any = rules.read_nodes || !rules.write_nodes.is_empty();
-        Authorizer(Grant::Default(default, any.then(|| Arc::new(rules))))
+    /// Permits what these rules together permit, and else what the default says.
+    pub fn new<'r>(rules: impl IntoIterator<Item = &'r Rules>, default: DefaultPolicy) -> Self {
+        let compiled = Compiled::new(rules);
+        let any = compiled != Compiled::default();
+        Authorizer(Grant::Default(default, any.then(|| Arc::new(compiled))))
     }
 
     /// Decides from the rules, or else from the default.
-    fn decide(&self, rule: impl FnOnce(&Rules) -> Option<bool>) -> bool {
+    fn decide(&self, rule: impl FnOnce(&Compiled) -> Option<bool>) -> bool {
         match &self.0 {
             Grant::Manage => true,
             Grant::Default(default, rules) => rules
@@ -129,84 +175,162 @@ impl Authorizer {
         }
     }
 
+    fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
+        self.decide(|rules| rules.named(resource, name, wanted))
+    }
+
+    fn trie(&self, resource: Resource, ask: impl FnOnce(&Trie) -> Option<bool>) -> bool {
+        self.decide(|rules| ask(rules.named.get(&resource)?))
+    }
+
+    /// Access control itself, which no default permits.
+    fn acl(&self, wanted: Access) -> bool {
+        match &self.0 {
+            Grant::Manage => true,
+            Grant::Default(_, rules) => rules
+                .as_deref()
+                .and_then(|rules| rules.whole(Resource::Acl, wanted))
+                .unwrap_or(false),
+        }
+    }
+
+    /// What falls under operator rules, unless a rule of its own says otherwise.
+    fn operated(&self, resource: Resource, wanted: Access) -> bool {
+        self.decide(|rules| {
+            let own = rules.whole(resource, wanted);
+            own.or_else(|| rules.whole(Resource::Operator, wanted))
+        })
+    }
+
     /// Seeing instances of a service.
-    pub fn service_read(&self, _service: &str) -> bool {
-        self.decide(|_| Some(true))
+    pub fn service_read(&self, service: &str) -> bool {
+        self.named(Resource::Service, service, Access::Read)
+    }
+
+    /// Seeing every service, whatever its name.
+    pub fn service_read_all(&self) -> bool {
+        self.trie(Resource::Service, |trie| trie.all(Access::Read))
     }
 
     /// Registering instances of a service, and being it: certificates, configuration.
     pub fn service_write(&self, service: &str) -> bool {
-        self.decide(|rules| Some(rules.write_services.contains(service)))
+        self.named(Resource::Service, service, Access::Write)
     }
 
     /// Being at least one service; what some lists ask for.
     pub fn service_write_any(&self) -> bool {
-        self.decide(|rules| Some(!rules.write_services.is_empty()))
+        self.trie(Resource::Service, |trie| trie.any(Access::Write))
     }
 
     /// Seeing a node.
     pub fn node_read(&self, node: &str) -> bool {
-        self.decide(|rules| {
-            let covered = rules.read_nodes || rules.write_nodes.contains(node);
-            covered.then_some(true)
-        })
+        self.named(Resource::Node, node, Access::Read)
     }
 
     /// Seeing every node, whatever its name.
     pub fn node_read_all(&self) -> bool {
-        self.decide(|rules| rules.read_nodes.then_some(true))
-    }
-
-    /// Seeing the inside of a server or agent: its settings and metrics. No identity permits it.
-    pub fn agent_read(&self) -> bool {
-        self.decide(|_| None)
+        self.trie(Resource::Node, |trie| trie.all(Access::Read))
     }
 
     /// Registering a node.
     pub fn node_write(&self, node: &str) -> bool {
-        self.decide(|rules| match rules.write_nodes.contains(node) {
-            true => Some(true),
-            false => rules.read_nodes.then_some(false),
-        })
+        self.named(Resource::Node, node, Access::Write)
     }
 
-    /// Seeing who may call a service: whoever sees the service sees it.
+    /// Seeing the inside of a server or agent with this name: its settings and metrics.
+    pub fn agent_read(&self, node: &str) -> bool {
+        self.named(Resource::Agent, node, Access::Read)
+    }
+
+    /// Changing a server or agent with this name.
+    pub fn agent_write(&self, node: &str) -> bool {
+        self.named(Resource::Agent, node, Access::Write)
+    }
+
+    /// Seeing who may call a service, or with `*` any service.
     pub fn intention_read(&self, destination: &str) -> bool {
-        self.service_read(destination)
+        self.intention(destination, Access::Read)
     }
 
-    /// Changing who may call a service (or, with `*`, all): no identity permits it.
-    pub fn intention_write(&self, _destination: &str) -> bool {
-        self.decide(|_| Some(false))
+    /// Changing who may call a service, or with `*` every service.
+    pub fn intention_write(&self, destination: &str) -> bool {
+        self.intention(destination, Access::Write)
+    }
+
+    fn intention(&self, destination: &str, wanted: Access) -> bool {
+        match (destination, wanted) {
+            (WILDCARD, Access::Read) => self.trie(Resource::Intention, |trie| trie.any(wanted)),
+            (WILDCARD, _) => self.trie(Resource::Intention, |trie| trie.all(wanted)),
+            (name, _) => self.named(Resource::Intention, name, wanted),
+        }
     }
 
     /// Seeing mesh-wide settings.
     pub fn mesh_read(&self) -> bool {
-        self.operator_read()
+        self.operated(Resource::Mesh, Access::Read)
     }
 
     /// Changing mesh-wide settings.
     pub fn mesh_write(&self) -> bool {
-        self.operator_write()
+        self.operated(Resource::Mesh, Access::Write)
     }
 
     /// Seeing the control plane's own state.
     pub fn operator_read(&self) -> bool {
-        self.decide(|_| None)
+        self.operated(Resource::Operator, Access::Read)
     }
 
     /// Changing the control plane's own state.
     pub fn operator_write(&self) -> bool {
-        self.decide(|_| None)
+        self.operated(Resource::Operator, Access::Write)
     }
 
-    /// Seeing tokens, auth methods and binding rules: management tokens only.
+    /// Seeing tokens, policies, roles, auth methods and binding rules.
     pub fn acl_read(&self) -> bool {
-        self.0 == Grant::Manage
+        self.acl(Access::Read)
     }
 
-    /// Changing tokens, auth methods and binding rules: management tokens only.
+    /// Changing tokens, policies, roles, auth methods and binding rules, and snapshots of everything.
     pub fn acl_write(&self) -> bool {
-        self.0 == Grant::Manage
+        self.acl(Access::Write)
+    }
+
+    /// Whether one thing may be done, by the names of rules: the resource, the access and, for
+    /// resources with names, the name.
+    ///
+    /// # Errors
+    ///
+    /// [`BadQuestion`] when there is no such resource or access.
+    pub fn permits(&self, resource: &str, access: &str, name: &str) -> Result<bool, BadQuestion> {
+        let known = Resource::parse(resource);
+        let resource = known.ok_or_else(|| BadQuestion::Resource(resource.to_owned()))?;
+        let wanted = match access.to_ascii_lowercase().as_str() {
+            "read" => Access::Read,
+            "write" => Access::Write,
+            "list" if resource == Resource::Key => Access::List,
+            "write-prefix" if resource == Resource::Key => {
+                let below = |trie: &Trie| trie.below(name, Access::Write);
+                return Ok(self.trie(Resource::Key, below));
+            }
+            _ => {
+                let access = access.to_owned();
+                return Err(BadQuestion::Access { resource, access });
+            }
+        };
+        Ok(match resource {
+            Resource::Acl => self.acl(wanted),
+            Resource::Intention => self.intention(name, wanted),
+            Resource::Keyring => self.decide(|rules| rules.whole(resource, wanted)),
+            Resource::Mesh | Resource::Operator | Resource::Peering => {
+                self.operated(resource, wanted)
+            }
+            Resource::Agent
+            | Resource::Event
+            | Resource::Key
+            | Resource::Node
+            | Resource::Query
+            | Resource::Service
+            | Resource::Session => self.named(resource, name, wanted),
+        })
     }
 }

@@ -4,9 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::links;
+use crate::acl::policy::Policy;
+use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
-use crate::tenancy::{Ignored, NotServed, OnlyDefault};
+use crate::tenancy::{Ignored, OnlyDefault};
 use crate::{duration, name, timestamp};
 
 /// Accessor id of the token that requests without one have.
@@ -42,6 +45,17 @@ impl PolicyLink {
     pub fn is_global_management(&self) -> bool {
         self.name == GLOBAL_MANAGEMENT || self.id == GLOBAL_MANAGEMENT_ID
     }
+}
+
+/// A role that a token is linked to, by id, name or both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RoleLink {
+    /// The role's id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The role's name.
+    pub name: String,
 }
 
 /// Permission to be a service and its sidecar.
@@ -80,18 +94,18 @@ pub struct Token {
     /// Linked policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyLink>,
-    /// Roles are not served.
-    #[serde(skip_serializing)]
-    pub roles: NotServed,
-    /// Policies from templates are not served.
-    #[serde(skip_serializing)]
-    pub templated_policies: NotServed,
+    /// Linked roles.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleLink>,
     /// Services that it may be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub service_identities: Vec<ServiceIdentity>,
     /// Nodes that it may be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_identities: Vec<NodeIdentity>,
+    /// Policies from templates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub templated_policies: Vec<TemplatedPolicy>,
     /// Whether it is valid in one datacenter only.
     pub local: bool,
     /// The auth method that a login used; empty for tokens that people made.
@@ -146,6 +160,24 @@ impl Token {
         self.expiration_time.is_some_and(|end| end <= now)
     }
 
+    /// Removes what is there twice, and fills in the ids of templates.
+    pub fn normalize(&mut self) {
+        links::normalize(
+            &mut self.service_identities,
+            &mut self.node_identities,
+            &mut self.templated_policies,
+        );
+    }
+
+    /// The policies that its identities and templates stand for.
+    pub fn own_policies(&self) -> Vec<Policy> {
+        links::policies(
+            &self.service_identities,
+            &self.node_identities,
+            &self.templated_policies,
+        )
+    }
+
     /// # Errors
     ///
     /// [`Invalid`] names the first field that cannot be accepted.
@@ -161,28 +193,29 @@ impl Token {
                 ));
             }
         }
-        for (i, identity) in self.service_identities.iter().enumerate() {
-            name::validate_identity_name(&identity.service_name).map_err(|error| {
-                Invalid::new(
-                    format!("ServiceIdentities[{i}].ServiceName"),
-                    error.to_string(),
-                )
-            })?;
+        if self.local
+            && let Some(i) = self
+                .service_identities
+                .iter()
+                .position(|identity| !identity.datacenters.is_empty())
+        {
+            return Err(Invalid::new(
+                format!("ServiceIdentities[{i}].Datacenters"),
+                "a local token holds in its own datacenter only: leave them out",
+            ));
         }
-        for (i, identity) in self.node_identities.iter().enumerate() {
-            let path = |field| format!("NodeIdentities[{i}].{field}");
-            name::validate_identity_name(&identity.node_name)
-                .map_err(|error| Invalid::new(path("NodeName"), error.to_string()))?;
-            name::validate_datacenter(&identity.datacenter)
-                .map_err(|error| Invalid::new(path("Datacenter"), error.to_string()))?;
+        let nameless = |link: &RoleLink| link.id.is_empty() && link.name.is_empty();
+        if let Some(i) = self.roles.iter().position(nameless) {
+            return Err(Invalid::new(
+                format!("Roles[{i}]"),
+                "ID or Name must say which role",
+            ));
         }
-        let nameless = |link: &PolicyLink| link.id.is_empty() && link.name.is_empty();
-        match self.policies.iter().position(nameless) {
-            Some(i) => Err(Invalid::new(
-                format!("Policies[{i}]"),
-                "ID or Name must say which policy",
-            )),
-            None => Ok(()),
-        }
+        links::validate(
+            &self.policies,
+            &self.service_identities,
+            &self.node_identities,
+            &self.templated_policies,
+        )
     }
 }

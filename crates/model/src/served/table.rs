@@ -262,12 +262,44 @@ pub(super) const TABLE: &[Rows] = &[
                 "AccessorID SecretID Description Local AuthMethod ExpirationTTL \
              ExpirationTime CreateTime Hash CreateIndex ModifyIndex",
             ),
-            (Inside, "Policies ServiceIdentities NodeIdentities"),
-            (REFUSED, "Roles TemplatedPolicies"),
+            (
+                Inside,
+                "Policies Roles ServiceIdentities NodeIdentities TemplatedPolicies",
+            ),
             (DEFAULT_ONLY, "Namespace Partition"),
         ],
     ),
     ("PolicyLink", &[(Yes, "ID Name")]),
+    ("RoleLink", &[(Yes, "ID Name")]),
+    (
+        "Policy",
+        &[
+            (
+                Yes,
+                "ID Name Description Rules Datacenters Hash CreateIndex ModifyIndex",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    (
+        "Role",
+        &[
+            (Yes, "ID Name Description Hash CreateIndex ModifyIndex"),
+            (
+                Inside,
+                "Policies ServiceIdentities NodeIdentities TemplatedPolicies",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    (
+        "TemplatedPolicy",
+        &[
+            (Yes, "TemplateID TemplateName Datacenters"),
+            (Inside, "TemplateVariables"),
+        ],
+    ),
+    ("TemplateVariables", &[(Yes, "name")]),
     ("ServiceIdentity", &[(Yes, "ServiceName Datacenters")]),
     ("NodeIdentity", &[(Yes, "NodeName Datacenter")]),
     // There is one datacenter, so that a token that is valid in it is valid in all.

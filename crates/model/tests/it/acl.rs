@@ -11,101 +11,6 @@ fn token(value: Value) -> Token {
     from_value(value, UnknownFields::Refuse).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Every decision about one service, one node and the rest, as a row of letters.
-fn row(authorizer: &Authorizer, service: &str, node: &str) -> String {
-    [
-        ('s', authorizer.service_read(service)),
-        ('S', authorizer.service_write(service)),
-        ('n', authorizer.node_read(node)),
-        ('N', authorizer.node_write(node)),
-        ('i', authorizer.intention_read(service)),
-        ('I', authorizer.intention_write(service)),
-        ('m', authorizer.mesh_read()),
-        ('M', authorizer.mesh_write()),
-        ('o', authorizer.operator_read()),
-        ('O', authorizer.operator_write()),
-        ('a', authorizer.acl_read()),
-        ('A', authorizer.acl_write()),
-    ]
-    .into_iter()
-    .map(|(letter, permitted)| if permitted { letter } else { '-' })
-    .collect()
-}
-
-#[test]
-fn without_rules_the_default_decides() {
-    assert_eq!(row(&Authorizer::manage_all(), "web", "n1"), "sSnNiImMoOaA");
-    assert_eq!(row(&Authorizer::allow_all(), "web", "n1"), "sSnNiImMoO--");
-    assert_eq!(row(&Authorizer::deny_all(), "web", "n1"), "------------");
-    let anonymous = Token::anonymous();
-    assert!(anonymous.is_anonymous());
-    assert_eq!(anonymous.validate(), Ok(()));
-    for (default, expected) in [
-        (DefaultPolicy::Allow, Authorizer::allow_all()),
-        (DefaultPolicy::Deny, Authorizer::deny_all()),
-    ] {
-        assert_eq!(Authorizer::new(&anonymous, default, "dc1"), expected);
-    }
-}
-
-#[test]
-fn a_management_token_permits_everything() {
-    for policies in [
-        json!([{"Name": "global-management"}]),
-        json!([{"ID": "00000000-0000-0000-0000-000000000001"}]),
-    ] {
-        let token = token(json!({"Policies": policies}));
-        let authorizer = Authorizer::new(&token, DefaultPolicy::Deny, "dc1");
-        assert_eq!(authorizer, Authorizer::manage_all());
-    }
-    let other = token(json!({"Policies": [{"Name": "other"}]}));
-    assert_eq!(
-        Authorizer::new(&other, DefaultPolicy::Deny, "dc1"),
-        Authorizer::deny_all()
-    );
-}
-
-#[test]
-fn a_service_identity_may_be_its_service_and_see_the_rest() {
-    let token = token(json!({"ServiceIdentities": [{"ServiceName": "web"}]}));
-    for (default, own, other) in [
-        (DefaultPolicy::Deny, "sSn-i-------", "s-n-i-------"),
-        // Its rules decide about services and nodes even where the default is to allow.
-        (DefaultPolicy::Allow, "sSn-i-mMoO--", "s-n-i-mMoO--"),
-    ] {
-        let authorizer = Authorizer::new(&token, default, "dc1");
-        assert_eq!(row(&authorizer, "web", "n1"), own);
-        assert_eq!(row(&authorizer, "web-sidecar-proxy", "n1"), own);
-        assert_eq!(row(&authorizer, "api", "n1"), other);
-        assert!(authorizer.service_write_any());
-    }
-}
-
-#[test]
-fn a_node_identity_may_be_its_node() {
-    let token = token(json!({"NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc1"}]}));
-    let deny = Authorizer::new(&token, DefaultPolicy::Deny, "dc1");
-    assert_eq!(row(&deny, "web", "n1"), "s-nNi-------");
-    assert_eq!(row(&deny, "web", "n2"), "s---i-------");
-    let allow = Authorizer::new(&token, DefaultPolicy::Allow, "dc1");
-    assert_eq!(row(&allow, "web", "n2"), "s-nNi-mMoO--");
-    assert!(!allow.service_write_any());
-}
-
-#[test]
-fn identities_hold_in_their_datacenters() {
-    let token = token(json!({
-        "ServiceIdentities": [{"ServiceName": "web", "Datacenters": ["dc2"]}],
-        "NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc2"}],
-    }));
-    assert_eq!(
-        Authorizer::new(&token, DefaultPolicy::Deny, "dc1"),
-        Authorizer::deny_all()
-    );
-    let there = Authorizer::new(&token, DefaultPolicy::Deny, "DC2");
-    assert!(there.service_write("web") && there.node_write("n1"));
-}
-
 #[test]
 fn tokens_expire_and_are_checked() {
     let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
@@ -125,6 +30,23 @@ fn tokens_expire_and_are_checked() {
             "NodeIdentities[0].Datacenter",
         ),
         (json!({"Policies": [{}]}), "Policies[0]"),
+        (json!({"Roles": [{}]}), "Roles[0]"),
+        (
+            json!({"Local": true, "ServiceIdentities": [{"ServiceName": "web", "Datacenters": ["dc1"]}]}),
+            "ServiceIdentities[0].Datacenters",
+        ),
+        (
+            json!({"TemplatedPolicies": [{"TemplateName": "builtin/nope"}]}),
+            "TemplatedPolicies[0].TemplateName",
+        ),
+        (
+            json!({"TemplatedPolicies": [{"TemplateName": "builtin/node"}]}),
+            "TemplatedPolicies[0].TemplateVariables.name",
+        ),
+        (
+            json!({"TemplatedPolicies": [{"TemplateName": "builtin/dns", "TemplateID": "x"}]}),
+            "TemplatedPolicies[0].TemplateID",
+        ),
     ] {
         assert_eq!(token(value).validate().unwrap_err().path(), field);
     }
@@ -244,16 +166,4 @@ fn rules_are_checked_when_they_are_written() {
         assert_eq!(error.path(), field, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-}
-
-#[test]
-fn default_policies_are_read() {
-    assert_eq!("deny".parse(), Ok(DefaultPolicy::Deny));
-    assert_eq!("allow".parse(), Ok(DefaultPolicy::Allow));
-    assert!(
-        "no".parse::<DefaultPolicy>()
-            .unwrap_err()
-            .to_string()
-            .contains("allow or deny")
-    );
 }

@@ -1,6 +1,8 @@
 //! The nouns from outside: JSON in, JSON out, and what is refused.
 
 mod acl;
+mod acl_policies;
+mod authorizer;
 mod config_entries;
 mod decoding;
 mod definitions;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use legate_model::acl::{AuthMethod, BindingRule, Token, Variables};
+use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token, Variables};
 use legate_model::json::{self, Request};
 use legate_model::served::{self, Served};
 use legate_model::{
@@ -408,6 +408,12 @@ fn access_control() -> Vec<Kind> {
         "NodeIdentities": [{"NodeName": "n", "Datacenter": "dc1"}],
     });
     vec![
+        (fields::<Policy>(), json!({"Name": "p"}), |value| {
+            accept(value, Policy::validate)
+        }),
+        (fields::<Role>(), json!({"Name": "r"}), |value| {
+            accept(value, Role::validate)
+        }),
         (fields::<Token>(), token, |value| {
             accept(value, Token::validate)
         }),

@@ -38,6 +38,9 @@ pub(crate) enum AclError {
         /// Who was asked, and what came of it.
         reason: String,
     },
+    /// A policy of the token cannot be read; what it denies is not known.
+    #[error("the token's {0}; write the policy again, or remove it")]
+    BrokenPolicy(String),
     /// The login does not hold what it must.
     #[error("{0}")]
     BadRequest(String),

@@ -5,6 +5,7 @@ mod error;
 mod jwt;
 mod login;
 mod methods;
+mod resolve;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,7 @@ use legate_runtime::{BoxError, CancellationToken, Clock};
 use legate_store::{Command, Reader, Store, TokenKey};
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::resolve::{Kept, Setting};
 use crate::config::ServerConfig;
 pub(crate) use error::AclError;
 pub(crate) use login::{Login, Logins};
@@ -37,6 +39,7 @@ pub(crate) struct Rights {
     store: Reader,
     clock: Clock,
     config: Arc<ServerConfig>,
+    kept: Arc<Kept>,
 }
 
 impl Rights {
@@ -45,6 +48,7 @@ impl Rights {
             store,
             clock,
             config,
+            kept: Arc::default(),
         }
     }
 
@@ -57,20 +61,26 @@ impl Rights {
     /// also when it is not stored.
     ///
     /// # Errors
-    /// [`AclError::NotFound`] when no token has this secret, or it has expired.
+    /// [`AclError::NotFound`] when no token has this secret, or it has expired, and
+    /// [`AclError::BrokenPolicy`] when a policy of the token cannot be read.
     pub(crate) fn of(&self, token: &str) -> Result<Authorizer, AclError> {
         if !self.are_checked() {
             return Ok(Authorizer::manage_all());
         }
         let anonymous = is_anonymous(token);
         let secret = if anonymous { ANONYMOUS_SECRET } else { token };
-        let held = self.store.state().read().token_by_secret(secret);
-        let config = &self.config;
-        let authorizer =
-            |token: &Token| Authorizer::new(token, config.acl.default_policy, &config.datacenter);
+        let state = self.store.state();
+        let txn = state.read();
+        let held = txn.token_by_secret(secret);
+        let setting = Setting {
+            datacenter: &self.config.datacenter,
+            default: self.config.acl.default_policy,
+        };
         match held {
-            Some(held) if !held.is_expired(self.clock.now()) => Ok(authorizer(&held)),
-            None if anonymous => Ok(authorizer(&Token::anonymous())),
+            Some(held) if !held.is_expired(self.clock.now()) => {
+                setting.of_stored(&txn, &held, &self.kept)
+            }
+            None if anonymous => Ok(setting.of_unstored(&Token::anonymous())),
             Some(_) | None => Err(AclError::NotFound),
         }
     }

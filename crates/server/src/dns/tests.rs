@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::FutureExt;
 use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity, Token};
+use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity};
 use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind};
 use legate_store::{Command, ReadTxn, Registration, Store};
 
@@ -428,14 +428,12 @@ fn what_may_not_be_seen_does_not_exist() {
         let hidden = ask_as(&nobody, name, RecordType::A);
         assert_eq!(short(&hidden), nothing(NoError), "{name}");
     }
-    let token = Token {
-        service_identities: vec![ServiceIdentity {
-            service_name: "other".to_owned(),
-            ..ServiceIdentity::default()
-        }],
-        ..Token::default()
+    let other = ServiceIdentity {
+        service_name: "other".to_owned(),
+        ..ServiceIdentity::default()
     };
-    let some = Authorizer::new(&token, DefaultPolicy::Deny, "dc1");
+    let rules = other.policy().parsed().unwrap();
+    let some = Authorizer::new([&rules], DefaultPolicy::Deny);
     let seen = ask_as(&some, "web.service.consul.", RecordType::A);
     assert_eq!(short(&seen), answers(&["10.0.0.1", "10.1.0.2"]));
 }

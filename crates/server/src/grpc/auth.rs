@@ -81,7 +81,9 @@ pub(super) fn status(error: AclError) -> Status {
         AclError::NotFound | AclError::Anonymous | AclError::BearerRefused { .. } => {
             Code::Unauthenticated
         }
-        AclError::Disabled | AclError::BrokenMethod { .. } => Code::FailedPrecondition,
+        AclError::Disabled | AclError::BrokenMethod { .. } | AclError::BrokenPolicy(_) => {
+            Code::FailedPrecondition
+        }
         AclError::UnknownMethod { .. } | AclError::BadRequest(_) => Code::InvalidArgument,
         AclError::MethodUnavailable { .. } => Code::Unavailable,
         AclError::NoBinding { .. } | AclError::NotALogin => Code::PermissionDenied,

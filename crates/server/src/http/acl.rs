@@ -1,29 +1,30 @@
-//! `/v1/acl`: tokens, login and logout; `auth_methods` has who may log in. Only management tokens see
-//! and change them; where ACLs are off, nothing here exists.
+//! `/v1/acl`: bootstrap, login and logout; the modules below have what tokens are and are linked to.
+//! `acl:read` sees it, `acl:write` changes it; where ACLs are off, nothing here exists.
 
 pub(super) mod auth_methods;
+pub(super) mod authorize;
+pub(super) mod policies;
+pub(super) mod roles;
+pub(super) mod templates;
+pub(super) mod tokens;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::io::Read;
+use std::path::{Path as FilePath, PathBuf};
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use legate_model::Secret;
 use legate_model::acl::{PolicyLink, Token};
 use legate_runtime::Clock;
-use legate_store::{ReadTxn, TokenKey, WriteTxn, Writer};
-use serde::Deserialize;
+use legate_store::{ReadTxn, StoreConfig, Writer};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::call::Call;
 use super::error::ApiError;
-use crate::acl::{self, Logins};
-
-/// The shortest and longest lifetime that can be asked for. Consul's defaults.
-const TOKEN_TTL: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(60)..=Duration::from_secs(24 * 60 * 60);
+use crate::acl::Logins;
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
     if call.acl_authorizer()?.acl_read() {
@@ -48,7 +49,21 @@ struct BootstrapBody {
     bootstrap_secret: Secret,
 }
 
-/// `PUT /v1/acl/bootstrap`: makes the first token that may do everything, and never a second one.
+/// What a bootstrap answers with.
+#[derive(Serialize)]
+struct Bootstrapped {
+    /// The secret, under the name that it had in Consul's first versions.
+    #[serde(rename = "ID")]
+    id: Secret,
+    #[serde(flatten)]
+    token: Token,
+}
+
+/// The file in the data directory that permits another bootstrap. Consul's name.
+const RESET_FILE: &str = "acl-bootstrap-reset";
+
+/// `PUT /v1/acl/bootstrap`: makes the first token that may do everything. A second one needs the
+/// reset index in a file that only who runs the server can write.
 pub(super) async fn bootstrap(
     State(writer): State<Writer>,
     State(clock): State<Clock>,
@@ -67,29 +82,80 @@ pub(super) async fn bootstrap(
     };
     let token = Token {
         accessor_id: Uuid::new_v4().to_string(),
-        secret_id: secret,
+        secret_id: secret.clone(),
         description: "Bootstrap Token (Global Management)".to_owned(),
         policies: vec![PolicyLink::global_management()],
         create_time: Some(clock.now()),
         ..Token::default()
     };
     token.validate()?;
-    let token = call.write(&writer, move |txn| {
-        if let Some(index) = txn.read().managed_since() {
-            return Err(bootstrapped(index));
+    let file = reset_file(&call);
+    let reset = match call.reader.state().read().managed_since() {
+        None => None,
+        Some(index) => Some(reset_index(file.as_deref(), index)?),
+    };
+    if let (Some(_), Some(file)) = (reset, &file) {
+        // Before the write: a file that stays would permit one more after a restore.
+        std::fs::remove_file(file).map_err(|error| unremovable(file, &error))?;
+    }
+    let made = call.write(&writer, move |txn| {
+        if let Some(index) = txn.read().managed_since()
+            && reset != Some(index)
+        {
+            return Err(bootstrapped(index, file.as_deref()));
         }
-        put_token(txn, &token)
+        if reset.is_some() {
+            txn.reset_management();
+        }
+        tokens::put(txn, &token)
     });
-    call.json(&token.await?)
+    let token = made.await?;
+    call.json(&Bootstrapped { id: secret, token })
 }
 
-fn bootstrapped(index: u64) -> ApiError {
+/// Where the reset index is looked for. A store in memory or in etcd has no directory.
+fn reset_file(call: &Call) -> Option<PathBuf> {
+    match &call.config.store {
+        StoreConfig::Disk { directory, .. } => Some(directory.join(RESET_FILE)),
+        _ => None,
+    }
+}
+
+/// The reset index in the file, which must be the one that the next bootstrap needs.
+fn reset_index(file: Option<&FilePath>, needed: u64) -> Result<u64, ApiError> {
+    let mut text = String::new();
+    let opened = file.and_then(|file| std::fs::File::open(file).ok());
+    let Some(opened) = opened else {
+        return Err(bootstrapped(needed, file));
+    };
+    // No number is longer.
+    let read = opened.take(64).read_to_string(&mut text);
+    match read.ok().and_then(|_| text.trim().parse::<u64>().ok()) {
+        Some(index) if index == needed => Ok(index),
+        Some(index) => Err(ApiError::internal(format!(
+            "Invalid bootstrap reset index (specified {index}, reset index: {needed})"
+        ))),
+        None => Err(bootstrapped(needed, file)),
+    }
+}
+
+fn unremovable(file: &FilePath, error: &std::io::Error) -> ApiError {
+    ApiError::internal(format!(
+        "ACL bootstrap is not done: {} cannot be removed, and would permit another one later: {error}",
+        file.display()
+    ))
+}
+
+fn bootstrapped(index: u64, file: Option<&FilePath>) -> ApiError {
+    let how = match file {
+        Some(file) => format!("write {index} to {} and repeat this", file.display()),
+        None => "restart the server with another one in LEGATE_INITIAL_MANAGEMENT_TOKEN".to_owned(),
+    };
     ApiError::new(
         StatusCode::FORBIDDEN,
         format!(
-            "ACL bootstrap no longer allowed (reset index: {index}): there was a management token \
-             already; use it to make others, or restart the server with another one in \
-             LEGATE_INITIAL_MANAGEMENT_TOKEN when it is lost"
+            "Permission denied: ACL bootstrap no longer allowed (reset index: {index}): there was a \
+             management token already; use it to make others, or {how} when it is lost"
         ),
     )
 }
@@ -109,7 +175,7 @@ pub(super) async fn login(State(logins): State<Logins>, call: Call) -> Result<Re
         return Err(ApiError::acl_disabled());
     }
     let body: LoginBody = call.decode()?;
-    let login = acl::Login {
+    let login = crate::acl::Login {
         auth_method: body.auth_method,
         bearer: body.bearer_token,
         meta: body.meta,
@@ -128,213 +194,6 @@ pub(super) async fn logout(State(logins): State<Logins>, call: Call) -> Result<R
     call.json(&true)
 }
 
-/// `GET /v1/acl/tokens`
-pub(super) async fn tokens(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let method = call
-        .params
-        .get("authmethod")
-        .filter(|name| !name.is_empty());
-    let service = call
-        .params
-        .get("servicename")
-        .filter(|name| !name.is_empty());
-    let answer = call
-        .read(|state| {
-            let mut tokens = state.tokens();
-            tokens.retain(|token| {
-                let identities = &token.service_identities;
-                method.is_none_or(|name| token.auth_method.eq_ignore_ascii_case(name))
-                    && service.is_none_or(|name| identities.iter().any(|i| i.service_name == name))
-            });
-            tokens
-        })
-        .await?;
-    call.answer(answer.index, &answer.value, false)
-}
-
-/// `PUT /v1/acl/token`
-pub(super) async fn create_token(
-    State(writer): State<Writer>,
-    State(clock): State<Clock>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut token: Token = call.decode()?;
-    token.validate()?;
-    refuse_unknown_policies(&token)?;
-    let now = clock.now();
-    if token.accessor_id.is_empty() {
-        token.accessor_id = Uuid::new_v4().to_string();
-    }
-    if token.secret_id.is_empty() {
-        token.secret_id = Secret::new(Uuid::new_v4().to_string());
-    }
-    if !token.expiration_ttl.is_zero() {
-        if !TOKEN_TTL.contains(&token.expiration_ttl) {
-            return Err(ApiError::bad_request(
-                "Invalid request: ExpirationTTL: it must be from 1m to 24h, or left out",
-            ));
-        }
-        token.expiration_time = Some(now + std::mem::take(&mut token.expiration_ttl));
-    } else if let Some(end) = token.expiration_time
-        && !end
-            .duration_since(now)
-            .is_ok_and(|left| TOKEN_TTL.contains(&left))
-    {
-        return Err(ApiError::bad_request(
-            "Invalid request: ExpirationTime: it must be from 1m to 24h from now, or left out",
-        ));
-    }
-    if !token.auth_method.is_empty() {
-        return Err(ApiError::bad_request(
-            "Invalid request: AuthMethod: only a login sets it; leave it out",
-        ));
-    }
-    token.create_time = Some(now);
-
-    let token = call.write(&writer, move |txn| {
-        let accessor = &token.accessor_id;
-        if txn.read().token_by_accessor(accessor).is_some() {
-            return Err(ApiError::bad_request(format!(
-                "Invalid request: AccessorID: token {accessor} exists already; update it with PUT \
-                 /v1/acl/token/{accessor}, or leave AccessorID out"
-            )));
-        }
-        put_token(txn, &token)
-    });
-    call.json(&token.await?)
-}
-
-/// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
-pub(super) async fn update_token(
-    Path(accessor): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut token: Token = call.decode()?;
-    name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
-    let token = call.write(&writer, move |txn| {
-        let existing = txn.read().token_by_accessor(&accessor);
-        let existing = existing.ok_or_else(|| no_token(&accessor))?;
-        put_token(txn, &updated(token.clone(), &existing)?)
-    });
-    call.json(&token.await?)
-}
-
-/// A token with what cannot change taken from the one that there is.
-fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
-    let end = token.expiration_time;
-    for (field, changed) in [
-        (
-            "SecretID",
-            !token.secret_id.is_empty() && token.secret_id != existing.secret_id,
-        ),
-        ("Local", token.local != existing.local),
-        (
-            "AuthMethod",
-            !token.auth_method.is_empty() && token.auth_method != existing.auth_method,
-        ),
-        (
-            "ExpirationTime",
-            end.is_some() && end != existing.expiration_time,
-        ),
-        ("ExpirationTTL", !token.expiration_ttl.is_zero()),
-    ] {
-        if changed {
-            return Err(ApiError::bad_request(format!(
-                "Invalid request: {field}: it cannot be changed; create another token"
-            )));
-        }
-    }
-    token.secret_id = existing.secret_id.clone();
-    token.auth_method.clone_from(&existing.auth_method);
-    token.expiration_time = existing.expiration_time;
-    token.create_time = existing.create_time;
-    token.validate()?;
-    refuse_unknown_policies(&token)?;
-    Ok(token)
-}
-
-/// Writes a token, and gives it back as it is stored.
-fn put_token(txn: &mut WriteTxn, token: &Token) -> Result<Arc<Token>, ApiError> {
-    txn.put_token(token.clone())?;
-    let stored = txn.read().token_by_accessor(&token.accessor_id);
-    stored.ok_or_else(|| no_token(&token.accessor_id))
-}
-
-fn refuse_unknown_policies(token: &Token) -> Result<(), ApiError> {
-    match token
-        .policies
-        .iter()
-        .find(|link| !link.is_global_management())
-    {
-        None => Ok(()),
-        Some(unknown) => Err(ApiError::bad_request(format!(
-            "Invalid request: Policies: policy {:?} does not exist; there is global-management \
-             only, use ServiceIdentities and NodeIdentities for the rest",
-            if unknown.name.is_empty() {
-                &unknown.id
-            } else {
-                &unknown.name
-            }
-        ))),
-    }
-}
-
-fn no_token(accessor: &str) -> ApiError {
-    ApiError::not_found(format!(
-        "Token {accessor:?} not found: see GET /v1/acl/tokens"
-    ))
-}
-
-/// `GET /v1/acl/token/self`: whoever holds a token may see it.
-pub(super) async fn own_token(call: Call) -> Result<Response, ApiError> {
-    call.acl_authorizer()?;
-    let secret = if acl::is_anonymous(&call.token) {
-        legate_model::acl::ANONYMOUS_SECRET
-    } else {
-        &call.token
-    };
-    let answer = call.read(|state| state.token_by_secret(secret)).await?;
-    match answer.value {
-        Some(token) => call.answer(answer.index, &token, false),
-        None if acl::is_anonymous(&call.token) => {
-            call.answer(answer.index, &Token::anonymous(), false)
-        }
-        None => Err(acl::AclError::NotFound.into()),
-    }
-}
-
-/// `GET /v1/acl/token/:accessor`
-pub(super) async fn token(Path(accessor): Path<String>, call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let missing = format!("Token {accessor:?} not found");
-    one(&call, &missing, |state| state.token_by_accessor(&accessor)).await
-}
-
-/// `DELETE /v1/acl/token/:accessor`
-pub(super) async fn delete_token(
-    Path(accessor): Path<String>,
-    State(writer): State<Writer>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    if accessor == legate_model::acl::ANONYMOUS_ACCESSOR {
-        return Err(ApiError::bad_request(
-            "The anonymous token cannot be deleted: requests without a token have it",
-        ));
-    }
-    let key = TokenKey::Accessor(accessor);
-    call.write(&writer, move |txn| {
-        txn.remove_token(&key);
-        Ok(())
-    })
-    .await?;
-    call.json(&true)
-}
-
 /// Answers with one object, or waits for it to appear.
 async fn one<T: Send + serde::Serialize>(
     call: &Call,
@@ -346,6 +205,11 @@ async fn one<T: Send + serde::Serialize>(
         Some(found) => call.answer(answer.index, &found, false),
         None => call.absent(answer.index, missing),
     }
+}
+
+/// Answers with what was looked up, and 404 with Consul's text without.
+fn not_found(kind: &str) -> String {
+    format!("Requested {kind} does not exist: ACL not found")
 }
 
 /// A body may repeat the name in the path, but not contradict it.

@@ -202,7 +202,7 @@ fn deregister_own(
 pub(super) async fn own(call: Call) -> Result<Response, ApiError> {
     let config = &call.config;
     let authorizer = call.authorizer()?;
-    if !authorizer.agent_read() {
+    if !authorizer.agent_read(&call.config.node_name) {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
     let state = call.reader.state();
@@ -254,7 +254,7 @@ pub(super) async fn metrics(
 ) -> Result<Response, ApiError> {
     let config = &call.config;
     let authorizer = call.authorizer()?;
-    if !authorizer.agent_read() {
+    if !authorizer.agent_read(&call.config.node_name) {
         return Err(ApiError::denied("agent:read", &config.node_name));
     }
     match call.params.get("format").unwrap_or_default() {

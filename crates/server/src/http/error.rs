@@ -95,9 +95,12 @@ impl From<Rejected> for ApiError {
             | Rejected::CheckOnOtherNode { .. }
             | Rejected::Missing { .. }
             | Rejected::InvalidEntry { .. }
+            | Rejected::MissingLink { .. }
             | Rejected::MissingAuthMethod { .. } => StatusCode::BAD_REQUEST,
-            // The request is right; Consul's status.
-            Rejected::NoVirtualIpLeft { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            // The request is right; Consul's status. Clients look for it with the taken name.
+            Rejected::NoVirtualIpLeft { .. } | Rejected::NameTaken { .. } => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         Self::new(status, rejected.to_string())
     }
@@ -143,7 +146,9 @@ impl From<AclError> for ApiError {
             | AclError::NotALogin => StatusCode::FORBIDDEN,
             AclError::BadRequest(_) => StatusCode::BAD_REQUEST,
             AclError::MethodUnavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            AclError::BrokenMethod { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            AclError::BrokenMethod { .. } | AclError::BrokenPolicy(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         Self::new(status, error.to_string())
     }

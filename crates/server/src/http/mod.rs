@@ -30,7 +30,7 @@ use legate_runtime::{BoxError, CancellationToken};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
 
-use self::acl::auth_methods;
+use self::acl::{auth_methods, authorize, policies, roles, templates, tokens};
 use self::error::ApiError;
 use self::state::ApiState;
 use crate::handles::Handles;
@@ -109,9 +109,11 @@ fn mesh_routes() -> Router<ApiState> {
 }
 
 fn acl_routes() -> Router<ApiState> {
-    let token = get(acl::token)
-        .put(acl::update_token)
-        .delete(acl::delete_token);
+    let token = get(tokens::get).put(tokens::update).delete(tokens::delete);
+    let policy = get(policies::get)
+        .put(policies::update)
+        .delete(policies::delete);
+    let role = get(roles::get).put(roles::update).delete(roles::delete);
     let method = get(auth_methods::method)
         .put(auth_methods::update_method)
         .delete(auth_methods::delete_method);
@@ -122,10 +124,26 @@ fn acl_routes() -> Router<ApiState> {
         .route("/v1/acl/bootstrap", put(acl::bootstrap))
         .route("/v1/acl/login", post(acl::login))
         .route("/v1/acl/logout", post(acl::logout))
-        .route("/v1/acl/tokens", get(acl::tokens))
-        .route("/v1/acl/token", put(acl::create_token))
-        .route("/v1/acl/token/self", get(acl::own_token))
+        .route("/v1/acl/tokens", get(tokens::list))
+        .route("/v1/acl/token", put(tokens::create))
+        .route("/v1/acl/token/self", get(tokens::own))
         .route("/v1/acl/token/{accessor}", token)
+        .route("/v1/acl/token/{accessor}/clone", put(tokens::clone))
+        .route("/v1/acl/policies", get(policies::list))
+        .route("/v1/acl/policy", put(policies::create))
+        .route("/v1/acl/policy/{id}", policy)
+        .route("/v1/acl/policy/name/{*name}", get(policies::get_by_name))
+        .route("/v1/acl/roles", get(roles::list))
+        .route("/v1/acl/role", put(roles::create))
+        .route("/v1/acl/role/{id}", role)
+        .route("/v1/acl/role/name/{name}", get(roles::get_by_name))
+        .route("/v1/acl/templated-policies", get(templates::list))
+        .route("/v1/acl/templated-policy/name/{*name}", get(templates::get))
+        .route(
+            "/v1/acl/templated-policy/preview/{*name}",
+            post(templates::preview),
+        )
+        .route("/v1/internal/acl/authorize", post(authorize::authorize))
         .route("/v1/acl/auth-methods", get(auth_methods::methods))
         .route("/v1/acl/auth-method", put(auth_methods::create_method))
         .route("/v1/acl/auth-method/{name}", method)

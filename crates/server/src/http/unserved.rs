@@ -10,12 +10,7 @@ use super::error::ApiError;
 
 /// Paths of Consul 1.21 without a route here.
 const PATHS: &[&str] = &[
-    "/v1/acl/policies",
-    "/v1/acl/policy",
     "/v1/acl/replication",
-    "/v1/acl/role",
-    "/v1/acl/roles",
-    "/v1/acl/templated-policies",
     "/v1/agent/check/register",
     "/v1/agent/checks",
     "/v1/agent/connect/authorize",
@@ -38,10 +33,6 @@ const PATHS: &[&str] = &[
 
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[
-    "/v1/acl/policy/",
-    "/v1/acl/role/",
-    "/v1/acl/templated-policy/",
-    "/v1/acl/token/",
     "/v1/agent/check/",
     "/v1/agent/connect/ca/leaf/",
     "/v1/agent/force-leave/",

@@ -193,7 +193,7 @@ async fn a_token_is_made_read_changed_and_removed() {
         (
             "/v1/acl/token",
             json!({ "Policies": [{ "Name": "mine" }] }),
-            "global-management",
+            "No such ACL policy with name \"mine\"",
         ),
         (
             "/v1/acl/token",
@@ -207,7 +207,12 @@ async fn a_token_is_made_read_changed_and_removed() {
     }
 
     assert_eq!(management.delete(&path).await.json(), json!(true));
-    assert_eq!(management.get(&path).await.status, StatusCode::NOT_FOUND);
+    // Consul's status and text; clients look for both.
+    let missing = management.get(&path).await;
+    assert_eq!(missing.status, StatusCode::FORBIDDEN);
+    assert_eq!(missing.text(), "token does not exist: ACL not found");
+    let again = management.delete(&path).await;
+    assert_eq!(again.status, StatusCode::NOT_FOUND);
     let gone = client.with_token(&secret).get("/v1/catalog/nodes").await;
     assert_eq!(gone.status, StatusCode::FORBIDDEN);
     let unknown = management.put(&path, &json!({})).await;
@@ -326,10 +331,13 @@ async fn the_first_management_token_is_made_once() {
     assert_eq!(server.store().state().index(), before);
 
     let accessor = made["AccessorID"].as_str().unwrap();
-    let removed = management
-        .delete(&format!("/v1/acl/token/{accessor}"))
-        .await;
-    assert_eq!(removed.status, StatusCode::OK);
+    let first = format!("/v1/acl/token/{accessor}");
+    let own = management.delete(&first).await;
+    assert_eq!(own.status, StatusCode::BAD_REQUEST, "{}", own.text());
+    let other = json!({ "Policies": [{ "Name": "global-management" }] });
+    let other = management.write("/v1/acl/token", &other).await;
+    let other = client.with_token(other["SecretID"].as_str().unwrap());
+    assert_eq!(other.delete(&first).await.status, StatusCode::OK);
     let taken_over = client
         .send(http::Method::PUT, "/v1/acl/bootstrap", "")
         .await;

@@ -133,12 +133,12 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/v1/acl/token",
             json!({ "Roles": [{ "Name": "r" }] }),
-            "Roles",
+            "No such ACL role with name \"r\"",
         ),
         (
             "/v1/acl/token",
             json!({ "TemplatedPolicies": [{ "TemplateName": "builtin/service" }] }),
-            "TemplatedPolicies",
+            "TemplatedPolicies[0].TemplateVariables.name",
         ),
         ("/v1/acl/token", json!({ "AuthMethod": "m" }), "AuthMethod"),
         (

@@ -16,6 +16,7 @@ mod grpc;
 mod grpc_xds;
 mod http;
 mod http_acl;
+mod http_acl_policies;
 mod http_bad_input;
 mod http_client;
 mod http_mesh;

@@ -6,9 +6,11 @@ use std::time::Duration;
 use legate_model::Secret;
 use legate_model::acl::Token;
 use legate_runtime::Scope;
+use serde_json::json;
 
 use super::access::{ca, method, token};
 use super::{node, register, rows};
+use crate::codec::FORMAT;
 use crate::{Command, OpenError, Store, StoreConfig, WriteError};
 
 /// A store and the scope that its writer runs in.
@@ -170,14 +172,15 @@ async fn a_store_of_a_newer_server_is_refused() {
     {
         let about = redb::TableDefinition::<&str, &[u8]>::new("about");
         let mut about = txn.open_table(about).unwrap();
-        let header = br#"{"format":3,"proof":[],"something new":true}"#.as_slice();
-        about.insert("header", header).unwrap();
+        let header = json!({"format": FORMAT + 1, "proof": [], "something new": true});
+        let header = header.to_string();
+        about.insert("header", header.as_bytes()).unwrap();
     }
     txn.commit().unwrap();
     drop(file);
     let error = refused(config(directory.path(), None)).await;
     assert!(
-        matches!(error, OpenError::Newer { found: 3, known: 2 }),
+        matches!(error, OpenError::Newer { found, known: FORMAT } if found == FORMAT + 1),
         "{error}"
     );
 }

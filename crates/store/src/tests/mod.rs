@@ -6,6 +6,7 @@ mod committing;
 mod durable;
 mod entries;
 mod etcd;
+mod policies;
 mod processes;
 mod random;
 mod restarts;

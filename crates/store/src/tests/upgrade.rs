@@ -1,8 +1,11 @@
-//! Stores and snapshots of an older format: everybody gets a virtual IP, once.
+//! Stores and snapshots of an older format: everybody gets a virtual IP, once, and tokens are linked
+//! to policies by id.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use legate_model::Secret;
+use legate_model::acl::{GLOBAL_MANAGEMENT_ID, Policy, PolicyLink, Role, Token};
 use legate_model::virtual_ip::TAGGED_ADDRESS;
 use serde_json::{Value, json};
 
@@ -16,13 +19,17 @@ use crate::{Command, Store};
 
 /// Contents as a server of format 1 would have written them.
 pub(super) fn aged(contents: Loaded) -> Loaded {
-    let mut header: Header = serde_json::from_slice(&contents.header).unwrap();
-    header.format = 1;
     Loaded {
-        header: serde_json::to_vec(&header).unwrap(),
+        header: with_format(&contents.header, 1),
         index: contents.index + 1,
         rows: contents.rows.into_iter().filter_map(aged_row).collect(),
     }
+}
+
+pub(super) fn with_format(header: &[u8], format: u32) -> Vec<u8> {
+    let mut header: Header = serde_json::from_slice(header).unwrap();
+    header.format = format;
+    serde_json::to_vec(&header).unwrap()
 }
 
 fn aged_row((key, value): StoredRow) -> Option<StoredRow> {
@@ -97,6 +104,71 @@ async fn a_store_of_an_older_format_is_rewritten_once() {
     disk.close().await;
     let opened = open(directory.path()).await;
     assert_eq!(rows(&opened.store), before);
+    opened.stop().await;
+}
+
+#[tokio::test]
+async fn tokens_of_an_older_format_are_linked_by_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = open(directory.path()).await;
+    for (accessor, id, name) in [
+        ("by-name", "", "global-management"),
+        ("by-both", GLOBAL_MANAGEMENT_ID, "global-management"),
+        ("by-name-and-nonsense", "x", "global-management"),
+        ("by-id", GLOBAL_MANAGEMENT_ID, ""),
+    ] {
+        let (id, name) = (id.to_owned(), name.to_owned());
+        let token = Token {
+            accessor_id: accessor.to_owned(),
+            secret_id: Secret::new(accessor),
+            policies: vec![PolicyLink { id, name }],
+            ..Token::default()
+        };
+        // As it was written before links were looked up.
+        let put = move |txn: &mut crate::WriteTxn| {
+            txn.put(token.clone());
+            Ok::<_, crate::WriteError>(())
+        };
+        opened.store.write(put).await.unwrap();
+    }
+    opened.stop().await;
+    let locked = || Directory::lock(directory.path()).unwrap();
+    let (mut disk, loaded) = Disk::open(locked()).unwrap();
+    let loaded = loaded.unwrap();
+    let header = with_format(&loaded.header, 2);
+    let (index, old) = (loaded.index, Loaded { header, ..loaded });
+    disk.replace(index, Arc::new(old)).await.unwrap();
+    disk.close().await;
+
+    let opened = open(directory.path()).await;
+    let tokens = opened.store.state().read().tokens();
+    assert_eq!(tokens.len(), 4);
+    for token in tokens {
+        let link = &token.policies[..];
+        assert!(matches!(link, [link] if link.id == GLOBAL_MANAGEMENT_ID && link.name.is_empty()));
+    }
+    // What is new in this format is there after a restart.
+    let policy = Policy {
+        id: "p".to_owned(),
+        name: "p".to_owned(),
+        ..Policy::default()
+    };
+    let role = Role {
+        id: "r".to_owned(),
+        name: "r".to_owned(),
+        ..Role::default()
+    };
+    for command in [
+        Command::UpsertPolicy(Box::new(policy)),
+        Command::UpsertRole(Box::new(role)),
+    ] {
+        opened.store.apply(command).await.unwrap();
+    }
+    let before = rows(&opened.store);
+    opened.stop().await;
+    let opened = open(directory.path()).await;
+    assert_eq!(rows(&opened.store), before);
+    assert!(opened.store.state().read().role_by_name("r").is_some());
     opened.stop().await;
 }
 

@@ -1,0 +1,89 @@
+//! What tokens and roles are linked to alike.
+
+use std::collections::BTreeSet;
+
+use crate::acl::policy::Policy;
+use crate::acl::template::TemplatedPolicy;
+use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
+use crate::invalid::Invalid;
+use crate::name;
+
+/// # Errors
+///
+/// [`Invalid`] names the first field that cannot be accepted.
+pub(crate) fn validate(
+    policies: &[PolicyLink],
+    services: &[ServiceIdentity],
+    nodes: &[NodeIdentity],
+    templates: &[TemplatedPolicy],
+) -> Result<(), Invalid> {
+    for (i, identity) in services.iter().enumerate() {
+        name::validate_identity_name(&identity.service_name).map_err(|error| {
+            Invalid::new(
+                format!("ServiceIdentities[{i}].ServiceName"),
+                error.to_string(),
+            )
+        })?;
+    }
+    for (i, identity) in nodes.iter().enumerate() {
+        let path = |field| format!("NodeIdentities[{i}].{field}");
+        name::validate_identity_name(&identity.node_name)
+            .map_err(|error| Invalid::new(path("NodeName"), error.to_string()))?;
+        name::validate_datacenter(&identity.datacenter)
+            .map_err(|error| Invalid::new(path("Datacenter"), error.to_string()))?;
+    }
+    for (i, templated) in templates.iter().enumerate() {
+        let within = |error: Invalid| error.within(format_args!("TemplatedPolicies[{i}]"));
+        templated.validate().map_err(within)?;
+    }
+    let nameless = |link: &PolicyLink| link.id.is_empty() && link.name.is_empty();
+    match policies.iter().position(nameless) {
+        Some(i) => Err(Invalid::new(
+            format!("Policies[{i}]"),
+            "ID or Name must say which policy",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Removes what is there twice, and fills in the ids of templates.
+pub(crate) fn normalize(
+    services: &mut Vec<ServiceIdentity>,
+    nodes: &mut Vec<NodeIdentity>,
+    templates: &mut Vec<TemplatedPolicy>,
+) {
+    // The datacenters of one service are put together; a service without any holds in all.
+    let mut merged: Vec<ServiceIdentity> = Vec::new();
+    for mut identity in std::mem::take(services) {
+        let same = |known: &&mut ServiceIdentity| known.service_name == identity.service_name;
+        match merged.iter_mut().find(same) {
+            Some(known) if known.datacenters.is_empty() || identity.datacenters.is_empty() => {
+                known.datacenters.clear();
+            }
+            Some(known) => {
+                known.datacenters.append(&mut identity.datacenters);
+                known.datacenters.sort();
+                known.datacenters.dedup();
+            }
+            None => merged.push(identity),
+        }
+    }
+    *services = merged;
+    let mut seen = BTreeSet::new();
+    nodes.retain(|identity| seen.insert(identity.clone()));
+    let mut seen = BTreeSet::new();
+    templates.iter_mut().for_each(TemplatedPolicy::normalize);
+    templates.retain(|templated| seen.insert(templated.clone()));
+}
+
+/// The policies that identities and templates stand for.
+pub(crate) fn policies(
+    services: &[ServiceIdentity],
+    nodes: &[NodeIdentity],
+    templates: &[TemplatedPolicy],
+) -> Vec<Policy> {
+    let services = services.iter().map(ServiceIdentity::policy);
+    let nodes = nodes.iter().map(NodeIdentity::policy);
+    let templates = templates.iter().filter_map(TemplatedPolicy::policy);
+    services.chain(nodes).chain(templates).collect()
+}

@@ -1,0 +1,157 @@
+//! Policies: rules under a name.
+
+use serde::{Deserialize, Serialize};
+
+use crate::acl::rules::{InvalidRules, Rules};
+use crate::acl::token::{GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID};
+use crate::invalid::Invalid;
+use crate::name;
+use crate::tenancy::{Ignored, OnlyDefault};
+
+/// Id of the policy that permits reading everything.
+pub const GLOBAL_READ_ONLY_ID: &str = "00000000-0000-0000-0000-000000000002";
+/// Name of the policy that permits reading everything.
+pub const GLOBAL_READ_ONLY: &str = "builtin/global-read-only";
+
+/// What the names of policies that exist from the start begin with.
+const BUILTIN: &str = "builtin/";
+
+/// Rules that tokens and roles are linked to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Policy {
+    /// UUID.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Unique.
+    pub name: String,
+    /// For people.
+    pub description: String,
+    /// The rules in HCL or JSON, as they were written.
+    pub rules: String,
+    /// Datacenters in which it holds; empty means all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub datacenters: Vec<String>,
+    /// Written by Consul when it shows a policy; not used.
+    #[serde(skip_serializing)]
+    pub hash: Ignored,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl Policy {
+    /// The policies that exist from the start. They can be renamed and described, not changed.
+    pub fn builtin() -> [Policy; 2] {
+        let policy = |id: &str, name: &str, access: &str, description: &str| Policy {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            description: format!("A built-in policy that grants {description}"),
+            rules: every_resource(access),
+            create_index: 1,
+            modify_index: 1,
+            ..Policy::default()
+        };
+        [
+            policy(
+                GLOBAL_MANAGEMENT_ID,
+                GLOBAL_MANAGEMENT,
+                "write",
+                "read and write access to all Consul features",
+            ),
+            policy(
+                GLOBAL_READ_ONLY_ID,
+                GLOBAL_READ_ONLY,
+                "read",
+                "read-only access to all Consul features",
+            ),
+        ]
+    }
+
+    /// The policy with this id, if it exists from the start.
+    pub fn builtin_by_id(id: &str) -> Option<Policy> {
+        Policy::builtin().into_iter().find(|policy| policy.id == id)
+    }
+
+    /// Whether it holds in a datacenter.
+    pub fn is_valid_in(&self, datacenter: &str) -> bool {
+        self.datacenters.is_empty()
+            || self
+                .datacenters
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(datacenter))
+    }
+
+    /// The rules as values.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRules`], which policies that were validated have not.
+    pub fn parsed(&self) -> Result<Rules, InvalidRules> {
+        Rules::parse(&self.rules)
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted, but for the rules: see
+    /// [`Policy::parsed`].
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let refuse = |reason: &str| Err(Invalid::new("Name", reason));
+        let builtin = Policy::builtin_by_id(&self.id);
+        if builtin.is_some_and(|builtin| builtin.name == self.name) {
+            return Ok(());
+        }
+        if self.name.is_empty() || self.name.len() > 128 {
+            return refuse("it must have 1 to 128 characters");
+        }
+        if self.name.starts_with('/') || self.name.starts_with(BUILTIN) {
+            return refuse("it cannot be prefixed with '/' or 'builtin/'");
+        }
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_/".contains(&b);
+        if !self.name.bytes().all(allowed) || self.name.matches('/').count() > 1 {
+            return refuse("only letters, digits, '-', '_' and a single '/' are allowed");
+        }
+        for (i, datacenter) in self.datacenters.iter().enumerate() {
+            name::validate_datacenter(datacenter)
+                .map_err(|error| Invalid::new(format!("Datacenters[{i}]"), error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// One access level for every resource and name; Consul's text.
+fn every_resource(access: &str) -> String {
+    let mut text = String::new();
+    for resource in [
+        "acl",
+        "agent_prefix",
+        "event_prefix",
+        "key_prefix",
+        "keyring",
+        "node_prefix",
+        "operator",
+        "mesh",
+        "peering",
+        "query_prefix",
+        "service_prefix",
+        "session_prefix",
+    ] {
+        text += &match resource {
+            "service_prefix" => format!(
+                "\n{resource} \"\" {{\n\tpolicy = \"{access}\"\n\tintentions = \"{access}\"\n}}"
+            ),
+            named if named.ends_with("_prefix") => {
+                format!("\n{named} \"\" {{\n\tpolicy = \"{access}\"\n}}")
+            }
+            whole => format!("\n{whole} = \"{access}\""),
+        };
+    }
+    text
+}

@@ -1,0 +1,88 @@
+//! Roles: what several tokens are linked to together.
+
+use serde::{Deserialize, Serialize};
+
+use crate::acl::links;
+use crate::acl::policy::Policy;
+use crate::acl::template::TemplatedPolicy;
+use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
+use crate::invalid::Invalid;
+use crate::tenancy::{Ignored, OnlyDefault};
+
+/// What several tokens are linked to together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Role {
+    /// UUID.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Unique.
+    pub name: String,
+    /// For people.
+    pub description: String,
+    /// Linked policies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyLink>,
+    /// Services that its tokens may be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub service_identities: Vec<ServiceIdentity>,
+    /// Nodes that its tokens may be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub node_identities: Vec<NodeIdentity>,
+    /// Policies from templates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub templated_policies: Vec<TemplatedPolicy>,
+    /// Written by Consul when it shows a role; not used.
+    #[serde(skip_serializing)]
+    pub hash: Ignored,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl Role {
+    /// Removes what is there twice, and fills in the ids of templates.
+    pub fn normalize(&mut self) {
+        links::normalize(
+            &mut self.service_identities,
+            &mut self.node_identities,
+            &mut self.templated_policies,
+        );
+    }
+
+    /// The policies that its identities and templates stand for.
+    pub fn own_policies(&self) -> Vec<Policy> {
+        links::policies(
+            &self.service_identities,
+            &self.node_identities,
+            &self.templated_policies,
+        )
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+        let length = 1..=256;
+        if !length.contains(&self.name.len()) || !self.name.bytes().all(allowed) {
+            return Err(Invalid::new(
+                "Name",
+                "it must have 1 to 256 letters, digits, '-' and '_'",
+            ));
+        }
+        links::validate(
+            &self.policies,
+            &self.service_identities,
+            &self.node_identities,
+            &self.templated_policies,
+        )
+    }
+}

@@ -1,0 +1,398 @@
+//! What rules permit: by examples, and beside a model that walks over a flat list of rules.
+
+use legate_model::acl::*;
+use legate_model::json::{UnknownFields, from_value};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What the identities and templates of a token permit in `dc1`.
+fn authorizer(token: Value, default: DefaultPolicy) -> Authorizer {
+    let token: Token = from_value(token, UnknownFields::Refuse).unwrap_or_else(|e| panic!("{e}"));
+    let mut policies = token.own_policies();
+    policies.retain(|policy| policy.is_valid_in("dc1"));
+    let rules: Vec<Rules> = policies.iter().map(|p| p.parsed().unwrap()).collect();
+    Authorizer::new(&rules, default)
+}
+
+/// Every decision about one service, one node and the rest, as a row of letters.
+fn row(authorizer: &Authorizer, service: &str, node: &str) -> String {
+    [
+        ('s', authorizer.service_read(service)),
+        ('S', authorizer.service_write(service)),
+        ('n', authorizer.node_read(node)),
+        ('N', authorizer.node_write(node)),
+        ('i', authorizer.intention_read(service)),
+        ('I', authorizer.intention_write(service)),
+        ('m', authorizer.mesh_read()),
+        ('M', authorizer.mesh_write()),
+        ('o', authorizer.operator_read()),
+        ('O', authorizer.operator_write()),
+        ('a', authorizer.acl_read()),
+        ('A', authorizer.acl_write()),
+    ]
+    .into_iter()
+    .map(|(letter, permitted)| if permitted { letter } else { '-' })
+    .collect()
+}
+
+#[test]
+fn without_rules_the_default_decides() {
+    assert_eq!(row(&Authorizer::manage_all(), "web", "n1"), "sSnNiImMoOaA");
+    assert_eq!(row(&Authorizer::allow_all(), "web", "n1"), "sSnNiImMoO--");
+    assert_eq!(row(&Authorizer::deny_all(), "web", "n1"), "------------");
+    for (default, expected) in [
+        (DefaultPolicy::Allow, Authorizer::allow_all()),
+        (DefaultPolicy::Deny, Authorizer::deny_all()),
+    ] {
+        assert_eq!(Authorizer::new([], default), expected);
+        assert_eq!(Authorizer::new([&Rules::default()], default), expected);
+    }
+}
+
+#[test]
+fn builtin_policies_permit_everything_or_reading() {
+    let [manage, read] = Policy::builtin().map(|policy| policy.parsed().unwrap());
+    let of = |rules: &[&Rules]| Authorizer::new(rules.iter().copied(), DefaultPolicy::Deny);
+    assert_eq!(row(&of(&[&manage]), "web", "n1"), "sSnNiImMoOaA");
+    assert_eq!(row(&of(&[&read]), "web", "n1"), "s-n-i-m-o-a-");
+    assert_eq!(row(&of(&[&read, &manage]), "web", "n1"), "sSnNiImMoOaA");
+    for resource in Resource::ALL {
+        let write = |a: &Authorizer| a.permits(resource.as_str(), "write", "x").unwrap();
+        assert!(write(&of(&[&manage])), "{resource}");
+        assert!(!write(&of(&[&read])), "{resource}");
+    }
+    // Also who manages everything may be denied something.
+    let deny = Rules::parse("service \"web\" { policy = \"deny\" }").unwrap();
+    let but_one = of(&[&manage, &deny]);
+    assert_eq!(row(&but_one, "web", "n1"), "--nN--mMoOaA");
+    assert!(!but_one.service_read_all() && but_one.service_write_any());
+}
+
+#[test]
+fn a_service_identity_may_be_its_service_and_see_the_rest() {
+    for token in [
+        json!({"ServiceIdentities": [{"ServiceName": "web"}]}),
+        json!({"TemplatedPolicies": [
+            {"TemplateName": "builtin/service", "TemplateVariables": {"name": "web"}},
+        ]}),
+    ] {
+        for (default, own, other) in [
+            (DefaultPolicy::Deny, "sSn-i-------", "s-n-i-------"),
+            // Its rules decide about services and nodes even where the default is to allow.
+            (DefaultPolicy::Allow, "sSn-i-mMoO--", "s-n-i-mMoO--"),
+        ] {
+            let authorizer = authorizer(token.clone(), default);
+            assert_eq!(row(&authorizer, "web", "n1"), own);
+            assert_eq!(row(&authorizer, "web-sidecar-proxy", "n1"), own);
+            assert_eq!(row(&authorizer, "api", "n1"), other);
+            assert!(authorizer.service_write_any());
+        }
+    }
+}
+
+#[test]
+fn a_node_identity_may_be_its_node() {
+    let token = json!({"NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc1"}]});
+    let deny = authorizer(token.clone(), DefaultPolicy::Deny);
+    assert_eq!(row(&deny, "web", "n1"), "s-nNi-------");
+    assert_eq!(row(&deny, "web", "n2"), "s---i-------");
+    let allow = authorizer(token, DefaultPolicy::Allow);
+    assert_eq!(row(&allow, "web", "n2"), "s-nNi-mMoO--");
+    assert!(!allow.service_write_any());
+}
+
+#[test]
+fn identities_hold_in_their_datacenters() {
+    let elsewhere = json!({
+        "ServiceIdentities": [{"ServiceName": "web", "Datacenters": ["dc2"]}],
+        "NodeIdentities": [{"NodeName": "n1", "Datacenter": "dc2"}],
+        "TemplatedPolicies": [{"TemplateName": "builtin/dns", "Datacenters": ["dc2"]}],
+    });
+    let nothing = authorizer(elsewhere, DefaultPolicy::Deny);
+    assert_eq!(nothing, Authorizer::deny_all());
+    let both =
+        json!({"ServiceIdentities": [{"ServiceName": "web", "Datacenters": ["dc2", "DC1"]}]});
+    assert!(authorizer(both, DefaultPolicy::Deny).service_write("web"));
+}
+
+#[test]
+fn the_most_specific_rule_decides() {
+    let rules = |text| Rules::parse(text).unwrap();
+    let one = rules(
+        r#"service_prefix "" { policy = "read" }
+           service_prefix "web" { policy = "write" intentions = "write" }
+           service "web-1" { policy = "deny" }
+           key_prefix "a/" { policy = "write" }
+           key_prefix "a/secret/" { policy = "list" }
+           operator = "read""#,
+    );
+    let authorizer = Authorizer::new([&one], DefaultPolicy::Deny);
+    let ask = |resource, access, name| authorizer.permits(resource, access, name).unwrap();
+    assert!(ask("service", "read", "api") && !ask("service", "write", "api"));
+    assert!(ask("service", "write", "web") && ask("service", "WRITE", "web-2"));
+    assert!(!ask("service", "read", "web-1") && !ask("intention", "read", "web-1"));
+    assert!(ask("intention", "write", "web-2") && !ask("intention", "write", "*"));
+    assert!(ask("intention", "read", "*"));
+    assert!(ask("key", "write-prefix", "a/b/") && !ask("key", "write-prefix", "a/"));
+    assert!(ask("key", "list", "a/secret/x") && !ask("key", "write", "a/secret/x"));
+    // Without rules of their own, these follow the operator's.
+    assert!(ask("mesh", "read", "") && ask("peering", "read", "") && !ask("mesh", "write", ""));
+    assert!(!ask("keyring", "read", ""));
+
+    // What is denied in one policy is denied.
+    let other = rules(r#"service_prefix "web" { policy = "deny" } mesh = "write""#);
+    let both = Authorizer::new([&other, &one], DefaultPolicy::Deny);
+    assert!(!both.service_read("web") && both.service_read("api"));
+    assert!(both.mesh_write() && !both.operator_write());
+    // A rule about intentions is not taken away by another policy's silence about them.
+    assert!(both.intention_write("web-2"));
+}
+
+#[test]
+fn questions_about_nothing_are_refused() {
+    let nobody = Authorizer::deny_all();
+    for (resource, access, text) in [
+        ("foo", "read", "Invalid ACL resource requested: \"foo\""),
+        (
+            "service",
+            "list",
+            "Invalid access level for service resource: list",
+        ),
+        ("acl", "", "Invalid access level for acl resource: "),
+    ] {
+        let error = nobody.permits(resource, access, "x").unwrap_err();
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn default_policies_are_read() {
+    assert_eq!("deny".parse(), Ok(DefaultPolicy::Deny));
+    assert_eq!("allow".parse(), Ok(DefaultPolicy::Allow));
+    assert!(
+        "no".parse::<DefaultPolicy>()
+            .unwrap_err()
+            .to_string()
+            .contains("allow or deny")
+    );
+}
+
+const SEGMENTS: [&str; 8] = ["", "a", "ab", "ab/", "ab/c", "abc", "b", "*"];
+
+fn any_access(list: bool) -> impl Strategy<Value = Access> {
+    let mut levels = vec![Access::Read, Access::Write, Access::Deny];
+    levels.extend(list.then_some(Access::List));
+    prop::sample::select(levels)
+}
+
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let resource = prop::sample::select(Resource::ALL.to_vec());
+    let resource = resource.prop_filter("written inside services", |r| *r != Resource::Intention);
+    let names = (prop::sample::select(SEGMENTS.to_vec()), any::<bool>());
+    let rule = (resource, names).prop_flat_map(|(resource, (name, prefix))| {
+        let intentions = prop::option::of(any_access(false));
+        (any_access(resource == Resource::Key), intentions).prop_map(move |(access, intentions)| {
+            let names = match (resource.has_names(), prefix) {
+                (false, _) => Names::All,
+                (true, true) => Names::Prefix(name.to_owned()),
+                (true, false) => Names::Exact(name.to_owned()),
+            };
+            Rule {
+                resource,
+                names,
+                access,
+                intentions: intentions.filter(|_| resource == Resource::Service),
+            }
+        })
+    });
+    // Of a resource without names a policy has one rule.
+    rule
+}
+
+/// A policy as people write it.
+fn spelled(rules: &[Rule], json: bool) -> String {
+    let mut text = String::new();
+    let mut object = serde_json::Map::new();
+    for rule in rules {
+        let (name, access) = (rule.resource.as_str(), rule.access.as_str());
+        let (segment, key) = match &rule.names {
+            Names::All => {
+                text += &format!("{name} = \"{access}\"\n");
+                object.insert(name.to_owned(), json!(access));
+                continue;
+            }
+            Names::Exact(segment) => (segment, name.to_owned()),
+            Names::Prefix(segment) => (segment, format!("{name}_prefix")),
+        };
+        let intentions = rule.intentions.map(Access::as_str);
+        let mut body = json!({"policy": access});
+        text += &format!("{key} \"{segment}\" {{ policy = \"{access}\" ");
+        if let Some(intentions) = intentions {
+            text += &format!("intentions = \"{intentions}\" ");
+            body["intentions"] = json!(intentions);
+        }
+        text += "}\n";
+        let list = object.entry(key).or_insert_with(|| json!([]));
+        list.as_array_mut().unwrap().push(json!({segment: body}));
+    }
+    match json {
+        true => Value::Object(object).to_string(),
+        false => text,
+    }
+}
+
+/// The rules about one resource, straight from the list, those of intentions included.
+fn about(rules: &[Rule], resource: Resource) -> Vec<(Names, Access)> {
+    let same = |kind| rules.iter().filter(move |rule| rule.resource == kind);
+    if resource != Resource::Intention {
+        return same(resource)
+            .map(|r| (r.names.clone(), r.access))
+            .collect();
+    }
+    same(Resource::Service)
+        .map(|rule| {
+            let others = same(Resource::Service).filter(|other| other.names == rule.names);
+            let said = others.clone().filter_map(|other| other.intentions).max();
+            let service = others.map(|other| other.access).max().unwrap();
+            let implied = match service {
+                Access::Read | Access::Write => Access::Read,
+                Access::List | Access::Deny => Access::Deny,
+            };
+            (rule.names.clone(), said.unwrap_or(implied))
+        })
+        .collect()
+}
+
+/// The decision about one name: exact before prefix, longer before shorter; the strictest of the same.
+fn naive(rules: &[(Names, Access)], name: &str) -> Option<Access> {
+    let mut best: Option<(bool, usize, Access)> = None;
+    for (names, access) in rules {
+        let weight = match names {
+            Names::All => (false, 0, *access),
+            Names::Exact(exact) if exact == name => (true, 0, *access),
+            Names::Prefix(prefix) if name.starts_with(prefix) => (false, prefix.len(), *access),
+            Names::Exact(_) | Names::Prefix(_) => continue,
+        };
+        best = best.max(Some(weight));
+    }
+    best.map(|(_, _, access)| access)
+}
+
+/// The strictest of those about the same names.
+fn merged(rules: &[(Names, Access)]) -> Vec<Access> {
+    let strictest = |names: &Names| {
+        rules
+            .iter()
+            .filter(|(n, _)| n == names)
+            .map(|(_, a)| *a)
+            .max()
+    };
+    rules
+        .iter()
+        .filter_map(|(names, _)| strictest(names))
+        .collect()
+}
+
+/// Without regard to names below or above one: is it permitted anywhere, or everywhere?
+fn of_any(rules: &[(Names, Access)], wanted: Access, everywhere: bool) -> Option<bool> {
+    let all = merged(rules);
+    let contrary = |access: &Access| access.permits(wanted) != everywhere;
+    if all.iter().any(contrary) {
+        return Some(!everywhere);
+    }
+    let root = Names::Prefix(String::new());
+    rules
+        .iter()
+        .any(|(names, _)| *names == root)
+        .then_some(everywhere)
+}
+
+fn naive_below(rules: &[(Names, Access)], prefix: &str) -> Option<bool> {
+    let prefixes: Vec<_> = rules
+        .iter()
+        .filter(|(names, _)| matches!(names, Names::Prefix(_)))
+        .cloned()
+        .collect();
+    let base = naive(&prefixes, prefix);
+    let below: Vec<_> = rules
+        .iter()
+        .filter(|(names, _)| match names {
+            Names::All => false,
+            Names::Exact(name) | Names::Prefix(name) => name.starts_with(prefix),
+        })
+        .cloned()
+        .collect();
+    if merged(&below).iter().any(|access| *access != Access::Write) {
+        return Some(false);
+    }
+    base.map(|access| access == Access::Write)
+}
+
+/// What the flat list says.
+fn expected(rules: &[Rule], default: bool, resource: Resource, access: &str, name: &str) -> bool {
+    let own = about(rules, resource);
+    let wanted = match access {
+        "read" => Access::Read,
+        "list" => Access::List,
+        _ => Access::Write,
+    };
+    let decided = match (resource, access, name) {
+        (Resource::Key, "write-prefix", _) => naive_below(&own, name),
+        (Resource::Intention, "read", "*") => of_any(&own, wanted, false),
+        (Resource::Intention, "write", "*") => of_any(&own, wanted, true),
+        _ => {
+            let mut rule = naive(&own, name);
+            if matches!(resource, Resource::Mesh | Resource::Peering) && rule.is_none() {
+                rule = naive(&about(rules, Resource::Operator), name);
+            }
+            rule.map(|rule| rule.permits(wanted))
+        }
+    };
+    decided.unwrap_or(default && resource != Resource::Acl)
+}
+
+proptest! {
+    #[test]
+    fn the_authorizer_and_a_flat_list_agree(
+        policies in prop::collection::vec(
+            (prop::collection::vec(any_rule(), 0..6), any::<bool>()), 0..4,
+        ),
+        allow in any::<bool>(),
+    ) {
+        let mut flat = Vec::new();
+        let mut parsed = Vec::new();
+        for (mut rules, json) in policies {
+            // Of a resource without names a policy says one thing.
+            let mut seen = std::collections::BTreeSet::new();
+            rules.retain(|rule| rule.resource.has_names() || seen.insert(rule.resource));
+            parsed.push(Rules::parse(&spelled(&rules, json)).unwrap());
+            flat.extend(rules);
+        }
+        let default = if allow { DefaultPolicy::Allow } else { DefaultPolicy::Deny };
+        let authorizer = Authorizer::new(&parsed, default);
+        for resource in Resource::ALL {
+            let mut levels = vec!["read", "write"];
+            if resource == Resource::Key {
+                levels.extend(["list", "write-prefix"]);
+            }
+            for access in levels {
+                for name in SEGMENTS.into_iter().chain(["ab/cd", "x"]) {
+                    prop_assert_eq!(
+                        authorizer.permits(resource.as_str(), access, name).unwrap(),
+                        expected(&flat, allow, resource, access, name),
+                        "{} {} {:?} of {:?}", resource, access, name, &flat
+                    );
+                }
+            }
+        }
+        for (resource, ours) in [
+            (Resource::Service, authorizer.service_read_all()),
+            (Resource::Node, authorizer.node_read_all()),
+        ] {
+            let naive = of_any(&about(&flat, resource), Access::Read, true);
+            prop_assert_eq!(ours, naive.unwrap_or(allow));
+        }
+        let naive = of_any(&about(&flat, Resource::Service), Access::Write, false);
+        prop_assert_eq!(authorizer.service_write_any(), naive.unwrap_or(allow));
+    }
+}

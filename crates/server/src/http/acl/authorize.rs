@@ -1,0 +1,57 @@
+//! `/v1/internal/acl/authorize`: what the caller's token permits. It says no more than trying would.
+
+use axum::response::Response;
+use legate_model::OnlyDefault;
+use serde::{Deserialize, Serialize};
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+
+/// How many questions one request may have. Consul's.
+const MOST: usize = 64;
+
+/// A question, and with the answer what is sent back.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Question {
+    resource: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    segment: String,
+    access: String,
+    #[serde(skip_serializing)]
+    namespace: OnlyDefault,
+    #[serde(skip_serializing)]
+    partition: OnlyDefault,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    #[serde(flatten)]
+    question: Question,
+    allow: bool,
+}
+
+/// `POST /v1/internal/acl/authorize`
+pub(in crate::http) async fn authorize(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.acl_authorizer()?;
+    let questions: Vec<Question> = call.decode()?;
+    if questions.len() > MOST {
+        return Err(ApiError::bad_request(format!(
+            "Refusing to process more than {MOST} authorizations at once"
+        )));
+    }
+    let answer = |question: Question| {
+        let Question {
+            resource,
+            access,
+            segment,
+            ..
+        } = &question;
+        let allow = authorizer.permits(resource, access, segment);
+        let allow = allow.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        Ok(Answer { question, allow })
+    };
+    let answers: Result<Vec<Answer>, ApiError> = questions.into_iter().map(answer).collect();
+    call.json(&answers?)
+}

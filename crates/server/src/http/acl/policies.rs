@@ -1,0 +1,160 @@
+//! `/v1/acl/policy…`: rules under a name.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::{InvalidRules, Policy};
+use legate_store::{WriteTxn, Writer};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+use super::{not_found, one, require_read, require_write};
+
+/// A policy in a list: without its rules.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Stub {
+    #[serde(rename = "ID")]
+    id: String,
+    name: String,
+    description: String,
+    datacenters: Option<Vec<String>>,
+    create_index: u64,
+    modify_index: u64,
+}
+
+/// `GET /v1/acl/policies`
+pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let answer = call.read(|state| state.policies()).await?;
+    let stubs = answer.value.iter().map(|policy| Stub {
+        id: policy.id.clone(),
+        name: policy.name.clone(),
+        description: policy.description.clone(),
+        datacenters: Some(policy.datacenters.clone()).filter(|list| !list.is_empty()),
+        create_index: policy.create_index,
+        modify_index: policy.modify_index,
+    });
+    call.answer(answer.index, &stubs.collect::<Vec<_>>(), false)
+}
+
+/// `GET /v1/acl/policy/:id`
+pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    one(&call, &not_found("policy"), |state| state.policy(&id)).await
+}
+
+/// `GET /v1/acl/policy/name/:name`: a name may have a slash.
+pub(in crate::http) async fn get_by_name(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let find = |state: &legate_store::ReadTxn<'_>| state.policy_by_name(&name);
+    one(&call, &not_found("policy"), find).await
+}
+
+/// `PUT /v1/acl/policy`
+pub(in crate::http) async fn create(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut policy: Policy = call.decode()?;
+    if !policy.id.is_empty() {
+        return Err(ApiError::bad_request(
+            "Cannot specify the ID when creating a new policy: leave it out, or update the policy \
+             with PUT /v1/acl/policy/<id>",
+        ));
+    }
+    policy.id = Uuid::new_v4().to_string();
+    validate(&policy)?;
+    let stored = call.write(&writer, move |txn| put(txn, &policy));
+    call.json(&stored.await?)
+}
+
+/// `PUT /v1/acl/policy/:id`
+pub(in crate::http) async fn update(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut policy: Policy = call.decode()?;
+    if !policy.id.is_empty() && policy.id != id {
+        return Err(ApiError::bad_request(
+            "Policy ID in URL and payload do not match: leave it out of the body",
+        ));
+    }
+    policy.id = id;
+    validate(&policy)?;
+    if let Some(builtin) = Policy::builtin_by_id(&policy.id) {
+        let name = builtin.name;
+        let changed = match (policy.rules == builtin.rules, policy.datacenters.is_empty()) {
+            (true, true) => None,
+            (false, _) => Some("Rules"),
+            (true, false) => Some("Datacenters"),
+        };
+        if let Some(field) = changed {
+            return Err(ApiError::bad_request(format!(
+                "Changing the {field} for the builtin {name} policy is not permitted"
+            )));
+        }
+    }
+    let stored = call.write(&writer, move |txn| {
+        if txn.read().policy(&policy.id).is_none() {
+            return Err(no_policy(&policy.id));
+        }
+        put(txn, &policy)
+    });
+    call.json(&stored.await?)
+}
+
+fn validate(policy: &Policy) -> Result<(), ApiError> {
+    policy.validate()?;
+    policy.parsed()?;
+    Ok(())
+}
+
+/// Writes a policy, and gives it back as it is stored.
+fn put(txn: &mut WriteTxn, policy: &Policy) -> Result<Policy, ApiError> {
+    txn.put_policy(policy.clone())?;
+    let stored = txn.read().policy(&policy.id);
+    let stored = stored.ok_or_else(|| no_policy(&policy.id))?;
+    Ok(Policy::clone(&stored))
+}
+
+fn no_policy(id: &str) -> ApiError {
+    ApiError::not_found(format!("cannot find policy {id}: see GET /v1/acl/policies"))
+}
+
+/// `DELETE /v1/acl/policy/:id`: what it gave ends with it.
+pub(in crate::http) async fn delete(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    if let Some(builtin) = Policy::builtin_by_id(&id) {
+        return Err(ApiError::bad_request(format!(
+            "Delete operation not permitted on the builtin {} policy",
+            builtin.name
+        )));
+    }
+    call.write(&writer, move |txn| {
+        if txn.read().policy(&id).is_none() {
+            return Err(ApiError::not_found("Cannot find policy to delete"));
+        }
+        txn.remove_policy(&id);
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
+}
+
+impl From<InvalidRules> for ApiError {
+    fn from(error: InvalidRules) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}

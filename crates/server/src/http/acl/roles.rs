@@ -1,0 +1,122 @@
+//! `/v1/acl/role…`: what several tokens are linked to together.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::Role;
+use legate_store::{WriteTxn, Writer};
+use uuid::Uuid;
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+use super::{not_found, one, require_read, require_write};
+
+/// `GET /v1/acl/roles`
+pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let policy = call.params.get("policy").filter(|id| !id.is_empty());
+    let answer = call
+        .read(|state| {
+            let mut roles = state.roles();
+            if let Some(id) = policy {
+                roles.retain(|role| role.policies.iter().any(|link| link.id == id));
+            }
+            let shown = roles.iter().map(|role| state.shown_role(role));
+            shown.collect::<Vec<_>>()
+        })
+        .await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `GET /v1/acl/role/:id`
+pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    one(&call, &not_found("role"), |state| {
+        Some(state.shown_role(&*state.role(&id)?))
+    })
+    .await
+}
+
+/// `GET /v1/acl/role/name/:name`
+pub(in crate::http) async fn get_by_name(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    one(&call, &not_found("role"), |state| {
+        Some(state.shown_role(&*state.role_by_name(&name)?))
+    })
+    .await
+}
+
+/// `PUT /v1/acl/role`
+pub(in crate::http) async fn create(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut role: Role = call.decode()?;
+    if !role.id.is_empty() {
+        return Err(ApiError::bad_request(
+            "Cannot specify the ID when creating a new role: leave it out, or update the role with \
+             PUT /v1/acl/role/<id>",
+        ));
+    }
+    role.id = Uuid::new_v4().to_string();
+    role.validate()?;
+    let stored = call.write(&writer, move |txn| put(txn, &role));
+    call.json(&stored.await?)
+}
+
+/// `PUT /v1/acl/role/:id`
+pub(in crate::http) async fn update(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut role: Role = call.decode()?;
+    if !role.id.is_empty() && role.id != id {
+        return Err(ApiError::bad_request(
+            "Role ID in URL and payload do not match: leave it out of the body",
+        ));
+    }
+    role.id = id;
+    role.validate()?;
+    let stored = call.write(&writer, move |txn| {
+        if txn.read().role(&role.id).is_none() {
+            return Err(no_role(&role.id));
+        }
+        put(txn, &role)
+    });
+    call.json(&stored.await?)
+}
+
+/// Writes a role, and gives it back as people see it.
+fn put(txn: &mut WriteTxn, role: &Role) -> Result<Role, ApiError> {
+    txn.put_role(role.clone())?;
+    let read = txn.read();
+    let stored = read.role(&role.id).ok_or_else(|| no_role(&role.id))?;
+    Ok(read.shown_role(&stored))
+}
+
+fn no_role(id: &str) -> ApiError {
+    ApiError::not_found(format!("cannot find role {id}: see GET /v1/acl/roles"))
+}
+
+/// `DELETE /v1/acl/role/:id`: what it gave ends with it.
+pub(in crate::http) async fn delete(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    call.write(&writer, move |txn| {
+        if txn.read().role(&id).is_none() {
+            return Err(ApiError::not_found("Cannot find role to delete"));
+        }
+        txn.remove_role(&id);
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
+}

@@ -1,0 +1,55 @@
+//! `/v1/acl/templated-polic…`: shapes of rules, and what they make of a name.
+
+use std::collections::BTreeMap;
+
+use axum::extract::Path;
+use axum::response::Response;
+use legate_model::acl::{TEMPLATES, Template, TemplateVariables, TemplatedPolicy};
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+use super::require_read;
+
+/// `GET /v1/acl/templated-policies`
+pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let all = TEMPLATES.map(|template| (template.name, template));
+    call.json(&BTreeMap::from(all))
+}
+
+/// `GET /v1/acl/templated-policy/name/:name`
+pub(in crate::http) async fn get(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let template = Template::by_name(&name)
+        .ok_or_else(|| ApiError::bad_request(format!("Invalid templated policy Name: {name}")))?;
+    call.json(&template)
+}
+
+/// `POST /v1/acl/templated-policy/preview/:name`
+pub(in crate::http) async fn preview(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    if Template::by_name(&name).is_none() {
+        return Err(ApiError::bad_request(format!(
+            "templated policy {name:?} does not exist"
+        )));
+    }
+    let variables: TemplateVariables = call.decode()?;
+    let filled = TemplatedPolicy {
+        template_name: name,
+        template_variables: Some(variables),
+        ..TemplatedPolicy::default()
+    };
+    filled.validate().map_err(|error| {
+        ApiError::bad_request(format!(
+            "validation error for templated policy: {:?}: {error}",
+            filled.template_name
+        ))
+    })?;
+    call.json(&filled.policy())
+}

@@ -1,0 +1,450 @@
+//! `/v1/acl/token…`: what callers prove who they are with.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::StatusCode;
+use legate_model::Secret;
+use legate_model::acl::{ANONYMOUS_ACCESSOR, ANONYMOUS_SECRET, Policy, Role, Token};
+use legate_runtime::Clock;
+use legate_store::{ReadTxn, TokenKey, WriteTxn, Writer};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+use super::{name_in_body, require_read, require_write};
+use crate::acl::{self, AclError};
+
+/// The shortest and longest lifetime that can be asked for. Consul's defaults.
+const TOKEN_TTL: RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(24 * 60 * 60);
+
+/// What ids of tokens, policies and roles that exist from the start begin with.
+const RESERVED: &str = "00000000-0000-0000-0000-0000000000";
+
+/// What stands for a secret that the caller may not see. Consul's.
+const HIDDEN: &str = "<hidden>";
+
+/// A token by its accessor id. The anonymous one exists also when it is not stored.
+fn find(txn: &ReadTxn<'_>, accessor: &str) -> Option<Arc<Token>> {
+    let stored = txn.token_by_accessor(accessor);
+    let anonymous = || (accessor == ANONYMOUS_ACCESSOR).then(|| Arc::new(Token::anonymous()));
+    stored.or_else(anonymous)
+}
+
+/// A token as a caller sees it: secrets are for those who may write.
+fn shown(txn: &ReadTxn<'_>, token: &Token, secrets: bool) -> Token {
+    let mut shown = txn.shown_token(token);
+    if !secrets && !shown.is_anonymous() {
+        shown.secret_id = Secret::new(HIDDEN);
+    }
+    shown
+}
+
+/// The token that a list is asked for by.
+enum Filter<'c> {
+    None,
+    Policy(&'c str),
+    Role(&'c str),
+    AuthMethod(&'c str),
+    Service(&'c str),
+}
+
+impl<'c> Filter<'c> {
+    fn of(call: &'c Call) -> Result<Self, ApiError> {
+        let get = |name| call.params.get(name).filter(|value| !value.is_empty());
+        let asked = (
+            get("policy"),
+            get("role"),
+            get("authmethod"),
+            get("servicename"),
+        );
+        match asked {
+            (None, None, None, None) => Ok(Filter::None),
+            (Some(id), None, None, None) => Ok(Filter::Policy(id)),
+            (None, Some(id), None, None) => Ok(Filter::Role(id)),
+            (None, None, Some(name), None) => Ok(Filter::AuthMethod(name)),
+            (None, None, None, Some(name)) => Ok(Filter::Service(name)),
+            _ => Err(ApiError::bad_request(
+                "can only filter by one of policy, role, serviceName, or methodName at a time",
+            )),
+        }
+    }
+
+    fn keeps(&self, token: &Token) -> bool {
+        let same = |one: &str, other: &str| one.eq_ignore_ascii_case(other);
+        match self {
+            Filter::None => true,
+            Filter::Policy(id) => token.policies.iter().any(|link| same(&link.id, id)),
+            Filter::Role(id) => token.roles.iter().any(|link| same(&link.id, id)),
+            Filter::AuthMethod(name) => same(&token.auth_method, name),
+            Filter::Service(name) => {
+                let mut identities = token.service_identities.iter();
+                identities.any(|identity| identity.service_name == *name)
+            }
+        }
+    }
+}
+
+/// `GET /v1/acl/tokens`
+pub(in crate::http) async fn list(
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let secrets = call.acl_authorizer()?.acl_write();
+    let filter = Filter::of(&call)?;
+    let answer = call
+        .read(|state| {
+            let mut tokens = state.tokens();
+            if state.token_by_accessor(ANONYMOUS_ACCESSOR).is_none() {
+                tokens.push(Arc::new(Token::anonymous()));
+                tokens.sort_by(|one, other| one.accessor_id.cmp(&other.accessor_id));
+            }
+            let now = clock.now();
+            tokens.retain(|token| !token.is_expired(now) && filter.keeps(token));
+            let shown = tokens.iter().map(|token| shown(state, token, secrets));
+            shown.collect::<Vec<_>>()
+        })
+        .await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `PUT /v1/acl/token`
+pub(in crate::http) async fn create(
+    State(writer): State<Writer>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let token: Token = call.decode()?;
+    let token = new_token(token, clock.now())?;
+    let token = call.write(&writer, move |txn| add(txn, &token));
+    call.json(&token.await?)
+}
+
+/// A token that people make, with everything that a new one has.
+fn new_token(mut token: Token, now: SystemTime) -> Result<Token, ApiError> {
+    token.validate()?;
+    for (field, id) in [
+        ("AccessorID", token.accessor_id.as_str()),
+        ("SecretID", token.secret_id.expose()),
+    ] {
+        if id.starts_with(RESERVED) || id == ANONYMOUS_SECRET {
+            return Err(ApiError::bad_request(format!(
+                "Invalid Token: {field} - UUIDs with the prefix {RESERVED:?} are reserved"
+            )));
+        }
+    }
+    if token.accessor_id.is_empty() {
+        token.accessor_id = Uuid::new_v4().to_string();
+    }
+    if token.secret_id.is_empty() {
+        token.secret_id = Secret::new(Uuid::new_v4().to_string());
+    }
+    if !token.expiration_ttl.is_zero() {
+        if token.expiration_time.is_some() {
+            return Err(ApiError::bad_request(
+                "Invalid request: ExpirationTTL: Token Expiration TTL and Expiration Time cannot both \
+                 be set",
+            ));
+        }
+        if !TOKEN_TTL.contains(&token.expiration_ttl) {
+            return Err(ApiError::bad_request(
+                "Invalid request: ExpirationTTL: it must be from 1m to 24h, or left out",
+            ));
+        }
+        token.expiration_time = Some(now + std::mem::take(&mut token.expiration_ttl));
+    } else if let Some(end) = token.expiration_time
+        && !end
+            .duration_since(now)
+            .is_ok_and(|left| TOKEN_TTL.contains(&left))
+    {
+        return Err(ApiError::bad_request(
+            "Invalid request: ExpirationTime: it must be from 1m to 24h from now, or left out",
+        ));
+    }
+    if !token.auth_method.is_empty() {
+        return Err(ApiError::bad_request(
+            "Invalid request: AuthMethod: only a login sets it; leave it out",
+        ));
+    }
+    token.create_time = Some(now);
+    Ok(token)
+}
+
+/// Adds a token that must not exist yet.
+fn add(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
+    let accessor = &token.accessor_id;
+    if txn.read().token_by_accessor(accessor).is_some() {
+        return Err(ApiError::bad_request(format!(
+            "Invalid request: AccessorID: token {accessor} exists already; update it with PUT \
+             /v1/acl/token/{accessor}, or leave AccessorID out"
+        )));
+    }
+    put(txn, token)
+}
+
+/// `PUT /v1/acl/token/:accessor`: what a token may do can change; what it is cannot.
+pub(in crate::http) async fn update(
+    Path(accessor): Path<String>,
+    State(writer): State<Writer>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let mut token: Token = call.decode()?;
+    name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
+    let token = call.write(&writer, move |txn| {
+        let existing = find(&txn.read(), &accessor);
+        let existing = existing.filter(|token| !token.is_expired(clock.now()));
+        let existing = existing.ok_or_else(|| no_token(&accessor))?;
+        put(txn, &updated(token.clone(), &existing)?)
+    });
+    call.json(&token.await?)
+}
+
+/// A token with what cannot change taken from the one that there is.
+fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
+    let end = token.expiration_time;
+    // Who may not see the secret sends back what stood in its place.
+    let hidden = token.secret_id.expose() == HIDDEN;
+    for (field, changed) in [
+        (
+            "SecretID",
+            !token.secret_id.is_empty() && !hidden && token.secret_id != existing.secret_id,
+        ),
+        ("Local", token.local != existing.local),
+        (
+            "AuthMethod",
+            !token.auth_method.is_empty() && token.auth_method != existing.auth_method,
+        ),
+        (
+            "ExpirationTime",
+            end.is_some() && end != existing.expiration_time,
+        ),
+        ("ExpirationTTL", !token.expiration_ttl.is_zero()),
+    ] {
+        if changed {
+            return Err(ApiError::bad_request(format!(
+                "Invalid request: {field}: it cannot be changed; create another token"
+            )));
+        }
+    }
+    token.secret_id = existing.secret_id.clone();
+    token.auth_method.clone_from(&existing.auth_method);
+    token.expiration_time = existing.expiration_time;
+    token.create_time = existing.create_time;
+    token.validate()?;
+    Ok(token)
+}
+
+/// Writes a token, and gives it back as people see it.
+pub(super) fn put(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
+    txn.put_token(token.clone())?;
+    let read = txn.read();
+    let stored = read.token_by_accessor(&token.accessor_id);
+    let stored = stored.ok_or_else(|| no_token(&token.accessor_id))?;
+    Ok(read.shown_token(&stored))
+}
+
+fn no_token(accessor: &str) -> ApiError {
+    ApiError::not_found(format!(
+        "Cannot find token {accessor:?}: see GET /v1/acl/tokens"
+    ))
+}
+
+/// Body of a clone; it may be missing altogether.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct CloneBody {
+    description: String,
+}
+
+/// `PUT /v1/acl/token/:accessor/clone`: a token with other ids that may do the same.
+pub(in crate::http) async fn clone(
+    Path(accessor): Path<String>,
+    State(writer): State<Writer>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    let body = match call.has_body() {
+        true => call.decode()?,
+        false => CloneBody::default(),
+    };
+    let now = clock.now();
+    let made = call.write(&writer, move |txn| {
+        let existing = find(&txn.read(), &accessor);
+        let existing = existing.filter(|token| !token.is_expired(now));
+        let existing = existing.ok_or_else(does_not_exist)?;
+        if !existing.auth_method.is_empty() {
+            return Err(ApiError::bad_request(
+                "Cannot clone a token created from an auth method",
+            ));
+        }
+        let mut clone = Token {
+            accessor_id: Uuid::new_v4().to_string(),
+            secret_id: Secret::new(Uuid::new_v4().to_string()),
+            create_time: Some(now),
+            ..txn.read().shown_token(&existing)
+        };
+        if !body.description.is_empty() {
+            clone.description.clone_from(&body.description);
+        }
+        add(txn, &clone)
+    });
+    call.json(&made.await?)
+}
+
+/// `GET /v1/acl/token/self`: whoever holds a token may see it.
+pub(in crate::http) async fn own(call: Call) -> Result<Response, ApiError> {
+    call.acl_authorizer()?;
+    let anonymous = acl::is_anonymous(&call.token);
+    let secret = match anonymous {
+        true => ANONYMOUS_SECRET,
+        false => &call.token,
+    };
+    let answer = call
+        .read(|state| {
+            let token = state.token_by_secret(secret)?;
+            Some(shown(state, &token, true))
+        })
+        .await?;
+    match answer.value {
+        Some(token) => call.answer(answer.index, &token, false),
+        None if anonymous => call.answer(answer.index, &Token::anonymous(), false),
+        None => Err(AclError::NotFound.into()),
+    }
+}
+
+/// What `?expanded` adds to a token.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Expanded {
+    #[serde(flatten)]
+    token: Token,
+    expanded_policies: Vec<Policy>,
+    expanded_roles: Vec<Role>,
+    #[serde(rename = "NamespaceDefaultPolicyIDs")]
+    namespace_default_policy_ids: (),
+    #[serde(rename = "NamespaceDefaultRoleIDs")]
+    namespace_default_role_ids: (),
+    #[serde(rename = "AgentACLDefaultPolicy")]
+    default_policy: &'static str,
+    /// What a Consul agent does when it reaches no server. Here its default, because there are none.
+    #[serde(rename = "AgentACLDownPolicy")]
+    down_policy: &'static str,
+    resolved_by_agent: String,
+}
+
+/// A token or what it is linked to.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum View {
+    Token(Box<Token>),
+    Expanded(Box<Expanded>),
+}
+
+/// `GET /v1/acl/token/:accessor`
+pub(in crate::http) async fn get(
+    Path(accessor): Path<String>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_read(&call)?;
+    let secrets = call.acl_authorizer()?.acl_write();
+    let whole = call.params.flag("expanded")?;
+    let answer = call
+        .read(|state| {
+            let token = find(state, &accessor).filter(|token| !token.is_expired(clock.now()))?;
+            let shown = shown(state, &token, secrets);
+            Some(match whole {
+                true => View::Expanded(Box::new(expanded(state, shown, &call))),
+                false => View::Token(Box::new(shown)),
+            })
+        })
+        .await?;
+    match answer.value {
+        Some(view) => call.answer(answer.index, &view, false),
+        None => {
+            let response = call.absent(answer.index, "token does not exist: ACL not found");
+            // Consul's status, which clients read together with the text.
+            response.map(|mut response| {
+                *response.status_mut() = StatusCode::FORBIDDEN;
+                response
+            })
+        }
+    }
+}
+
+/// Everything that a token is linked to.
+fn expanded(state: &ReadTxn<'_>, token: Token, call: &Call) -> Expanded {
+    let mut policies: Vec<Policy> = Vec::new();
+    let mut add = |policy: &Policy| {
+        if !policies.iter().any(|known| known.id == policy.id) {
+            policies.push(policy.clone());
+        }
+    };
+    let roles: Vec<Role> = token
+        .roles
+        .iter()
+        .filter_map(|link| Some(state.shown_role(&*state.role(&link.id)?)))
+        .collect();
+    let of_roles = roles.iter().flat_map(|role| &role.policies);
+    for link in token.policies.iter().chain(of_roles) {
+        if let Some(policy) = state.policy(&link.id) {
+            add(&policy);
+        }
+    }
+    token.own_policies().iter().for_each(&mut add);
+    for role in &roles {
+        role.own_policies().iter().for_each(&mut add);
+    }
+    Expanded {
+        expanded_policies: policies,
+        expanded_roles: roles,
+        namespace_default_policy_ids: (),
+        namespace_default_role_ids: (),
+        default_policy: call.config.acl.default_policy.as_str(),
+        down_policy: "extend-cache",
+        resolved_by_agent: call.config.node_name.clone(),
+        token,
+    }
+}
+
+fn does_not_exist() -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, "token does not exist: ACL not found")
+}
+
+/// `DELETE /v1/acl/token/:accessor`
+pub(in crate::http) async fn delete(
+    Path(accessor): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    require_write(&call)?;
+    if accessor == ANONYMOUS_ACCESSOR {
+        return Err(ApiError::bad_request(
+            "Delete operation not permitted on the anonymous token: requests without a token have it",
+        ));
+    }
+    let own = Secret::new(call.token.clone());
+    call.write(&writer, move |txn| {
+        let token = txn.read().token_by_accessor(&accessor);
+        let token = token.ok_or_else(|| ApiError::not_found("Cannot find token to delete"))?;
+        if token.secret_id == own {
+            return Err(ApiError::bad_request(
+                "Deletion of the request's authorization token is not permitted",
+            ));
+        }
+        txn.remove_token(&TokenKey::Accessor(accessor.clone()));
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
+}

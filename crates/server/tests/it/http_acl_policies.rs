@@ -1,0 +1,573 @@
+//! Policies, roles, templates and what tokens make of them, over HTTP.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::http_client::{Client, start};
+
+const GLOBAL_MANAGEMENT: &str = "00000000-0000-0000-0000-000000000001";
+const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value[field]
+        .as_str()
+        .unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+async fn policy(management: &Client, name: &str, rules: &str) -> Value {
+    let body = json!({ "Name": name, "Rules": rules });
+    management.write("/v1/acl/policy", &body).await
+}
+
+/// A token with these links, and a client that sends it.
+async fn token(management: &Client, body: Value) -> (Value, Client) {
+    let made = management.write("/v1/acl/token", &body).await;
+    let client = management.with_token(text(&made, "SecretID"));
+    (made, client)
+}
+
+/// What a token may do, asked of the server.
+async fn may(client: &Client, resource: &str, access: &str, segment: &str) -> bool {
+    let question = json!([{ "Resource": resource, "Access": access, "Segment": segment }]);
+    let path = "/v1/internal/acl/authorize";
+    let reply = client.send(Method::POST, path, &question.to_string()).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.text());
+    reply.json()[0]["Allow"].as_bool().unwrap()
+}
+
+#[tokio::test]
+async fn a_policy_is_made_read_changed_and_removed() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let made = policy(
+        &management,
+        "team/web",
+        "service \"web\" { policy = \"read\" }",
+    )
+    .await;
+    let path = format!("/v1/acl/policy/{}", text(&made, "ID"));
+    assert_eq!(management.get(&path).await.json(), made);
+    for name in ["team/web", "team%2Fweb", "TEAM/web"] {
+        let by_name = management.get(&format!("/v1/acl/policy/name/{name}")).await;
+        assert_eq!(by_name.json(), made, "{name}");
+    }
+    let listed = management.get("/v1/acl/policies").await.json();
+    let mut names: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| text(p, "Name"))
+        .collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["builtin/global-read-only", "global-management", "team/web"]
+    );
+    assert_eq!(listed[0]["Datacenters"], Value::Null);
+    assert_eq!(listed[0]["Rules"], Value::Null, "a list has no rules");
+
+    let changed = json!({ "Name": "web", "Rules": "acl = \"read\"", "Datacenters": ["dc1"] });
+    let changed = management.write(&path, &changed).await;
+    assert_eq!(text(&changed, "Name"), "web");
+    assert_eq!(changed["CreateIndex"], made["CreateIndex"]);
+    assert_eq!(management.delete(&path).await.json(), json!(true));
+    let gone = management.get(&path).await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        gone.text(),
+        "Requested policy does not exist: ACL not found"
+    );
+    assert_eq!(
+        management.delete(&path).await.text(),
+        "Cannot find policy to delete"
+    );
+}
+
+#[tokio::test]
+async fn bad_policies_and_roles_are_refused() {
+    let (server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    policy(&management, "p", "").await;
+    management
+        .write("/v1/acl/role", &json!({ "Name": "r" }))
+        .await;
+    let before = server.store().state().index();
+    let builtin = format!("/v1/acl/policy/{GLOBAL_MANAGEMENT}");
+    let unknown = "/v1/acl/policy/11111111-1111-1111-1111-111111111112";
+    for (path, body, status, says) in [
+        // Clients look for this status and text.
+        (
+            "/v1/acl/policy",
+            json!({ "Name": "p" }),
+            500,
+            "Invalid Policy: A Policy with Name \"p\" already exists",
+        ),
+        (
+            "/v1/acl/role",
+            json!({ "Name": "r" }),
+            500,
+            "Invalid Role: A Role with Name \"r\" already exists",
+        ),
+        (
+            "/v1/acl/policy",
+            json!({ "ID": "x", "Name": "q" }),
+            400,
+            "Cannot specify the ID",
+        ),
+        (
+            "/v1/acl/policy",
+            json!({ "Name": "builtin/x" }),
+            400,
+            "builtin/",
+        ),
+        (
+            "/v1/acl/policy",
+            json!({ "Name": "q", "Rules": "service \"a\" { policy = \"x\" }" }),
+            400,
+            "Invalid service policy",
+        ),
+        (
+            "/v1/acl/policy",
+            json!({ "Name": "q", "Rules": "service {" }),
+            400,
+            "Failed to parse ACL rules: At 1:10",
+        ),
+        (unknown, json!({ "Name": "q" }), 404, "cannot find policy"),
+        (
+            unknown,
+            json!({ "ID": "x", "Name": "q" }),
+            400,
+            "do not match",
+        ),
+        (
+            &builtin,
+            json!({ "Name": "all", "Rules": "" }),
+            400,
+            "Changing the Rules for the builtin global-management policy",
+        ),
+        ("/v1/acl/role", json!({ "Name": "a/b" }), 400, "Name"),
+        (
+            "/v1/acl/role",
+            json!({ "Name": "q", "Policies": [{ "Name": "x" }] }),
+            400,
+            "No such ACL policy with name \"x\"",
+        ),
+        (
+            "/v1/acl/role",
+            json!({ "Name": "q", "Policies": [{ "ID": "x" }] }),
+            400,
+            "No such ACL policy with ID \"x\"",
+        ),
+        (
+            "/v1/acl/role",
+            json!({ "Name": "q", "TemplatedPolicies": [{ "TemplateName": "builtin/x" }] }),
+            400,
+            "no such ACL templated policy",
+        ),
+        (
+            "/v1/acl/role/x",
+            json!({ "Name": "q" }),
+            404,
+            "cannot find role",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "AccessorID": GLOBAL_MANAGEMENT }),
+            400,
+            "reserved",
+        ),
+        (
+            "/v1/acl/token",
+            json!({ "ExpirationTTL": "1h", "ExpirationTime": "2099-01-01T00:00:00Z" }),
+            400,
+            "cannot both be set",
+        ),
+    ] {
+        let reply = management.put(path, &body).await;
+        assert_eq!(reply.status.as_u16(), status, "{body}: {}", reply.text());
+        assert!(reply.text().contains(says), "{body}: {}", reply.text());
+    }
+    let kept = management.delete(&builtin).await;
+    assert_eq!(kept.status, StatusCode::BAD_REQUEST, "{}", kept.text());
+    let kept = management
+        .delete(&format!("/v1/acl/token/{ANONYMOUS}"))
+        .await;
+    assert_eq!(kept.status, StatusCode::BAD_REQUEST, "{}", kept.text());
+    assert_eq!(server.store().state().index(), before);
+}
+
+#[tokio::test]
+async fn a_role_gives_its_tokens_what_it_is_linked_to_now() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let web = policy(&management, "web", "service \"web\" { policy = \"write\" }").await;
+    let role = json!({
+        "Name": "ops",
+        "Policies": [{ "Name": "web" }],
+        "NodeIdentities": [{ "NodeName": "n1", "Datacenter": "dc1" }],
+        "TemplatedPolicies": [{ "TemplateName": "builtin/service", "TemplateVariables": { "name": "api" } }],
+    });
+    let role = management.write("/v1/acl/role", &role).await;
+    assert_eq!(text(&role["Policies"][0], "ID"), text(&web, "ID"));
+    assert_eq!(
+        text(&role["TemplatedPolicies"][0], "TemplateID"),
+        "00000000-0000-0000-0000-000000000003"
+    );
+    let (made, ops) = token(&management, json!({ "Roles": [{ "Name": "ops" }] })).await;
+    assert_eq!(made["Roles"], json!([{ "ID": role["ID"], "Name": "ops" }]));
+    assert!(may(&ops, "service", "write", "web").await);
+    assert!(may(&ops, "service", "write", "api-sidecar-proxy").await);
+    assert!(may(&ops, "node", "write", "n1").await && !may(&ops, "node", "write", "n2").await);
+
+    // Everywhere the new name, the power of the new rules.
+    let path = format!("/v1/acl/policy/{}", text(&web, "ID"));
+    let changed = json!({ "Name": "db", "Rules": "service \"db\" { policy = \"write\" }" });
+    management.write(&path, &changed).await;
+    assert!(
+        may(&ops, "service", "write", "db").await && !may(&ops, "service", "write", "web").await
+    );
+    let role_path = format!("/v1/acl/role/{}", text(&role, "ID"));
+    let shown = management.get(&role_path).await.json();
+    assert_eq!(text(&shown["Policies"][0], "Name"), "db");
+    assert_eq!(management.get("/v1/acl/role/name/OPS").await.json(), shown);
+    let of_policy = |id: &str| format!("/v1/acl/roles?policy={id}");
+    assert_eq!(
+        management.get(&of_policy(text(&web, "ID"))).await.json(),
+        json!([shown])
+    );
+    assert_eq!(
+        management.get(&of_policy(GLOBAL_MANAGEMENT)).await.json(),
+        json!([])
+    );
+
+    // What is gone gives nothing, and is not shown.
+    assert_eq!(management.delete(&path).await.json(), json!(true));
+    assert!(
+        !may(&ops, "service", "write", "db").await && may(&ops, "service", "write", "api").await
+    );
+    assert_eq!(
+        management.get(&role_path).await.json()["Policies"],
+        Value::Null
+    );
+    assert_eq!(management.delete(&role_path).await.json(), json!(true));
+    assert!(!may(&ops, "service", "read", "api").await);
+    assert_eq!(
+        ops.get("/v1/acl/token/self").await.json()["Roles"],
+        Value::Null
+    );
+    assert_eq!(
+        management.get(&role_path).await.text(),
+        "Requested role does not exist: ACL not found"
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_cloned_and_shown_with_all_that_it_has() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let web = policy(&management, "web", "service \"web\" { policy = \"write\" }").await;
+    let role = json!({ "Name": "ops", "ServiceIdentities": [{ "ServiceName": "api" }] });
+    management.write("/v1/acl/role", &role).await;
+    let body = json!({
+        "Description": "first", "ExpirationTTL": "1h", "Local": true,
+        "Policies": [{ "Name": "web" }, { "ID": web["ID"] }], "Roles": [{ "Name": "ops" }],
+    });
+    let (made, _) = token(&management, body).await;
+    assert_eq!(made["Policies"].as_array().unwrap().len(), 1, "linked once");
+    let path = format!("/v1/acl/token/{}", text(&made, "AccessorID"));
+    let whole = management
+        .get(&format!("{path}?expanded=true"))
+        .await
+        .json();
+    let names: Vec<&str> = whole["ExpandedPolicies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| text(p, "Name"))
+        .collect();
+    assert_eq!(names[0], "web");
+    assert!(names[1].starts_with("synthetic-policy-"), "{names:?}");
+    assert_eq!(text(&whole["ExpandedRoles"][0], "Name"), "ops");
+    assert_eq!(text(&whole, "AgentACLDefaultPolicy"), "deny");
+    assert_eq!(
+        management.get(&path).await.json()["ExpandedRoles"],
+        Value::Null
+    );
+
+    let clone = management
+        .write(
+            &format!("{path}/clone"),
+            &json!({ "Description": "second" }),
+        )
+        .await;
+    for field in ["Policies", "Roles", "Local", "ExpirationTime"] {
+        assert_eq!(clone[field], made[field], "{field}");
+    }
+    assert_eq!(text(&clone, "Description"), "second");
+    for field in ["AccessorID", "SecretID"] {
+        assert_ne!(clone[field], made[field], "{field}");
+    }
+    let unknown = management.put("/v1/acl/token/x/clone", &json!({})).await;
+    assert_eq!(
+        (unknown.status, unknown.text()),
+        (
+            StatusCode::FORBIDDEN,
+            "token does not exist: ACL not found".into()
+        )
+    );
+
+    let count = async |query: &str| {
+        let listed = management
+            .get(&format!("/v1/acl/tokens?{query}"))
+            .await
+            .json();
+        listed.as_array().unwrap().len()
+    };
+    assert_eq!(count(&format!("policy={}", text(&web, "ID"))).await, 2);
+    assert_eq!(count(&format!("policy={GLOBAL_MANAGEMENT}")).await, 1);
+    assert_eq!(
+        count(&format!("role={}", text(&made["Roles"][0], "ID"))).await,
+        2
+    );
+    assert_eq!(count("").await, 4, "with the anonymous one");
+    let both = management.get("/v1/acl/tokens?policy=x&role=y").await;
+    assert_eq!(both.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn who_may_only_read_sees_no_secret() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let (_, reader) = token(
+        &management,
+        json!({ "Policies": [{ "Name": "builtin/global-read-only" }] }),
+    )
+    .await;
+    let (made, _) = token(&management, json!({})).await;
+    let path = format!("/v1/acl/token/{}", text(&made, "AccessorID"));
+    assert_eq!(
+        text(&reader.get(&path).await.json(), "SecretID"),
+        "<hidden>"
+    );
+    let listed = reader.get("/v1/acl/tokens").await.text().to_owned();
+    assert!(
+        !listed.contains(MANAGEMENT) && listed.contains("<hidden>"),
+        "{listed}"
+    );
+    let refused = reader.put("/v1/acl/policy", &json!({ "Name": "p" })).await;
+    assert!(refused.text().contains("acl:write"), "{}", refused.text());
+    assert_eq!(reader.get("/v1/acl/policies").await.status, StatusCode::OK);
+    for path in [
+        "/v1/acl/policies",
+        "/v1/acl/roles",
+        "/v1/acl/templated-policies",
+        "/v1/acl/policy/x",
+        "/v1/acl/role/x",
+        "/v1/acl/policy/name/x",
+        "/v1/acl/role/name/x",
+        "/v1/acl/templated-policy/name/builtin/dns",
+    ] {
+        let refused = client.get(path).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
+        assert!(
+            refused.text().contains("acl:read"),
+            "{path}: {}",
+            refused.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_anonymous_token_can_be_given_something() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let path = format!("/v1/acl/token/{ANONYMOUS}");
+    assert_eq!(
+        text(&management.get(&path).await.json(), "SecretID"),
+        "anonymous"
+    );
+    assert!(!may(&client, "service", "read", "web").await);
+    policy(
+        &management,
+        "dns",
+        "service_prefix \"\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }",
+    )
+    .await;
+    let links = json!({ "Policies": [{ "Name": "dns" }], "Description": "everybody" });
+    let changed = management.write(&path, &links).await;
+    assert_eq!(text(&changed, "SecretID"), "anonymous");
+    assert!(may(&client, "service", "read", "web").await);
+    assert_eq!(
+        text(
+            &client.get("/v1/acl/token/self").await.json(),
+            "Description"
+        ),
+        "everybody"
+    );
+}
+
+#[tokio::test]
+async fn templates_are_shown_and_filled() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let all = management.get("/v1/acl/templated-policies").await.json();
+    let names: Vec<&String> = all.as_object().unwrap().keys().collect();
+    assert_eq!(
+        names,
+        [
+            "builtin/api-gateway",
+            "builtin/dns",
+            "builtin/node",
+            "builtin/nomad-client",
+            "builtin/nomad-server",
+            "builtin/service"
+        ]
+    );
+    let one = management
+        .get("/v1/acl/templated-policy/name/builtin/dns")
+        .await
+        .json();
+    assert_eq!(one, all["builtin/dns"]);
+    let unknown = management
+        .get("/v1/acl/templated-policy/name/builtin/x")
+        .await;
+    assert_eq!(
+        (unknown.status, unknown.text()),
+        (
+            StatusCode::BAD_REQUEST,
+            "Invalid templated policy Name: builtin/x".into()
+        )
+    );
+    let preview = async |name: &str, body: &str| {
+        let path = format!("/v1/acl/templated-policy/preview/{name}");
+        management.send(Method::POST, &path, body).await
+    };
+    let filled = preview("builtin/node", r#"{"Name": "n1"}"#).await.json();
+    assert_eq!(
+        text(&filled, "Rules"),
+        "\nnode \"n1\" {\n\tpolicy = \"write\"\n}\nservice_prefix \"\" {\n\tpolicy = \"read\"\n}"
+    );
+    for (name, body) in [
+        ("builtin/node", "{}"),
+        ("builtin/service", r#"{"Name": "\" {"}"#),
+        ("builtin/x", "{}"),
+    ] {
+        let refused = preview(name, body).await;
+        assert_eq!(
+            refused.status,
+            StatusCode::BAD_REQUEST,
+            "{}",
+            refused.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn questions_about_rights_are_answered() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let path = "/v1/internal/acl/authorize";
+    let ask = async |client: &Client, body: &Value| {
+        client.send(Method::POST, path, &body.to_string()).await
+    };
+    let two = json!([
+        { "Resource": "service", "Access": "read", "Segment": "a" },
+        { "Resource": "acl", "Access": "write" },
+    ]);
+    let answer = ask(&management, &two).await.json();
+    assert_eq!(
+        answer,
+        json!([
+            { "Resource": "service", "Segment": "a", "Access": "read", "Allow": true },
+            { "Resource": "acl", "Access": "write", "Allow": true },
+        ])
+    );
+    assert_eq!(ask(&client, &two).await.json()[0]["Allow"], json!(false));
+    assert_eq!(ask(&management, &json!([])).await.json(), json!([]));
+    let many: Vec<Value> = (0..65).map(|_| two[1].clone()).collect();
+    for (body, says) in [
+        (
+            json!([{ "Resource": "foo", "Access": "read" }]),
+            "Invalid ACL resource requested: \"foo\"",
+        ),
+        (
+            json!([{ "Resource": "service", "Access": "list" }]),
+            "Invalid access level for service resource: list",
+        ),
+        (json!({}), "decoding"),
+        (json!(many), "more than 64"),
+    ] {
+        let refused = ask(&management, &body).await;
+        assert_eq!(
+            refused.status,
+            StatusCode::BAD_REQUEST,
+            "{}",
+            refused.text()
+        );
+        assert!(refused.text().contains(says), "{}", refused.text());
+    }
+    let unknown = ask(&client.with_token("b0b0"), &two).await;
+    assert_eq!(unknown.status, StatusCode::FORBIDDEN);
+    // Consul 1.21 does not translate rules of its first versions any more.
+    let translate = client
+        .send(Method::POST, "/v1/acl/rules/translate", "")
+        .await;
+    assert_eq!(translate.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn without_access_control_nothing_of_it_exists() {
+    let (_server, client) = start(|_| {}).await;
+    for path in [
+        "/v1/acl/policies",
+        "/v1/acl/roles",
+        "/v1/acl/tokens",
+        "/v1/acl/templated-policies",
+        "/v1/acl/policy/x",
+        "/v1/acl/role/name/x",
+    ] {
+        let reply = client.get(path).await;
+        assert_eq!(
+            (reply.status, reply.text()),
+            (StatusCode::UNAUTHORIZED, "ACL support disabled".into()),
+            "{path}"
+        );
+    }
+    let reply = client
+        .send(Method::POST, "/v1/internal/acl/authorize", "[]")
+        .await;
+    assert_eq!(reply.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_query_that_waits_ends_when_a_policy_of_its_token_changes() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let read = "node_prefix \"\" { policy = \"read\" } service_prefix \"\" { policy = \"read\" }";
+    let made = policy(&management, "read", read).await;
+    let (_, reader) = token(&management, json!({ "Policies": [{ "Name": "read" }] })).await;
+    let node = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": { "Service": "web" } });
+    management.write("/v1/catalog/register", &node).await;
+    let index = reader.get("/v1/catalog/service/web").await.index();
+    let waits = format!("/v1/catalog/service/web?index={index}&wait=60s");
+    let change = async {
+        // One request on the way there and back: the query waits by now.
+        reader.get("/v1/catalog/nodes").await;
+        let path = format!("/v1/acl/policy/{}", text(&made, "ID"));
+        management.delete(&path).await;
+        let moved = json!({ "Node": "n1", "Address": "10.0.0.2", "Service": { "Service": "web" } });
+        management.write("/v1/catalog/register", &moved).await;
+    };
+    let (reply, ()) = tokio::join!(reader.get(&waits), change);
+    assert_eq!(
+        reply.status,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "{}",
+        reply.text()
+    );
+    assert_eq!(
+        reader.get("/v1/catalog/service/web").await.json(),
+        json!([])
+    );
+}

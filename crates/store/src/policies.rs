@@ -1,0 +1,224 @@
+//! Policies and roles, and the links to them. What they allow is decided elsewhere.
+//!
+//! A link is stored as an id, because names change. What an id leads to is looked up by whoever
+//! reads: a policy or role that is removed gives nothing from then on.
+
+use std::sync::Arc;
+
+use legate_model::acl::{GLOBAL_MANAGEMENT_ID, Policy, PolicyLink, Role, RoleLink, Token};
+
+use crate::command::Rejected;
+use crate::key::{Table, fold};
+use crate::read::ReadTxn;
+use crate::write::WriteTxn;
+
+impl ReadTxn<'_> {
+    /// A policy. Those that exist from the start need no row.
+    pub fn policy(&self, id: &str) -> Option<Arc<Policy>> {
+        let stored = self.get(&[id]);
+        stored.or_else(|| Policy::builtin_by_id(id).map(Arc::new))
+    }
+
+    /// A policy, by its name.
+    pub fn policy_by_name(&self, name: &str) -> Option<Arc<Policy>> {
+        if let Some(stored) = self.find(self.key(Table::PoliciesByName, &[name])) {
+            return Some(stored);
+        }
+        let builtin = Policy::builtin().into_iter();
+        let mut named = builtin.filter(|policy| fold(&policy.name) == fold(name));
+        // One that was renamed has a row, and not this name any more.
+        let named = named.next()?;
+        self.policy(&named.id)
+            .filter(|policy| fold(&policy.name) == fold(name))
+    }
+
+    /// All policies in the order of their ids.
+    pub fn policies(&self) -> Vec<Arc<Policy>> {
+        let mut all: Vec<Arc<Policy>> = self.scan(&[]);
+        for builtin in Policy::builtin() {
+            if !all.iter().any(|policy| policy.id == builtin.id) {
+                all.push(Arc::new(builtin));
+            }
+        }
+        all.sort_by(|one, other| one.id.cmp(&other.id));
+        all
+    }
+
+    /// A role. Its links are ids only: see [`ReadTxn::shown_role`].
+    pub fn role(&self, id: &str) -> Option<Arc<Role>> {
+        self.get(&[id])
+    }
+
+    /// A role, by its name.
+    pub fn role_by_name(&self, name: &str) -> Option<Arc<Role>> {
+        self.find(self.key(Table::RolesByName, &[name]))
+    }
+
+    /// All roles in the order of their ids.
+    pub fn roles(&self) -> Vec<Arc<Role>> {
+        self.scan(&[])
+    }
+
+    /// A role as people see it: links have names, and those that lead nowhere are left out.
+    pub fn shown_role(&self, role: &Role) -> Role {
+        Role {
+            policies: self.shown_policies(&role.policies),
+            ..role.clone()
+        }
+    }
+
+    /// A token as people see it: links have names, and those that lead nowhere are left out.
+    pub fn shown_token(&self, token: &Token) -> Token {
+        let role = |link: &RoleLink| {
+            let role = self.role(&link.id)?;
+            let (id, name) = (role.id.clone(), role.name.clone());
+            Some(RoleLink { id, name })
+        };
+        Token {
+            policies: self.shown_policies(&token.policies),
+            roles: token.roles.iter().filter_map(role).collect(),
+            ..token.clone()
+        }
+    }
+
+    fn shown_policies(&self, links: &[PolicyLink]) -> Vec<PolicyLink> {
+        let shown = |link: &PolicyLink| {
+            let policy = self.policy(&link.id)?;
+            let (id, name) = (policy.id.clone(), policy.name.clone());
+            Some(PolicyLink { id, name })
+        };
+        links.iter().filter_map(shown).collect()
+    }
+}
+
+impl WriteTxn {
+    /// Adds or replaces a policy, found by its id.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`], or [`Rejected::NameTaken`] when another policy has the name.
+    pub fn put_policy(&mut self, mut policy: Policy) -> Result<(), Rejected> {
+        require(&policy.id, &policy.name)?;
+        let holder = self.read().policy_by_name(&policy.name);
+        if holder.is_some_and(|holder| fold(&holder.id) != fold(&policy.id)) {
+            let (kind, name) = ("Policy", policy.name);
+            return Err(Rejected::NameTaken { kind, name });
+        }
+        let existing = self.read().policy(&policy.id);
+        let index = self.index();
+        policy.create_index = existing.as_ref().map_or(index, |p| p.create_index);
+        policy.modify_index = existing.as_ref().map_or(index, |p| p.modify_index);
+        if existing.as_deref() != Some(&policy) {
+            policy.modify_index = index;
+            self.put(policy);
+        }
+        Ok(())
+    }
+
+    /// Removes a policy, and with it what it gave.
+    pub fn remove_policy(&mut self, id: &str) {
+        self.remove::<Policy>(&[id]);
+    }
+
+    /// Adds or replaces a role, found by its id.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`], [`Rejected::NameTaken`] when another role has the name, or
+    /// [`Rejected::MissingLink`] when a policy does not exist.
+    pub fn put_role(&mut self, mut role: Role) -> Result<(), Rejected> {
+        require(&role.id, &role.name)?;
+        let holder = self.read().role_by_name(&role.name);
+        if holder.is_some_and(|holder| fold(&holder.id) != fold(&role.id)) {
+            let (kind, name) = ("Role", role.name);
+            return Err(Rejected::NameTaken { kind, name });
+        }
+        role.normalize();
+        role.policies = self.linked_policies(role.policies)?;
+        let existing = self.read().role(&role.id);
+        let index = self.index();
+        role.create_index = existing.as_ref().map_or(index, |r| r.create_index);
+        role.modify_index = existing.as_ref().map_or(index, |r| r.modify_index);
+        if existing.as_deref() != Some(&role) {
+            role.modify_index = index;
+            self.put(role);
+        }
+        Ok(())
+    }
+
+    /// Removes a role, and with it what it gave.
+    pub fn remove_role(&mut self, id: &str) {
+        self.remove::<Role>(&[id]);
+    }
+
+    /// The links as they are stored: by id, each once.
+    pub(crate) fn linked_policies(
+        &self,
+        links: Vec<PolicyLink>,
+    ) -> Result<Vec<PolicyLink>, Rejected> {
+        let mut linked: Vec<PolicyLink> = Vec::new();
+        for link in links {
+            let found = match link.id.as_str() {
+                "" => self.read().policy_by_name(&link.name),
+                id => self.read().policy(id),
+            };
+            let found = found.ok_or_else(|| missing("policy", link.id, link.name))?;
+            if !linked.iter().any(|known| known.id == found.id) {
+                let (id, name) = (found.id.clone(), String::new());
+                linked.push(PolicyLink { id, name });
+            }
+        }
+        Ok(linked)
+    }
+
+    /// The links as they are stored: by id, each once.
+    pub(crate) fn linked_roles(&self, links: Vec<RoleLink>) -> Result<Vec<RoleLink>, Rejected> {
+        let mut linked: Vec<RoleLink> = Vec::new();
+        for link in links {
+            let found = match link.id.as_str() {
+                "" => self.read().role_by_name(&link.name),
+                id => self.read().role(id),
+            };
+            let found = found.ok_or_else(|| missing("role", link.id, link.name))?;
+            if !linked.iter().any(|known| known.id == found.id) {
+                let (id, name) = (found.id.clone(), String::new());
+                linked.push(RoleLink { id, name });
+            }
+        }
+        Ok(linked)
+    }
+
+    /// Before there were others, the one policy was linked to by its name or its id.
+    pub(crate) fn link_policies_by_id(&mut self) {
+        for token in self.read().tokens() {
+            let mut linked = Token::clone(&token);
+            for link in &mut linked.policies {
+                if link.is_global_management() {
+                    GLOBAL_MANAGEMENT_ID.clone_into(&mut link.id);
+                    link.name.clear();
+                }
+            }
+            if linked != *token {
+                linked.modify_index = self.index();
+                self.put(linked);
+            }
+        }
+    }
+}
+
+fn require(id: &str, name: &str) -> Result<(), Rejected> {
+    let missing = |field, hint| Err(Rejected::Missing { field, hint });
+    if id.is_empty() {
+        return missing("ID", "an id is made before anything is stored");
+    }
+    if name.is_empty() {
+        return missing("Name", "send the name that it is to have");
+    }
+    Ok(())
+}
+
+fn missing(kind: &'static str, id: String, name: String) -> Rejected {
+    let (by, value) = match id.is_empty() {
+        true => ("name", name),
+        false => ("ID", id),
+    };
+    Rejected::MissingLink { kind, by, value }
+}
