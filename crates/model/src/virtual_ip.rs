@@ -1,15 +1,25 @@
-//! Virtual IPs of mesh services: which one a service gets. Pure; what is given out is kept by the
-//! store, in the transaction that registers the service.
+//! Virtual IPs of mesh services: which one a service gets, and those that others assign. Pure; what
+//! is given out is kept by the store, in the transaction that registers the service.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::WILDCARD;
 use crate::config_entry::ConfigKind;
+use crate::invalid::Invalid;
+use crate::tenancy::OnlyDefault;
+use crate::{WILDCARD, name};
 
 /// The tagged address under which the instances of a mesh service carry its virtual IP.
 pub const TAGGED_ADDRESS: &str = "consul-virtual";
+
+/// The tagged address under which instances carry an address that somebody else has for their
+/// service: the ClusterIP of a Kubernetes Service. Consul's key.
+pub const EXTERNAL_TAGGED_ADDRESS: &str = "virtual";
+
+/// The most addresses that can be assigned to a service. Consul's.
+pub const MAX_MANUAL: usize = 8;
 
 /// The range begins after this address, which is never given out. Consul's.
 const BASE: u32 = Ipv4Addr::new(240, 0, 0, 0).to_bits();
@@ -82,9 +92,86 @@ impl From<VirtualIp> for u32 {
     }
 }
 
+/// Body of `PUT /v1/internal/service-virtual-ip`: the addresses that a service has besides its
+/// automatic one. They take the place of those that it had.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AssignVirtualIps {
+    /// Datacenter of the service; empty means the server's.
+    pub datacenter: String,
+    /// The service.
+    pub service: String,
+    /// IPv4 addresses, at most [`MAX_MANUAL`]. None takes all of them away.
+    #[serde(rename = "ManualVIPs")]
+    pub manual_vips: Vec<String>,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+}
+
+impl AssignVirtualIps {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.service)
+            .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        self.addresses().map(|_| ())
+    }
+
+    /// The addresses, each once.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] when one is not an IPv4 address, or there are too many.
+    pub fn addresses(&self) -> Result<BTreeSet<Ipv4Addr>, Invalid> {
+        // As sent: Consul counts before it leaves out what is there twice.
+        if self.manual_vips.len() > MAX_MANUAL {
+            return Err(Invalid::new(
+                "ManualVIPs",
+                format!("a service can have {MAX_MANUAL} manual virtual IPs at most"),
+            ));
+        }
+        let parse = |(place, text): (usize, &String)| {
+            text.parse().map_err(|_| {
+                let at = format!("ManualVIPs[{place}]");
+                Invalid::new(at, format!("{text:?} is not a valid IPv4 address"))
+            })
+        };
+        self.manual_vips.iter().enumerate().map(parse).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn assigned(addresses: &[&str]) -> Result<BTreeSet<Ipv4Addr>, Invalid> {
+        let request = AssignVirtualIps {
+            service: "web".to_owned(),
+            manual_vips: addresses.iter().map(|one| (*one).to_owned()).collect(),
+            ..AssignVirtualIps::default()
+        };
+        request.validate().and_then(|()| request.addresses())
+    }
+
+    #[test]
+    fn eight_ipv4_addresses_can_be_assigned() {
+        let twice = assigned(&["10.0.0.1", "10.0.0.1"]).unwrap();
+        assert_eq!(twice, BTreeSet::from([Ipv4Addr::new(10, 0, 0, 1)]));
+        assert!(assigned(&[]).unwrap().is_empty());
+        assert!(assigned(&["10.0.0.1"; 8]).is_ok());
+        let many = assigned(&["10.0.0.1"; 9]).unwrap_err().to_string();
+        assert!(many.contains("ManualVIPs") && many.contains('8'), "{many}");
+        for wrong in ["::1", "", "10.0.0.1/32", "web"] {
+            let refused = assigned(&["10.0.0.2", wrong]).unwrap_err().to_string();
+            assert!(refused.contains("ManualVIPs[1]"), "{refused}");
+        }
+        assert!(AssignVirtualIps::default().validate().is_err());
+    }
 
     #[test]
     fn they_are_given_out_in_order_and_again_when_given_back() {

@@ -68,6 +68,8 @@ pub(crate) enum Table {
     PoliciesByName = 138,
     /// Name.
     RolesByName = 139,
+    /// IP address.
+    ManualVirtualIps = 140,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }

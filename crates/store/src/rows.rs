@@ -1,6 +1,7 @@
 //! The rows of every table: how each is named and found.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
@@ -32,11 +33,14 @@ pub(crate) struct ManagementRow {
     pub(crate) since: u64,
 }
 
-/// The virtual IP that a service has.
-#[derive(Debug, Serialize, Deserialize)]
+/// The virtual IPs that a service has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct VirtualIpRow {
     pub(crate) service: String,
     pub(crate) ip: VirtualIp,
+    /// Those that were assigned by hand. No two services have the same one.
+    #[serde(default)]
+    pub(crate) manual: BTreeSet<Ipv4Addr>,
     pub(crate) modify_index: u64,
 }
 
@@ -270,6 +274,11 @@ impl Row for VirtualIpRow {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::new(Self::TABLE, tenancy, &[&self.service])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let key = |ip: &Ipv4Addr| Key::new(Table::ManualVirtualIps, tenancy, &[&ip.to_string()]);
+        self.manual.iter().map(key).collect()
     }
 
     fn modify_index(&self) -> u64 {

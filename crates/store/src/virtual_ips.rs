@@ -1,10 +1,13 @@
-//! Virtual IPs of services: who has which, and which are free again.
+//! Virtual IPs of services: who has which, and which of the automatic ones are free again.
 //!
 //! A service gets one with its first instance in the mesh or its first config entry, in the same
 //! transaction, and keeps it while it has an instance, a proxy that stands for it or such an entry.
 //! Then the number is free and the next service gets it. Which number that is says
-//! [`VirtualIp::choose`].
+//! [`VirtualIp::choose`]. A service that has one may be assigned others by hand, which it loses with
+//! it.
 
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::{VirtualIp, is_given_for};
@@ -21,6 +24,18 @@ impl ReadTxn<'_> {
     /// a config entry that gives it one.
     pub fn virtual_ip(&self, service: &str) -> Option<VirtualIp> {
         self.get::<VirtualIpRow>(&[service]).map(|row| row.ip)
+    }
+
+    /// The virtual IPs that were assigned to a service by hand.
+    pub fn manual_virtual_ips(&self, service: &str) -> BTreeSet<Ipv4Addr> {
+        let row = self.get::<VirtualIpRow>(&[service]);
+        row.map(|row| row.manual.clone()).unwrap_or_default()
+    }
+
+    /// The services that have a virtual IP, in the order of their names.
+    pub fn services_with_virtual_ips(&self) -> Vec<String> {
+        let rows: Vec<Arc<VirtualIpRow>> = self.scan(&[]);
+        rows.iter().map(|row| row.service.clone()).collect()
     }
 }
 
@@ -69,9 +84,45 @@ impl WriteTxn {
         self.put(VirtualIpRow {
             service,
             ip,
+            manual: BTreeSet::new(),
             modify_index,
         });
         Ok(ip)
+    }
+
+    /// Gives a service these virtual IPs besides its automatic one, in place of those that it was
+    /// assigned before, and takes them from the services that have them. Returns those services, in
+    /// the order of their names. `None`, and nothing changes, where the service has no automatic one.
+    pub fn assign_virtual_ips(
+        &mut self,
+        service: &str,
+        ips: &BTreeSet<Ipv4Addr>,
+    ) -> Option<Vec<String>> {
+        let own: Arc<VirtualIpRow> = self.read().get(&[service])?;
+        if own.manual == *ips {
+            return Some(Vec::new());
+        }
+        let mut taken_from = BTreeSet::new();
+        for ip in ips {
+            let entry = self.read().key(Table::ManualVirtualIps, &[&ip.to_string()]);
+            let holder: Option<Arc<VirtualIpRow>> = self.read().find(entry);
+            if let Some(holder) = holder.filter(|holder| holder.service != own.service) {
+                let left = holder.manual.iter().filter(|held| *held != ip);
+                self.put_manual(&holder, left.copied().collect());
+                taken_from.insert(holder.service.clone());
+            }
+        }
+        self.put_manual(&own, ips.clone());
+        Some(taken_from.into_iter().collect())
+    }
+
+    fn put_manual(&mut self, row: &VirtualIpRow, manual: BTreeSet<Ipv4Addr>) {
+        let modify_index = self.index();
+        self.put(VirtualIpRow {
+            manual,
+            modify_index,
+            ..row.clone()
+        });
     }
 
     /// Takes back the virtual IP of a service that has no instance and no config entry any more.

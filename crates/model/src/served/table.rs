@@ -217,6 +217,13 @@ pub(super) const TABLE: &[Rows] = &[
         "TransparentProxy",
         &[(REPORTED, "OutboundListenerPort DialedDirectly")],
     ),
+    (
+        "AssignVirtualIps",
+        &[
+            (Yes, "Datacenter Service ManualVIPs"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
     // Some are left from Consul's oldest versions and mean nothing there either.
     (
         "Intention",

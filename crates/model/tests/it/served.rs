@@ -8,6 +8,7 @@ use std::fmt;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token, Variables};
 use legate_model::json::{self, Request};
 use legate_model::served::{self, Served};
+use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
     ConfigEntry, DeregisterRequest, Intention, Invalid, Mesh, ProxyDefaults, RegisterRequest,
     ServiceDefaults, ServiceDefinition, ServiceIntentions,
@@ -367,6 +368,11 @@ fn registrations() -> Vec<Kind> {
         (fields::<ServiceDefinition>(), define, |value| {
             accept(value, ServiceDefinition::validate)
         }),
+        (
+            fields::<AssignVirtualIps>(),
+            json!({"Service": "web"}),
+            |value| accept(value, AssignVirtualIps::validate),
+        ),
     ]
 }
 

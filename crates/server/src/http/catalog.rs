@@ -48,7 +48,7 @@ fn registration(call: &Call, request: RegisterRequest) -> Registration {
     }
 }
 
-fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), ApiError> {
+pub(super) fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), ApiError> {
     let local = &call.config.datacenter;
     if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local) {
         return Ok(());

@@ -18,6 +18,7 @@ mod snapshot;
 mod state;
 mod status;
 mod unserved;
+mod virtual_ips;
 
 use std::sync::Arc;
 
@@ -100,6 +101,7 @@ fn mesh_routes() -> Router<ApiState> {
         .route("/v1/connect/intentions/match", get(intentions::matching))
         .route("/v1/connect/ca/roots", get(ca::roots))
         .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
+        .route("/v1/internal/service-virtual-ip", put(virtual_ips::assign))
         .route("/v1/config", put(config::put))
         .route("/v1/config/{kind}", get(config::list))
         .route(

@@ -106,6 +106,44 @@ async fn an_address_is_given_back_with_the_last_that_needs_it() {
 }
 
 #[tokio::test]
+async fn addresses_are_assigned_by_hand() {
+    let (_server, client) = start(|_| {}).await;
+    for (port, name) in [(1, "a"), (2, "b")] {
+        client.write(REGISTER, &native(name, port)).await;
+    }
+    let assign = async |service: &str, addresses: Value| {
+        let body = json!({ "Service": service, "ManualVIPs": addresses });
+        client.put("/v1/internal/service-virtual-ip", &body).await
+    };
+    let answer = async |service: &str, addresses: Value| assign(service, addresses).await.json();
+    let found = json!({ "Found": true, "UnassignedFrom": null });
+    let unknown = json!({ "Found": false, "UnassignedFrom": null });
+    assert_eq!(answer("nobody", json!(["10.96.0.5"])).await, unknown);
+    let addresses = json!(["10.96.0.5", "10.96.0.6", "10.96.0.5"]);
+    assert_eq!(answer("a", addresses).await, found);
+    assert_eq!(answer("A", json!(["10.96.0.6", "10.96.0.5"])).await, found);
+    let moved = json!([{ "ServiceName": { "Name": "a" }, "Peer": "" }]);
+    assert_eq!(
+        answer("b", json!(["10.96.0.6"])).await,
+        json!({ "Found": true, "UnassignedFrom": moved })
+    );
+    assert_eq!(answer("b", Value::Null).await, found);
+
+    for (addresses, reason) in [
+        (json!(["::1"]), "is not a valid IPv4 address"),
+        (json!(vec!["10.0.0.1"; 9]), "at most"),
+    ] {
+        let refused = assign("a", addresses).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.text().contains(reason), "{}", refused.text());
+    }
+    let elsewhere = json!({ "Service": "a", "Datacenter": "dc9" });
+    let path = "/v1/internal/service-virtual-ip";
+    let refused = client.put(path, &elsewhere).await;
+    assert_eq!(refused.status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test]
 async fn who_may_not_read_a_service_does_not_learn_its_address() {
     let (server, mut client) = start(|config| {
         deny_by_default(config);
@@ -115,4 +153,16 @@ async fn who_may_not_read_a_service_does_not_learn_its_address() {
     client.token = MANAGEMENT.to_owned();
     client.write(REGISTER, &native("a", 1)).await;
     assert_eq!(resolved(&server, "a").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn only_who_may_change_the_mesh_assigns_addresses() {
+    let (_server, mut client) = start(deny_by_default).await;
+    let body = json!({ "Service": "a", "ManualVIPs": ["10.96.0.5"] });
+    let path = "/v1/internal/service-virtual-ip";
+    let refused = client.put(path, &body).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert!(refused.text().contains("mesh:write"), "{}", refused.text());
+    client.token = MANAGEMENT.to_owned();
+    assert_eq!(client.put(path, &body).await.status, StatusCode::OK);
 }

@@ -2,6 +2,7 @@
 //! free ones first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use legate_model::virtual_ip::{COUNT, TAGGED_ADDRESS, VirtualIp};
 use legate_model::{ConfigKind, IntentionAction, ServiceAddress, ServiceInstance};
@@ -139,6 +140,58 @@ fn it_is_kept_while_anything_needs_it_and_given_to_the_next() {
     }
 }
 
+/// Assigns addresses by hand. `None`: the service has no virtual IP.
+async fn assign(store: &Store, service: &'static str, last: &[u8]) -> Option<Vec<String>> {
+    let ips: BTreeSet<Ipv4Addr> = last.iter().map(|n| Ipv4Addr::new(10, 0, 0, *n)).collect();
+    let written =
+        store.write(move |txn| Ok::<_, crate::WriteError>(txn.assign_virtual_ips(service, &ips)));
+    written.await.unwrap().1
+}
+
+fn assigned(store: &Store, service: &str) -> Vec<u8> {
+    let ips = store.state().read().manual_virtual_ips(service);
+    ips.iter().map(|ip| ip.octets()[3]).collect()
+}
+
+#[tokio::test]
+async fn an_address_that_is_assigned_has_one_owner() {
+    let store = Store::new();
+    for service in ["a", "b", "c"] {
+        apply(&store, mesh(native(service, service)));
+    }
+    assert_eq!(assign(&store, "nobody", &[1]).await, None);
+    assert_eq!(assign(&store, "A", &[1, 2]).await, Some(vec![]));
+    assert_eq!(assign(&store, "b", &[3]).await, Some(vec![]));
+    let index = store.state().index();
+    assert_eq!(assign(&store, "a", &[1, 2]).await, Some(vec![]));
+    assert_eq!(store.state().index(), index, "nothing has changed");
+
+    let mut waiting = watch(&store, |txn| txn.manual_virtual_ips("a"));
+    let taken = assign(&store, "c", &[2, 3, 4]).await.unwrap();
+    assert_eq!(taken, ["a", "b"]);
+    assert!(woken(&mut waiting));
+    assert_eq!(assigned(&store, "a"), [1]);
+    assert_eq!(assigned(&store, "b"), [0; 0]);
+    assert_eq!(assigned(&store, "c"), [2, 3, 4]);
+    assert_eq!(ip(&store, "c").as_deref(), Some("240.0.0.3"));
+    assert_eq!(
+        store.state().read().services_with_virtual_ips(),
+        ["a", "b", "c"]
+    );
+
+    // Nothing is taken from others for a service that does not exist.
+    assert_eq!(assign(&store, "nobody", &[1]).await, None);
+    assert_eq!(assigned(&store, "a"), [1]);
+    // They go with the service.
+    apply(&store, deregister("n", Some("c"), None));
+    assert_eq!(assigned(&store, "c"), [0; 0]);
+    apply(&store, mesh(native("c", "c")));
+    assert_eq!(assigned(&store, "c"), [0; 0]);
+    assert_eq!(assign(&store, "a", &[4]).await, Some(vec![]));
+    assert_eq!(assign(&store, "a", &[]).await, Some(vec![]));
+    assert_eq!(assigned(&store, "a"), [0; 0]);
+}
+
 #[test]
 fn who_waits_for_one_is_woken() {
     let store = Store::new();
@@ -198,12 +251,15 @@ async fn a_restarted_server_knows_them_all() {
     }
     let gone = deregister("n", Some("a"), None);
     opened.store.apply(gone).await.unwrap();
+    assign(&opened.store, "b", &[7]).await.unwrap();
     let before = rows(&opened.store);
     opened.stop().await;
 
     let opened = open(directory.path()).await;
     let store = &opened.store;
     assert_eq!(rows(store), before);
+    assert_eq!(assigned(store, "b"), [7]);
+    assert_eq!(assign(store, "c", &[7]).await.unwrap(), ["b"]);
     for service in ["d", "e"] {
         store.apply(mesh(native(service, service))).await.unwrap();
     }

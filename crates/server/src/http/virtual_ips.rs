@@ -1,0 +1,36 @@
+//! `/v1/internal/service-virtual-ip`: virtual IPs that somebody assigns to a service, as consul-k8s
+//! does with the ClusterIP of its Kubernetes Service.
+
+use axum::extract::State;
+use axum::response::Response;
+use legate_model::virtual_ip::AssignVirtualIps;
+use legate_store::Writer;
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::catalog::refuse_datacenter;
+use super::error::ApiError;
+
+/// `PUT /v1/internal/service-virtual-ip`
+pub(super) async fn assign(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+    if !call.authorizer()?.mesh_write() {
+        return Err(ApiError::denied("mesh:write", ""));
+    }
+    let request: AssignVirtualIps = call.decode()?;
+    request.validate()?;
+    refuse_datacenter(&call, &request.datacenter)?;
+    let addresses = request.addresses()?;
+    let taken_from = call
+        .write(&writer, move |txn| {
+            Ok(txn.assign_virtual_ips(&request.service, &addresses))
+        })
+        .await?;
+    let found = taken_from.is_some();
+    let services = taken_from.into_iter().flatten();
+    let unassigned: Vec<Value> = services
+        .map(|name| json!({ "ServiceName": { "Name": name }, "Peer": "" }))
+        .collect();
+    // An empty list of Go's is `null`.
+    let unassigned = (!unassigned.is_empty()).then_some(unassigned);
+    call.json(&json!({ "Found": found, "UnassignedFrom": unassigned }))
+}
