@@ -3,10 +3,11 @@
 //! Pure functions over values: nothing here reads the store, renders Envoy configuration, or knows
 //! of namespaces and peers, which are not served. [`check()`] answers one question; [`policy()`] turns
 //! all intentions of a destination into rules that do not overlap, so that a filter may apply them
-//! in any order. Both give the same answers.
+//! in any order; [`Reach`] is about all destinations of a source. All give the same answers.
 
 mod check;
 mod policy;
+mod reach;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use legate_model::{Intention, WILDCARD};
 pub use check::{Decision, check};
 pub use legate_model::{IntentionAction as Action, precedence};
 pub use policy::{Layer, PermissionRule, Permissions, Policy, Rule, SourceMatch, policy};
+pub use reach::Reach;
 
 /// Brings intentions into the order in which they decide: higher precedence first, then by source
 /// and destination.

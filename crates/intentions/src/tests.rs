@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use legate_model::{HttpPermission, Intention, IntentionPermission};
+use legate_model::{
+    HttpPermission, Intention, IntentionPermission, ServiceIntentions, SourceIntention,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -339,5 +341,42 @@ proptest! {
             policy(&list, default, Layer::L7),
             policy(&reversed, default, Layer::L7)
         );
+    }
+}
+
+proptest! {
+    /// What a source may reach is what the intentions of each destination let it connect to.
+    #[test]
+    fn reach_agrees_with_the_decisions_of_each_destination(
+        actions in prop::collection::btree_map((0..3usize, 0..3usize), 0..3usize, 0..9),
+        default in any_action(),
+    ) {
+        let (sources, destinations) = (["*", "web", "cron"], ["*", "api", "Db"]);
+        let list: Vec<_> = actions.iter().map(|((source, destination), action)| {
+            let (source, destination) = (sources[*source], destinations[*destination]);
+            match action {
+                0 => intention(source, destination, Action::Allow),
+                1 => intention(source, destination, Action::Deny),
+                _ => by_request(source, destination, &[(Action::Deny, "/")]),
+            }
+        }).collect();
+        let entries: Vec<_> = destinations.iter().map(|name| ServiceIntentions {
+            name: (*name).to_owned(),
+            sources: list.iter().filter(|one| one.destination_name == *name)
+                .map(|one| SourceIntention::from(Intention::clone(one))).collect(),
+            ..ServiceIntentions::default()
+        }).collect();
+        for source in ["web", "cron", "stranger"] {
+            let reach = Reach::new(&entries, source, default);
+            for destination in ["api", "Db", "other"] {
+                let of = |i: &&Arc<Intention>| ["*", destination].contains(&&*i.destination_name);
+                let own: Vec<_> = list.iter().filter(of).cloned().collect();
+                let decision = check(&own, source, default);
+                let by_request = decision.matched.is_some_and(|i| i.action.is_none());
+                let expected = by_request || decision.action == Action::Allow;
+                prop_assert_eq!(reach.allows(destination), expected, "{} {}", source, destination);
+                prop_assert_eq!(reach.allows(&destination.to_uppercase()), expected);
+            }
+        }
     }
 }

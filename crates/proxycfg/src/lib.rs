@@ -26,6 +26,7 @@ mod queries;
 mod same;
 mod schedule;
 mod snapshot;
+mod transparent;
 mod watch;
 
 pub use error::{Ended, WatchError};
@@ -35,4 +36,5 @@ pub use manager::{Manager, ManagerConfig};
 pub use merge::merge_central_config;
 pub use queries::Instances;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
+pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
 pub use watch::SnapshotWatch;

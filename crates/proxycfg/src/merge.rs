@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{
-    ConfigEntry, ConfigKind, Opaque, Protocol, ProxyDefaults, ServiceDefaults, ServiceInstance,
-    Upstream, UpstreamDefaults,
+    ConfigEntry, ConfigKind, MeshGateway, Opaque, Protocol, ProxyDefaults, ServiceDefaults,
+    ServiceInstance, Upstream, UpstreamDefaults,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -204,6 +204,37 @@ fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, centr
     }
 }
 
+/// An upstream that nobody registered, as the `service-defaults` of its caller want it.
+pub(crate) fn unregistered_upstream(service: &str, central: &Central<'_>) -> Upstream {
+    let mut upstream = Upstream {
+        destination_name: service.to_owned(),
+        ..Upstream::default()
+    };
+    fill_upstream(&mut upstream, &ServiceInstance::default(), central);
+    // It is not used, and the upstream is the same for every caller without it.
+    upstream.mesh_gateway = MeshGateway::default();
+    upstream
+}
+
+/// Whether the caller's `service-defaults` have settings for upstreams.
+pub(crate) fn has_upstream_config(central: &Central<'_>) -> bool {
+    let settings = central
+        .service()
+        .and_then(|one| one.upstream_config.as_ref());
+    settings.is_some()
+}
+
+/// Whether the caller's `service-defaults` have settings for this upstream.
+pub(crate) fn has_override(central: &Central<'_>, service: &str) -> bool {
+    let settings = central
+        .service()
+        .and_then(|one| one.upstream_config.as_ref());
+    let mut overrides = settings
+        .into_iter()
+        .flat_map(|settings| &settings.overrides);
+    overrides.any(|one| one.name.eq_ignore_ascii_case(service) && one.peer.is_empty())
+}
+
 fn upstream_config(entry: &UpstreamDefaults) -> Opaque {
     let mut config = Opaque::new();
     set_text(
@@ -284,6 +315,20 @@ pub(crate) fn entry_protocol(entry: &ConfigEntry) -> Option<Protocol> {
         ConfigEntry::ServiceDefaults(entry) => entry.protocol(),
         _ => None,
     }
+}
+
+/// What everybody speaks to a service with this central configuration.
+pub(crate) fn usual_protocol(callee: &Central<'_>) -> Protocol {
+    let own = callee.service_defaults.and_then(entry_protocol);
+    own.unwrap_or_else(|| default_protocol(callee.proxy_defaults))
+}
+
+/// Whether all instances of a service with this central configuration may be dialled directly.
+pub(crate) fn is_dialled_directly(callee: &Central<'_>) -> bool {
+    let service = callee.service().map(|entry| &entry.transparent_proxy);
+    let global = callee.proxy().map(|entry| &entry.transparent_proxy);
+    let mut both = service.into_iter().chain(global);
+    both.any(|settings| settings.dialed_directly)
 }
 
 /// A protocol that cannot be read counts as none: the config is opaque and was never validated.

@@ -4,13 +4,20 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use legate_intentions::{Action, Reach};
 use legate_model::{
-    CaRoots, CheckServiceNode, ConfigEntry, ConfigKind, Intention, Mesh, TrustDomain,
+    CaRoots, CheckServiceNode, ConfigEntry, ConfigKind, Intention, Mesh, Opaque, ProxyDefaults,
+    TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
 
+use crate::merge::{self, Central};
 use crate::same;
+use crate::transparent::{self, ImplicitUpstream, ImplicitUpstreams};
+
+/// The servers' own service, which nobody calls through the mesh. Consul's.
+const CONTROL_PLANE: &str = "consul";
 
 /// The instances through which a service is reached in the mesh. Two of them are equal when they
 /// make no difference to those who call them.
@@ -47,6 +54,76 @@ pub(crate) fn intentions(txn: &ReadTxn<'_>, destination: &str) -> Arc<Vec<Arc<In
     txn.shared("intentions", destination, |txn| {
         txn.intentions_for(destination)
     })
+}
+
+/// The services that `source` may call by their virtual IPs: those that have one and that intentions,
+/// or else `default`, let it call. Consul's.
+pub(crate) fn implicit_upstreams(
+    txn: &ReadTxn<'_>,
+    source: &str,
+    default: Action,
+) -> Arc<ImplicitUpstreams> {
+    let name = match default {
+        Action::Allow => "upstreams unless denied",
+        Action::Deny => "upstreams if allowed",
+    };
+    txn.shared(name, source, |txn| {
+        let entries = txn.config_entries(ConfigKind::ServiceIntentions);
+        let entries = entries.iter().filter_map(|entry| match &**entry {
+            ConfigEntry::ServiceIntentions(entry) => Some(entry),
+            _ => None,
+        });
+        let reach = Reach::new(entries, source, default);
+        let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
+        let central = Central {
+            proxy_defaults: None,
+            service_defaults: service_defaults.as_deref(),
+        };
+        let configured = merge::has_upstream_config(&central);
+        let services = txn.services_with_virtual_ips().into_iter();
+        let callable = services.filter(|service| {
+            let is_other = !service.eq_ignore_ascii_case(source);
+            is_other && *service != CONTROL_PLANE && reach.allows(service)
+        });
+        let upstream = |service: String| match configured {
+            false => implicit_upstream(txn, &service),
+            true => configured_upstream(txn, source, &service),
+        };
+        ImplicitUpstreams(callable.map(|service| upstream(service)).collect())
+    })
+}
+
+/// A service as an upstream of those who have no settings for it.
+fn implicit_upstream(txn: &ReadTxn<'_>, service: &str) -> Arc<ImplicitUpstream> {
+    txn.shared("implicit upstream", service, |txn| {
+        implicit_for(txn, service, &Opaque::default())
+    })
+}
+
+/// A service as an upstream of one whose `service-defaults` have settings for upstreams.
+fn configured_upstream(txn: &ReadTxn<'_>, source: &str, service: &str) -> Arc<ImplicitUpstream> {
+    // No name of a service has a slash in it.
+    let argument = format!("{source}/{service}");
+    txn.shared("implicit upstream with settings", &argument, |txn| {
+        let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
+        let central = Central {
+            proxy_defaults: None,
+            service_defaults: service_defaults.as_deref(),
+        };
+        let upstream = merge::unregistered_upstream(service, &central);
+        implicit_for(txn, service, &upstream.config)
+    })
+}
+
+/// A service as an upstream of one with these settings for it.
+pub(crate) fn implicit_for(txn: &ReadTxn<'_>, service: &str, config: &Opaque) -> ImplicitUpstream {
+    let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
+    let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
+    let central = Central {
+        proxy_defaults: proxy_defaults.as_deref(),
+        service_defaults: service_defaults.as_deref(),
+    };
+    transparent::resolve(txn, service, config, &central)
 }
 
 /// The `mesh` config entry, where there is one.

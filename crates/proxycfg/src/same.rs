@@ -9,6 +9,7 @@ use legate_ca::Leaf;
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
 use crate::snapshot::{Snapshot, UpstreamSnapshot};
+use crate::transparent::{ImplicitUpstream, ImplicitUpstreams};
 
 /// Whether two snapshots of a proxy give it the same configuration.
 pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
@@ -24,6 +25,11 @@ pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
             .iter()
             .zip(&b.upstreams)
             .all(|(a, b)| upstream(a, b))
+        && match (&a.implicit, &b.implicit) {
+            (Some(a), Some(b)) => shared(a, b),
+            (None, None) => true,
+            _ => false,
+        }
 }
 
 /// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
@@ -44,6 +50,9 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
     if shared(&last.mesh, &snapshot.mesh) {
         snapshot.mesh = Arc::clone(&last.mesh);
     }
+    if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit) {
+        adopt_implicit(last, now);
+    }
     for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
         let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);
         let in_place = last.upstreams.get(place).filter(is);
@@ -57,7 +66,7 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
     }
 }
 
-fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
+pub(crate) fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
     a.upstream == b.upstream
         && a.protocol == b.protocol
         && a.connect_timeout == b.connect_timeout
@@ -65,8 +74,25 @@ fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
         && shared(&a.instances, &b.instances)
 }
 
+/// Lists of a service's own settings are made anew each time, others hold the same `Arc`s already.
+fn adopt_implicit(last: &Arc<ImplicitUpstreams>, now: &mut Arc<ImplicitUpstreams>) {
+    if shared(last, now) {
+        *now = Arc::clone(last);
+        return;
+    }
+    let name = |one: &Arc<ImplicitUpstream>| one.upstream.upstream.destination_name.to_lowercase();
+    let mut before = last.0.iter().peekable();
+    let kept = |one: &Arc<ImplicitUpstream>| {
+        let of = name(one);
+        while before.next_if(|earlier| name(earlier) < of).is_some() {}
+        let same = before.next_if(|earlier| shared(earlier, one));
+        Arc::clone(same.unwrap_or(one))
+    };
+    *now = Arc::new(ImplicitUpstreams(now.0.iter().map(kept).collect()));
+}
+
 /// The same value, which is most often the same pointer.
-fn shared<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
+pub(crate) fn shared<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 

@@ -13,6 +13,7 @@ use legate_intentions::Action;
 use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream};
 
 use crate::queries::Instances;
+use crate::transparent::ImplicitUpstreams;
 
 /// Names one proxy: the node it is registered on, and the ID of its registration there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,21 +57,28 @@ pub struct Snapshot {
     pub mesh: Arc<Option<Mesh>>,
     /// The explicit upstreams, in the order of the registration.
     pub upstreams: Vec<UpstreamSnapshot>,
+    /// Of a proxy in transparent mode: the services that intentions let its own call, explicit
+    /// upstreams among them. `None` in any other mode.
+    pub implicit: Option<Arc<ImplicitUpstreams>>,
 }
 
 impl Snapshot {
     /// About how many values the proxy's resources are made from, without what every proxy has: the
     /// upstreams with their instances, and the intentions. What making them takes grows with it.
     pub fn size(&self) -> usize {
-        let instances = self.upstreams.iter().map(|one| one.instances.len());
-        self.upstreams.len() + instances.sum::<usize>() + self.intentions.len()
+        let implicit = self.implicit.iter().flat_map(|implicit| &implicit.0);
+        let implicit = implicit.map(|one| &one.upstream);
+        let upstreams = self.upstreams.iter().chain(implicit);
+        let values = upstreams.map(|one| 1 + one.instances.len());
+        values.sum::<usize>() + self.intentions.len()
     }
 }
 
-/// One explicit upstream of a proxy, resolved as far as is known.
+/// One upstream of a proxy, resolved as far as is known.
 #[derive(Clone, Debug)]
 pub struct UpstreamSnapshot {
-    /// The registration's upstream, its config filled up from `service-defaults`.
+    /// The registration's upstream, its config filled up from `service-defaults`. Without a local
+    /// port or socket where nobody registered it.
     pub upstream: Arc<Upstream>,
     /// What is spoken to the upstream.
     pub protocol: Protocol,

@@ -1,10 +1,10 @@
-//! The sidecar of one service: its identity, who may call it, and the upstreams it was registered
-//! with.
+//! The sidecar of one service: its identity, who may call it, the upstreams it was registered with
+//! and, in transparent mode, those that intentions give it.
 
 use std::sync::Arc;
 
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, ServiceInstance, Upstream,
+    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
     UpstreamType, WILDCARD,
 };
 use legate_store::ReadTxn;
@@ -15,6 +15,7 @@ use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
 use crate::queries;
 use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
+use crate::transparent;
 
 pub(super) const KIND: Kind = Kind { check, snapshot };
 
@@ -46,6 +47,11 @@ fn snapshot(
     let upstreams = explicit
         .map(|upstream| resolve(txn, upstream, proxy_defaults.as_deref(), config))
         .collect();
+    let implicit = (instance.proxy.mode == ProxyMode::Transparent).then(|| {
+        let registered = &instance.proxy.upstreams;
+        let default = config.default_intention;
+        transparent::of_proxy(txn, destination, &central, registered, default)
+    });
     let roots = queries::roots(txn);
     let (trust_domain, roots) = (*roots).clone()?;
     Some(Snapshot {
@@ -61,6 +67,7 @@ fn snapshot(
         default_intention: config.default_intention,
         mesh: queries::mesh(txn),
         upstreams,
+        implicit,
     })
 }
 

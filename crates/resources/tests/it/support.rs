@@ -30,6 +30,7 @@ pub(crate) fn web() -> Snapshot {
         default_intention: Action::Deny,
         mesh: Arc::new(None),
         upstreams: Vec::new(),
+        implicit: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! A sidecar's snapshot as a function of the store, for whole states and for any order of changes.
 
+mod transparent;
+
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -270,6 +272,16 @@ fn any_change() -> impl Strategy<Value = Command> {
     let node = || prop::sample::select(vec!["n1", "n2"]);
     prop_oneof![
         3 => (name(), upstreams).prop_map(|(of, upstreams)| web(of, &upstreams)),
+        3 => prop::sample::select(vec![
+            json!({}),
+            json!({"Upstreams": [{"DestinationName": "api", "LocalBindPort": 9000}]}),
+            json!({"Upstreams": [{"DestinationName": "*", "Config": {"connect_timeout_ms": 9}}]}),
+        ]).prop_map(transparent::transparent),
+        2 => (name(), any::<bool>()).prop_map(|(name, directly)| entry(json!({
+            "Kind": "service-defaults", "Name": name,
+            "TransparentProxy": {"DialedDirectly": directly},
+            "UpstreamConfig": {"Defaults": {"ConnectTimeoutMs": u16::from(directly)}},
+        }))),
         4 => (node(), name(), 1..3u16, status).prop_map(|(node, of, port, status)| {
             let id = format!("{of}-{node}");
             let checks = vec![check(&id, status, "")];
@@ -284,7 +296,10 @@ fn any_change() -> impl Strategy<Value = Command> {
             json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": protocol}}),
         )),
         1 => Just(entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}))),
-        2 => (name(), prop::sample::select(vec!["web", "api", "*"]), action)
+        2 => (
+            prop::sample::select(vec!["web", "db", "*"]),
+            prop::sample::select(vec!["web", "api", "*"]), action,
+        )
             .prop_map(|(source, destination, action)| intention(source, destination, action)),
         1 => prop::sample::select(vec!["r1", "r2"]).prop_map(ca),
     ]

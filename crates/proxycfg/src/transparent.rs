@@ -1,0 +1,164 @@
+//! What a proxy is given whose service's outbound traffic is captured: the services that it may call
+//! without having been registered with them, and the addresses by which applications dial those.
+//!
+//! The same for all proxies of a service, unless a registration has settings of its own. A service
+//! is the same `Arc` for every caller without settings for it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use legate_model::virtual_ip::EXTERNAL_TAGGED_ADDRESS;
+use legate_model::{CheckServiceNode, Opaque, Upstream, UpstreamType, WILDCARD};
+use legate_store::ReadTxn;
+
+use crate::merge::{self, Central};
+use crate::queries;
+use crate::same;
+use crate::snapshot::UpstreamSnapshot;
+
+/// A service that the proxy's service may call by its virtual IPs.
+#[derive(Clone, Debug)]
+pub struct ImplicitUpstream {
+    /// What an explicit upstream of this service would be, without a local port.
+    pub upstream: UpstreamSnapshot,
+    /// What an application may dial.
+    pub addresses: BTreeSet<Dialled>,
+}
+
+/// An address by which applications dial a service. Where two services have the same one, the lower
+/// of the two values counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Dialled {
+    /// What kind of an address it is.
+    pub kind: DialledKind,
+    /// Of an instance's address: how new the instance is, the newest first. An address that an
+    /// instance lost may be another one's before the catalog hears of it.
+    pub age: u64,
+    /// The address, whatever the port.
+    pub ip: IpAddr,
+}
+
+/// What an address stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DialledKind {
+    /// The service, by an address that the catalog gave it or that was assigned to it.
+    Service,
+    /// The service, by what its instances say: the ClusterIP of its Kubernetes Service.
+    Tagged,
+    /// One instance, which is dialled directly.
+    Instance,
+}
+
+/// The services that one service may call by virtual IPs, in the order of their names.
+#[derive(Clone, Debug, Default)]
+pub struct ImplicitUpstreams(pub Vec<Arc<ImplicitUpstream>>);
+
+impl PartialEq for ImplicitUpstreams {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len()
+            && self.0.iter().zip(&other.0).all(|(a, b)| same::shared(a, b))
+    }
+}
+
+impl PartialEq for ImplicitUpstream {
+    fn eq(&self, other: &Self) -> bool {
+        self.addresses == other.addresses && same::upstream(&self.upstream, &other.upstream)
+    }
+}
+
+/// The upstream of a service for callers that have this config for it. `callee` is the service's own
+/// central configuration.
+pub(crate) fn resolve(
+    txn: &ReadTxn<'_>,
+    service: &str,
+    config: &Opaque,
+    callee: &Central<'_>,
+) -> ImplicitUpstream {
+    let upstream = Upstream {
+        destination_name: service.to_owned(),
+        config: config.clone(),
+        ..Upstream::default()
+    };
+    let usual = merge::usual_protocol(callee);
+    let instances = queries::instances(txn, service);
+    let addresses = addresses(txn, service, &instances, callee);
+    ImplicitUpstream {
+        upstream: merge::resolve_upstream(&Arc::new(upstream), usual, instances),
+        addresses,
+    }
+}
+
+fn addresses(
+    txn: &ReadTxn<'_>,
+    service: &str,
+    instances: &[CheckServiceNode],
+    callee: &Central<'_>,
+) -> BTreeSet<Dialled> {
+    let directly = merge::is_dialled_directly(callee);
+    let automatic = txn.virtual_ip(service).map(|ip| ip.address());
+    let owned = automatic.into_iter().chain(txn.manual_virtual_ips(service));
+    let owned = owned.map(|ip| Dialled {
+        kind: DialledKind::Service,
+        age: 0,
+        ip: ip.into(),
+    });
+    let told = instances.iter();
+    let told = told.flat_map(|instance| of_instance(instance, directly));
+    owned.chain(told).collect()
+}
+
+/// What an instance adds to the addresses of its service. What is not an IP address adds nothing.
+fn of_instance(
+    instance: &CheckServiceNode,
+    dialled_directly: bool,
+) -> impl Iterator<Item = Dialled> {
+    let service = &instance.service;
+    let dialled = move |kind, address: &str| {
+        Some(Dialled {
+            kind,
+            age: u64::MAX - service.create_index,
+            ip: address.parse().ok()?,
+        })
+    };
+    let tagged = service.tagged_addresses.get(EXTERNAL_TAGGED_ADDRESS);
+    let tagged = tagged.and_then(|tagged| dialled(DialledKind::Tagged, &tagged.address));
+    let directly = dialled_directly || service.proxy.transparent_proxy.dialed_directly;
+    let own = directly.then(|| dialled(DialledKind::Instance, instance.address().0));
+    tagged.into_iter().chain(own.flatten())
+}
+
+/// The implicit upstreams of a proxy: those of its service, where its registration has no settings
+/// for upstreams without a port, which are none of its listeners.
+pub(crate) fn of_proxy(
+    txn: &ReadTxn<'_>,
+    source: &str,
+    central: &Central<'_>,
+    registered: &[Upstream],
+    default: legate_intentions::Action,
+) -> Arc<ImplicitUpstreams> {
+    let all = queries::implicit_upstreams(txn, source, default);
+    let settings = |upstream: &&Upstream| {
+        upstream.destination_type == UpstreamType::Service
+            && upstream.local_bind_port == 0
+            && !upstream.has_local_socket()
+            && upstream.destination_peer.is_empty()
+    };
+    let own: Vec<&Upstream> = registered.iter().filter(settings).collect();
+    if own.is_empty() {
+        return all;
+    }
+    let configured = all.0.iter().map(|implicit| {
+        let name = &implicit.upstream.upstream.destination_name;
+        let of = |name: &str| {
+            let is = |upstream: &&&Upstream| upstream.destination_name.eq_ignore_ascii_case(name);
+            own.iter().find(is)
+        };
+        let any = || of(WILDCARD).filter(|_| !merge::has_override(central, name));
+        match of(name).or_else(any) {
+            Some(settings) => Arc::new(queries::implicit_for(txn, name, &settings.config)),
+            None => Arc::clone(implicit),
+        }
+    });
+    Arc::new(ImplicitUpstreams(configured.collect()))
+}
