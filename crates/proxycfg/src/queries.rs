@@ -89,7 +89,7 @@ pub(crate) fn implicit_upstreams(
             false => implicit_upstream(txn, &service),
             true => configured_upstream(txn, source, &service),
         };
-        ImplicitUpstreams(callable.map(|service| upstream(service)).collect())
+        ImplicitUpstreams(callable.map(upstream).collect())
     })
 }
 

@@ -21,9 +21,12 @@ use crate::error::GenerateError;
 use crate::kinds::sidecar::UpstreamPlan;
 use crate::listener::Bind;
 use crate::memo::Memo;
-use crate::names::{self, HTTP_OPTIONS, LOCAL_APP};
+use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::settings::{Limits, Outliers, ProxySettings};
 use crate::tls::{self, TlsSettings};
+
+/// How long a connection to somewhere outside the mesh may take. Consul's.
+const ORIGINAL_DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Hash)]
 struct LocalInput {
@@ -113,15 +116,10 @@ pub(crate) fn upstream(
     tls: &TlsSettings,
     fetch_timeout: Option<Duration>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let identity = SpiffeId::Service {
-        trust_domain: plan.snapshot.trust_domain.clone(),
-        datacenter: names::datacenter(plan.snapshot, &plan.upstream.upstream).to_owned(),
-        service: plan.upstream.upstream.destination_name.clone(),
-    };
     let input = UpstreamInput {
         name: &plan.cluster,
         sni: &plan.sni,
-        identity: identity.to_string(),
+        identity: identity(plan),
         connect_timeout: plan.upstream.connect_timeout,
         http2: plan.upstream.protocol.is_http2(),
         limits: plan.settings.limits.as_ref(),
@@ -172,6 +170,68 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
         );
     }
     cluster
+}
+
+#[derive(Hash)]
+struct PassthroughInput<'a> {
+    name: String,
+    sni: &'a str,
+    identity: String,
+    connect_timeout: Duration,
+    tls: &'a TlsSettings,
+}
+
+/// The cluster that leads to the instance of an upstream that a captured connection was sent to.
+pub(crate) fn passthrough(
+    memo: &Memo,
+    plan: &UpstreamPlan<'_>,
+    tls: &TlsSettings,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = PassthroughInput {
+        name: names::passthrough_cluster(&plan.sni),
+        sni: &plan.sni,
+        identity: identity(plan),
+        connect_timeout: plan.upstream.connect_timeout,
+        tls,
+    };
+    memo.get(&input, |input| {
+        let cluster = Cluster {
+            transport_socket: Some(tls::upstream(input.tls, input.sni, &input.identity)),
+            ..to_original_destination(&input.name, input.connect_timeout)
+        };
+        Ok(encode::resource(&input.name, &cluster, &[]))
+    })
+}
+
+/// The cluster that leads a captured connection where it was sent to.
+pub(crate) fn original_destination(memo: &Memo) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = (ORIGINAL_DESTINATION, ORIGINAL_DESTINATION_TIMEOUT);
+    memo.get(&input, |(name, timeout)| {
+        let cluster = to_original_destination(name, *timeout);
+        Ok(encode::resource(name, &cluster, &[]))
+    })
+}
+
+fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
+    Cluster {
+        name: name.to_owned(),
+        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(
+            cluster::DiscoveryType::OriginalDst.into(),
+        )),
+        lb_policy: cluster::LbPolicy::ClusterProvided.into(),
+        connect_timeout: Some(proto_duration(connect_timeout)),
+        ..Cluster::default()
+    }
+}
+
+/// Whom the instances of an upstream must prove to be.
+fn identity(plan: &UpstreamPlan<'_>) -> String {
+    let identity = SpiffeId::Service {
+        trust_domain: plan.snapshot.trust_domain.clone(),
+        datacenter: names::datacenter(plan.snapshot, &plan.upstream.upstream).to_owned(),
+        service: plan.upstream.upstream.destination_name.clone(),
+    };
+    identity.to_string()
 }
 
 /// The only key of the map that is ever set, so that its order cannot matter.

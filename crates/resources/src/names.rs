@@ -15,6 +15,13 @@ pub(crate) const LOCAL_APP: &str = "local_app";
 /// The listener for the mesh, whose address follows in its full name, and its routes.
 pub(crate) const PUBLIC_LISTENER: &str = "public_listener";
 
+/// The listener for what the application sends, whose address follows in its full name.
+pub(crate) const OUTBOUND_LISTENER: &str = "outbound_listener";
+
+/// The cluster that leads where a captured connection was sent to, outside the mesh.
+pub(crate) const ORIGINAL_DESTINATION: &str = "original-destination";
+
+pub(crate) const ORIGINAL_DST_FILTER: &str = "envoy.filters.listener.original_dst";
 pub(crate) const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 pub(crate) const CONNECTION_LIMIT: &str = "envoy.filters.network.connection_limit";
@@ -54,6 +61,11 @@ pub(crate) fn upstream_cluster(upstream: &UpstreamSnapshot, sni: &str) -> String
         Some(hash) => format!("{hash}~{sni}"),
         None => sni.to_owned(),
     }
+}
+
+/// The cluster that leads to the instance of a service that a captured connection was sent to.
+pub(crate) fn passthrough_cluster(sni: &str) -> String {
+    format!("passthrough~{sni}")
 }
 
 /// An upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
-use legate_model::{Expose, Opaque, ProxyMode, ServiceInstance, Upstream};
+use legate_model::{Expose, Opaque, ServiceInstance, Upstream};
 use legate_proxycfg::opaque::{self, OpaqueError};
 use serde_json::Value;
 
@@ -64,10 +64,6 @@ impl ProxySettings {
             balance_inbound: read.balance(config, "balance_inbound_connections"),
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
         };
-        if instance.proxy.mode == ProxyMode::Transparent {
-            warnings
-                .push("Proxy.Mode transparent is not served: no traffic is captured".to_owned());
-        }
         for extension in &instance.proxy.envoy_extensions {
             warnings.push(format!("EnvoyExtensions: {} is not served", extension.name));
         }

@@ -190,8 +190,7 @@ impl Entry for Mesh {
                 (REFUSED, "Peering"),
             ],
         ),
-        // What captured traffic may reach is a protection.
-        ("MeshTransparentProxy", &[(REFUSED, "MeshDestinationsOnly")]),
+        ("MeshTransparentProxy", &[(Yes, "MeshDestinationsOnly")]),
         ("MeshTls", &[(Inside, "Incoming Outgoing")]),
         (
             "MeshTlsDirection",
@@ -225,13 +224,6 @@ impl Entry for Mesh {
                     self.name,
                     Self::NAME
                 ),
-            ));
-        }
-        if self.transparent_proxy.mesh_destinations_only {
-            return Err(Invalid::new(
-                "TransparentProxy.MeshDestinationsOnly",
-                "it is not served: proxies do not capture traffic, so that they cannot hold back \
-                 what leaves the mesh; leave it out",
             ));
         }
         if let Some(tls) = &self.tls {

@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, MODE, MUTUAL_TLS_MODE, PROXY_CONFIG, REFUSED};
+use crate::served::table::{DEFAULT_ONLY, MUTUAL_TLS_MODE, PROXY_CONFIG, REFUSED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::validate::{validate_bind_address, validate_extensions};
 use crate::{Opaque, meta};
@@ -90,7 +90,7 @@ impl Entry for ProxyDefaults {
             (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
             (DEFAULT_ONLY, "Namespace Partition"),
             (PROXY_CONFIG, "Config"),
-            (MODE, "Mode"),
+            (Yes, "Mode"),
             (
                 Inside,
                 "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",

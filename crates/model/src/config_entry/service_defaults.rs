@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, MODE, MUTUAL_TLS_MODE, REFUSED, REPORTED};
+use crate::served::table::{DEFAULT_ONLY, MUTUAL_TLS_MODE, REFUSED, REPORTED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::validate::validate_extensions;
 use crate::{WILDCARD, duration, meta, name};
@@ -236,7 +236,7 @@ impl Entry for ServiceDefaults {
                  ModifyIndex",
                 ),
                 (DEFAULT_ONLY, "Namespace Partition"),
-                (MODE, "Mode"),
+                (Yes, "Mode"),
                 (
                     Inside,
                     "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions",

@@ -6,7 +6,6 @@ pub(crate) const REFUSED: Served = RefusedExcept(&[]);
 pub(crate) const REPORTED: Served = ReportedExcept(&[]);
 /// Namespaces and partitions.
 pub(crate) const DEFAULT_ONLY: Served = RefusedExcept(&["default"]);
-pub(crate) const MODE: Served = ReportedExcept(&["direct"]);
 pub(crate) const MUTUAL_TLS_MODE: Served = RefusedExcept(&["strict"]);
 const KIND: Served = ReportedExcept(&["connect-proxy"]);
 
@@ -159,9 +158,8 @@ pub(super) const TABLE: &[Rows] = &[
             (
                 Yes,
                 "DestinationServiceName DestinationServiceID LocalServiceAddress \
-             LocalServicePort LocalServiceSocketPath",
+             LocalServicePort LocalServiceSocketPath Mode",
             ),
-            (MODE, "Mode"),
             (PROXY_CONFIG, "Config"),
             (
                 Inside,
@@ -215,7 +213,7 @@ pub(super) const TABLE: &[Rows] = &[
     ),
     (
         "TransparentProxy",
-        &[(REPORTED, "OutboundListenerPort DialedDirectly")],
+        &[(Yes, "OutboundListenerPort DialedDirectly")],
     ),
     (
         "AssignVirtualIps",

@@ -2,6 +2,7 @@
 //! kind is a file with such a function and a line in [`compose`].
 
 pub(crate) mod sidecar;
+mod transparent;
 
 use legate_model::ServiceKind;
 use legate_proxycfg::Snapshot;

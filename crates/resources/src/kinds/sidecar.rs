@@ -1,11 +1,16 @@
 //! The sidecar: its own side (certificates, the application, the listener for the mesh and its
-//! routes), and a listener, a cluster and endpoints for every explicit upstream.
+//! routes), and a listener, a cluster and endpoints for every explicit upstream. What it has in
+//! transparent mode is made in `transparent`.
+//!
+//! The units of a set are in this order: the own side, the listener for captured traffic where there
+//! is one, the explicit upstreams, the implicit ones.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
 
 use legate_proxycfg::{Snapshot, UpstreamSnapshot};
 
+use super::transparent::Transparent;
 use crate::cluster;
 use crate::encode::EncodedResource;
 use crate::endpoint;
@@ -23,8 +28,13 @@ use crate::tls::TlsSettings;
 /// The place of the routes among the parts of the proxy's own side.
 const ROUTES: usize = 3;
 
-/// The place of the cluster among the parts of an upstream.
-const CLUSTER: usize = 0;
+/// The place of the cluster among the parts of an upstream, implicit ones included.
+pub(super) const CLUSTER: usize = 0;
+
+/// The place of the first explicit upstream among the units of a set.
+fn first_upstream(snapshot: &Snapshot) -> usize {
+    1 + usize::from(snapshot.implicit.is_some())
+}
 
 /// One upstream with what its resources have in common.
 pub(crate) struct UpstreamPlan<'a> {
@@ -35,11 +45,11 @@ pub(crate) struct UpstreamPlan<'a> {
     /// The name of its cluster and its endpoints.
     pub(crate) cluster: String,
     pub(crate) settings: UpstreamSettings,
-    warnings: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 impl<'a> UpstreamPlan<'a> {
-    fn new(snapshot: &'a Snapshot, upstream: &'a UpstreamSnapshot) -> Self {
+    pub(super) fn new(snapshot: &'a Snapshot, upstream: &'a UpstreamSnapshot) -> Self {
         let sni = names::upstream_sni(snapshot, &upstream.upstream);
         let mut warnings = Vec::new();
         Self {
@@ -55,12 +65,12 @@ impl<'a> UpstreamPlan<'a> {
 
 /// The parts of a snapshot that are the same as in the last one.
 #[derive(Clone, Copy, Default)]
-struct Same {
+pub(super) struct Same {
     /// Trust domain and datacenter.
-    mesh_name: bool,
-    instance: bool,
+    pub(super) mesh_name: bool,
+    pub(super) instance: bool,
     protocol: bool,
-    mesh: bool,
+    pub(super) mesh: bool,
     leaf: bool,
     roots: bool,
     intentions: bool,
@@ -84,7 +94,7 @@ impl Same {
 type ReadSettings = (ProxySettings, Vec<String>);
 
 /// The proxy's settings with what is wrong with them, read when a part needs them.
-type Settings<'a> = LazyCell<ReadSettings, Box<dyn FnOnce() -> ReadSettings + 'a>>;
+pub(super) type Settings<'a> = LazyCell<ReadSettings, Box<dyn FnOnce() -> ReadSettings + 'a>>;
 
 pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Option<&Snapshot>) {
     let same = last.map_or_else(Same::default, |last| Same::between(last, snapshot));
@@ -94,6 +104,33 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         (settings, warnings)
     }));
     own_side(composer, snapshot, same, &settings);
+    let explicit = explicit_upstreams(composer, snapshot, last, same, &settings);
+    let mut implicit = Vec::new();
+    if let Some(upstreams) = &snapshot.implicit {
+        let transparent = Transparent {
+            snapshot,
+            last,
+            same,
+            settings: &settings,
+            implicit: upstreams,
+        };
+        let first = last.map_or(0, |last| first_upstream(last) + last.upstreams.len());
+        implicit = transparent.upstreams(composer, first);
+        composer.add(transparent.outbound(composer, &explicit, &implicit));
+    }
+    for unit in explicit.into_iter().chain(implicit) {
+        composer.add(unit);
+    }
+}
+
+fn explicit_upstreams<'a>(
+    composer: &Composer<'a>,
+    snapshot: &Snapshot,
+    last: Option<&Snapshot>,
+    same: Same,
+    settings: &Settings<'_>,
+) -> Vec<UnitBuilder<'a>> {
+    let mut units = Vec::with_capacity(snapshot.upstreams.len());
     for (place, upstream) in snapshot.upstreams.iter().enumerate() {
         let before = last.and_then(|last| counterpart(&last.upstreams, place, upstream));
         let earlier = last.zip(before).map(|(last, at)| &last.upstreams[at]);
@@ -103,11 +140,12 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
             earlier,
             same,
         };
-        // The proxy's own side is the first unit.
-        let mut unit = composer.unit(before.map(|at| at + 1));
-        change.add_parts(&mut unit, composer.memo, &settings);
-        composer.add(unit);
+        let place = last.zip(before).map(|(last, at)| first_upstream(last) + at);
+        let mut unit = composer.unit(place);
+        change.add_parts(&mut unit, composer.memo, settings);
+        units.push(unit);
     }
+    units
 }
 
 /// Where an upstream was in the last snapshot.
@@ -180,43 +218,75 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
 }
 
 /// One upstream, and what it was in the last snapshot.
-struct UpstreamChange<'a> {
-    snapshot: &'a Snapshot,
-    upstream: &'a UpstreamSnapshot,
-    earlier: Option<&'a UpstreamSnapshot>,
-    same: Same,
+pub(super) struct UpstreamChange<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) upstream: &'a UpstreamSnapshot,
+    pub(super) earlier: Option<&'a UpstreamSnapshot>,
+    pub(super) same: Same,
 }
 
-impl UpstreamChange<'_> {
+/// What the parts of one upstream have in common, found out when a part needs it.
+type Plan<'a, F> = LazyCell<UpstreamPlan<'a>, F>;
+
+impl<'a> UpstreamChange<'a> {
     fn is(&self, equal: impl FnOnce(&UpstreamSnapshot) -> bool) -> bool {
         self.earlier.is_some_and(equal)
     }
 
-    fn add_parts(&self, unit: &mut UnitBuilder<'_>, memo: &Memo, settings: &Settings<'_>) {
-        let (upstream, same) = (self.upstream, self.same);
-        let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, upstream));
-        let named = same.mesh_name
+    /// Whether its names and settings are as they were.
+    fn is_named_alike(&self) -> bool {
+        let upstream = self.upstream;
+        self.same.mesh_name
             && self.is(|last| {
                 Arc::ptr_eq(&last.upstream, &upstream.upstream)
                     && last.customisation == upstream.customisation
-            });
-        let spoken = named && self.is(|last| last.protocol == upstream.protocol);
-        let dialled = spoken
-            && same.mesh
-            && same.instance
-            && self.is(|last| last.connect_timeout == upstream.connect_timeout);
+            })
+    }
+
+    /// Whether the same is spoken to it, besides.
+    fn is_spoken_to_alike(&self) -> bool {
+        self.is_named_alike() && self.is(|last| last.protocol == self.upstream.protocol)
+    }
+
+    /// Whether connections to it are made as they were, besides.
+    pub(super) fn is_dialled_alike(&self) -> bool {
+        self.is_spoken_to_alike()
+            && self.same.mesh
+            && self.same.instance
+            && self.is(|last| last.connect_timeout == self.upstream.connect_timeout)
+    }
+
+    fn add_parts(&self, unit: &mut UnitBuilder<'_>, memo: &Memo, settings: &Settings<'_>) {
+        let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, self.upstream));
+        self.add_cluster(unit, memo, settings, &plan);
+        self.add_listener(unit, memo, &plan);
+        self.add_endpoints(unit, memo, &plan);
+    }
+
+    pub(super) fn add_cluster<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        settings: &Settings<'_>,
+        plan: &Plan<'a, F>,
+    ) {
         let name = || plan.cluster.clone();
-        unit.part(Type::Cluster, name, dialled, |_| {
+        unit.part(Type::Cluster, name, self.is_dialled_alike(), |_| {
             let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
-            made(cluster::upstream(
-                memo,
-                &plan,
-                &tls,
-                settings.0.fetch_timeout,
-            ))
+            let fetch_timeout = settings.0.fetch_timeout;
+            made(cluster::upstream(memo, plan, &tls, fetch_timeout))
         });
+    }
+
+    fn add_listener<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        plan: &Plan<'a, F>,
+    ) {
+        let upstream = self.upstream;
         let id = || upstream.upstream.id().to_string();
-        let unchanged = spoken && !unit.troubled(CLUSTER);
+        let unchanged = self.is_spoken_to_alike() && !unit.troubled(CLUSTER);
         // Envoy refuses a listener whose routes lead to a cluster that it does not have.
         let nowhere = match unchanged {
             true => None,
@@ -228,24 +298,30 @@ impl UpstreamChange<'_> {
                 return Err(reason);
             }
             let bind = listener::upstream::bind(&upstream.upstream)?;
-            let resource = listener::upstream::listener(memo, &plan, &bind)?;
+            let resource = listener::upstream::listener(memo, plan, &bind)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });
-        let instances = &upstream.instances;
-        let unchanged = named && self.is(|last| Arc::ptr_eq(&last.instances, instances));
+    }
+
+    pub(super) fn add_endpoints<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        plan: &Plan<'a, F>,
+    ) {
+        let instances = &self.upstream.instances;
+        let unchanged =
+            self.is_named_alike() && self.is(|last| Arc::ptr_eq(&last.instances, instances));
+        let name = || plan.cluster.clone();
         unit.part(Type::Endpoints, name, unchanged, |warnings| {
-            made(endpoint::assignment(
-                memo,
-                &plan.cluster,
-                instances,
-                warnings,
-            ))
+            let made_now = endpoint::assignment(memo, &plan.cluster, instances, warnings);
+            made(made_now)
         });
     }
 }
 
-fn made(
+pub(super) fn made(
     resource: Result<Arc<EncodedResource>, GenerateError>,
 ) -> Result<Option<Made>, GenerateError> {
     resource.map(|resource| Some(resource.into()))

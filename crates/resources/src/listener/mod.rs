@@ -1,5 +1,7 @@
-//! Listeners: one for the mesh, one for every explicit upstream. Here is what both are made of.
+//! Listeners: one for the mesh, one for every explicit upstream, one for captured traffic. Here is
+//! what all are made of.
 
+pub(crate) mod outbound;
 pub(crate) mod public;
 pub(crate) mod upstream;
 
@@ -87,13 +89,13 @@ impl Bind {
     }
 }
 
-/// A listener with one filter chain.
+/// A listener with filter chains.
 pub(crate) fn listener(
     name: &str,
     bind: &Bind,
     direction: TrafficDirection,
     exact_balance: bool,
-    chain: FilterChain,
+    filter_chains: Vec<FilterChain>,
 ) -> Listener {
     use connection_balance_config::{BalanceType, ExactBalance};
     let balance = exact_balance.then_some(ConnectionBalanceConfig {
@@ -104,7 +106,7 @@ pub(crate) fn listener(
         address: Some(bind.address()),
         traffic_direction: direction.into(),
         connection_balance_config: balance,
-        filter_chains: vec![chain],
+        filter_chains,
         ..Listener::default()
     }
 }

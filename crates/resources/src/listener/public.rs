@@ -158,7 +158,7 @@ fn build(input: &Input<'_>) -> Listener {
         &input.bind,
         TrafficDirection::Inbound,
         input.exact_balance,
-        chain,
+        vec![chain],
     )
 }
 

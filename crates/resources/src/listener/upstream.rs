@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
-use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener};
 use legate_model::{Protocol, Upstream};
 
 use crate::encode::{self, EncodedResource};
@@ -81,15 +81,7 @@ fn socket_mode(upstream: &Upstream) -> Result<u32, GenerateError> {
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
-    let stats = names::stat_prefix(STATS, &input.filter);
-    let filter = if input.protocol.is_http() {
-        let routes = route::everything_to(input.cluster, &input.id, &input.filter);
-        let routes = RouteSpecifier::RouteConfig(routes);
-        let manager = listener::connection_manager(&stats, input.protocol, routes, Vec::new());
-        listener::http_connection(&manager)
-    } else {
-        listener::tcp_proxy(&stats, input.cluster)
-    };
+    let filter = filter(&input.id, &input.filter, input.cluster, input.protocol);
     let chain = FilterChain {
         filters: vec![filter],
         ..FilterChain::default()
@@ -99,6 +91,22 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         &input.bind,
         TrafficDirection::Outbound,
         input.exact_balance,
-        chain,
+        vec![chain],
     )
+}
+
+/// The prefix of an upstream's statistics.
+pub(crate) fn stats(filter: &str) -> String {
+    names::stat_prefix(STATS, filter)
+}
+
+/// The filter that hands what an application sends to the cluster of an upstream.
+pub(crate) fn filter(id: &str, filter: &str, cluster: &str, protocol: Protocol) -> Filter {
+    let stats = stats(filter);
+    if !protocol.is_http() {
+        return listener::tcp_proxy(&stats, cluster);
+    }
+    let routes = RouteSpecifier::RouteConfig(route::everything_to(cluster, id, filter));
+    let manager = listener::connection_manager(&stats, protocol, routes, Vec::new());
+    listener::http_connection(&manager)
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use legate_intentions::Action;
 use legate_model::{Protocol, TrustDomain};
-use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{
+    DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
+};
 use legate_resources::{Generator, ResourceSet};
 use proptest::prelude::*;
 use serde_json::json;
@@ -32,6 +34,8 @@ enum Change {
     RemoveUpstream(u8),
     SwapUpstreams(u8, u8),
     Upstream(u8, UpstreamChange),
+    /// Another mode, or the implicit upstreams with these numbers, each in one of a few forms.
+    Implicit(Option<Vec<(u8, u8)>>),
 }
 
 #[derive(Clone, Debug)]
@@ -66,11 +70,31 @@ fn change() -> impl Strategy<Value = Change> {
         (0..4u8).prop_map(Change::RemoveUpstream),
         (0..4u8, 0..4u8).prop_map(|(a, b)| Change::SwapUpstreams(a, b)),
         (0..4u8, of_upstream).prop_map(|(at, change)| Change::Upstream(at, change)),
+        prop::option::weighted(0.9, prop::collection::btree_map(0..5u8, 0..5u8, 0..5))
+            .prop_map(|all| Change::Implicit(all.map(|all| all.into_iter().collect()))),
     ]
 }
 
 fn protocol(number: u8) -> Protocol {
     [Protocol::Tcp, Protocol::Http, Protocol::Grpc][usize::from(number)]
+}
+
+/// A service in transparent mode, the first three of which may be explicit upstreams, too.
+fn implicit(name: u8, form: u8) -> Arc<ImplicitUpstream> {
+    let mut upstream = upstream(
+        json!({"DestinationName": format!("api-{name}")}),
+        protocol(form % 3),
+        vec![instance("10.0.0.1", 20000 + u16::from(form), &[])],
+    );
+    let mut addresses = vec![(DialledKind::Service, format!("240.0.0.{}", name + 1))];
+    match form {
+        0 => {}
+        1 => addresses.push((DialledKind::Instance, format!("10.0.1.{name}"))),
+        2 => addresses.push((DialledKind::Tagged, "10.96.0.1".to_owned())),
+        3 => upstream.customisation = Some("12345678".into()),
+        _ => addresses.clear(),
+    }
+    crate::transparent::implicit(upstream, &addresses)
 }
 
 /// One of three services, in one of four forms; two of those listen on one port.
@@ -94,7 +118,9 @@ fn registered(form: u8) -> serde_json::Value {
         1 => json!({"LocalServicePort": 8081, "Expose": {"Checks": true}}),
         2 => json!({"Config": {"xds_fetch_timeout_ms": 9, "local_request_timeout_ms": "soon"}}),
         3 => json!({"Config": {"bind_port": 20001, "max_inbound_connections": 5}}),
-        _ => json!({"LocalServiceSocketPath": "/run/app"}),
+        _ => json!({
+            "LocalServiceSocketPath": "/run/app", "TransparentProxy": {"OutboundListenerPort": 9191},
+        }),
     }
 }
 
@@ -112,11 +138,21 @@ fn apply(snapshot: &mut Snapshot, change: &Change) {
         Change::DefaultIntention(false) => snapshot.default_intention = Action::Deny,
         Change::Protocol(n) => snapshot.protocol = protocol(*n),
         Change::Mesh(0) => snapshot.mesh = Arc::new(None),
+        Change::Implicit(all) => {
+            let all = all
+                .as_ref()
+                .map(|all| all.iter().map(|(name, form)| implicit(*name, *form)));
+            let all = all.map(|all| Arc::new(ImplicitUpstreams(all.collect())));
+            snapshot.implicit = all;
+        }
         Change::Mesh(1) => {
             snapshot.mesh = mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
         }
         Change::Mesh(_) => {
-            snapshot.mesh = mesh(json!({"TLS": {"Outgoing": {"TLSMinVersion": "TLSv1_3"}}}));
+            snapshot.mesh = mesh(json!({
+                "TLS": {"Outgoing": {"TLSMinVersion": "TLSv1_3"}},
+                "TransparentProxy": {"MeshDestinationsOnly": true},
+            }));
         }
         Change::Registration(form) => snapshot.instance = sidecar(registered(*form)),
         Change::TrustDomain(n) => {

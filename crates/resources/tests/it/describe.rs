@@ -7,7 +7,7 @@ use std::fmt::{Debug, Write};
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::core::v3::{TransportSocket, transport_socket};
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
-use envoy_types::pb::envoy::config::listener::v3::{Listener, filter};
+use envoy_types::pb::envoy::config::listener::v3::{Listener, filter, listener_filter};
 use envoy_types::pb::envoy::config::rbac::v3::rbac::Action;
 use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as Bridge;
@@ -15,6 +15,7 @@ use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::FilterCon
 use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::Config as Metadata;
 use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{Rbac as HttpRbac, RbacPerRoute};
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
 use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, http_filter,
@@ -86,7 +87,13 @@ fn message(out: &mut String, any: Any) {
         take_socket(&mut nested, cluster.transport_socket.as_mut());
         brief(&cluster)
     } else if let Some(mut listener) = decode::<Listener>(&any) {
-        for chain in &mut listener.filter_chains {
+        for filter in &mut listener.listener_filters {
+            if let Some(listener_filter::ConfigType::TypedConfig(any)) = filter.config_type.take() {
+                nested.push((filter.name.clone(), any));
+            }
+        }
+        let chains = listener.filter_chains.iter_mut();
+        for chain in chains.chain(listener.default_filter_chain.as_mut()) {
             for filter in &mut chain.filters {
                 if let Some(filter::ConfigType::TypedConfig(any)) = filter.config_type.take() {
                     nested.push((filter.name.clone(), any));
@@ -133,6 +140,7 @@ fn plain(any: &Any) -> String {
         .or_else(|| decode::<TcpProxy>(any).map(|m| brief(&m)))
         .or_else(|| decode::<ConnectionLimit>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Router>(any).map(|m| brief(&m)))
+        .or_else(|| decode::<OriginalDst>(any).map(|m| brief(&m)))
         .or_else(|| decode::<FilterConfig>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Bridge>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Metadata>(any).map(|m| brief(&m)))

@@ -14,3 +14,4 @@ mod kept;
 mod refused;
 mod shared;
 mod support;
+mod transparent;

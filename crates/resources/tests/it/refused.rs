@@ -159,7 +159,6 @@ fn what_has_no_effect_is_told() {
             "Config": {"envoy_public_listener_json": "{}", "local_connect_timeout_ms": "soon"},
             "AccessLogs": {"Enabled": true},
             "Expose": {"Checks": true},
-            "Mode": "transparent",
             "EnvoyExtensions": [{"Name": "builtin/lua"}],
         })),
         upstreams: vec![
@@ -175,7 +174,6 @@ fn what_has_no_effect_is_told() {
         "\"local_connect_timeout_ms\" is \"soon\"",
         "AccessLogs",
         "Expose",
-        "Mode transparent is not served",
         "builtin/lua is not served",
         "envoy_cluster_json",
         "\"limits\" is 7",

@@ -48,7 +48,6 @@ async fn what_has_no_effect_is_named_in_the_answer() {
             "Service.Proxy.Config.envoy_public_listener_json",
             "Service.Proxy.Config.m?hle",
             "Service.Proxy.MeshGateway.Mode",
-            "Service.Proxy.Mode",
         ]
     );
     let agent = json!({ "Name": "web", "Check": { "HTTP": "http://x/", "Interval": "10s" } });
@@ -124,11 +123,6 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
             "/v1/config",
             extension(json!({ "Name": "builtin/lua", "Required": true })),
             "EnvoyExtensions[0].Required",
-        ),
-        (
-            "/v1/config",
-            json!({ "Kind": "mesh", "TransparentProxy": { "MeshDestinationsOnly": true } }),
-            "MeshDestinationsOnly",
         ),
         (
             "/v1/acl/token",

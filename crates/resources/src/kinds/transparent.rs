@@ -1,0 +1,262 @@
+//! What a sidecar in transparent mode has besides: a cluster and endpoints for every service that
+//! intentions let it call, one listener for all of them, and ways to single instances and to the
+//! world outside the mesh where those are open.
+//!
+//! A service that is an explicit upstream as well has the cluster of that one, whichever of the two
+//! the application dials.
+
+use std::cell::LazyCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use legate_model::{Mesh, Protocol};
+use legate_proxycfg::{
+    DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
+};
+
+use super::sidecar::{CLUSTER, Same, Settings, UpstreamChange, UpstreamPlan, made};
+use crate::cluster;
+use crate::listener::outbound::{self, Chain};
+use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
+use crate::part::{Composer, Made, UnitBuilder};
+use crate::set::Type;
+use crate::tls::TlsSettings;
+
+/// A proxy in transparent mode, and what it was in the last snapshot.
+pub(super) struct Transparent<'a, 's> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) last: Option<&'a Snapshot>,
+    pub(super) same: Same,
+    pub(super) settings: &'a Settings<'s>,
+    pub(super) implicit: &'a ImplicitUpstreams,
+}
+
+impl<'a> Transparent<'a, '_> {
+    fn last_implicit(&self) -> Option<&'a ImplicitUpstreams> {
+        self.last.and_then(|last| last.implicit.as_deref())
+    }
+
+    /// The units of the implicit upstreams. `first` is the place of the first one in the last set.
+    pub(super) fn upstreams<'b>(
+        &self,
+        composer: &Composer<'b>,
+        first: usize,
+    ) -> Vec<UnitBuilder<'b>> {
+        let places = Places::of(self.last_implicit(), self.implicit);
+        let upstreams = self.implicit.0.iter().enumerate();
+        let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
+            let before = places.before(place, implicit);
+            let mut unit = composer.unit(before.map(|at| first + at));
+            let earlier = before.and_then(|at| self.last_implicit()?.0.get(at));
+            self.add_parts(composer, &mut unit, implicit, earlier);
+            unit
+        };
+        upstreams.map(unit).collect()
+    }
+
+    /// Always the same three parts, so that each has its place.
+    fn add_parts(
+        &self,
+        composer: &Composer<'_>,
+        unit: &mut UnitBuilder<'_>,
+        implicit: &ImplicitUpstream,
+        earlier: Option<&Arc<ImplicitUpstream>>,
+    ) {
+        let upstream = &implicit.upstream;
+        let is_explicit = explicit(self.snapshot, upstream).is_some();
+        let was_explicit = self.last.map(|last| explicit(last, upstream).is_some());
+        let change = UpstreamChange {
+            snapshot: self.snapshot,
+            upstream,
+            earlier: earlier
+                .filter(|_| was_explicit == Some(is_explicit))
+                .map(|earlier| &earlier.upstream),
+            same: self.same,
+        };
+        let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, upstream));
+        if is_explicit {
+            let unchanged = change.earlier.is_some();
+            for kind in [Type::Cluster, Type::Endpoints] {
+                unit.part(kind, || plan.cluster.clone(), unchanged, |_| Ok(None));
+            }
+        } else {
+            change.add_cluster(unit, composer.memo, self.settings, &plan);
+            change.add_endpoints(unit, composer.memo, &plan);
+        }
+        let is_instance = |one: &ImplicitUpstream| {
+            let mut addresses = one.addresses.iter();
+            addresses.any(|dialled| dialled.kind == DialledKind::Instance)
+        };
+        let directly = is_instance(implicit);
+        let unchanged = change.is_dialled_alike()
+            && earlier.is_some_and(|earlier| is_instance(earlier) == directly);
+        let name = || names::passthrough_cluster(&plan.sni);
+        unit.part(Type::Cluster, name, unchanged, |warnings| {
+            warnings.clone_from(&plan.warnings);
+            if !directly {
+                return Ok(None);
+            }
+            let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+            made(cluster::passthrough(composer.memo, &plan, &tls))
+        });
+    }
+
+    /// The unit of the listener. `units` are those of the explicit and of the implicit upstreams.
+    pub(super) fn outbound<'b>(
+        &self,
+        composer: &Composer<'b>,
+        explicit_units: &[UnitBuilder<'_>],
+        implicit_units: &[UnitBuilder<'_>],
+    ) -> UnitBuilder<'b> {
+        let memo = composer.memo;
+        let before = self.last_implicit().map(|_| 1);
+        let mut unit = composer.unit(before);
+        let only_mesh = (*self.snapshot.mesh)
+            .as_ref()
+            .is_some_and(is_destinations_only);
+        let name = || ORIGINAL_DESTINATION.to_owned();
+        unit.part(Type::Cluster, name, self.same.mesh, |_| match only_mesh {
+            true => Ok(None),
+            false => made(cluster::original_destination(memo)),
+        });
+        let mut units = explicit_units.iter().chain(implicit_units);
+        let unchanged = self.same.mesh
+            && self.same.mesh_name
+            && self.same.instance
+            && self
+                .last_implicit()
+                .is_some_and(|last| same_chains(last, self.implicit))
+            && self
+                .last
+                .is_some_and(|last| same_explicit(last, self.snapshot))
+            && !units.any(|unit| unit.troubled(CLUSTER));
+        let name = || OUTBOUND_LISTENER.to_owned();
+        unit.part(Type::Listener, name, unchanged, |warnings| {
+            let owners = outbound::owners(&self.implicit.0, warnings);
+            let mut chains = Vec::new();
+            for (place, implicit) in self.implicit.0.iter().enumerate() {
+                let own = &owners[place];
+                let upstream = &implicit.upstream;
+                chains.extend(chain(&own.service, || {
+                    let (upstream, unit) = match explicit(self.snapshot, upstream) {
+                        Some(at) => (&self.snapshot.upstreams[at], &explicit_units[at]),
+                        None => (upstream, &implicit_units[place]),
+                    };
+                    self.to_service(upstream, unit)
+                }));
+                chains.extend(chain(&own.instances, || self.to_instances(upstream)));
+            }
+            let bind = outbound::bind(&self.snapshot.instance)?;
+            let resource = outbound::listener(memo, &bind, &chains, !only_mesh)?;
+            let bind = Some(bind);
+            Ok(resource.map(|resource| Made { resource, bind }))
+        });
+        unit
+    }
+
+    fn to_service(&self, upstream: &UpstreamSnapshot, unit: &UnitBuilder<'_>) -> Chain<'static> {
+        let plan = UpstreamPlan::new(self.snapshot, upstream);
+        let is_missing = unit.missing(CLUSTER, &plan.cluster).is_some();
+        Chain {
+            // Envoy refuses routes to a cluster that it does not have, and closes connections to it.
+            // Without a chain they would leave the mesh.
+            protocol: match is_missing {
+                true => Protocol::Tcp,
+                false => upstream.protocol,
+            },
+            cluster: plan.cluster,
+            ..self.named(upstream)
+        }
+    }
+
+    fn to_instances(&self, upstream: &UpstreamSnapshot) -> Chain<'static> {
+        let sni = names::upstream_sni(self.snapshot, &upstream.upstream);
+        Chain {
+            cluster: names::passthrough_cluster(&sni),
+            ..self.named(upstream)
+        }
+    }
+
+    fn named(&self, upstream: &UpstreamSnapshot) -> Chain<'static> {
+        Chain {
+            filter: names::upstream_filter(self.snapshot, &upstream.upstream),
+            id: upstream.upstream.id().to_string(),
+            cluster: String::new(),
+            protocol: Protocol::Tcp,
+            addresses: &[],
+        }
+    }
+}
+
+/// A chain for these addresses, where there are any.
+fn chain<'a>(addresses: &'a [IpAddr], to: impl FnOnce() -> Chain<'a>) -> Option<Chain<'a>> {
+    (!addresses.is_empty()).then(|| Chain { addresses, ..to() })
+}
+
+fn is_destinations_only(mesh: &Mesh) -> bool {
+    mesh.transparent_proxy.mesh_destinations_only
+}
+
+/// The first explicit upstream of the same service.
+fn explicit(snapshot: &Snapshot, upstream: &UpstreamSnapshot) -> Option<usize> {
+    let name = &upstream.upstream.destination_name;
+    let mut all = snapshot.upstreams.iter().map(|one| &one.upstream);
+    all.position(|one| {
+        let own = names::datacenter(snapshot, one).eq_ignore_ascii_case(&snapshot.datacenter);
+        own && one.destination_peer.is_empty() && one.destination_name.eq_ignore_ascii_case(name)
+    })
+}
+
+/// Whether the same addresses lead to the same services.
+fn same_chains(last: &ImplicitUpstreams, now: &ImplicitUpstreams) -> bool {
+    std::ptr::eq(last, now)
+        || last.0.len() == now.0.len()
+            && std::iter::zip(&last.0, &now.0).all(|(last, now)| {
+                Arc::ptr_eq(last, now)
+                    || last.addresses == now.addresses
+                        && same_cluster(&last.upstream, &now.upstream)
+            })
+}
+
+fn same_explicit(last: &Snapshot, now: &Snapshot) -> bool {
+    let pairs = || std::iter::zip(&last.upstreams, &now.upstreams);
+    last.upstreams.len() == now.upstreams.len() && pairs().all(|(a, b)| same_cluster(a, b))
+}
+
+fn same_cluster(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> bool {
+    Arc::ptr_eq(&last.upstream, &now.upstream)
+        && last.protocol == now.protocol
+        && last.customisation == now.customisation
+}
+
+/// Where implicit upstreams were in the last snapshot.
+enum Places<'a> {
+    /// Where they are now.
+    Same,
+    ByName(HashMap<&'a str, usize>),
+}
+
+impl<'a> Places<'a> {
+    fn of(last: Option<&'a ImplicitUpstreams>, now: &ImplicitUpstreams) -> Self {
+        let Some(last) = last else {
+            return Self::ByName(HashMap::new());
+        };
+        if std::ptr::eq(last, now) {
+            return Self::Same;
+        }
+        let name = |one: &'a Arc<ImplicitUpstream>| &*one.upstream.upstream.destination_name;
+        let places = last.0.iter().map(name).zip(0..);
+        Self::ByName(places.collect())
+    }
+
+    fn before(&self, place: usize, upstream: &ImplicitUpstream) -> Option<usize> {
+        match self {
+            Self::Same => Some(place),
+            Self::ByName(places) => {
+                let name = &*upstream.upstream.upstream.destination_name;
+                places.get(name).copied()
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The listener of a proxy in transparent mode, at which all that the application sends arrives: to
+//! a service by its virtual IPs, to one of its instances, or to somewhere outside the mesh.
+//!
+//! What the application dialled is what it was redirected from. Each service has a filter chain of
+//! its own, which its addresses choose; no two chains have the same one, for Envoy would refuse the
+//! listener.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::core::v3::{CidrRange, TrafficDirection};
+use envoy_types::pb::envoy::config::listener::v3::{
+    FilterChain, FilterChainMatch, Listener, ListenerFilter, listener_filter,
+};
+use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
+use envoy_types::pb::google::protobuf::UInt32Value;
+use legate_model::{Protocol, ServiceInstance};
+use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
+
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::listener::{self, Bind, upstream};
+use crate::memo::Memo;
+use crate::names::{ORIGINAL_DESTINATION, ORIGINAL_DST_FILTER, OUTBOUND_LISTENER};
+
+/// Where captured traffic arrives when nothing says otherwise. Consul's, and where whatever captures
+/// it sends it to by default.
+const PORT: u16 = 15001;
+
+/// What leads to one service or its instances.
+#[derive(Hash)]
+pub(crate) struct Chain<'a> {
+    /// As in statistics.
+    pub(crate) filter: String,
+    /// Of the upstream.
+    pub(crate) id: String,
+    pub(crate) cluster: String,
+    pub(crate) protocol: Protocol,
+    /// In their order, and not empty.
+    pub(crate) addresses: &'a [IpAddr],
+}
+
+#[derive(Hash)]
+struct Input<'a> {
+    bind: &'a Bind,
+    chains: &'a [Chain<'a>],
+    leads_outside: bool,
+}
+
+/// Where the listener listens.
+pub(crate) fn bind(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
+    let port = match instance.proxy.transparent_proxy.outbound_listener_port {
+        0 => PORT,
+        port => port,
+    };
+    Bind::socket(OUTBOUND_LISTENER, "", port)
+}
+
+/// The listener. `leads_outside`: what no chain is for goes where it was sent to. `None` where
+/// there is nowhere to go.
+pub(crate) fn listener(
+    memo: &Memo,
+    bind: &Bind,
+    chains: &[Chain<'_>],
+    leads_outside: bool,
+) -> Result<Option<Arc<EncodedResource>>, GenerateError> {
+    if chains.is_empty() && !leads_outside {
+        return Ok(None);
+    }
+    let input = Input {
+        bind,
+        chains,
+        leads_outside,
+    };
+    let made = memo.get(&input, |input| {
+        let name = format!("{OUTBOUND_LISTENER}:{}", input.bind.suffix());
+        Ok(encode::resource(&name, &build(&name, input), &[]))
+    })?;
+    Ok(Some(made))
+}
+
+fn build(name: &str, input: &Input<'_>) -> Listener {
+    let outside = listener::tcp_proxy(&upstream::stats(ORIGINAL_DESTINATION), ORIGINAL_DESTINATION);
+    let outside = FilterChain {
+        filters: vec![outside],
+        ..FilterChain::default()
+    };
+    let original_destination = ListenerFilter {
+        name: ORIGINAL_DST_FILTER.to_owned(),
+        config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
+            &OriginalDst {},
+        ))),
+        ..ListenerFilter::default()
+    };
+    let chains = input.chains.iter().map(chain).collect();
+    Listener {
+        listener_filters: vec![original_destination],
+        default_filter_chain: input.leads_outside.then_some(outside),
+        ..listener::listener(name, input.bind, TrafficDirection::Outbound, false, chains)
+    }
+}
+
+fn chain(chain: &Chain<'_>) -> FilterChain {
+    let range = |ip: &IpAddr| CidrRange {
+        address_prefix: ip.to_string(),
+        prefix_len: Some(UInt32Value {
+            value: if ip.is_ipv4() { 32 } else { 128 },
+        }),
+    };
+    FilterChain {
+        filter_chain_match: Some(FilterChainMatch {
+            prefix_ranges: chain.addresses.iter().map(range).collect(),
+            ..FilterChainMatch::default()
+        }),
+        filters: vec![upstream::filter(
+            &chain.id,
+            &chain.filter,
+            &chain.cluster,
+            chain.protocol,
+        )],
+        ..FilterChain::default()
+    }
+}
+
+/// The addresses of one service for which no other service counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Own {
+    /// Those that stand for the service.
+    pub(crate) service: Vec<IpAddr>,
+    /// Those of its instances.
+    pub(crate) instances: Vec<IpAddr>,
+}
+
+/// The addresses of each service, in the order of the services. Where several have the same one, one
+/// of them gets it, and a warning says so.
+pub(crate) fn owners(upstreams: &[Arc<ImplicitUpstream>], warnings: &mut Vec<String>) -> Vec<Own> {
+    let mut taken: BTreeMap<IpAddr, (Dialled, usize)> = BTreeMap::new();
+    let name = |at: usize| &upstreams[at].upstream.upstream.destination_name;
+    for (at, upstream) in upstreams.iter().enumerate() {
+        for dialled in &upstream.addresses {
+            let claim = (*dialled, at);
+            let held = *taken.entry(dialled.ip).or_insert(claim);
+            let (wins, loses) = (held.min(claim), held.max(claim));
+            taken.insert(dialled.ip, wins);
+            // Instances come and go: the catalog may show two at one address for a while.
+            if wins.1 != loses.1 && loses.0.kind != DialledKind::Instance {
+                warnings.push(format!(
+                    "services {} and {} both have the virtual IP {}: it leads to {}",
+                    name(wins.1),
+                    name(loses.1),
+                    dialled.ip,
+                    name(wins.1),
+                ));
+            }
+        }
+    }
+    let mut owners = vec![Own::default(); upstreams.len()];
+    for (ip, (dialled, at)) in taken {
+        match dialled.kind {
+            DialledKind::Service | DialledKind::Tagged => owners[at].service.push(ip),
+            DialledKind::Instance => owners[at].instances.push(ip),
+        }
+    }
+    owners
+}
