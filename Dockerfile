@@ -1,22 +1,25 @@
 # syntax=docker/dockerfile:1
 
-# The image of a sidecar. It takes the place of consul-dataplane's: same program names, same flags.
+# The images. That of a sidecar takes the place of consul-dataplane's: same program names, same flags.
 #
 #   docker build -t legate-dataplane .
 #   docker build -t legate-dataplane --target with-discover .    # with go-discover's `discover`
+#   docker build -t legate-server --target legate-server .
+#   docker build -t legate-k8s --target legate-k8s .
+#
+# With `docker buildx build --platform linux/amd64,linux/arm64` they are made for both.
 #
 # `cargo xtask tidy` checks this file: the versions are those of rust-toolchain.toml and of
-# [workspace.metadata.envoy] in Cargo.toml, and what the chart relies on is here. The scenarios of
-# `cargo xtask test` lay out a root as the stage `layout` does, with the same script, and run
-# sidecars in it.
+# [workspace.metadata.envoy] in Cargo.toml, and what charts rely on is here. `cargo xtask test` and
+# `cargo xtask kind` lay out roots with the same scripts, and run the programs in them.
 
 ARG RUST=1.95.0
 ARG ENVOY=1.38.2
 
 FROM docker.io/envoyproxy/envoy:v${ENVOY} AS envoy
 
-# Debian 12, as below: the program runs with the C library that it was built with.
-FROM docker.io/library/rust:${RUST}-bookworm AS build
+# Debian 12, as below: the programs run with the C library that they were built with.
+FROM docker.io/library/rust:${RUST}-bookworm AS source
 ARG RUST
 # The compiler that the image has: rust-toolchain.toml also asks for tools that building needs not.
 ENV RUSTUP_TOOLCHAIN=${RUST}
@@ -24,21 +27,44 @@ WORKDIR /src
 COPY . .
 # What `-version` tells; pass --build-arg LEGATE_REVISION="$(git rev-parse HEAD)".
 ARG LEGATE_REVISION=unknown
-# Caches are no part of the layer, so that the program is copied out of the target folder.
-RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/src/target \
+
+# Caches are no part of the layer, so that a program is copied out of the target folder. Images that are
+# built at the same time wait for each other's.
+FROM source AS build-dataplane
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
     cargo build --locked --profile sidecar --package legate-dataplane \
     && install -D --mode=755 target/sidecar/legate-dataplane /out/legate-dataplane
 
-FROM docker.io/library/debian:bookworm-slim AS layout
+FROM source AS build-server
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --locked --profile release --package legate-server \
+    && install -D --mode=755 target/release/legate-server /out/legate-server
+
+FROM source AS build-k8s
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --locked --profile release --package legate-kubernetes \
+    && install -D --mode=755 target/release/legate-k8s /out/legate-k8s
+
+FROM docker.io/library/debian:bookworm-slim AS tools
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libcap2-bin \
+    && apt-get install --yes --no-install-recommends iptables libcap2-bin nftables \
     && rm -rf /var/lib/apt/lists/*
-COPY --from=build /out/legate-dataplane /in/legate-dataplane
+
+FROM tools AS layout-dataplane
+COPY --from=build-dataplane /out/legate-dataplane /in/legate-dataplane
 COPY --from=envoy /usr/local/bin/envoy /in/envoy
 COPY images/dataplane/layout /in/layout
 COPY LICENSE /image/usr/share/doc/legate-dataplane/LICENSE
 RUN /in/layout /in/legate-dataplane /in/envoy /image
+
+FROM tools AS layout-k8s
+COPY --from=build-k8s /out/legate-k8s /in/legate-k8s
+COPY images/k8s/layout /in/layout
+COPY LICENSE /image/usr/share/doc/legate-k8s/LICENSE
+RUN /in/layout /in/legate-k8s /image
 
 # `-addresses exec=discover …` asks clouds for the addresses of servers. Few need that, and it would
 # add 30 MB.
@@ -50,16 +76,27 @@ RUN CGO_ENABLED=0 GOBIN=/out go install -trimpath -ldflags=-s \
 # The C library and GCC's, which Rust programs unwind with; the CA bundle of Debian, for servers
 # whose certificates are public. No shell and no package manager: nothing here calls them. It has no
 # versions; whoever has to build the same image twice names it by its digest.
-FROM gcr.io/distroless/cc-debian12 AS runtime
-COPY --from=layout /image/ /
+FROM gcr.io/distroless/cc-debian12 AS base
 # A number, because Kubernetes can tell from a number only that it is not root (runAsNonRoot). The
 # programs run as every user, known in /etc/passwd or not.
 USER 100:100
+
+FROM base AS legate-server
+COPY --from=build-server /out/legate-server /usr/local/bin/legate-server
+COPY LICENSE /usr/share/doc/legate-server/LICENSE
+ENTRYPOINT ["/usr/local/bin/legate-server"]
+
+FROM base AS legate-k8s
+COPY --from=layout-k8s /image/ /
+ENTRYPOINT ["/usr/local/bin/legate-k8s"]
+
+FROM base AS legate-dataplane
+COPY --from=layout-dataplane /image/ /
 # The program is process 1: it passes signals on and collects orphans, so that there is no init.
 ENTRYPOINT ["/usr/local/bin/legate-dataplane"]
 
-FROM runtime AS with-discover
+FROM legate-dataplane AS with-discover
 COPY --from=discover /out/discover /usr/local/bin/discover
 
 # What is built when no target is named.
-FROM runtime
+FROM legate-dataplane

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::workspace::{self, Workspace};
-use crate::{chart, envoy, fuzz, tidy};
+use crate::{chart, envoy, fuzz, kind, tidy};
 
 type Stage = (&'static str, fn(&Workspace) -> anyhow::Result<()>);
 
@@ -46,6 +46,7 @@ const STAGES: [Stage; 9] = [
     ("test", |workspace| cargo_test(workspace, &[])),
     ("file", |workspace| scenarios(workspace, "file")),
     ("etcd", |workspace| scenarios(workspace, "etcd")),
+    ("kind", kind::ci),
     ("fuzz", fuzz::ci),
 ];
 
@@ -60,6 +61,8 @@ fn run_stage(workspace: &Workspace, stage: &Stage) -> (anyhow::Result<()>, Durat
 
 /// `cargo xtask ci`: all stages, up to the first that fails.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
+    // It takes ten minutes where nothing is in the cache; most of the time other stages wait for tests.
+    let background = kind::Background::start(workspace)?;
     let mut report = Vec::new();
     let mut outcome = Ok(());
     for stage in &STAGES {
@@ -76,6 +79,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
             break;
         }
     }
+    drop(background);
     // What the test stage left out has to be seen beside its verdict.
     if workspace::variable("LEGATE_INTEROP").is_some_and(|value| value == "off") {
         report.push(

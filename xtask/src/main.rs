@@ -14,6 +14,8 @@ mod ci;
 mod demo;
 mod envoy;
 mod fuzz;
+mod images;
+mod kind;
 mod tidy;
 mod workspace;
 
@@ -44,6 +46,9 @@ enum Task {
     },
     /// Render the Helm chart and compare it with tests/chart
     Chart(chart::Options),
+    /// Run the scenarios with Kubernetes: in the cluster of KUBECONFIG, else in one that kind makes, else
+    /// on a node of the real components that is started here (Linux, root, Go)
+    Kind(kind::Options),
     /// Everything a change has to pass: format, tidy, clippy, docs, the tests and some fuzzing
     Ci,
     /// Print the path of an Envoy binary, fetching one when there is none
@@ -76,6 +81,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Test { args } => ci::test(&workspace, &args),
         Task::Chart(options) => chart::run(&workspace, &options),
+        Task::Kind(options) => kind::run(&workspace, &options),
         Task::Ci => ci::run(&workspace),
         Task::Envoy { version } => {
             let path = match version {

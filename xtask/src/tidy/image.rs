@@ -1,5 +1,5 @@
-//! What the Dockerfile says again because Docker cannot read it elsewhere: versions, and the names
-//! and the user that Consul's Helm chart relies on.
+//! What the Dockerfile says again because Docker cannot read it elsewhere: versions, profiles, and the
+//! names and the user that charts rely on.
 
 use std::fs;
 
@@ -7,6 +7,7 @@ use anyhow::Context;
 
 use super::Finding;
 use crate::envoy;
+use crate::images::{DATAPLANE, IMAGES, Image, USER, program};
 use crate::workspace::Workspace;
 
 /// The programs that containers are started with, and the Envoy that gateways name.
@@ -15,8 +16,6 @@ const NAMES: [&str; 3] = [
     "privileged-consul-dataplane",
     "privileged-envoy",
 ];
-/// The script that puts the programs into the image.
-const LAYOUT: &str = "images/dataplane/layout";
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     let read = |name: &str| {
@@ -36,8 +35,13 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
         version,
         "[workspace.metadata.envoy] in Cargo.toml",
     ));
-    findings.extend(container(&dockerfile));
-    findings.extend(layout(&read(LAYOUT)?));
+    findings.extend(user(&dockerfile));
+    for image in IMAGES {
+        findings.extend(container(&dockerfile, &image));
+    }
+    if let Some(script) = DATAPLANE.layout {
+        findings.extend(layout(script, &read(script)?));
+    }
     Ok(findings)
 }
 
@@ -57,43 +61,49 @@ fn argument(dockerfile: &str, name: &str, expected: &str, place: &str) -> Vec<Fi
     }
 }
 
-/// What the last stages say about how containers run.
-fn container(dockerfile: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// The base of all images says who runs them.
+fn user(dockerfile: &str) -> Vec<Finding> {
     let users: Vec<&str> = dockerfile
         .lines()
         .filter_map(|line| line.strip_prefix("USER "))
         .collect();
-    let numeric = |user: &&str| {
-        user.split(':')
-            .all(|id| id.parse::<u32>().is_ok_and(|id| id > 0))
-    };
-    if users.len() != 1 || !users.iter().all(numeric) {
-        findings.push(format!(
-            "Dockerfile: USER is {users:?}: one number but 0, or Kubernetes refuses to start it with runAsNonRoot"
-        ));
+    if users == [USER] {
+        return Vec::new();
     }
-    let expected = "ENTRYPOINT [\"/usr/local/bin/legate-dataplane\"]";
-    if !dockerfile.lines().any(|line| line == expected) {
-        findings.push(format!(
-            "Dockerfile: there is no {expected}: sidecars are started with flags only, and there is no shell"
-        ));
-    }
-    for part in [LAYOUT, "--profile sidecar", "--locked"] {
-        if !dockerfile.contains(part) {
-            findings.push(format!("Dockerfile: {part} is not used"));
-        }
-    }
-    findings
+    vec![format!(
+        "Dockerfile: USER is {users:?}, not {USER} once: other users are unknown to Kubernetes, or not \
+         what the tests run"
+    )]
 }
 
-fn layout(script: &str) -> Vec<Finding> {
-    let missing = |name: &&str| !script.contains(&format!("\"$bin/{name}\""));
+/// How an image is built, and what containers of it start.
+fn container(dockerfile: &str, image: &Image) -> Vec<Finding> {
+    let Image {
+        name,
+        package,
+        profile,
+        layout,
+    } = image;
+    let mut needed = vec![
+        format!("cargo build --locked --profile {profile} --package {package} "),
+        format!("AS {name}\n"),
+        format!("ENTRYPOINT [\"{}\"]\n", program(name)),
+    ];
+    needed.extend(layout.map(|script| format!("COPY {script} ")));
+    needed.retain(|part| !dockerfile.contains(part));
+    needed
+        .into_iter()
+        .map(|part| format!("Dockerfile: {name} needs `{}`", part.trim()))
+        .collect()
+}
+
+fn layout(name: &str, script: &str) -> Vec<Finding> {
+    let missing = |program: &&str| !script.contains(&format!("\"$bin/{program}\""));
     NAMES
         .into_iter()
         .filter(missing)
-        .map(|name| {
-            format!("{LAYOUT} makes no /usr/local/bin/{name}, which Consul's Helm chart starts")
+        .map(|program| {
+            format!("{name} makes no /usr/local/bin/{program}, which Consul's Helm chart starts")
         })
         .collect()
 }
@@ -102,24 +112,28 @@ fn layout(script: &str) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "ARG RUST=1.2.3\nRUN cargo build --locked --profile sidecar\nCOPY images/dataplane/layout /\nUSER 100:100\nENTRYPOINT [\"/usr/local/bin/legate-dataplane\"]\n";
+    const GOOD: &str = "ARG RUST=1.2.3\nRUN cargo build --locked --profile sidecar --package legate-dataplane && x\nCOPY images/dataplane/layout /\nUSER 100:100\nFROM base AS legate-dataplane\nENTRYPOINT [\"/usr/local/bin/legate-dataplane\"]\n";
 
     #[test]
     fn what_differs_is_told() {
-        assert_eq!(container(GOOD), Vec::<String>::new());
+        assert_eq!(user(GOOD), Vec::<String>::new());
+        assert_eq!(container(GOOD, &DATAPLANE), Vec::<String>::new());
+        for other in ["USER legate", "USER 0", "", "USER 100:100\nUSER 0"] {
+            let findings = user(&GOOD.replace("USER 100:100", other));
+            assert_eq!(findings.len(), 1, "{other}: {findings:?}");
+        }
         for (part, other) in [
-            ("USER 100:100", "USER legate"),
-            ("USER 100:100", "USER 0"),
-            ("USER 100:100", ""),
             ("[\"/usr/local/bin/legate-dataplane\"]", "legate-dataplane"),
             ("--locked ", ""),
+            ("COPY images", "COPY other"),
+            ("AS legate-dataplane", "AS dataplane"),
         ] {
-            let findings = container(&GOOD.replace(part, other));
+            let findings = container(&GOOD.replace(part, other), &DATAPLANE);
             assert_eq!(findings.len(), 1, "{other}: {findings:?}");
         }
         assert!(argument(GOOD, "RUST", "1.2.3", "").is_empty());
         assert_eq!(argument(GOOD, "RUST", "1.2.4", "x").len(), 1);
         assert_eq!(argument(GOOD, "ENVOY", "1.2.3", "x").len(), 1);
-        assert_eq!(layout("").len(), NAMES.len());
+        assert_eq!(layout("", "").len(), NAMES.len());
     }
 }

@@ -1,0 +1,80 @@
+//! Requests, each on a connection of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The body of an answer with status 2xx.
+pub(crate) async fn get(url: &str) -> anyhow::Result<String> {
+    timeout(LIMIT, exchange(url))
+        .await
+        .context("no answer within 10 s")?
+}
+
+/// The same, tried again until the time is over.
+pub(crate) async fn get_within(url: &str, limit: Duration) -> anyhow::Result<String> {
+    let start = Instant::now();
+    loop {
+        match get(url).await {
+            Err(_) if start.elapsed() < limit => sleep(Duration::from_millis(200)).await,
+            answer => return answer,
+        }
+    }
+}
+
+/// The line that comes back for a line.
+pub(crate) async fn line(address: &str, text: &str) -> anyhow::Result<String> {
+    let exchange = async {
+        let mut stream = BufReader::new(TcpStream::connect(address).await?);
+        stream.write_all(format!("{text}\n").as_bytes()).await?;
+        let mut line = String::new();
+        stream.read_line(&mut line).await?;
+        ensure!(
+            line.ends_with('\n'),
+            "the connection was closed after {line:?}"
+        );
+        Ok(line.trim_end().to_owned())
+    };
+    timeout(LIMIT, exchange)
+        .await
+        .context("no answer within 10 s")?
+}
+
+async fn exchange(url: &str) -> anyhow::Result<String> {
+    let uri: Uri = url.parse()?;
+    let host = uri.host().context("the URL has no host")?;
+    let port = uri.port_u16().unwrap_or(80);
+    let stream = TcpStream::connect((host, port))
+        .await
+        .with_context(|| format!("cannot connect to {host}:{port}"))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let request = Request::get(path)
+        .header("host", format!("{host}:{port}"))
+        .body(Empty::<Bytes>::new())?;
+    let answer = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        let body = String::from_utf8_lossy(&body).into_owned();
+        ensure!(status.is_success(), "{status}: {body}");
+        Ok(body)
+    };
+    let mut answer = std::pin::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // It ends with the last byte, and with an error that the answer has as well.
+        _ = connection => answer.await,
+    }
+}

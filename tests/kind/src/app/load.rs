@@ -1,0 +1,108 @@
+//! Requests without pause while a scenario changes the mesh, and what became of them.
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::{Json, Router, routing};
+use clap::Args;
+use serde_json::{Value, json};
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::client;
+
+/// Between the beginnings of two requests of one client.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Failures are kept up to this number, and counted beyond.
+const KEPT: usize = 20;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What is asked for
+    url: String,
+    /// How many ask at the same time
+    #[arg(long, default_value_t = 2)]
+    clients: usize,
+    /// `GET /` tells what was seen, `GET /reset` begins anew
+    #[arg(long, default_value_t = 8090)]
+    port: u16,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Answers by instance.
+    answers: BTreeMap<String, u64>,
+    failed: u64,
+    failures: Vec<String>,
+}
+
+type Shared = Arc<Mutex<Seen>>;
+
+/// Asks until SIGTERM.
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let seen = Shared::default();
+    let router = Router::new()
+        .route("/", routing::get(tell))
+        .route("/reset", routing::get(reset))
+        .with_state(Arc::clone(&seen));
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, options.port)).await?;
+    let clients = (0..options.clients).map(|_| ask(&options.url, &seen));
+    let clients = futures_util::future::join_all(clients);
+    tokio::select! {
+        result = async { axum::serve(listener, router).await } => Ok(result?),
+        _ = clients => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+async fn ask(url: &str, seen: &Shared) {
+    let mut ticks = interval(PAUSE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let answer = client::get(url).await;
+        lock(seen).record(answer);
+    }
+}
+
+impl Seen {
+    fn record(&mut self, answer: anyhow::Result<String>) {
+        match answer {
+            Ok(body) => {
+                let body: Value = serde_json::from_str(&body).unwrap_or_default();
+                let instance = body["instance"].as_str().unwrap_or("?").to_owned();
+                *self.answers.entry(instance).or_default() += 1;
+            }
+            Err(error) => {
+                self.failed += 1;
+                if self.failures.len() < KEPT {
+                    self.failures.push(format!("{error:#}"));
+                }
+            }
+        }
+    }
+}
+
+async fn tell(State(seen): State<Shared>) -> Json<Value> {
+    let seen = lock(&seen);
+    Json(json!({
+        "answers": seen.answers,
+        "failed": seen.failed,
+        "failures": seen.failures,
+    }))
+}
+
+/// The next numbers are those from now on.
+async fn reset(State(seen): State<Shared>) {
+    *lock(&seen) = Seen::default();
+}
+
+fn lock(seen: &Shared) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}

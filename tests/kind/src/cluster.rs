@@ -1,0 +1,89 @@
+//! The cluster, through the programs that people use: kubectl and helm.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+/// Longest wait of a step; far above what one takes on a slow machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// The cluster that `KUBECONFIG` names.
+pub(crate) struct Cluster;
+
+impl Cluster {
+    /// What kubectl prints.
+    pub(crate) fn kubectl(&self, words: &[&str]) -> anyhow::Result<String> {
+        output(Command::new("kubectl").args(words), "")
+    }
+
+    /// What kubectl prints, with a text as its input.
+    pub(crate) fn kubectl_with(&self, input: &str, words: &[&str]) -> anyhow::Result<String> {
+        output(Command::new("kubectl").args(words), input)
+    }
+
+    /// Objects as JSON.
+    pub(crate) fn json(&self, words: &[&str]) -> anyhow::Result<Value> {
+        let text = self.kubectl(&[words, &["--output", "json"]].concat())?;
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+/// Runs a command to its end; an exit status other than 0 is an error with what it said.
+pub(crate) fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
+    let done = finish(command, input)?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let words = command.get_args().map(|word| word.to_string_lossy());
+    ensure!(
+        done.status.success(),
+        "{} {}: {}: {text}{}",
+        command.get_program().display(),
+        words.collect::<Vec<_>>().join(" "),
+        done.status,
+        String::from_utf8_lossy(&done.stderr).trim_end()
+    );
+    Ok(text)
+}
+
+/// Exit status and output, whatever they are.
+pub(crate) fn finish(command: &mut Command, input: &str) -> anyhow::Result<Output> {
+    let program = command.get_program().display().to_string();
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| {
+        format!("cannot start {program}: run the scenarios with cargo xtask kind")
+    })?;
+    if let Some(mut pipe) = child.stdin.take() {
+        pipe.write_all(input.as_bytes())?;
+    }
+    Ok(child.wait_with_output()?)
+}
+
+/// Tries until it succeeds; the last error after [`LIMIT`].
+pub(crate) fn eventually<T>(
+    what: &str,
+    attempt: impl FnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    eventually_within(LIMIT, what, attempt)
+}
+
+/// The same with another limit.
+pub(crate) fn eventually_within<T>(
+    limit: Duration,
+    what: &str,
+    mut attempt: impl FnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let start = SystemTime::now();
+    loop {
+        let error = match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if start.elapsed().unwrap_or_default() >= limit {
+            return Err(error.context(format!("{what}: not within {} s", limit.as_secs())));
+        }
+        sleep(Duration::from_millis(300));
+    }
+}

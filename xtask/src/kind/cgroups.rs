@@ -1,0 +1,106 @@
+//! What a node changes outside of its namespaces: one control group in every hierarchy, and settings
+//! of the kernel that the kubelet makes for the whole machine. Both are put back when it has ended.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use super::retry;
+
+/// Where the kernel shows its groups.
+const GROUPS: &str = "/sys/fs/cgroup";
+/// The name that the kubelet's configuration has as `cgroupRoot`.
+const NAME: &str = "legate-kind";
+/// What the kubelet sets.
+const SETTINGS: [&str; 6] = [
+    "kernel/keys/root_maxbytes",
+    "kernel/keys/root_maxkeys",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+];
+
+/// Makes the groups.
+pub(super) fn make() -> anyhow::Result<()> {
+    let hierarchies = hierarchies("tasks")?;
+    ensure!(
+        !hierarchies.is_empty(),
+        "{GROUPS} has the second version of control groups only, which this node does not run with: \
+         install docker and kind, or name a cluster in KUBECONFIG"
+    );
+    for hierarchy in hierarchies {
+        let group = hierarchy.join(NAME);
+        fs::create_dir_all(&group)
+            .with_context(|| format!("cannot make {}: it takes root's rights", group.display()))?;
+        // A new group may use no processor before it is told which.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let above = hierarchy.join(file);
+            if above.is_file() {
+                fs::write(group.join(file), fs::read(above)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes the groups and all below. A process leaves its group a moment after it is gone.
+pub(super) fn remove() -> anyhow::Result<()> {
+    retry(
+        Duration::from_secs(10),
+        "control groups of the node",
+        || {
+            // The container runtime makes one more where the second version is there as well.
+            for hierarchy in hierarchies("cgroup.procs")? {
+                remove_below(&hierarchy.join(NAME))?;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Folders with this file: `tasks` is in the first version only.
+fn hierarchies(file: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(GROUPS).with_context(|| format!("cannot read {GROUPS}"))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    Ok(paths.filter(|path| path.join(file).is_file()).collect())
+}
+
+/// Files of a group go with it.
+fn remove_below(group: &Path) -> anyhow::Result<()> {
+    if !group.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(group)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_below(&path)?;
+        }
+    }
+    fs::remove_dir(group).with_context(|| format!("cannot remove {}", group.display()))
+}
+
+/// Writes down what the settings are.
+pub(super) fn save_settings(file: &Path) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for name in SETTINGS {
+        let value = fs::read_to_string(Path::new("/proc/sys").join(name))?;
+        text += &format!("{name} {}\n", value.trim());
+    }
+    Ok(fs::write(file, text)?)
+}
+
+/// Puts them back, if they were written down.
+pub(super) fn restore_settings(file: &Path) -> anyhow::Result<()> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        let path = Path::new("/proc/sys").join(name);
+        // Writing needs the right to, also where nothing would change.
+        if fs::read_to_string(&path)?.trim() != value {
+            fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(())
+}

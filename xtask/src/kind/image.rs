@@ -1,0 +1,208 @@
+//! The images of a cluster, without docker: the layout of the Dockerfile around the programs that cargo
+//! has built for tests, written into one archive as `docker save` writes it.
+//!
+//! In place of the base image they have the C library of this machine, which the programs were built
+//! with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use super::layer::Layer;
+use crate::envoy;
+use crate::images::{DATAPLANE, IMAGES, Image, USER, program};
+use crate::workspace::{Workspace, run};
+
+/// The tag of every image; not `latest`, which Kubernetes would pull.
+const TAG: &str = "test";
+/// The applications of the scenarios.
+const APPLICATION: &str = "mesh-app";
+/// The CA bundle, at the place that base images have it.
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// The search path of the base image.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Writes the archive: the three images of this repository, the applications of the scenarios and,
+/// where a node needs them, the images of what it runs itself.
+pub(super) fn archive(workspace: &Workspace, node: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let folder = workspace.target.join("kind");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(folder.join("programs"))?;
+    let envoy = envoy::get(workspace)?;
+    let mut programs = BTreeMap::new();
+    for name in IMAGES
+        .map(|image| image.name)
+        .into_iter()
+        .chain([APPLICATION])
+    {
+        programs.insert(name, stripped(workspace, &folder, name)?);
+    }
+    let mut archive = Archive::new(&folder);
+    let base = base(&folder, programs.values().chain([&envoy]))?;
+    let base = archive.layer(base)?;
+    for image in IMAGES {
+        let own = own(workspace, &folder, &image, &programs[image.name], &envoy)?;
+        let own = archive.layer(own)?;
+        archive.image(image.name, &[&base, &own], USER, &program(image.name))?;
+    }
+    let mut layer = Layer::create(&folder, APPLICATION)?;
+    layer.file(&programs[APPLICATION], &program(APPLICATION))?;
+    let own = archive.layer(layer)?;
+    archive.image(APPLICATION, &[&base, &own], USER, &program(APPLICATION))?;
+    for (name, user) in [("pause", "65535:65535"), ("coredns", "0:0")] {
+        if let Some(node) = node {
+            let mut layer = Layer::create(&folder, name)?;
+            layer.file(&node.join(name), &format!("/{name}"))?;
+            let own = archive.layer(layer)?;
+            archive.image(name, &[&own], user, &format!("/{name}"))?;
+        }
+    }
+    archive.finish()
+}
+
+/// What an image of this repository has besides the base.
+fn own(
+    workspace: &Workspace,
+    folder: &Path,
+    image: &Image,
+    built: &Path,
+    envoy: &Path,
+) -> anyhow::Result<Layer> {
+    let mut layer = Layer::create(folder, image.name)?;
+    let Some(script) = image.layout else {
+        layer.file(built, &program(image.name))?;
+        return Ok(layer);
+    };
+    let root = folder.join("roots").join(image.name);
+    let mut layout = Command::new(workspace.root.join(script));
+    layout.arg(built);
+    if image.name == DATAPLANE.name {
+        layout.arg(envoy);
+    }
+    run(layout.arg(&root)).context(
+        "it takes root's rights, and setcap, nft and iptables (Debian: libcap2-bin nftables iptables)",
+    )?;
+    layer.folder(&root)?;
+    Ok(layer)
+}
+
+/// A program as cargo has built it, without what only debuggers read: most of its size.
+fn stripped(workspace: &Workspace, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let to = folder.join("programs").join(name);
+    let mut strip = Command::new("strip");
+    strip.arg(workspace.target.join("debug").join(name));
+    run(strip.arg("-o").arg(&to)).context("strip (Debian: binutils)")?;
+    Ok(to)
+}
+
+/// What the programs need from the base image.
+fn base<'a>(folder: &Path, programs: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<Layer> {
+    let mut base = Layer::create(folder, "base")?;
+    base.empty_folder("/tmp", 0o1777)?;
+    let mut libraries = BTreeSet::new();
+    for program in programs {
+        libraries.extend(libraries_of(program)?);
+    }
+    for library in libraries {
+        base.file(Path::new(&library), &library)?;
+    }
+    base.file(Path::new(CA_BUNDLE), CA_BUNDLE)
+        .context("Debian: ca-certificates")?;
+    Ok(base)
+}
+
+/// The shared libraries of a program, its loader included.
+fn libraries_of(program: &Path) -> anyhow::Result<Vec<String>> {
+    let output = Command::new("ldd").arg(program).output();
+    let output = output.context("cannot start ldd (Debian: libc-bin)")?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(
+        !text.contains("not found"),
+        "{}:\n{text}",
+        program.display()
+    );
+    let paths = text
+        .split_whitespace()
+        .filter(|word| word.starts_with('/') && !word.ends_with(':'));
+    Ok(paths.map(str::to_owned).collect())
+}
+
+/// Images and their layers, a layer that several have once.
+struct Archive {
+    folder: PathBuf,
+    manifest: Vec<Value>,
+    /// What is in the archive, below the folder.
+    files: Vec<String>,
+}
+
+impl Archive {
+    fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_path_buf(),
+            manifest: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// The digest of a finished layer.
+    fn layer(&mut self, layer: Layer) -> anyhow::Result<(String, String)> {
+        let name = layer.finish()?;
+        let mut sum = Command::new("sha256sum");
+        let output = sum.arg(self.folder.join(&name)).output();
+        let output = output.context("cannot start sha256sum (Debian: coreutils)")?;
+        let text = String::from_utf8(output.stdout)?;
+        let digest = text.split_whitespace().next();
+        let digest = digest.context("sha256sum prints a digest")?.to_owned();
+        self.files.push(name.clone());
+        Ok((name, digest))
+    }
+
+    fn image(
+        &mut self,
+        name: &str,
+        layers: &[&(String, String)],
+        user: &str,
+        entrypoint: &str,
+    ) -> anyhow::Result<()> {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let digests = layers.iter().map(|(_, digest)| format!("sha256:{digest}"));
+        let config = json!({
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"User": user, "Entrypoint": [entrypoint], "Env": [PATH]},
+            "rootfs": {"type": "layers", "diff_ids": digests.collect::<Vec<_>>()},
+        });
+        let file = format!("{name}.json");
+        fs::write(self.folder.join(&file), config.to_string())?;
+        self.manifest.push(json!({
+            "Config": file,
+            "RepoTags": [format!("localhost/{name}:{TAG}")],
+            "Layers": layers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        }));
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn finish(mut self) -> anyhow::Result<PathBuf> {
+        let manifest = serde_json::to_string(&self.manifest)?;
+        fs::write(self.folder.join("manifest.json"), manifest)?;
+        self.files.push("manifest.json".to_owned());
+        let path = self.folder.join("images.tar");
+        let mut tar = tar::Builder::new(fs::File::create(&path)?);
+        for name in &self.files {
+            tar.append_path_with_name(self.folder.join(name), name)?;
+        }
+        tar.finish()?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,342 @@
+//! `cargo xtask kind`: the scenarios of `tests/kind` in a real cluster.
+//!
+//! The cluster is the one that `KUBECONFIG` names; else one that kind makes, where docker and kind are;
+//! else one node of the real components, started here ([`node`]). This module decides which, gives it
+//! the images, runs the scenarios and says how long each part took. What is shown is in `tests/kind`.
+
+mod cache;
+mod certificates;
+mod cgroups;
+mod image;
+mod layer;
+mod node;
+mod programs;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use crate::workspace::{self, Workspace};
+use cache::Cache;
+use node::{Lifetime, Node};
+
+/// The cluster that kind makes.
+const KIND_NAME: &str = "legate";
+
+/// What to run, and whether the cluster stays.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Action>,
+    /// Leave the cluster running; `cargo xtask kind down` ends it
+    #[arg(long)]
+    keep: bool,
+    /// Run the scenarios whose name has this in it; may be given several times
+    #[arg(long, value_name = "NAME")]
+    filter: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Start a cluster with the images in it, for trying things out, and leave it running
+    Up,
+    /// End the cluster and remove all that it left on this machine
+    Down,
+    /// Build the programs of the cluster, if they are not in the cache
+    Programs,
+}
+
+/// Runs the scenarios, or the action that is named.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    match options.command {
+        Some(Action::Down) => return down(workspace),
+        Some(Action::Programs) => {
+            return programs::get(workspace, &Cache::find()?).map(|_| ());
+        }
+        Some(Action::Up) | None => {}
+    }
+    let mut times = Times::default();
+    let kind = Kind::choose(workspace)?;
+    let stays = options.keep || matches!(options.command, Some(Action::Up));
+    let lifetime = if stays {
+        Lifetime::UntilDown
+    } else {
+        Lifetime::WithThisProcess
+    };
+    let outcome = scenarios(workspace, options, &kind, lifetime, &mut times);
+    let ended = if stays && outcome.is_ok() {
+        println!("\nthe cluster is up: {}", kind.how_to_use());
+        Ok(())
+    } else if options.keep {
+        println!(
+            "\nthe cluster stays for a look at it: {}",
+            kind.how_to_use()
+        );
+        Ok(())
+    } else {
+        times.measure("down", || kind.down())
+    };
+    println!("\n{}", times.0.join("\n"));
+    outcome.and(ended)
+}
+
+/// The stage of CI: every scenario, and no cluster afterwards.
+pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
+    let options = Options {
+        command: None,
+        keep: false,
+        filter: Vec::new(),
+    };
+    run(workspace, &options)
+}
+
+/// Everything between deciding for a cluster and ending it.
+fn scenarios(
+    workspace: &Workspace,
+    options: &Options,
+    kind: &Kind,
+    lifetime: Lifetime,
+    times: &mut Times,
+) -> anyhow::Result<()> {
+    times.measure("build", || build(workspace))?;
+    let archive = times.measure("images", || image::archive(workspace, kind.node_images()))?;
+    times.measure("up", || kind.up(lifetime))?;
+    times.measure("load", || kind.load(&archive))?;
+    times.measure("ready", || kind.ready(workspace))?;
+    if options.command.is_some() {
+        return Ok(());
+    }
+    let mut command = Command::new(workspace.target.join("debug/legate-kind"));
+    command.current_dir(&workspace.root);
+    kind.environment(&mut command)?;
+    for name in &options.filter {
+        command.args(["--filter", name]);
+    }
+    times.measure("scenarios", || workspace::run(&mut command))
+}
+
+/// Programs of the images and the scenarios themselves. All programs at once, as the tests build them:
+/// naming packages would build what they depend on again, with other features.
+fn build(workspace: &Workspace) -> anyhow::Result<()> {
+    workspace::run(&mut workspace.cargo(&["build", "--workspace", "--locked", "--bins"]))
+}
+
+/// Ends whatever cluster an earlier run has left.
+fn down(workspace: &Workspace) -> anyhow::Result<()> {
+    if has_kind() {
+        end_kind()?;
+    }
+    let cache = Cache::find()?;
+    Node::new(workspace, &cache, None).down()
+}
+
+/// The kind of cluster, with what is needed to use it.
+enum Kind {
+    /// Somebody else's, by `KUBECONFIG`. It is left as it is.
+    Named(PathBuf),
+    /// Made by the program kind.
+    Docker { cache: Cache },
+    /// One node, started here.
+    Node(Node),
+}
+
+impl Kind {
+    fn choose(workspace: &Workspace) -> anyhow::Result<Self> {
+        let cache = Cache::find()?;
+        if let Some(path) = workspace::variable("KUBECONFIG") {
+            let node = Node::new(workspace, &cache, None);
+            // `up` starts ours and says to set the variable to this file.
+            if node.kubeconfig().as_os_str() == path {
+                let programs = programs::get(workspace, &cache)?;
+                return Ok(Self::Node(Node::new(workspace, &cache, Some(programs))));
+            }
+            return Ok(Self::Named(path.into()));
+        }
+        if has_kind() {
+            return Ok(Self::Docker { cache });
+        }
+        let programs = programs::get(workspace, &cache)?;
+        Ok(Self::Node(Node::new(workspace, &cache, Some(programs))))
+    }
+
+    /// What the node itself runs as containers: where there is one, from the programs built for it.
+    fn node_images(&self) -> Option<&Path> {
+        match self {
+            Self::Node(node) => node.programs(),
+            Self::Named(_) | Self::Docker { .. } => None,
+        }
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        match self {
+            Self::Named(path) => path.clone(),
+            Self::Docker { cache } => cache.folder.join("kind.conf"),
+            Self::Node(node) => node.kubeconfig(),
+        }
+    }
+
+    fn up(&self, lifetime: Lifetime) -> anyhow::Result<()> {
+        match self {
+            Self::Named(_) => Ok(()),
+            Self::Docker { .. } => {
+                let known = Command::new("kind").args(["get", "clusters"]).output()?;
+                let known = String::from_utf8_lossy(&known.stdout);
+                if known.lines().any(|name| name == KIND_NAME) {
+                    return Ok(());
+                }
+                let mut create = Command::new("kind");
+                create.args(["create", "cluster", "--name", KIND_NAME, "--kubeconfig"]);
+                workspace::run(create.arg(self.kubeconfig()))
+            }
+            Self::Node(node) if node.runs() => Ok(()),
+            Self::Node(node) => node.up(lifetime),
+        }
+    }
+
+    fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        match self {
+            Self::Named(_) => {
+                println!(
+                    "KUBECONFIG names a cluster: its nodes need the images of {}",
+                    archive.display()
+                );
+                Ok(())
+            }
+            Self::Docker { .. } => {
+                let mut load = Command::new("kind");
+                load.args(["load", "image-archive", "--name", KIND_NAME]);
+                workspace::run(load.arg(archive))
+            }
+            Self::Node(node) => node.load(archive),
+        }
+    }
+
+    fn ready(&self, workspace: &Workspace) -> anyhow::Result<()> {
+        match self {
+            Self::Named(_) | Self::Docker { .. } => Ok(()),
+            Self::Node(node) => node.ready(workspace),
+        }
+    }
+
+    /// The variables that the scenarios and people need.
+    fn environment(&self, command: &mut Command) -> anyhow::Result<()> {
+        command.env("KUBECONFIG", self.kubeconfig());
+        if let Some(programs) = self.node_images() {
+            let path = workspace::variable("PATH").unwrap_or_default();
+            let folders = [programs.to_path_buf()].into_iter();
+            let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)))?;
+            command.env("PATH", path);
+        }
+        Ok(())
+    }
+
+    fn how_to_use(&self) -> String {
+        let kubeconfig = self.kubeconfig();
+        let mut text = format!("export KUBECONFIG={}", kubeconfig.display());
+        if let Some(programs) = self.node_images() {
+            text += &format!(" PATH={}:$PATH", programs.display());
+        }
+        text
+    }
+
+    fn down(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Named(_) => Ok(()),
+            Self::Docker { .. } => end_kind(),
+            Self::Node(node) => node.down(),
+        }
+    }
+}
+
+/// Whether kind can make a cluster here.
+fn has_kind() -> bool {
+    let answers = |program: &str, argument: &str| {
+        let mut command = Command::new(program);
+        command.arg(argument).stdout(Stdio::null());
+        let status = command.stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    answers("docker", "info") && answers("kind", "version")
+}
+
+fn end_kind() -> anyhow::Result<()> {
+    workspace::run(Command::new("kind").args(["delete", "cluster", "--name", KIND_NAME]))
+}
+
+/// Builds the programs of the cluster while other stages of CI run.
+pub(crate) struct Background(Option<Child>);
+
+impl Background {
+    /// Starts the build, with little right to processors; its output goes to a file.
+    pub(crate) fn start(workspace: &Workspace) -> anyhow::Result<Self> {
+        use std::os::unix::process::CommandExt;
+        if workspace::variable("KUBECONFIG").is_some() || has_kind() {
+            return Ok(Self(None));
+        }
+        let log = workspace.target.join("kind-programs.log");
+        let output = std::fs::File::create(&log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        let mut command = Command::new("nice");
+        command
+            .arg(std::env::current_exe()?)
+            .args(["kind", "programs"])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0);
+        let child = command.spawn().context("cannot start nice")?;
+        Ok(Self(Some(child)))
+    }
+}
+
+impl Drop for Background {
+    /// A build that nobody waits for any longer ends with all its processes.
+    fn drop(&mut self) {
+        let Some(child) = &mut self.0 else { return };
+        if matches!(child.try_wait(), Ok(None)) {
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args(["--", &group]).status();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// How long each part took.
+#[derive(Default)]
+struct Times(Vec<String>);
+
+impl Times {
+    fn measure<T>(
+        &mut self,
+        what: &str,
+        part: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let start = SystemTime::now();
+        let outcome = part();
+        let took = start.elapsed().unwrap_or_default().as_secs_f64();
+        self.0.push(format!("kind: {what:<10} {took:>6.1} s"));
+        outcome
+    }
+}
+
+/// Tries until it succeeds; the last error after `limit`.
+fn retry<T>(
+    limit: Duration,
+    what: &str,
+    mut attempt: impl FnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let start = SystemTime::now();
+    loop {
+        let error = match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if start.elapsed().unwrap_or_default() >= limit {
+            return Err(error.context(format!("{what}: not within {} s", limit.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

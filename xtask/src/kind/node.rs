@@ -1,0 +1,300 @@
+//! One node of the real components, in namespaces of its own: what kind's container is, without docker.
+//!
+//! `tests/kind/node/init` is its process 1. Outside of it there are a pair of network interfaces, one
+//! control group, settings of the kernel and a folder in the cache; [`Node::down`] removes these also
+//! after a run that was killed. A machine has one such node at a time.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use super::cache::Cache;
+use super::{certificates, cgroups, programs, retry};
+use crate::workspace::{self, Workspace};
+
+/// The interface outside of the node; its other end is `eth0` within.
+const INTERFACE: &str = "legate-kind";
+/// The address of this machine as the node and its pods see it.
+const OUTSIDE: &str = "10.250.0.1/30";
+
+/// What has to be installed: program and Debian package.
+const TOOLS: [(&str, &str); 10] = [
+    ("bridge", "containernetworking-plugins"),
+    ("containerd", "containerd"),
+    ("ip", "iproute2"),
+    ("iptables", "iptables"),
+    ("mount", "mount"),
+    ("openssl", "openssl"),
+    ("runc", "runc"),
+    ("setpriv", "util-linux"),
+    ("sysctl", "procps"),
+    ("unshare", "util-linux"),
+];
+/// Where these are besides the search path.
+const FOLDERS: [&str; 3] = ["/usr/lib/cni", "/usr/sbin", "/sbin"];
+
+/// How long a node lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// The kernel ends it with this process, however that ends.
+    WithThisProcess,
+    /// Until somebody ends it.
+    UntilDown,
+}
+
+/// The node of this machine, running or not.
+pub(super) struct Node {
+    /// The folder with `init` and what it reads.
+    files: PathBuf,
+    state: PathBuf,
+    /// Where Kubernetes is; nothing where the node is only to be ended.
+    programs: Option<PathBuf>,
+}
+
+impl Node {
+    pub(super) fn new(workspace: &Workspace, cache: &Cache, programs: Option<PathBuf>) -> Self {
+        Self {
+            files: workspace.root.join(programs::FOLDER),
+            state: cache.folder.join("state"),
+            programs,
+        }
+    }
+
+    /// What clients outside of it need.
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.state.join("kubeconfig")
+    }
+
+    /// The folder of kubectl and helm.
+    pub(super) fn programs(&self) -> Option<&Path> {
+        self.programs.as_deref()
+    }
+
+    /// Starts it. Components come up in their own time: see [`Self::ready`].
+    pub(super) fn up(&self, lifetime: Lifetime) -> anyhow::Result<()> {
+        let programs = self.programs.as_deref().context("programs were built")?;
+        check_tools()?;
+        // What a killed run has left.
+        self.down()?;
+        fs::create_dir_all(&self.state)?;
+        certificates::make(&self.state.join("certificates"), &self.kubeconfig())?;
+        cgroups::save_settings(&self.state.join("settings"))?;
+        cgroups::make()?;
+        let parent = self.start(programs, lifetime)?;
+        let init = retry(Duration::from_secs(10), "process 1 of the node", || {
+            first_child(parent).with_context(|| self.log("node"))
+        })?;
+        fs::write(self.state.join("init.pid"), init.to_string())?;
+        let namespace = init.to_string();
+        let pair = ["link", "add", INTERFACE, "type", "veth", "peer", "name"];
+        ip(&[&pair[..], &["eth0", "netns", &namespace]].concat())?;
+        ip(&["address", "add", OUTSIDE, "dev", INTERFACE])?;
+        ip(&["link", "set", INTERFACE, "up"])
+    }
+
+    /// Namespaces with process 1 in them. The number is that of the process above it, with which it
+    /// ends.
+    fn start(&self, programs: &Path, lifetime: Lifetime) -> anyhow::Result<u32> {
+        let log = File::create(self.state.join("node.log"))?;
+        let mut command = Command::new("setsid");
+        if lifetime == Lifetime::WithThisProcess {
+            command.args(["setpriv", "--pdeathsig", "KILL"]);
+        }
+        command
+            .args(["unshare", "--mount", "--net", "--pid", "--uts", "--ipc"])
+            .args(["--fork", "--kill-child", "--mount-proc", "--"])
+            .arg(self.files.join("init"))
+            .arg(&self.state)
+            .arg(programs)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = command
+            .spawn()
+            .context("cannot start setsid (Debian: util-linux)")?;
+        fs::write(self.state.join("pid"), child.id().to_string())?;
+        Ok(child.id())
+    }
+
+    /// Loads images into it.
+    pub(super) fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        let archive = File::open(archive)?;
+        retry(Duration::from_secs(30), "containerd", || {
+            self.check_runs()?;
+            run_quietly(self.inside(&["ctr", "version"])?)
+        })?;
+        let import = ["ctr", "--namespace", "k8s.io", "images", "import", "-"];
+        let mut import = self.inside(&import)?;
+        import.stdin(archive);
+        run_quietly(import)
+    }
+
+    /// Waits until pods can be scheduled and names are answered.
+    pub(super) fn ready(&self, workspace: &Workspace) -> anyhow::Result<()> {
+        let limit = Duration::from_secs(120);
+        let base = workspace.root.join(programs::FOLDER).join("cluster.yaml");
+        let base = base.display().to_string();
+        for arguments in [
+            &["apply", "--filename", &base][..],
+            &[
+                "wait",
+                "--for=condition=Ready",
+                "--timeout=60s",
+                "node/node",
+            ],
+            &[
+                "rollout",
+                "status",
+                "--timeout=60s",
+                "--namespace=kube-system",
+                "deployment/coredns",
+            ],
+        ] {
+            retry(limit, &format!("kubectl {}", arguments.join(" ")), || {
+                self.check_runs()?;
+                let mut kubectl = self.kubectl()?;
+                kubectl.args(arguments);
+                run_quietly(kubectl)
+            })
+            .with_context(|| self.log("log/restarts"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is one.
+    pub(super) fn runs(&self) -> bool {
+        self.parent().is_some()
+    }
+
+    /// Ends it and removes every trace, whatever of it is there.
+    pub(super) fn down(&self) -> anyhow::Result<()> {
+        if let Some(parent) = self.parent() {
+            let init = fs::read_to_string(self.state.join("init.pid")).unwrap_or_default();
+            // With it the kernel ends process 1, and with that everything in the node.
+            let parent = parent.to_string();
+            run_quietly(command("kill", &["-KILL", &parent]))?;
+            retry(Duration::from_secs(20), "the end of the node", || {
+                let init = Path::new("/proc").join(init.trim()).join("stat");
+                let ended = init.parent() == Some(Path::new("/proc")) || !alive(&init);
+                ensure!(ended, "process 1 is still there");
+                Ok(())
+            })?;
+        }
+        if Path::new("/sys/class/net").join(INTERFACE).exists() {
+            // The kernel removes it with the other end, a moment after the node.
+            let _ = run_quietly(command("ip", &["link", "delete", INTERFACE]));
+        }
+        cgroups::remove()?;
+        cgroups::restore_settings(&self.state.join("settings"))?;
+        match fs::remove_dir_all(&self.state) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.state.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The process above process 1, if it is there and is ours.
+    fn parent(&self) -> Option<u32> {
+        let pid = fs::read_to_string(self.state.join("pid")).ok()?;
+        let line = fs::read(Path::new("/proc").join(&pid).join("cmdline")).ok()?;
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let state = self.state.as_os_str().as_encoded_bytes();
+        words.contains(&state).then(|| pid.parse().ok())?
+    }
+
+    fn check_runs(&self) -> anyhow::Result<()> {
+        ensure!(self.runs(), "the node has ended: {}", self.log("node"));
+        Ok(())
+    }
+
+    /// A command within the node.
+    fn inside(&self, words: &[&str]) -> anyhow::Result<Command> {
+        let init = fs::read_to_string(self.state.join("init.pid"))
+            .context("there is no node: start one with cargo xtask kind up")?;
+        let mut inside = command("nsenter", &["--target", &init]);
+        inside.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--"]);
+        inside.args(words);
+        Ok(inside)
+    }
+
+    fn kubectl(&self) -> anyhow::Result<Command> {
+        let programs = self.programs.as_deref().context("programs were built")?;
+        let mut kubectl = Command::new(programs.join("kubectl"));
+        kubectl.env("KUBECONFIG", self.kubeconfig());
+        Ok(kubectl)
+    }
+
+    /// The last lines of a log of the node.
+    fn log(&self, name: &str) -> String {
+        let path = self.state.join(format!("{name}.log"));
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = &lines[lines.len().saturating_sub(20)..];
+        format!("{}:\n{}", path.display(), last.join("\n"))
+    }
+}
+
+/// Names all that is missing at once.
+fn check_tools() -> anyhow::Result<()> {
+    let path = workspace::variable("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
+    let folders: Vec<PathBuf> = folders.collect();
+    let is_there = |name: &str| folders.iter().any(|folder| folder.join(name).is_file());
+    let missing = TOOLS.iter().filter(|(name, _)| !is_there(name));
+    let packages: BTreeSet<&str> = missing.map(|(_, package)| *package).collect();
+    let packages: Vec<&str> = packages.into_iter().collect();
+    ensure!(
+        packages.is_empty(),
+        "a node needs what is not installed: apt-get install {}; or name a cluster in KUBECONFIG",
+        packages.join(" ")
+    );
+    Ok(())
+}
+
+/// A process that has ended is there until it is collected.
+fn alive(stat: &Path) -> bool {
+    let text = fs::read_to_string(stat).unwrap_or_default();
+    let state = text.rsplit(") ").next().unwrap_or_default();
+    !text.is_empty() && !state.starts_with('Z')
+}
+
+fn first_child(process: u32) -> anyhow::Result<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(path).context("the node has ended")?;
+    let first = children.split_whitespace().next();
+    first
+        .and_then(|pid| pid.parse().ok())
+        .context("it has no child yet")
+}
+
+fn ip(words: &[&str]) -> anyhow::Result<()> {
+    workspace::run(&mut command("ip", words))
+}
+
+fn command(program: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(words);
+    command
+}
+
+/// Shows what it said only if it failed.
+fn run_quietly(mut command: Command) -> anyhow::Result<()> {
+    let program = command.get_program().display().to_string();
+    let done = command
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(
+        done.status.success(),
+        "{program}: {}: {}",
+        done.status,
+        said.trim()
+    );
+    Ok(())
+}
