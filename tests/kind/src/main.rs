@@ -10,9 +10,11 @@
 )]
 
 mod cluster;
+mod mesh;
 mod namespace;
 mod run;
 mod scenarios;
+mod workload;
 
 use std::process::ExitCode;
 

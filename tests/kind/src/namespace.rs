@@ -1,5 +1,6 @@
 //! One scenario's namespace: what it applies, waits for, runs and reads there.
 
+use anyhow::Context;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, LIMIT};
@@ -40,12 +41,30 @@ impl<'a> Namespace<'a> {
         self.cluster.json(&[&here[..], words].concat())
     }
 
+    /// Waits until all pods of a Deployment or StatefulSet, `deployment/api`, are ready and new.
+    pub(crate) fn rolled_out(&self, workload: &str) -> anyhow::Result<()> {
+        let limit = format!("--timeout={}s", LIMIT.as_secs());
+        self.kubectl(&["rollout", "status", workload, &limit])
+            .map(|_| ())
+    }
+
     /// Waits for a condition of an object: `wait("pod/api", "condition=Ready")`.
     pub(crate) fn wait(&self, object: &str, condition: &str) -> anyhow::Result<()> {
         let limit = format!("--timeout={}s", LIMIT.as_secs());
         let condition = format!("--for={condition}");
         self.kubectl(&["wait", object, &condition, &limit])
             .map(|_| ())
+    }
+
+    /// Names of the pods with a label that are not about to end.
+    pub(crate) fn pods(&self, label: &str) -> anyhow::Result<Vec<String>> {
+        let pods = self.json(&["get", "pods", "--selector", label])?;
+        let pods = pods["items"].as_array().context("pods are a list")?;
+        let live = pods
+            .iter()
+            .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let names = live.filter_map(|pod| pod["metadata"]["name"].as_str());
+        Ok(names.map(str::to_owned).collect())
     }
 
     /// What a command in a container prints: `exec("deployment/web", "web", &["mesh-app", …])`.

@@ -7,22 +7,27 @@ use std::time::SystemTime;
 use anyhow::{anyhow, bail};
 
 use crate::cluster::Cluster;
+use crate::mesh;
 use crate::namespace::Namespace;
 use crate::scenarios;
 
-/// How many run at a time. They wait most of their time.
-const AT_A_TIME: usize = 3;
-
 /// What is to be shown, in a namespace of its own.
 pub(crate) struct Scenario {
-    /// A sentence in words and `_`.
+    /// A sentence in words and `_`, of at most 63 letters: the namespace has this name.
     pub(crate) name: &'static str,
     /// Fails with what was seen instead.
     pub(crate) run: fn(&Namespace) -> anyhow::Result<()>,
 }
 
-/// Scenarios of one group may run side by side; groups run one after the other.
-pub(crate) type Group = &'static [Scenario];
+/// Groups run one after the other.
+pub(crate) struct Group {
+    /// The chart is installed before.
+    pub(crate) mesh: bool,
+    /// How many run at a time. They wait most of their time, and those that concern the whole cluster
+    /// run alone.
+    pub(crate) at_a_time: usize,
+    pub(crate) scenarios: &'static [&'static [Scenario]],
+}
 
 /// Runs those whose name has one of the filters in it.
 pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
@@ -31,10 +36,21 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
     };
     let mut failed = Vec::new();
     let mut count = 0;
+    let mut installed = false;
     for group in scenarios::GROUPS {
-        let group: Vec<&Scenario> = group.iter().filter(chosen).collect();
-        count += group.len();
-        failed.extend(side_by_side(cluster, &group));
+        let files = group.scenarios.iter().copied().flatten();
+        let scenarios: Vec<&Scenario> = files.filter(chosen).collect();
+        if scenarios.is_empty() {
+            continue;
+        }
+        if group.mesh && !installed {
+            let start = SystemTime::now();
+            mesh::install(cluster)?;
+            println!("{:>6.1} s  the chart is installed", seconds_since(start));
+            installed = true;
+        }
+        count += scenarios.len();
+        failed.extend(side_by_side(cluster, group.at_a_time, &scenarios));
     }
     if count == 0 {
         bail!("no scenario has {} in its name", filters.join(" or "));
@@ -51,11 +67,11 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
 }
 
 /// The names of those that failed.
-fn side_by_side(cluster: &Cluster, group: &[&Scenario]) -> Vec<&'static str> {
-    let waiting = Mutex::new(group.iter());
+fn side_by_side(cluster: &Cluster, at_a_time: usize, scenarios: &[&Scenario]) -> Vec<&'static str> {
+    let waiting = Mutex::new(scenarios.iter());
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..AT_A_TIME.min(group.len()) {
+        for _ in 0..at_a_time.min(scenarios.len()) {
             scope.spawn(|| {
                 loop {
                     let next = waiting.lock().expect("no holder panics").next();
@@ -82,7 +98,7 @@ fn one(cluster: &Cluster, scenario: &Scenario) -> bool {
         // What failed stays as it is, for whoever keeps the cluster.
         outcome.and_then(|()| space.delete())
     });
-    let took = start.elapsed().unwrap_or_default().as_secs_f64();
+    let took = seconds_since(start);
     match &outcome {
         Ok(()) => println!("{took:>6.1} s  ok      {}", scenario.name),
         Err(error) => {
@@ -96,4 +112,8 @@ fn one(cluster: &Cluster, scenario: &Scenario) -> bool {
         }
     }
     outcome.is_ok()
+}
+
+fn seconds_since(start: SystemTime) -> f64 {
+    start.elapsed().unwrap_or_default().as_secs_f64()
 }

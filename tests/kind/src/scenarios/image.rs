@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::eventually;
 use crate::namespace::Namespace;
-use crate::run::{Group, Scenario};
+use crate::run::Scenario;
 
-pub(super) const SCENARIOS: Group = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "the_node_is_ready_and_answers_names",
         run: the_node_is_ready_and_answers_names,

@@ -1,0 +1,129 @@
+//! The life of a pod with a sidecar: probes, a Job that ends, an application that takes its time.
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::namespace::Namespace;
+use crate::run::Scenario;
+use crate::workload::{App, PORT, ask_until_answered, intend, speaks_http};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "probes_of_the_node_reach_the_application",
+        run: probes_of_the_node_reach_the_application,
+    },
+    Scenario {
+        name: "a_job_ends_with_its_application",
+        run: a_job_ends_with_its_application,
+    },
+    Scenario {
+        name: "an_application_calls_others_until_it_ends",
+        run: an_application_calls_others_until_it_ends,
+    },
+    Scenario {
+        name: "garbage_in_annotations_is_refused_in_a_sentence",
+        run: garbage_in_annotations_is_refused_in_a_sentence,
+    },
+];
+
+/// The node has no identity of the mesh, and its probes come in nevertheless.
+fn probes_of_the_node_reach_the_application(space: &Namespace) -> anyhow::Result<()> {
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1});
+    App::new("probed-api")
+        .container("startupProbe", probe("/"))
+        .container("readinessProbe", probe("/"))
+        .container("livenessProbe", probe("/"))
+        .run(space)?;
+    // A probe that the application does not answer is seen: nothing answers in its place.
+    let broken = App::new("probed-broken").container("readinessProbe", probe("/none"));
+    space.apply(&broken.manifests().to_string())?;
+    eventually("the probe of a path that is not there fails", || {
+        let events = space.kubectl(&["get", "events", "--output=jsonpath={.items[*].message}"])?;
+        ensure!(events.contains("404"), "{events}");
+        Ok(())
+    })?;
+    let pods = space.json(&["get", "pods", "--selector=app=probed-api"])?;
+    let statuses = pods["items"][0]["status"]["containerStatuses"].as_array();
+    let mut statuses = statuses.context("containers have a status")?.iter();
+    ensure!(statuses.all(|status| status["restartCount"] == 0), "{pods}");
+    Ok(())
+}
+
+fn a_job_ends_with_its_application(space: &Namespace) -> anyhow::Result<()> {
+    speaks_http(space, "job-api")?;
+    intend(space, "job-once", "job-api", "allow")?;
+    App::new("job-api").run(space)?;
+    let once = App::new("job-once").arguments(&["get", "--retry=60", "http://job-api/"]);
+    let manifests = once.manifests();
+    // Its Service says what it is called in the mesh.
+    for one in [&manifests["items"][0], &manifests["items"][1]] {
+        space.apply(&one.to_string())?;
+    }
+    let mut template = once.template();
+    template["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "job-once"},
+        "spec": {"backoffLimit": 0, "template": template},
+    });
+    space.apply(&job.to_string())?;
+    space.wait("job/job-once", "condition=Complete")?;
+    let log = space.kubectl(&["logs", "job/job-once", "--container=app"])?;
+    let answer: Value = serde_json::from_str(&log)?;
+    ensure!(answer["instance"].is_string(), "{answer}");
+    Ok(())
+}
+
+fn an_application_calls_others_until_it_ends(space: &Namespace) -> anyhow::Result<()> {
+    speaks_http(space, "late-api")?;
+    intend(space, "late-web", "late-api", "allow")?;
+    App::new("late-api").run(space)?;
+    let url = "http://late-api/";
+    let linger = ["serve", "--end=linger", "--seconds=8", "--upstream", url];
+    App::new("late-web").arguments(&linger).run(space)?;
+    ask_until_answered(space, "late-web", url)?;
+    let pods = space.pods("app=late-web")?;
+    let pod = pods.first().context("there is a pod")?;
+    // What it says until it ends can be read only while it is there.
+    let log = std::thread::scope(|scope| {
+        let words = ["logs", "--follow", pod, "--container=app"];
+        let log = scope.spawn(move || space.kubectl(&words));
+        space.kubectl(&["delete", "pod", pod, "--wait=false"])?;
+        log.join().expect("it does not panic")
+    })?;
+    let answers = log.lines().filter(|line| line.contains("\"instance\""));
+    ensure!(answers.count() == 8, "{log}");
+    Ok(())
+}
+
+fn garbage_in_annotations_is_refused_in_a_sentence(space: &Namespace) -> anyhow::Result<()> {
+    for (name, value, said) in [
+        (
+            "connect-service-upstreams",
+            "api",
+            "connect-service-upstreams",
+        ),
+        (
+            "transparent-proxy-exclude-inbound-ports",
+            "x",
+            "exclude-inbound-ports",
+        ),
+        ("consul-envoy-proxy-concurrency", "-1", "concurrency"),
+    ] {
+        let mut pod = App::new("garbage").annotation(name, value).template();
+        pod["apiVersion"] = json!("v1");
+        pod["kind"] = json!("Pod");
+        pod["metadata"]["name"] = json!("garbage");
+        pod["spec"]["serviceAccountName"] = json!("garbage");
+        let manifests = App::new("garbage").manifests();
+        for one in [&manifests["items"][0], &manifests["items"][1]] {
+            space.apply(&one.to_string())?;
+        }
+        let refused = space.apply(&pod.to_string());
+        let error = refused.err().context("the pod was let in")?;
+        ensure!(format!("{error:#}").contains(said), "{error:#}");
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Who reaches whom: upstreams that are named, transparent proxying, intentions.
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::namespace::Namespace;
+use crate::run::Scenario;
+use crate::workload::{
+    App, ask, ask_until_answered, ask_until_refused, intend, resource, speaks_http,
+};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "upstreams_are_reached_by_mutual_tls",
+        run: upstreams_are_reached_by_mutual_tls,
+    },
+    Scenario {
+        name: "services_are_reached_by_their_names",
+        run: services_are_reached_by_their_names,
+    },
+    Scenario {
+        name: "intentions_allow_and_deny",
+        run: intentions_allow_and_deny,
+    },
+    Scenario {
+        name: "a_refused_resource_says_why",
+        run: a_refused_resource_says_why,
+    },
+];
+
+/// Who Envoy says is calling.
+fn assert_caller(answer: &Value, name: &str) -> anyhow::Result<()> {
+    let caller = answer["caller"].as_str().unwrap_or_default();
+    ensure!(caller.starts_with("spiffe://"), "{answer}");
+    ensure!(caller.ends_with(&format!("/svc/{name}")), "{answer}");
+    Ok(())
+}
+
+fn upstreams_are_reached_by_mutual_tls(space: &Namespace) -> anyhow::Result<()> {
+    speaks_http(space, "named-api")?;
+    intend(space, "named-web", "named-api", "allow")?;
+    let plain = |name| App::new(name).annotation("transparent-proxy", "false");
+    plain("named-api").run(space)?;
+    let web = plain("named-web").annotation("connect-service-upstreams", "named-api:1234");
+    web.run(space)?;
+    let answer = ask_until_answered(space, "named-web", "http://127.0.0.1:1234/")?;
+    assert_caller(&answer, "named-web")
+}
+
+fn services_are_reached_by_their_names(space: &Namespace) -> anyhow::Result<()> {
+    speaks_http(space, "seen-api")?;
+    intend(space, "seen-web", "seen-api", "allow")?;
+    App::new("seen-api").run(space)?;
+    App::new("seen-web").run(space)?;
+    for name in [
+        "seen-api".to_owned(),
+        format!("seen-api.{}.svc.cluster.local", space.name),
+        "seen-api.virtual.consul".to_owned(),
+    ] {
+        let answer = ask_until_answered(space, "seen-web", &format!("http://{name}/"))?;
+        assert_caller(&answer, "seen-web").context(name)?;
+    }
+    // From outside of the mesh nobody gets in, neither to the sidecar's port nor to the application's.
+    let outside = App::new("seen-outside").annotation("connect-inject", "false");
+    outside.run(space)?;
+    let refused = ask(space, "seen-outside", "http://seen-api/");
+    ensure!(refused.is_err(), "{refused:?}");
+    Ok(())
+}
+
+fn intentions_allow_and_deny(space: &Namespace) -> anyhow::Result<()> {
+    speaks_http(space, "judged-api")?;
+    App::new("judged-api").run(space)?;
+    App::new("judged-web")
+        .annotation("connect-service-upstreams", "judged-api:1234")
+        .run(space)?;
+    let url = "http://127.0.0.1:1234/";
+    // With access control, what is not allowed is denied.
+    ask_until_refused(space, "judged-web", url)?;
+    intend(space, "judged-web", "judged-api", "allow")?;
+    ask_until_answered(space, "judged-web", url)?;
+    intend(space, "judged-web", "judged-api", "deny")?;
+    ask_until_refused(space, "judged-web", url)?;
+    space.kubectl(&["delete", "serviceintentions/judged-api"])?;
+    let wildcard = json!({
+        "destination": {"name": "judged-api"},
+        "sources": [{"name": "*", "action": "allow"}],
+    });
+    space.apply(&resource("ServiceIntentions", "judged-wildcard", &wildcard))?;
+    ask_until_answered(space, "judged-web", url).map(|_| ())
+}
+
+fn a_refused_resource_says_why(space: &Namespace) -> anyhow::Result<()> {
+    // Only the servers know that a service without HTTP cannot be split.
+    let split = json!({"splits": [{"weight": 100, "service": "refused-other"}]});
+    space.apply(&resource("ServiceSplitter", "refused-api", &split))?;
+    let condition = eventually("the resource is refused", || {
+        let resource = space.json(&["get", "servicesplitter/refused-api"])?;
+        let conditions = resource["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let synced = conditions.find(|is| is["type"] == "Synced" && is["status"] == "False");
+        synced.cloned().context(resource.to_string())
+    })?;
+    let message = condition["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("protocol"), "{condition}");
+    // It is tried again, and says so when it works.
+    speaks_http(space, "refused-api")?;
+    speaks_http(space, "refused-other")?;
+    space.wait("servicesplitter/refused-api", "condition=Synced")
+}

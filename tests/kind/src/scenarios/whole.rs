@@ -1,0 +1,110 @@
+//! What concerns the whole mesh: its operator, its server, a new version of the chart, and its end.
+//! Applications notice nothing of it.
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use crate::mesh;
+use crate::namespace::Namespace;
+use crate::run::Scenario;
+use crate::workload::{App, Load, ask_until_answered, intend, speaks_http};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "the_operator_is_killed",
+        run: the_operator_is_killed,
+    },
+    Scenario {
+        name: "the_server_is_killed_and_keeps_its_state",
+        run: the_server_is_killed_and_keeps_its_state,
+    },
+    Scenario {
+        name: "an_upgrade_of_the_chart_loses_no_request",
+        run: an_upgrade_of_the_chart_loses_no_request,
+    },
+    // The last one: there is no mesh after it.
+    Scenario {
+        name: "uninstalling_leaves_nothing_in_the_way",
+        run: uninstalling_leaves_nothing_in_the_way,
+    },
+];
+
+/// Two services in the mesh, and requests between them.
+fn load<'a>(
+    space: &'a Namespace<'a>,
+    api: &'static str,
+    name: &'static str,
+) -> anyhow::Result<Load<'a>> {
+    speaks_http(space, api)?;
+    intend(space, name, api, "allow")?;
+    App::new(api).run(space)?;
+    Load::start(space, name, &format!("http://{api}/"))
+}
+
+fn kill(release: &Namespace, component: &str) -> anyhow::Result<()> {
+    let words = ["delete", "pods", "--selector", component];
+    release
+        .kubectl(&[&words[..], &["--grace-period=0", "--force"]].concat())
+        .map(|_| ())
+}
+
+fn the_operator_is_killed(space: &Namespace) -> anyhow::Result<()> {
+    let load = load(space, "operated-api", "operated-load")?;
+    let release = mesh::namespace(space.cluster);
+    kill(&release, "component=operator")?;
+    // Pods that come meanwhile wait for it.
+    let scale = ["scale", "deployment/operated-api", "--replicas=3"];
+    space.kubectl(&scale)?;
+    release.rolled_out("deployment/legate-operator")?;
+    space.rolled_out("deployment/operated-api")?;
+    let answers = crate::cluster::eventually("all three answer", || {
+        let seen = load.seen()?;
+        ensure!(seen.answers.len() == 3, "{seen:?}");
+        Ok(seen)
+    })?;
+    ensure!(answers.failed == 0, "{answers:?}");
+    Ok(())
+}
+
+fn the_server_is_killed_and_keeps_its_state(space: &Namespace) -> anyhow::Result<()> {
+    let load = load(space, "kept-api", "kept-load")?;
+    let release = mesh::namespace(space.cluster);
+    kill(&release, "component=server")?;
+    release.rolled_out("statefulset/legate-server")?;
+    // Its services, intentions and the keys that sign are still there: whoever comes now is let in.
+    App::new("kept-late").run(space)?;
+    intend(space, "kept-late", "kept-late-api", "allow")?;
+    speaks_http(space, "kept-late-api")?;
+    App::new("kept-late-api").run(space)?;
+    ask_until_answered(space, "kept-late", "http://kept-late-api/")?;
+    load.without_failure().map(|_| ())
+}
+
+fn an_upgrade_of_the_chart_loses_no_request(space: &Namespace) -> anyhow::Result<()> {
+    let load = load(space, "upgraded-api", "upgraded-load")?;
+    // All its pods are replaced.
+    mesh::upgrade(&["global.logLevel=debug", "global.extraLabels.upgraded=yes"])?;
+    App::new("upgraded-late").run(space)?;
+    let seen = load.without_failure();
+    mesh::upgrade(&[])?;
+    seen.map(|_| ())
+}
+
+fn uninstalling_leaves_nothing_in_the_way(space: &Namespace) -> anyhow::Result<()> {
+    mesh::uninstall()?;
+    let hooks = space
+        .cluster
+        .json(&["get", "mutatingwebhookconfigurations"])?;
+    let hooks = hooks["items"].as_array().context("they are a list")?;
+    let ours = |hook: &&Value| {
+        let name = hook["metadata"]["name"].as_str();
+        name.is_some_and(|name| name.starts_with(mesh::RELEASE))
+    };
+    ensure!(!hooks.iter().any(|hook| ours(&hook)), "{hooks:?}");
+    // A pod that asks for a sidecar starts without one.
+    App::new("left-app").run(space)?;
+    space
+        .cluster
+        .kubectl(&["delete", "namespace", mesh::RELEASE, "--wait=false"])?;
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! Applications in the mesh: what a user would write for each, and the load that calls them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::namespace::Namespace;
+
+/// Where an application serves HTTP.
+pub(crate) const PORT: u16 = 8080;
+
+/// A Deployment with its Service and ServiceAccount, all of one name. The catalog has one name for each
+/// service whatever its namespace, so that each scenario uses its own.
+pub(crate) struct App {
+    pub(crate) name: &'static str,
+    pub(crate) replicas: u32,
+    /// Arguments of `mesh-app`.
+    pub(crate) arguments: Vec<String>,
+    /// Annotations under `consul.hashicorp.com/` besides `connect-inject`.
+    pub(crate) annotations: Vec<(&'static str, String)>,
+    /// More of the container.
+    pub(crate) container: Value,
+}
+
+impl App {
+    /// One that serves HTTP under its pod's name.
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            replicas: 1,
+            arguments: vec!["serve".to_owned()],
+            annotations: Vec::new(),
+            container: json!({}),
+        }
+    }
+
+    pub(crate) fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    pub(crate) fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// An annotation of its pods.
+    pub(crate) fn annotation(mut self, name: &'static str, value: &str) -> Self {
+        self.annotations.push((name, value.to_owned()));
+        self
+    }
+
+    /// A field of its container, such as `readinessProbe`.
+    pub(crate) fn container(mut self, name: &str, value: Value) -> Self {
+        self.container[name] = value;
+        self
+    }
+
+    /// Applies it and waits until its pods are ready.
+    pub(crate) fn run(&self, space: &Namespace) -> anyhow::Result<()> {
+        space.apply(&self.manifests().to_string())?;
+        space.rolled_out(&format!("deployment/{}", self.name))
+    }
+
+    /// What is applied.
+    pub(crate) fn manifests(&self) -> Value {
+        let name = self.name;
+        let labels = json!({"app": name});
+        json!({"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": name},
+                "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": PORT}]},
+            },
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name},
+                "spec": {
+                    "replicas": self.replicas,
+                    "selector": {"matchLabels": labels},
+                    "template": self.template(),
+                },
+            },
+        ]})
+    }
+
+    /// Its pods.
+    pub(crate) fn template(&self) -> Value {
+        let mut annotations = json!({"consul.hashicorp.com/connect-inject": "true"});
+        for (name, value) in &self.annotations {
+            annotations[format!("consul.hashicorp.com/{name}")] = json!(value);
+        }
+        let mut container = json!({
+            "name": "app",
+            "image": "localhost/mesh-app:test",
+            "imagePullPolicy": "Never",
+            "args": self.arguments,
+            "ports": [{"containerPort": PORT}],
+        });
+        for (name, value) in self.container.as_object().into_iter().flatten() {
+            container[name] = value.clone();
+        }
+        json!({
+            "metadata": {"labels": {"app": self.name}, "annotations": annotations},
+            "spec": {"serviceAccountName": self.name, "containers": [container]},
+        })
+    }
+}
+
+/// A custom resource of the mesh.
+pub(crate) fn resource(kind: &str, name: &str, spec: &Value) -> String {
+    let resource = json!({
+        "apiVersion": "consul.hashicorp.com/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    });
+    resource.to_string()
+}
+
+/// Lets one service call another, or not: `allow` or `deny`.
+pub(crate) fn intend(space: &Namespace, from: &str, to: &str, action: &str) -> anyhow::Result<()> {
+    let sources = json!([{"name": from, "action": action}]);
+    let spec = json!({"destination": {"name": to}, "sources": sources});
+    space.apply(&resource("ServiceIntentions", to, &spec))?;
+    space.wait(&format!("serviceintentions/{to}"), "condition=Synced")
+}
+
+/// Says that a service speaks HTTP.
+pub(crate) fn speaks_http(space: &Namespace, name: &str) -> anyhow::Result<()> {
+    let spec = json!({"protocol": "http"});
+    space.apply(&resource("ServiceDefaults", name, &spec))?;
+    space.wait(&format!("servicedefaults/{name}"), "condition=Synced")
+}
+
+/// What an application answers to a caller: `{"instance": …, "caller": …}`.
+pub(crate) fn ask(space: &Namespace, from: &str, url: &str) -> anyhow::Result<Value> {
+    let pod = format!("deployment/{from}");
+    let answer = space.exec(&pod, "app", &["mesh-app", "get", url])?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+/// The same, as soon as there is an answer.
+pub(crate) fn ask_until_answered(
+    space: &Namespace,
+    from: &str,
+    url: &str,
+) -> anyhow::Result<Value> {
+    eventually(&format!("{from} asks {url}"), || ask(space, from, url))
+}
+
+/// Waits until a caller gets no answer.
+pub(crate) fn ask_until_refused(space: &Namespace, from: &str, url: &str) -> anyhow::Result<()> {
+    eventually(&format!("{from} is refused by {url}"), || {
+        match ask(space, from, url) {
+            Ok(answer) => Err(anyhow::anyhow!("{answer}")),
+            // The caller itself has to be there.
+            Err(error) if format!("{error:#}").contains("error: ") => Ok(()),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// Requests without pause from a pod in the mesh.
+pub(crate) struct Load<'a> {
+    space: &'a Namespace<'a>,
+    name: &'static str,
+}
+
+/// What became of requests.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Answers by instance.
+    pub(crate) answers: BTreeMap<String, u64>,
+    pub(crate) failed: u64,
+    /// The first of them.
+    pub(crate) failures: Vec<String>,
+}
+
+impl<'a> Load<'a> {
+    /// Starts it, and waits until requests are answered; counts from then on.
+    pub(crate) fn start(
+        space: &'a Namespace<'a>,
+        name: &'static str,
+        url: &str,
+    ) -> anyhow::Result<Self> {
+        App::new(name).arguments(&["load", url]).run(space)?;
+        let load = Self { space, name };
+        eventually("the load is answered", || {
+            let seen = load.seen()?;
+            ensure!(!seen.answers.is_empty(), "{seen:?}");
+            Ok(())
+        })?;
+        load.reset()?;
+        Ok(load)
+    }
+
+    /// Counts from now on.
+    pub(crate) fn reset(&self) -> anyhow::Result<()> {
+        self.get("/reset").map(|_| ())
+    }
+
+    /// What became of the requests since.
+    pub(crate) fn seen(&self) -> anyhow::Result<Seen> {
+        let seen: Value = serde_json::from_str(&self.get("/")?)?;
+        let answers = seen["answers"].as_object().context("answers")?;
+        let answers = answers
+            .iter()
+            .map(|(instance, count)| (instance.clone(), count.as_u64().unwrap_or_default()));
+        let failures = seen["failures"].as_array().context("failures")?;
+        let failures = failures.iter().filter_map(Value::as_str);
+        Ok(Seen {
+            answers: answers.collect(),
+            failed: seen["failed"].as_u64().context("failed")?,
+            failures: failures.map(str::to_owned).collect(),
+        })
+    }
+
+    /// Answers and not one failure; what was seen.
+    pub(crate) fn without_failure(&self) -> anyhow::Result<Seen> {
+        let seen = self.seen()?;
+        ensure!(
+            seen.failed == 0,
+            "{} requests failed, these first:\n{}",
+            seen.failed,
+            seen.failures.join("\n")
+        );
+        ensure!(!seen.answers.is_empty(), "nothing was answered");
+        Ok(seen)
+    }
+
+    fn get(&self, path: &str) -> anyhow::Result<String> {
+        let pod = format!("deployment/{}", self.name);
+        let url = format!("http://127.0.0.1:8090{path}");
+        self.space.exec(&pod, "app", &["mesh-app", "get", &url])
+    }
+}
