@@ -12,7 +12,7 @@ use crate::{chart, envoy, fuzz, kind, tidy};
 
 type Stage = (&'static str, fn(&Workspace) -> anyhow::Result<()>);
 
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 10] = [
     ("format", |workspace| {
         workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
         fuzz::format(workspace)

@@ -4,12 +4,11 @@
 //! talk to the API server. Nothing here proxies traffic.
 
 pub mod annotations;
+pub mod config;
 mod http_server;
-pub mod leader;
 pub mod inject;
+pub mod leader;
 pub mod operator;
+pub mod redirect;
 pub mod servers;
 pub mod sync;
-
-pub mod config;
-pub mod redirect;

@@ -206,11 +206,13 @@ fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, centr
 
 /// An upstream that nobody registered, as the `service-defaults` of its caller want it.
 pub(crate) fn unregistered_upstream(service: &str, central: &Central<'_>) -> Upstream {
-    let mut upstream = Upstream {
+    let upstream = Upstream {
         destination_name: service.to_owned(),
         ..Upstream::default()
     };
+    let mut upstream = Arc::new(upstream);
     fill_upstream(&mut upstream, &ServiceInstance::default(), central);
+    let mut upstream = Arc::unwrap_or_clone(upstream);
     // It is not used, and the upstream is the same for every caller without it.
     upstream.mesh_gateway = MeshGateway::default();
     upstream

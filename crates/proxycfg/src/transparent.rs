@@ -134,24 +134,25 @@ pub(crate) fn of_proxy(
     txn: &ReadTxn<'_>,
     source: &str,
     central: &Central<'_>,
-    registered: &[Upstream],
+    registered: &[Arc<Upstream>],
     default: legate_intentions::Action,
 ) -> Arc<ImplicitUpstreams> {
     let all = queries::implicit_upstreams(txn, source, default);
-    let settings = |upstream: &&Upstream| {
+    let settings = |upstream: &&Arc<Upstream>| {
         upstream.destination_type == UpstreamType::Service
             && upstream.local_bind_port == 0
             && !upstream.has_local_socket()
             && upstream.destination_peer.is_empty()
     };
-    let own: Vec<&Upstream> = registered.iter().filter(settings).collect();
+    let own: Vec<&Arc<Upstream>> = registered.iter().filter(settings).collect();
     if own.is_empty() {
         return all;
     }
     let configured = all.0.iter().map(|implicit| {
         let name = &implicit.upstream.upstream.destination_name;
         let of = |name: &str| {
-            let is = |upstream: &&&Upstream| upstream.destination_name.eq_ignore_ascii_case(name);
+            let is =
+                |upstream: &&&Arc<Upstream>| upstream.destination_name.eq_ignore_ascii_case(name);
             own.iter().find(is)
         };
         let any = || of(WILDCARD).filter(|_| !merge::has_override(central, name));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use legate_model::{ConnectProxy, Expose, ProxyMode};
 use serde_json::{Map, Value, json};
@@ -262,7 +263,7 @@ fn proxy_block(
 ) -> Result<ConnectProxy, String> {
     let upstreams = parsed.upstreams.iter().map(|upstream| {
         let registered = upstream.registered(|name| pod.ports.get(name).copied());
-        registered.ok_or_else(|| {
+        registered.map(Arc::new).ok_or_else(|| {
             format!(
                 "annotation connect-service-upstreams names the port {} for {}, which no container \
                  has",

@@ -1,9 +1,6 @@
-//! The crate from outside: what becomes of objects, and servers over real sockets.
-
-mod inject;
-//! Tests of `legate-k8s` from outside.
+//! The crate from outside: what becomes of objects, servers over real sockets, and redirection with
+//! real packets.
 
 mod config;
-//! What the programs of this crate do, against real parts.
-
+mod inject;
 mod redirect;

@@ -149,7 +149,7 @@ impl<'a> Transparent<'a, '_> {
             }
             let bind = outbound::bind(&self.snapshot.instance)?;
             let resource = outbound::listener(memo, &bind, &chains, !only_mesh)?;
-            let bind = Some(bind);
+            let bind = Some(Box::new(bind));
             Ok(resource.map(|resource| Made { resource, bind }))
         });
         unit

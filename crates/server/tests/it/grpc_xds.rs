@@ -123,12 +123,12 @@ fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
 /// The sidecar of `web`, which calls `api`, and one sidecar of `api`.
 async fn register_mesh(server: &Server) {
     let mut web = sidecar("web");
-    let api = Upstream {
+    let upstream = Upstream {
         destination_name: "api".to_owned(),
         local_bind_port: 9_191,
         ..Upstream::default()
     };
-    web.proxy.upstreams = vec![Arc::new(api)];
+    web.proxy.upstreams = vec![Arc::new(upstream)];
     register(server, web).await;
     register(server, api(20_001)).await;
 }
