@@ -421,11 +421,12 @@ async fn a_client_keeps_from_an_earlier_stream_what_cannot_be_made_now() {
     let world = World::new();
     world.set_ciphers(&["ROT13"]);
     world.register_with(8_080, |proxy| {
-        proxy.upstreams.push(Upstream {
+        let upstream = Upstream {
             destination_name: "api".to_owned(),
             local_bind_port: 9_191,
             ..Upstream::default()
-        });
+        };
+        proxy.upstreams.push(upstream.into());
     });
     let (requests, mut responses) = world.open();
     let held = ["public_listener:0.0.0.0:20000", "gone:127.0.0.1:9192"];

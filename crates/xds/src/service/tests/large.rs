@@ -24,7 +24,7 @@ fn sidecar(service: &str, upstreams: usize) -> ServiceInstance {
         proxy: ConnectProxy {
             destination_service_name: service.to_owned(),
             local_service_port: 8_080,
-            upstreams: (0..upstreams).map(upstream).collect(),
+            upstreams: (0..upstreams).map(upstream).map(Arc::new).collect(),
             ..ConnectProxy::default()
         },
         ..ServiceInstance::default()
