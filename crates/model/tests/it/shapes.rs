@@ -58,11 +58,14 @@ fn sidecar() -> ServiceInstance {
             local_service_address: "127.0.0.1".into(),
             local_service_port: 8080,
             config: Opaque::from_iter([("protocol".to_owned(), json!("http"))]),
-            upstreams: vec![Upstream {
-                destination_name: "api".into(),
-                local_bind_port: 9191,
-                ..Upstream::default()
-            }],
+            upstreams: vec![
+                Upstream {
+                    destination_name: "api".into(),
+                    local_bind_port: 9191,
+                    ..Upstream::default()
+                }
+                .into(),
+            ],
             mesh_gateway: MeshGateway {
                 mode: MeshGatewayMode::Local,
             },
