@@ -3,6 +3,7 @@
 //! Decisions are pure functions of Kubernetes objects; the drivers around them hold the caches and
 //! talk to the API server. Nothing here proxies traffic.
 
+pub mod acl_init;
 pub mod annotations;
 pub mod config;
 mod http_server;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
-use legate_kubernetes::{operator, redirect};
+use legate_kubernetes::{acl_init, operator, redirect};
 use legate_runtime::logging::{self, Level, LogOptions};
 
 /// The mesh on Kubernetes.
@@ -31,6 +31,8 @@ enum Command {
     Operator(Box<operator::Options>),
     /// Redirects the traffic of a pod to its sidecar; runs in an init container of the pod.
     Redirect(redirect::Options),
+    /// Gives the servers their first token, and what pods and the operator log in with; then ends.
+    AclInit(Box<acl_init::Options>),
 }
 
 fn level(text: &str) -> Result<Level, logging::LogError> {
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Operator(options) => operator::run(*options, log),
         Command::Redirect(options) => redirect::run(&options),
+        Command::AclInit(options) => acl_init::run(*options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

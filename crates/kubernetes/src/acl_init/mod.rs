@@ -1,0 +1,145 @@
+//! `acl-init`: a Job that runs once for each state of the chart. It gives the servers their first token,
+//! and what pods and the operator log in with. It can be run again at any time, and after any crash
+//! goes on where it was; it deletes nothing of others.
+
+mod objects;
+mod options;
+#[cfg(test)]
+mod tests;
+mod token;
+mod write;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use http::StatusCode;
+use kube::Client;
+use legate_runtime::Scope;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use self::objects::Objects;
+pub use self::options::Options;
+use self::write::Writer;
+use crate::servers::{Answer, Path, Servers, ServersError};
+
+/// How long to wait before trying again what may work later.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often is said what is waited for.
+const SAID_EVERY: u32 = 10;
+/// How long connections get to close at the end.
+const END: Duration = Duration::from_secs(5);
+
+/// Why an attempt has not reached its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Failure {
+    /// It may work later.
+    Later(String),
+    /// Somebody has to do something.
+    Final(String),
+}
+
+impl Failure {
+    /// A status that is no success. Servers that start, or have no leader, answer 5xx and 429.
+    fn of_answer(method: &str, path: &Path, answer: &Answer) -> Failure {
+        let text = format!(
+            "the servers answer {method} {path} with {}: {}",
+            answer.status,
+            answer.text()
+        );
+        let unserved = answer.status == StatusCode::NOT_IMPLEMENTED;
+        let busy = answer.status.is_server_error() && !unserved
+            || answer.status == StatusCode::TOO_MANY_REQUESTS;
+        // A token that one server has just made may not be known to the next one yet.
+        let behind =
+            answer.status == StatusCode::FORBIDDEN && answer.text().contains("ACL not found");
+        if busy || behind {
+            Failure::Later(text)
+        } else {
+            Failure::Final(text)
+        }
+    }
+
+    /// Rights are given to the Job's service account by the chart, and maybe a moment later.
+    fn of_kube(about: &str, error: &kube::Error) -> Failure {
+        Failure::Later(format!("{about}: {error}"))
+    }
+}
+
+impl From<ServersError> for Failure {
+    fn from(error: ServersError) -> Failure {
+        match error {
+            ServersError::Host { .. } => Failure::Final(error.to_string()),
+            error => Failure::Later(error.to_string()),
+        }
+    }
+}
+
+/// Runs to the end of the work.
+///
+/// # Errors
+/// When somebody has to do something, and says what; or when the time is over.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    legate_runtime::block_on(runtime, async {
+        let config = kube::Config::infer().await.context(
+            "cannot tell where the API server is: run acl-init in a pod with a service account token, \
+             or set KUBECONFIG",
+        )?;
+        let client = Client::try_from(config).context("cannot talk to the API server")?;
+        initialise(&options, client).await
+    })
+}
+
+async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
+    let scope = Scope::new("acl-init");
+    let servers = Servers::new(options.servers(), scope.spawner())?;
+    let done = attempts(options, &client, &servers).await;
+    // Connections that are kept have nothing to say any more.
+    drop(servers);
+    if let Err(error) = scope.stop(END).await {
+        tracing::debug!(%error, "connections");
+    }
+    done
+}
+
+/// Tries until the work is done, cannot be done, or the time is over.
+async fn attempts(options: &Options, client: &Client, servers: &Servers) -> anyhow::Result<()> {
+    let deadline = Instant::now() + options.timeout;
+    let mut waits_for = String::new();
+    let mut said = 0;
+    loop {
+        let attempt = timeout_at(deadline, attempt(options, client, servers)).await;
+        match attempt {
+            Ok(Ok(())) => {
+                tracing::info!("access control is set up");
+                return Ok(());
+            }
+            Ok(Err(Failure::Final(error))) => bail!(error),
+            Ok(Err(Failure::Later(error))) => {
+                if error != waits_for || said == SAID_EVERY {
+                    tracing::info!(reason = error, "waiting");
+                    said = 0;
+                }
+                said += 1;
+                waits_for = error;
+            }
+            Err(_) => {}
+        }
+        if Instant::now() + PAUSE >= deadline {
+            bail!("not done in the time of --timeout: {waits_for}");
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Does everything that is not done yet.
+async fn attempt(options: &Options, client: &Client, servers: &Servers) -> Result<(), Failure> {
+    let token = token::choose(client, options).await?;
+    token::introduce(servers, options, &token).await?;
+    let reviewer = token::reviewer(client, options).await?;
+    let objects = Objects::new(options, &reviewer);
+    let token = &token;
+    Writer { servers, token }.write(&objects).await
+}

@@ -1,0 +1,415 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use clap::Parser;
+use http::{HeaderMap, Method, Uri};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// What an API server and the servers hold. Both are one HTTP server here.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Held {
+    secrets: BTreeMap<String, Value>,
+    /// The first token.
+    token: Option<String>,
+    /// By kind and id.
+    objects: BTreeMap<(String, String), Value>,
+}
+
+#[derive(Default)]
+struct World {
+    held: Held,
+    /// Names of requests that have changed something.
+    written: Vec<String>,
+    requests: usize,
+    /// The request at which the world breaks, and whether that one still has its effect.
+    breaks: Option<(usize, bool)>,
+    acl_disabled: bool,
+}
+
+type Shared = Arc<Mutex<World>>;
+
+const OWN_LIST: [(&str, &str); 4] = [
+    ("policies", "policy"),
+    ("roles", "role"),
+    ("auth-methods", "auth-method"),
+    ("binding-rules", "binding-rule"),
+];
+
+impl World {
+    fn answer(&mut self, method: &Method, uri: &Uri, token: &str, body: &Value) -> (u16, Value) {
+        self.requests += 1;
+        let breaks = self.breaks.filter(|(at, _)| *at <= self.requests);
+        if breaks.is_some_and(|(at, effect)| at < self.requests || !effect) {
+            return (500, json!("No cluster leader"));
+        }
+        let path: Vec<&str> = uri.path().split('/').skip(1).collect();
+        let before = self.held.clone();
+        let answer = match path.as_slice() {
+            ["api", "v1", "namespaces", "mesh", "secrets", rest @ ..] => self.secret(rest, body),
+            ["v1", "acl", ..] if self.acl_disabled => (401, json!("ACL support disabled")),
+            ["v1", "acl", "bootstrap"] => match &self.held.token {
+                Some(_) => (
+                    403,
+                    json!("ACL bootstrap no longer allowed (reset index: 9)"),
+                ),
+                None => {
+                    let secret = body["BootstrapSecret"].as_str().unwrap();
+                    self.held.token = Some(secret.to_owned());
+                    (200, json!({"SecretID": secret}))
+                }
+            },
+            ["v1", "acl", ..] if self.held.token.as_deref() != Some(token) => {
+                (403, json!("ACL not found"))
+            }
+            ["v1", "acl", "token", "self"] => (200, json!({})),
+            ["v1", "acl", rest @ ..] => self.object(method, rest, uri.query(), body),
+            _ => (404, json!("unknown")),
+        };
+        if before != self.held {
+            self.written.push(format!("{method} {}", uri.path()));
+        }
+        match breaks {
+            Some(_) => (500, json!("the answer is lost")),
+            None => answer,
+        }
+    }
+
+    fn secret(&mut self, rest: &[&str], body: &Value) -> (u16, Value) {
+        let missing = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "not found", "reason": "NotFound", "code": 404,
+        });
+        match rest {
+            [name] => match self.held.secrets.get(*name) {
+                Some(secret) => (200, secret.clone()),
+                None => (404, missing),
+            },
+            _ => {
+                let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+                self.held.secrets.insert(name, body.clone());
+                (201, body.clone())
+            }
+        }
+    }
+
+    fn object(
+        &mut self,
+        method: &Method,
+        rest: &[&str],
+        query: Option<&str>,
+        body: &Value,
+    ) -> (u16, Value) {
+        let objects = &mut self.held.objects;
+        if let [list] = rest
+            && let Some((_, kind)) = OWN_LIST.iter().find(|(name, _)| name == list)
+        {
+            let of_method = query.and_then(|query| query.strip_prefix("authmethod="));
+            let found = objects
+                .iter()
+                .filter(|((known, _), _)| known == kind)
+                .filter(|(_, held)| of_method.is_none_or(|name| held["AuthMethod"] == name));
+            // Like Consul's, lists leave out what is large or secret.
+            let stubs = found.map(|(_, held)| {
+                let mut stub = held.clone();
+                stub.as_object_mut().unwrap().remove("Config");
+                stub.as_object_mut().unwrap().remove("Rules");
+                stub
+            });
+            return (200, stubs.collect());
+        }
+        let kind = rest[0].to_owned();
+        let id = match rest {
+            [_, id] => (*id).to_owned(),
+            _ if kind == "auth-method" => body["Name"].as_str().unwrap().to_owned(),
+            _ => format!("id-{}", objects.len()),
+        };
+        let key = (kind.clone(), id.clone());
+        match method.as_str() {
+            "GET" => (200, objects[&key].clone()),
+            "DELETE" => (200, json!(objects.remove(&key).is_some())),
+            _ => {
+                let mut held = body.clone();
+                if kind != "auth-method" {
+                    held["ID"] = json!(id);
+                }
+                objects.insert(key, held.clone());
+                (200, held)
+            }
+        }
+    }
+}
+
+async fn handle(
+    State(world): State<Shared>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let token = headers.get("x-consul-token");
+    let token = token.map_or("", |value| value.to_str().unwrap());
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    let (status, value) = world.lock().unwrap().answer(&method, &uri, token, &body);
+    let status = StatusCode::from_u16(status).unwrap();
+    let text = match value {
+        Value::String(text) => text,
+        value => value.to_string(),
+    };
+    (status, [("content-type", "application/json")], text).into_response()
+}
+
+/// Flags as the chart gives them.
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    options: Options,
+}
+
+struct Running {
+    world: Shared,
+    options: Options,
+    client: Client,
+    servers: Servers,
+    _scope: Scope,
+}
+
+impl Running {
+    async fn start(flags: &[&str]) -> Running {
+        let world = Shared::default();
+        let ca = "-----BEGIN CERTIFICATE-----";
+        let encoded = |text: &str| ByteStringJson::of(text);
+        let reviewer = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "full-auth-method"},
+            "data": {"ca.crt": encoded(ca), "token": encoded("reviewer.token.jwt")},
+        });
+        let name = "full-auth-method".to_owned();
+        world.lock().unwrap().held.secrets.insert(name, reviewer);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().fallback(handle).with_state(world.clone());
+        let scope = Scope::new("test");
+        let serve = axum::serve(listener, router);
+        scope.spawn("world", std::future::IntoFuture::into_future(serve));
+        let port = format!("--server-http-port={}", address.port());
+        let own = [
+            "acl-init",
+            "--full-name=full",
+            "--namespace=mesh",
+            "--server-addresses=127.0.0.1",
+            &port,
+        ];
+        let options = Flags::parse_from(own.iter().chain(flags)).options;
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        Running {
+            world,
+            client: Client::try_from(config).unwrap(),
+            servers: Servers::new(options.servers(), scope.spawner()).unwrap(),
+            options,
+            _scope: scope,
+        }
+    }
+
+    async fn attempt(&self) -> Result<(), Failure> {
+        attempt(&self.options, &self.client, &self.servers).await
+    }
+
+    fn held(&self) -> Held {
+        self.world.lock().unwrap().held.clone()
+    }
+
+    /// What the next requests have written.
+    fn written(&self) -> Vec<String> {
+        std::mem::take(&mut self.world.lock().unwrap().written)
+    }
+
+    #[track_caller]
+    fn names(&self, kind: &str) -> Vec<String> {
+        let held = self.held();
+        let of_kind = held.objects.iter().filter(|((known, _), _)| known == kind);
+        let name = |object: &Value| match object["Name"].as_str() {
+            Some(name) => name.to_owned(),
+            None => format!("{}: {}", object["AuthMethod"], object["BindName"]),
+        };
+        of_kind.map(|(_, object)| name(object)).collect()
+    }
+}
+
+/// Bytes as Kubernetes writes them.
+struct ByteStringJson;
+
+impl ByteStringJson {
+    fn of(text: &str) -> Value {
+        serde_json::to_value(k8s_openapi::ByteString(text.as_bytes().to_vec())).unwrap()
+    }
+}
+
+/// What differs from one clean run to another.
+fn without_token(mut held: Held) -> Held {
+    held.token = held.token.map(|_| String::new());
+    for secret in held.secrets.values_mut() {
+        secret["data"] = Value::Null;
+    }
+    held
+}
+
+#[tokio::test]
+async fn everything_is_made_once_and_nothing_the_second_time() {
+    let running = Running::start(&["--kubernetes-host=https://10.0.0.1"]).await;
+    running.attempt().await.unwrap();
+    assert_eq!(running.names("policy"), ["full-operator-acl-policy"]);
+    assert_eq!(running.names("role"), ["full-operator-acl-role"]);
+    assert_eq!(
+        running.names("auth-method"),
+        ["full-k8s-auth-method", "full-k8s-component-auth-method"]
+    );
+    assert_eq!(
+        running.names("binding-rule"),
+        [
+            "\"full-k8s-auth-method\": \"${serviceaccount.name}\"",
+            "\"full-k8s-component-auth-method\": \"full-operator-acl-role\"",
+        ]
+    );
+    let held = running.held();
+    let key = ("auth-method".to_owned(), "full-k8s-auth-method".to_owned());
+    let config = &held.objects[&key]["Config"];
+    assert_eq!(config["Host"], "https://10.0.0.1");
+    assert_eq!(config["ServiceAccountJWT"], "reviewer.token.jwt");
+    let kept = &held.secrets["full-bootstrap-acl-token"]["data"]["token"];
+    assert_eq!(*kept, ByteStringJson::of(&held.token.unwrap()));
+    assert_eq!(running.written().len(), 8);
+
+    running.attempt().await.unwrap();
+    assert_eq!(running.written(), Vec::<String>::new());
+    drop(running);
+}
+
+#[tokio::test]
+async fn after_a_crash_at_any_request_the_next_run_goes_on() {
+    let clean = Running::start(&[]).await;
+    clean.attempt().await.unwrap();
+    let requests = clean.world.lock().unwrap().requests;
+    assert!(requests > 15);
+    for effect in [false, true] {
+        for at in 1..=requests {
+            let running = Running::start(&[]).await;
+            running.world.lock().unwrap().breaks = Some((at, effect));
+            let failure = running.attempt().await.unwrap_err();
+            assert!(matches!(failure, Failure::Later(_)), "{at}: {failure:?}");
+            running.world.lock().unwrap().breaks = None;
+            running.attempt().await.unwrap();
+            let (held, wanted) = (without_token(running.held()), without_token(clean.held()));
+            assert_eq!(held, wanted, "{at} {effect}");
+            drop(running);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_has_changed_is_written_and_what_others_made_stays() {
+    let running = Running::start(&[]).await;
+    running.attempt().await.unwrap();
+    running.written();
+    {
+        let objects = &mut running.world.lock().unwrap().held.objects;
+        let of = |kind: &str| {
+            let found = objects.keys().find(|(known, _)| known == kind);
+            found.cloned().unwrap()
+        };
+        let (policy, role, rule) = (of("policy"), of("role"), of("binding-rule"));
+        let pods = objects[&rule].clone();
+        objects.get_mut(&policy).unwrap()["Rules"] = json!("");
+        objects.get_mut(&role).unwrap()["Policies"] = json!([]);
+        objects.get_mut(&rule).unwrap()["Selector"] = json!("");
+        let method = ("auth-method".to_owned(), "full-k8s-auth-method".to_owned());
+        objects.get_mut(&method).unwrap()["Config"]["ServiceAccountJWT"] = json!("old");
+        // Another Job at the same time, and somebody else.
+        let mut twice = pods.clone();
+        twice["ID"] = json!("zz");
+        objects.insert(("binding-rule".to_owned(), "zz".to_owned()), twice);
+        let mut foreign = pods;
+        foreign["ID"] = json!("yy");
+        foreign["Description"] = json!("mine");
+        objects.insert(("binding-rule".to_owned(), "yy".to_owned()), foreign);
+    }
+    running.attempt().await.unwrap();
+    let written = running.written();
+    assert_eq!(written.len(), 5, "{written:?}");
+    assert!(written.contains(&"DELETE /v1/acl/binding-rule/zz".to_owned()));
+    assert_eq!(running.names("binding-rule").len(), 3);
+    running.attempt().await.unwrap();
+    assert_eq!(running.written(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_given_token_is_the_first_one_and_no_secret_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "given\n").unwrap();
+    let flag = format!("--bootstrap-token-file={}", file.display());
+    let running = Running::start(&[&flag]).await;
+    running.attempt().await.unwrap();
+    let held = running.held();
+    assert_eq!(held.token.as_deref(), Some("given"));
+    assert!(!held.secrets.contains_key("full-bootstrap-acl-token"));
+    std::fs::write(&file, "").unwrap();
+    let Err(Failure::Final(text)) = running.attempt().await else {
+        panic!("there is no token");
+    };
+    assert!(text.contains("--bootstrap-token-file"), "{text}");
+}
+
+#[tokio::test]
+async fn what_somebody_has_to_do_is_said() {
+    let running = Running::start(&[]).await;
+    running.world.lock().unwrap().held.token = Some("of somebody else".to_owned());
+    let Err(Failure::Final(text)) = running.attempt().await else {
+        panic!("the token is not known");
+    };
+    for part in [
+        "mesh/full-bootstrap-acl-token",
+        "reset index: 9",
+        "key token",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("somebody else"), "{text}");
+
+    let running = Running::start(&[]).await;
+    running.world.lock().unwrap().acl_disabled = true;
+    let Err(Failure::Final(text)) = running.attempt().await else {
+        panic!("there is no access control");
+    };
+    assert!(text.contains("--acl"), "{text}");
+
+    // Kubernetes has not filled the reviewer's token in yet.
+    let running = Running::start(&[]).await;
+    let empty = |world: &mut World| {
+        let secret = world.held.secrets.get_mut("full-auth-method").unwrap();
+        secret["data"] = json!({});
+    };
+    empty(&mut running.world.lock().unwrap());
+    let failure = running.attempt().await;
+    assert!(
+        matches!(&failure, Err(Failure::Later(text)) if text.contains("full-auth-method")),
+        "{failure:?}"
+    );
+}
+
+#[tokio::test]
+async fn it_waits_for_servers_and_not_for_ever() {
+    let mut running = Running::start(&[]).await;
+    running.world.lock().unwrap().breaks = Some((1, false));
+    running.options.timeout = Duration::from_secs(600);
+    // From here on, time passes as soon as nothing else happens.
+    tokio::time::pause();
+    let error = attempts(&running.options, &running.client, &running.servers).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("--timeout"), "{error}");
+}

@@ -1,0 +1,163 @@
+//! The first token: chosen and kept in a Secret before the servers learn it, so that it cannot be lost
+//! by a crash in between.
+
+use std::collections::BTreeMap;
+
+use http::{Method, StatusCode};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret as KubeSecret;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use legate_model::Secret;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::objects::Reviewer;
+use super::{Failure, Options};
+use crate::servers::{Path, Servers};
+
+/// The key of the Secret.
+const KEY: &str = "token";
+
+/// The token of the settings, or of the Secret, which is made where there is none.
+pub(super) async fn choose(client: &Client, options: &Options) -> Result<Secret, Failure> {
+    if let Some(file) = &options.bootstrap_token_file {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            Failure::Final(format!(
+                "cannot read {} (--bootstrap-token-file): {error}",
+                file.display()
+            ))
+        })?;
+        return not_empty(text.trim()).ok_or_else(|| {
+            Failure::Final(format!(
+                "{} (--bootstrap-token-file) is empty",
+                file.display()
+            ))
+        });
+    }
+    let name = options.token_secret();
+    let secrets: Api<KubeSecret> = Api::namespaced(client.clone(), &options.namespace);
+    let about = || format!("the Secret {}/{name}", options.namespace);
+    let held = secrets.get_opt(&name).await;
+    if let Some(held) = held.map_err(|error| Failure::of_kube(&about(), &error))? {
+        let token = value(&held, KEY).and_then(|text| not_empty(text.trim()));
+        return token.ok_or_else(|| {
+            Failure::Final(format!(
+                "{} has no {KEY}: put a token that may do everything there, or delete the Secret to \
+                 have one made for servers that have none yet",
+                about()
+            ))
+        });
+    }
+    let token = Uuid::new_v4().to_string();
+    let secret = KubeSecret {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(BTreeMap::from([(
+                "app.kubernetes.io/managed-by".to_owned(),
+                "legate-k8s".to_owned(),
+            )])),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(
+            KEY.to_owned(),
+            ByteString(token.clone().into_bytes()),
+        )])),
+        ..KubeSecret::default()
+    };
+    // Where another Job has made it meanwhile, that one's token counts: the next attempt reads it.
+    let made = secrets.create(&PostParams::default(), &secret).await;
+    made.map_err(|error| Failure::of_kube(&about(), &error))?;
+    tracing::info!(secret = name, "the Secret of the first token is made");
+    Ok(Secret::new(token))
+}
+
+/// Makes sure that the servers know the token: those that have no token yet learn it.
+pub(super) async fn introduce(
+    servers: &Servers,
+    options: &Options,
+    token: &Secret,
+) -> Result<(), Failure> {
+    if is_known(servers, token).await? {
+        return Ok(());
+    }
+    let path = Path::of(["acl", "bootstrap"]);
+    let body = json!({"BootstrapSecret": token.expose()});
+    let answer = servers
+        .request_with_token(Method::PUT, &path, Some(&body), &Secret::default())
+        .await?;
+    match answer.status {
+        StatusCode::OK => {
+            tracing::info!("the servers have their first token");
+            Ok(())
+        }
+        // Another Job may have been faster with the same token.
+        StatusCode::FORBIDDEN if is_known(servers, token).await? => Ok(()),
+        StatusCode::FORBIDDEN => Err(Failure::Final(format!(
+            "the servers have had a first token before, and it is not the one of {}: put a token that \
+             may do everything there, or let the servers have a first token again ({})",
+            match &options.bootstrap_token_file {
+                Some(file) => format!("{} (--bootstrap-token-file)", file.display()),
+                None => format!(
+                    "the Secret {}/{}, key {KEY}",
+                    options.namespace,
+                    options.token_secret()
+                ),
+            },
+            answer.text()
+        ))),
+        StatusCode::BAD_REQUEST => Err(Failure::Final(format!(
+            "the servers do not take the token as their first one: {}",
+            answer.text()
+        ))),
+        _ => Err(Failure::of_answer("PUT", &path, &answer)),
+    }
+}
+
+async fn is_known(servers: &Servers, token: &Secret) -> Result<bool, Failure> {
+    let path = Path::of(["acl", "token", "self"]);
+    let answer = servers
+        .request_with_token(Method::GET, &path, None, token)
+        .await?;
+    match answer.status {
+        StatusCode::OK => Ok(true),
+        StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => Ok(false),
+        StatusCode::UNAUTHORIZED => Err(Failure::Final(format!(
+            "the servers run without access control ({}): turn it on there (legate-server --acl, \
+             Consul's acl.enabled)",
+            answer.text()
+        ))),
+        _ => Err(Failure::of_answer("GET", &path, &answer)),
+    }
+}
+
+/// Who reviews tokens for the servers, once Kubernetes has filled its Secret in.
+pub(super) async fn reviewer(client: &Client, options: &Options) -> Result<Reviewer, Failure> {
+    let name = options.reviewer_secret();
+    let about = format!("the Secret {}/{name}", options.namespace);
+    let secrets: Api<KubeSecret> = Api::namespaced(client.clone(), &options.namespace);
+    let held = secrets.get(&name).await;
+    let held = held.map_err(|error| Failure::of_kube(&about, &error))?;
+    let of = |key: &str| {
+        value(&held, key)
+            .filter(|text| !text.is_empty())
+            .ok_or_else(|| {
+                Failure::Later(format!(
+                    "{about} has no {key}: Kubernetes fills it in for the service account that it names"
+                ))
+            })
+    };
+    Ok(Reviewer {
+        ca: of("ca.crt")?,
+        token: Secret::new(of("token")?.trim()),
+    })
+}
+
+fn value(secret: &KubeSecret, key: &str) -> Option<String> {
+    let bytes = &secret.data.as_ref()?.get(key)?.0;
+    String::from_utf8(bytes.clone()).ok()
+}
+
+fn not_empty(text: &str) -> Option<Secret> {
+    (!text.is_empty()).then(|| Secret::new(text))
+}
