@@ -325,10 +325,9 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (
                 Yes,
-                "ID Description AuthMethod Selector BindName CreateIndex ModifyIndex",
+                "ID Description AuthMethod Selector BindType BindName CreateIndex ModifyIndex",
             ),
-            (RefusedExcept(&["service", "node", "policy"]), "BindType"),
-            (REFUSED, "BindVars"),
+            (Inside, "BindVars"),
             (DEFAULT_ONLY, "Namespace Partition"),
         ],
     ),

@@ -431,7 +431,10 @@ fn access_control() -> Vec<Kind> {
         ),
         (
             fields::<BindingRule>(),
-            json!({"AuthMethod": "m", "BindName": "web"}),
+            json!({
+                "AuthMethod": "m", "BindType": "templated-policy", "BindName": "builtin/service",
+                "BindVars": {"Name": "web"},
+            }),
             |value| {
                 accept(value, |rule: &BindingRule| {
                     rule.validate(&Variables::default())

@@ -25,5 +25,6 @@ mod http_paths;
 mod http_rights;
 mod http_virtual_ips;
 mod https;
+mod kubernetes_logins;
 mod lifecycle;
 mod running;
