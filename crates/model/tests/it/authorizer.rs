@@ -10,7 +10,10 @@ fn authorizer(token: Value, default: DefaultPolicy) -> Authorizer {
     let token: Token = from_value(token, UnknownFields::Refuse).unwrap_or_else(|e| panic!("{e}"));
     let mut policies = token.own_policies();
     policies.retain(|policy| policy.is_valid_in("dc1"));
-    let rules: Vec<Rules> = policies.iter().map(|p| p.parsed().unwrap()).collect();
+    let rules: Vec<Rules> = policies
+        .iter()
+        .map(|p| p.parsed().expect("valid rules"))
+        .collect();
     Authorizer::new(&rules, default)
 }
 
@@ -233,7 +236,9 @@ fn spelled(rules: &[Rule], json: bool) -> String {
         }
         text += "}\n";
         let list = object.entry(key).or_insert_with(|| json!([]));
-        list.as_array_mut().unwrap().push(json!({segment: body}));
+        list.as_array_mut()
+            .expect("a list")
+            .push(json!({segment: body}));
     }
     match json {
         true => Value::Object(object).to_string(),
@@ -253,7 +258,7 @@ fn about(rules: &[Rule], resource: Resource) -> Vec<(Names, Access)> {
         .map(|rule| {
             let others = same(Resource::Service).filter(|other| other.names == rule.names);
             let said = others.clone().filter_map(|other| other.intentions).max();
-            let service = others.map(|other| other.access).max().unwrap();
+            let service = others.map(|other| other.access).max().expect("itself");
             let implied = match service {
                 Access::Read | Access::Write => Access::Read,
                 Access::List | Access::Deny => Access::Deny,

@@ -119,6 +119,8 @@ impl Resolver<'_> {
                 let instances = self.state.service(&name);
                 self.instances(instances, tag.as_deref())
             }
+            // Who may not see the service sees no proxy of it, whatever its name.
+            Target::Connect { name } if !self.access.service_read(&name) => Found::Nothing,
             Target::Connect { name } => self.instances(self.state.connect(&name), None),
             Target::Virtual { name } => self.virtual_ip(&name),
             Target::Nothing => Found::Nothing,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::FutureExt;
 use hickory_proto::op::ResponseCode::{self, NXDomain, NoError, Refused};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use legate_model::acl::{Authorizer, DefaultPolicy, ServiceIdentity};
+use legate_model::acl::{Authorizer, DefaultPolicy, Rules, ServiceIdentity};
 use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind};
 use legate_store::{Command, ReadTxn, Registration, Store};
 
@@ -436,4 +436,11 @@ fn what_may_not_be_seen_does_not_exist() {
     let some = Authorizer::new([&rules], DefaultPolicy::Deny);
     let seen = ask_as(&some, "web.service.consul.", RecordType::A);
     assert_eq!(short(&seen), answers(&["10.0.0.1", "10.1.0.2"]));
+    // A right on the proxy alone shows nothing of the service behind it.
+    let rules =
+        "service_prefix \"web-\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }";
+    let rules = Rules::parse(rules).unwrap();
+    let proxies = Authorizer::new([&rules], DefaultPolicy::Deny);
+    let hidden = ask_as(&proxies, "web.connect.consul.", RecordType::SRV);
+    assert_eq!(short(&hidden), nothing(NXDomain));
 }

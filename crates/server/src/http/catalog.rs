@@ -209,11 +209,12 @@ pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Respons
             Some((node, state.instances_on(&name)))
         })
         .await?;
+    let exists = answer.value.is_some();
     let Some((node, services)) = answer
         .value
         .filter(|(node, _)| authorizer.node_read(&node.node))
     else {
-        return call.answer(answer.index, &serde_json::Value::Null, false);
+        return call.answer(answer.index, &serde_json::Value::Null, exists);
     };
     let (services, filtered) = visible(services, |s| authorizer.service_read(&s.service));
     let by_id: BTreeMap<_, _> = services.iter().map(|s| (&s.id, s)).collect();
@@ -266,7 +267,20 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 
 /// `GET /v1/catalog/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    list(&call, |state| state.connect(&name)).await
+    let authorizer = call.authorizer()?;
+    list(&call, |state| seen_proxies(state, &authorizer, &name)).await
+}
+
+/// What stands for a service in the mesh. Who may not see the service does not see it either,
+/// whatever else its proxies are named. Each instance is still to be judged.
+pub(super) fn seen_proxies(
+    state: &ReadTxn<'_>,
+    authorizer: &Authorizer,
+    name: &str,
+) -> Vec<CheckServiceNode> {
+    let mut found = state.connect(name);
+    found.retain(|_| authorizer.service_read(name));
+    found
 }
 
 async fn list(

@@ -8,7 +8,7 @@ use legate_model::CheckServiceNode;
 use legate_store::ReadTxn;
 
 use super::call::{Call, visible};
-use super::catalog::Selection;
+use super::catalog::{Selection, seen_proxies};
 use super::error::ApiError;
 
 /// `GET /v1/health/service/:name`
@@ -18,7 +18,8 @@ pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Resp
 
 /// `GET /v1/health/connect/:name`
 pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
-    list(&call, |state| state.connect(&name)).await
+    let authorizer = call.authorizer()?;
+    list(&call, |state| seen_proxies(state, &authorizer, &name)).await
 }
 
 /// `GET /v1/health/node/:node`

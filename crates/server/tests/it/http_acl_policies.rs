@@ -7,28 +7,28 @@ use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_client::{Client, start};
 
 const GLOBAL_MANAGEMENT: &str = "00000000-0000-0000-0000-000000000001";
-const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
+pub(crate) const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
 
-fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+pub(crate) fn text<'v>(value: &'v Value, field: &str) -> &'v str {
     value[field]
         .as_str()
         .unwrap_or_else(|| panic!("{field} of {value}"))
 }
 
-async fn policy(management: &Client, name: &str, rules: &str) -> Value {
+pub(crate) async fn policy(management: &Client, name: &str, rules: &str) -> Value {
     let body = json!({ "Name": name, "Rules": rules });
     management.write("/v1/acl/policy", &body).await
 }
 
 /// A token with these links, and a client that sends it.
-async fn token(management: &Client, body: Value) -> (Value, Client) {
+pub(crate) async fn token(management: &Client, body: Value) -> (Value, Client) {
     let made = management.write("/v1/acl/token", &body).await;
     let client = management.with_token(text(&made, "SecretID"));
     (made, client)
 }
 
 /// What a token may do, asked of the server.
-async fn may(client: &Client, resource: &str, access: &str, segment: &str) -> bool {
+pub(crate) async fn may(client: &Client, resource: &str, access: &str, segment: &str) -> bool {
     let question = json!([{ "Resource": resource, "Access": access, "Segment": segment }]);
     let path = "/v1/internal/acl/authorize";
     let reply = client.send(Method::POST, path, &question.to_string()).await;
@@ -84,18 +84,11 @@ async fn a_policy_is_made_read_changed_and_removed() {
     );
 }
 
-#[tokio::test]
-async fn bad_policies_and_roles_are_refused() {
-    let (server, client) = start(deny_by_default).await;
-    let management = client.with_token(MANAGEMENT);
-    policy(&management, "p", "").await;
-    management
-        .write("/v1/acl/role", &json!({ "Name": "r" }))
-        .await;
-    let before = server.store().state().index();
+/// Writes that are refused: path, body, status, text.
+fn refused() -> Vec<(String, Value, u16, &'static str)> {
     let builtin = format!("/v1/acl/policy/{GLOBAL_MANAGEMENT}");
     let unknown = "/v1/acl/policy/11111111-1111-1111-1111-111111111112";
-    for (path, body, status, says) in [
+    let rows = [
         // Clients look for this status and text.
         (
             "/v1/acl/policy",
@@ -141,7 +134,7 @@ async fn bad_policies_and_roles_are_refused() {
             "do not match",
         ),
         (
-            &builtin,
+            builtin.as_str(),
             json!({ "Name": "all", "Rules": "" }),
             400,
             "Changing the Rules for the builtin global-management policy",
@@ -183,8 +176,23 @@ async fn bad_policies_and_roles_are_refused() {
             400,
             "cannot both be set",
         ),
-    ] {
-        let reply = management.put(path, &body).await;
+    ];
+    rows.map(|(path, body, status, says)| (path.to_owned(), body, status, says))
+        .into()
+}
+
+#[tokio::test]
+async fn bad_policies_and_roles_are_refused() {
+    let (server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    policy(&management, "p", "").await;
+    management
+        .write("/v1/acl/role", &json!({ "Name": "r" }))
+        .await;
+    let before = server.store().state().index();
+    let builtin = format!("/v1/acl/policy/{GLOBAL_MANAGEMENT}");
+    for (path, body, status, says) in refused() {
+        let reply = management.put(&path, &body).await;
         assert_eq!(reply.status.as_u16(), status, "{body}: {}", reply.text());
         assert!(reply.text().contains(says), "{body}: {}", reply.text());
     }
@@ -311,10 +319,7 @@ async fn a_token_is_cloned_and_shown_with_all_that_it_has() {
     let unknown = management.put("/v1/acl/token/x/clone", &json!({})).await;
     assert_eq!(
         (unknown.status, unknown.text()),
-        (
-            StatusCode::FORBIDDEN,
-            "token does not exist: ACL not found".into()
-        )
+        (StatusCode::FORBIDDEN, "token does not exist: ACL not found")
     );
 
     let count = async |query: &str| {
@@ -333,211 +338,6 @@ async fn a_token_is_cloned_and_shown_with_all_that_it_has() {
     assert_eq!(count("").await, 4, "with the anonymous one");
     let both = management.get("/v1/acl/tokens?policy=x&role=y").await;
     assert_eq!(both.status, StatusCode::BAD_REQUEST);
-}
-
-#[tokio::test]
-async fn who_may_only_read_sees_no_secret() {
-    let (_server, client) = start(deny_by_default).await;
-    let management = client.with_token(MANAGEMENT);
-    let (_, reader) = token(
-        &management,
-        json!({ "Policies": [{ "Name": "builtin/global-read-only" }] }),
-    )
-    .await;
-    let (made, _) = token(&management, json!({})).await;
-    let path = format!("/v1/acl/token/{}", text(&made, "AccessorID"));
-    assert_eq!(
-        text(&reader.get(&path).await.json(), "SecretID"),
-        "<hidden>"
-    );
-    let listed = reader.get("/v1/acl/tokens").await.text().to_owned();
-    assert!(
-        !listed.contains(MANAGEMENT) && listed.contains("<hidden>"),
-        "{listed}"
-    );
-    let refused = reader.put("/v1/acl/policy", &json!({ "Name": "p" })).await;
-    assert!(refused.text().contains("acl:write"), "{}", refused.text());
-    assert_eq!(reader.get("/v1/acl/policies").await.status, StatusCode::OK);
-    for path in [
-        "/v1/acl/policies",
-        "/v1/acl/roles",
-        "/v1/acl/templated-policies",
-        "/v1/acl/policy/x",
-        "/v1/acl/role/x",
-        "/v1/acl/policy/name/x",
-        "/v1/acl/role/name/x",
-        "/v1/acl/templated-policy/name/builtin/dns",
-    ] {
-        let refused = client.get(path).await;
-        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
-        assert!(
-            refused.text().contains("acl:read"),
-            "{path}: {}",
-            refused.text()
-        );
-    }
-}
-
-#[tokio::test]
-async fn the_anonymous_token_can_be_given_something() {
-    let (_server, client) = start(deny_by_default).await;
-    let management = client.with_token(MANAGEMENT);
-    let path = format!("/v1/acl/token/{ANONYMOUS}");
-    assert_eq!(
-        text(&management.get(&path).await.json(), "SecretID"),
-        "anonymous"
-    );
-    assert!(!may(&client, "service", "read", "web").await);
-    policy(
-        &management,
-        "dns",
-        "service_prefix \"\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }",
-    )
-    .await;
-    let links = json!({ "Policies": [{ "Name": "dns" }], "Description": "everybody" });
-    let changed = management.write(&path, &links).await;
-    assert_eq!(text(&changed, "SecretID"), "anonymous");
-    assert!(may(&client, "service", "read", "web").await);
-    assert_eq!(
-        text(
-            &client.get("/v1/acl/token/self").await.json(),
-            "Description"
-        ),
-        "everybody"
-    );
-}
-
-#[tokio::test]
-async fn templates_are_shown_and_filled() {
-    let (_server, client) = start(deny_by_default).await;
-    let management = client.with_token(MANAGEMENT);
-    let all = management.get("/v1/acl/templated-policies").await.json();
-    let names: Vec<&String> = all.as_object().unwrap().keys().collect();
-    assert_eq!(
-        names,
-        [
-            "builtin/api-gateway",
-            "builtin/dns",
-            "builtin/node",
-            "builtin/nomad-client",
-            "builtin/nomad-server",
-            "builtin/service"
-        ]
-    );
-    let one = management
-        .get("/v1/acl/templated-policy/name/builtin/dns")
-        .await
-        .json();
-    assert_eq!(one, all["builtin/dns"]);
-    let unknown = management
-        .get("/v1/acl/templated-policy/name/builtin/x")
-        .await;
-    assert_eq!(
-        (unknown.status, unknown.text()),
-        (
-            StatusCode::BAD_REQUEST,
-            "Invalid templated policy Name: builtin/x".into()
-        )
-    );
-    let preview = async |name: &str, body: &str| {
-        let path = format!("/v1/acl/templated-policy/preview/{name}");
-        management.send(Method::POST, &path, body).await
-    };
-    let filled = preview("builtin/node", r#"{"Name": "n1"}"#).await.json();
-    assert_eq!(
-        text(&filled, "Rules"),
-        "\nnode \"n1\" {\n\tpolicy = \"write\"\n}\nservice_prefix \"\" {\n\tpolicy = \"read\"\n}"
-    );
-    for (name, body) in [
-        ("builtin/node", "{}"),
-        ("builtin/service", r#"{"Name": "\" {"}"#),
-        ("builtin/x", "{}"),
-    ] {
-        let refused = preview(name, body).await;
-        assert_eq!(
-            refused.status,
-            StatusCode::BAD_REQUEST,
-            "{}",
-            refused.text()
-        );
-    }
-}
-
-#[tokio::test]
-async fn questions_about_rights_are_answered() {
-    let (_server, client) = start(deny_by_default).await;
-    let management = client.with_token(MANAGEMENT);
-    let path = "/v1/internal/acl/authorize";
-    let ask = async |client: &Client, body: &Value| {
-        client.send(Method::POST, path, &body.to_string()).await
-    };
-    let two = json!([
-        { "Resource": "service", "Access": "read", "Segment": "a" },
-        { "Resource": "acl", "Access": "write" },
-    ]);
-    let answer = ask(&management, &two).await.json();
-    assert_eq!(
-        answer,
-        json!([
-            { "Resource": "service", "Segment": "a", "Access": "read", "Allow": true },
-            { "Resource": "acl", "Access": "write", "Allow": true },
-        ])
-    );
-    assert_eq!(ask(&client, &two).await.json()[0]["Allow"], json!(false));
-    assert_eq!(ask(&management, &json!([])).await.json(), json!([]));
-    let many: Vec<Value> = (0..65).map(|_| two[1].clone()).collect();
-    for (body, says) in [
-        (
-            json!([{ "Resource": "foo", "Access": "read" }]),
-            "Invalid ACL resource requested: \"foo\"",
-        ),
-        (
-            json!([{ "Resource": "service", "Access": "list" }]),
-            "Invalid access level for service resource: list",
-        ),
-        (json!({}), "decoding"),
-        (json!(many), "more than 64"),
-    ] {
-        let refused = ask(&management, &body).await;
-        assert_eq!(
-            refused.status,
-            StatusCode::BAD_REQUEST,
-            "{}",
-            refused.text()
-        );
-        assert!(refused.text().contains(says), "{}", refused.text());
-    }
-    let unknown = ask(&client.with_token("b0b0"), &two).await;
-    assert_eq!(unknown.status, StatusCode::FORBIDDEN);
-    // Consul 1.21 does not translate rules of its first versions any more.
-    let translate = client
-        .send(Method::POST, "/v1/acl/rules/translate", "")
-        .await;
-    assert_eq!(translate.status, StatusCode::NOT_FOUND);
-}
-
-#[tokio::test]
-async fn without_access_control_nothing_of_it_exists() {
-    let (_server, client) = start(|_| {}).await;
-    for path in [
-        "/v1/acl/policies",
-        "/v1/acl/roles",
-        "/v1/acl/tokens",
-        "/v1/acl/templated-policies",
-        "/v1/acl/policy/x",
-        "/v1/acl/role/name/x",
-    ] {
-        let reply = client.get(path).await;
-        assert_eq!(
-            (reply.status, reply.text()),
-            (StatusCode::UNAUTHORIZED, "ACL support disabled".into()),
-            "{path}"
-        );
-    }
-    let reply = client
-        .send(Method::POST, "/v1/internal/acl/authorize", "[]")
-        .await;
-    assert_eq!(reply.status, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]

@@ -12,6 +12,32 @@ async fn token(management: &Client, body: serde_json::Value) -> Client {
 }
 
 #[tokio::test]
+async fn proxies_of_a_service_are_for_those_who_may_see_the_service() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let proxy = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": {
+        "Kind": "connect-proxy", "Service": "web-proxy", "Port": 21000,
+        "Proxy": { "DestinationServiceName": "web" },
+    }});
+    management.write("/v1/catalog/register", &proxy).await;
+    for (services, seen) in [
+        ("service \"web-proxy\" { policy = \"read\" }", 0),
+        ("service \"web\" { policy = \"read\" }", 0),
+        ("service_prefix \"web\" { policy = \"read\" }", 1),
+    ] {
+        let name = format!("p{}", services.len());
+        let rules = format!("{services}\nnode_prefix \"\" {{ policy = \"read\" }}");
+        let policy = json!({ "Name": name, "Rules": rules });
+        management.write("/v1/acl/policy", &policy).await;
+        let reader = token(&management, json!({ "Policies": [{ "Name": name }] })).await;
+        for path in ["/v1/health/connect/web", "/v1/catalog/connect/web"] {
+            let found = reader.get(path).await.json();
+            assert_eq!(found.as_array().unwrap().len(), seen, "{services} {path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_service_registers_again_on_a_node_that_stays_as_it_is() {
     let (_server, client) = start(deny_by_default).await;
     let management = client.with_token(MANAGEMENT);

@@ -7,6 +7,7 @@
 
 mod acl;
 mod auth_methods;
+mod acl_model;
 mod connections;
 mod dns;
 mod durable;
@@ -17,6 +18,7 @@ mod grpc_xds;
 mod http;
 mod http_acl;
 mod http_acl_policies;
+mod http_acl_questions;
 mod http_bad_input;
 mod http_client;
 mod http_mesh;
