@@ -130,3 +130,7 @@ fn parse(policy: &Policy) -> Result<Rules, String> {
     let parsed = policy.parsed();
     parsed.map_err(|error| format!("policy {:?}: {error}", policy.name))
 }
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

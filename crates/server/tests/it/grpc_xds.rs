@@ -9,7 +9,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::node::{BuildVersion, Node, SemanticVersion};
 use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, SECRET};
-use legate_model::acl::{ServiceIdentity, Token};
+use legate_model::acl::{Policy, PolicyLink, Role, RoleLink, ServiceIdentity, Token};
 use legate_model::{Secret, ServiceInstance, Upstream};
 use legate_server::Server;
 use legate_store::{Command, Deregistration, TokenKey};
@@ -351,6 +351,57 @@ async fn the_configuration_is_for_who_may_be_the_service() {
     register(&server, api(20_002)).await;
     let status = ads.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
+    let server = start(deny_by_default).await;
+    register_mesh(&server).await;
+    let policy = Policy {
+        id: "p".to_owned(),
+        name: "web".to_owned(),
+        rules: r#"service "web" { policy = "write" }"#.to_owned(),
+        ..Policy::default()
+    };
+    let role = Role {
+        id: "r".to_owned(),
+        name: "web".to_owned(),
+        policies: vec![PolicyLink {
+            name: "web".to_owned(),
+            ..PolicyLink::default()
+        }],
+        ..Role::default()
+    };
+    let token = Token {
+        accessor_id: "t".to_owned(),
+        secret_id: Secret::new(WEB_TOKEN),
+        roles: vec![RoleLink {
+            name: "web".to_owned(),
+            ..RoleLink::default()
+        }],
+        ..Token::default()
+    };
+    for command in [
+        Command::UpsertPolicy(Box::new(policy.clone())),
+        Command::UpsertRole(Box::new(role)),
+        Command::UpsertToken(Box::new(token)),
+    ] {
+        server.store().apply(command).await.unwrap();
+    }
+    let mut ads = Ads::open(&server, WEB_TOKEN).await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    assert!(!ads.accept().await.resources.is_empty());
+    let less = Policy {
+        rules: r#"service "web" { policy = "read" }"#.to_owned(),
+        ..policy
+    };
+    let command = Command::UpsertPolicy(Box::new(less));
+    server.store().apply(command).await.unwrap();
+    // Told with the next change, whatever it is.
+    register(&server, api(20_002)).await;
+    let status = ads.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied, "{status}");
     server.stop(STOP).await.unwrap();
 }
 

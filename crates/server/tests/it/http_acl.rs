@@ -426,3 +426,59 @@ async fn a_query_that_waits_ends_with_its_token() {
     assert_eq!(removed.status, StatusCode::OK);
     assert_eq!(reply.status, StatusCode::FORBIDDEN, "{}", reply.text());
 }
+
+#[tokio::test]
+async fn the_reset_index_in_the_data_directory_permits_one_more_bootstrap() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_owned();
+    let (server, client) = start(|config| {
+        deny_by_default(config);
+        config.acl.initial_management = None;
+        config.store = legate_server::StoreConfig::Disk {
+            directory: data.clone(),
+            key_file: None,
+        };
+    })
+    .await;
+    let bootstrap = async || {
+        let path = "/v1/acl/bootstrap";
+        client.send(http::Method::PUT, path, "").await
+    };
+    let first = bootstrap().await.json();
+    assert_eq!(first["ID"], first["SecretID"]);
+    let index = server.store().state().read().managed_since().unwrap();
+    let refused = bootstrap().await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    let says = format!("ACL bootstrap no longer allowed (reset index: {index})");
+    assert!(refused.text().contains(&says), "{}", refused.text());
+    assert!(refused.text().contains("acl-bootstrap-reset"));
+
+    let file = data.join("acl-bootstrap-reset");
+    for (text, status) in [
+        ("nonsense", StatusCode::FORBIDDEN),
+        ("1", StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let refused = bootstrap().await;
+        assert_eq!(refused.status, status, "{}", refused.text());
+        assert!(file.exists());
+    }
+    std::fs::write(&file, format!("{index}\n")).unwrap();
+    let second = bootstrap().await.json();
+    assert!(!file.exists(), "it permits one");
+    let management = client.with_token(second["SecretID"].as_str().unwrap());
+    management
+        .write("/v1/catalog/register", &register("web"))
+        .await;
+    let third = bootstrap().await;
+    assert_eq!(third.status, StatusCode::FORBIDDEN);
+    let now = server.store().state().read().managed_since().unwrap();
+    assert!(now > index, "the index that was used is worth nothing now");
+    std::fs::write(&file, format!("{index}\n")).unwrap();
+    assert!(
+        bootstrap()
+            .await
+            .text()
+            .contains("Invalid bootstrap reset index")
+    );
+}
