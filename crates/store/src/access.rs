@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use legate_model::acl::{AuthMethod, BindingRule, PolicyLink, Token};
+use legate_model::acl::{AuthMethod, BindingRule, ContentHash, PolicyLink, Token};
 
 use crate::command::{Rejected, TokenKey};
 use crate::key::{Key, Table, fold};
@@ -66,6 +66,7 @@ impl WriteTxn {
     /// [`Rejected::MissingLink`] when a policy or role does not exist.
     pub fn put_token(&mut self, mut token: Token) -> Result<(), Rejected> {
         token.normalize();
+        token.hash = ContentHash::default();
         if token.accessor_id.is_empty() || token.secret_id.expose().is_empty() {
             return Err(Rejected::Missing {
                 field: "AccessorID or SecretID",

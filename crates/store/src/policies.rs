@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use legate_model::acl::{GLOBAL_MANAGEMENT_ID, Policy, PolicyLink, Role, RoleLink, Token};
+use legate_model::acl::{
+    ContentHash, GLOBAL_MANAGEMENT_ID, Policy, PolicyLink, Role, RoleLink, Token,
+};
 
 use crate::command::Rejected;
 use crate::key::{Table, fold};
@@ -59,26 +61,30 @@ impl ReadTxn<'_> {
         self.scan(&[])
     }
 
-    /// A role as people see it: links have names, and those that lead nowhere are left out.
+    /// A role as people see it: links have names, those that lead nowhere are left out, and it has its
+    /// hash.
     pub fn shown_role(&self, role: &Role) -> Role {
-        Role {
+        let shown = Role {
             policies: self.shown_policies(&role.policies),
             ..role.clone()
-        }
+        };
+        shown.hashed()
     }
 
-    /// A token as people see it: links have names, and those that lead nowhere are left out.
+    /// A token as people see it: links have names, those that lead nowhere are left out, and it has its
+    /// hash.
     pub fn shown_token(&self, token: &Token) -> Token {
         let role = |link: &RoleLink| {
             let role = self.role(&link.id)?;
             let (id, name) = (role.id.clone(), role.name.clone());
             Some(RoleLink { id, name })
         };
-        Token {
+        let shown = Token {
             policies: self.shown_policies(&token.policies),
             roles: token.roles.iter().filter_map(role).collect(),
             ..token.clone()
-        }
+        };
+        shown.hashed()
     }
 
     fn shown_policies(&self, links: &[PolicyLink]) -> Vec<PolicyLink> {
@@ -98,6 +104,7 @@ impl WriteTxn {
     /// [`Rejected::Missing`], or [`Rejected::NameTaken`] when another policy has the name.
     pub fn put_policy(&mut self, mut policy: Policy) -> Result<(), Rejected> {
         require(&policy.id, &policy.name)?;
+        policy.hash = ContentHash::default();
         let holder = self.read().policy_by_name(&policy.name);
         if holder.is_some_and(|holder| fold(&holder.id) != fold(&policy.id)) {
             let (kind, name) = ("Policy", policy.name);
@@ -126,6 +133,7 @@ impl WriteTxn {
     /// [`Rejected::MissingLink`] when a policy does not exist.
     pub fn put_role(&mut self, mut role: Role) -> Result<(), Rejected> {
         require(&role.id, &role.name)?;
+        role.hash = ContentHash::default();
         let holder = self.read().role_by_name(&role.name);
         if holder.is_some_and(|holder| fold(&holder.id) != fold(&role.id)) {
             let (kind, name) = ("Role", role.name);

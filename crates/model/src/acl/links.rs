@@ -76,6 +76,24 @@ pub(crate) fn normalize(
     templates.retain(|templated| seen.insert(templated.clone()));
 }
 
+/// What identities and templates contribute to a hash.
+pub(crate) fn hashed<'l>(
+    services: &'l [ServiceIdentity],
+    nodes: &'l [NodeIdentity],
+    templates: &'l [TemplatedPolicy],
+) -> impl Iterator<Item = &'l str> {
+    let services = services.iter().flat_map(|identity| {
+        let datacenters = identity.datacenters.iter().map(String::as_str);
+        std::iter::once(&*identity.service_name).chain(datacenters)
+    });
+    let nodes = nodes
+        .iter()
+        .flat_map(|identity| [&*identity.node_name, &*identity.datacenter]);
+    services
+        .chain(nodes)
+        .chain(templates.iter().flat_map(TemplatedPolicy::hashed))
+}
+
 /// The policies that identities and templates stand for.
 pub(crate) fn policies(
     services: &[ServiceIdentity],

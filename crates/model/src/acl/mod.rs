@@ -4,6 +4,7 @@
 mod auth_method;
 mod authorizer;
 mod binding_rule;
+mod hash;
 mod interpolation;
 mod jwt;
 mod kubernetes;
@@ -20,6 +21,7 @@ mod variables;
 pub use auth_method::{AuthMethod, MethodConfig, TokenLocality};
 pub use authorizer::{Authorizer, BadQuestion, DefaultPolicy};
 pub use binding_rule::{BindError, BindType, BindingRule, Bindings, bind};
+pub use hash::ContentHash;
 pub use interpolation::{InterpolationError, interpolate};
 pub use jwt::{ClaimError, JwtAlgorithm, JwtConfig, KeySource, Location};
 pub use kubernetes::{KubernetesConfig, SERVICE_NAME_ANNOTATION, ServiceAccount};

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::hash::ContentHash;
 use crate::acl::rules::{InvalidRules, Rules};
 use crate::acl::token::{GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID};
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::{Ignored, OnlyDefault};
+use crate::tenancy::OnlyDefault;
 
 /// Id of the policy that permits reading everything.
 pub const GLOBAL_READ_ONLY_ID: &str = "00000000-0000-0000-0000-000000000002";
@@ -32,9 +33,9 @@ pub struct Policy {
     /// Datacenters in which it holds; empty means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub datacenters: Vec<String>,
-    /// Written by Consul when it shows a policy; not used.
-    #[serde(skip_serializing)]
-    pub hash: Ignored,
+    /// Filled in when it is shown.
+    #[serde(skip_serializing_if = "ContentHash::is_none")]
+    pub hash: ContentHash,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -87,6 +88,17 @@ impl Policy {
                 .datacenters
                 .iter()
                 .any(|known| known.eq_ignore_ascii_case(datacenter))
+    }
+
+    /// The policy as people see it.
+    #[must_use]
+    pub fn shown(&self) -> Policy {
+        let own = [&*self.name, &*self.description, &*self.rules];
+        let datacenters = self.datacenters.iter().map(String::as_str);
+        Policy {
+            hash: ContentHash::of(own.into_iter().chain(datacenters)),
+            ..self.clone()
+        }
     }
 
     /// The rules as values.

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::hash::ContentHash;
 use crate::acl::links;
 use crate::acl::policy::Policy;
 use crate::acl::template::TemplatedPolicy;
 use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
-use crate::tenancy::{Ignored, OnlyDefault};
+use crate::tenancy::OnlyDefault;
 
 /// What several tokens are linked to together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,9 +33,9 @@ pub struct Role {
     /// Policies from templates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub templated_policies: Vec<TemplatedPolicy>,
-    /// Written by Consul when it shows a role; not used.
-    #[serde(skip_serializing)]
-    pub hash: Ignored,
+    /// Filled in when it is shown.
+    #[serde(skip_serializing_if = "ContentHash::is_none")]
+    pub hash: ContentHash,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -55,6 +56,24 @@ impl Role {
             &mut self.node_identities,
             &mut self.templated_policies,
         );
+    }
+
+    /// The same with its hash.
+    #[must_use]
+    pub fn hashed(self) -> Self {
+        let links = self.policies.iter().map(|link| &*link.id);
+        let rest = links::hashed(
+            &self.service_identities,
+            &self.node_identities,
+            &self.templated_policies,
+        );
+        let hash = ContentHash::of(
+            [&*self.name, &*self.description]
+                .into_iter()
+                .chain(links)
+                .chain(rest),
+        );
+        Self { hash, ..self }
     }
 
     /// The policies that its identities and templates stand for.

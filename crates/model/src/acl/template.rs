@@ -147,6 +147,13 @@ impl TemplatedPolicy {
         variables.map_or("", |variables| variables.name.as_str())
     }
 
+    /// What it contributes to a hash.
+    pub(crate) fn hashed(&self) -> impl Iterator<Item = &str> {
+        let own = [&*self.template_id, &*self.template_name, self.name()];
+        own.into_iter()
+            .chain(self.datacenters.iter().map(String::as_str))
+    }
+
     /// Fills in the template's id.
     pub(crate) fn normalize(&mut self) {
         if let Some(template) = Template::by_name(&self.template_name) {

@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::hash::ContentHash;
 use crate::acl::links;
 use crate::acl::policy::Policy;
 use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
-use crate::tenancy::{Ignored, OnlyDefault};
+use crate::tenancy::OnlyDefault;
 use crate::{duration, name, timestamp};
 
 /// Accessor id of the token that requests without one have.
@@ -124,9 +125,9 @@ pub struct Token {
     /// When it was made.
     #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub create_time: Option<SystemTime>,
-    /// Written by Consul when it shows a token; not used.
-    #[serde(skip_serializing)]
-    pub hash: Ignored,
+    /// Filled in when it is shown.
+    #[serde(skip_serializing_if = "ContentHash::is_none")]
+    pub hash: ContentHash,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -167,6 +168,27 @@ impl Token {
             &mut self.node_identities,
             &mut self.templated_policies,
         );
+    }
+
+    /// The same with its hash.
+    #[must_use]
+    pub fn hashed(self) -> Self {
+        let links = self.policies.iter().map(|link| &*link.id);
+        let rest = links::hashed(
+            &self.service_identities,
+            &self.node_identities,
+            &self.templated_policies,
+        );
+        let place = if self.local { "local" } else { "global" };
+        let roles = self.roles.iter().map(|link| &*link.id);
+        let hash = ContentHash::of(
+            [&*self.description, place]
+                .into_iter()
+                .chain(links)
+                .chain(roles)
+                .chain(rest),
+        );
+        Self { hash, ..self }
     }
 
     /// The policies that its identities and templates stand for.

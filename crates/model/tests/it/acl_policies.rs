@@ -117,3 +117,69 @@ fn every_template_makes_rules() {
         assert_eq!(policy.rules.contains("\"web\""), template.needs_name());
     }
 }
+
+/// What Consul 1.21 showed for the same.
+#[test]
+fn hashes_are_consuls() {
+    let hash = |shown: Value| shown["Hash"].as_str().map(str::to_owned);
+    let of_policy = |policy: &Policy| hash(json!(policy.shown())).unwrap();
+    let [manage, read] = Policy::builtin();
+    assert_eq!(
+        of_policy(&manage),
+        "+TzVGrd3uSVx3Bl8FV5O0BsKc1idAee6ZpEw9WDfaW8="
+    );
+    assert_eq!(
+        of_policy(&read),
+        "4jtyawyzzig+Ys5HfPI91O3UHLHiXtPlNG7aHEmlesk="
+    );
+    let elsewhere =
+        policy(json!({"Name": "pdc", "Rules": "", "Datacenters": ["dc2"], "Hash": "x"}));
+    assert_eq!(
+        hash(json!(elsewhere)),
+        None,
+        "it is never read, and not stored"
+    );
+    assert_eq!(
+        of_policy(&elsewhere),
+        "Z1U0l3yE9zZk6ZohzoClFci1RNMT3BITJUu0AHxYcAI="
+    );
+    let web = ServiceIdentity {
+        service_name: "web".into(),
+        datacenters: vec!["dc1".into()],
+    };
+    let links = vec![PolicyLink {
+        id: "bc68cbf6-3a26-fee9-b337-9e48b6840f81".into(),
+        name: "p1".into(),
+    }];
+    let dns = json!({"TemplateName": "builtin/dns"});
+    let api = json!({"TemplateName": "builtin/service", "TemplateVariables": {"name": "api"}});
+    let templated = |value: Value| from_value(value, UnknownFields::Refuse).unwrap();
+    let mut role = Role {
+        name: "r1".into(),
+        policies: links.clone(),
+        service_identities: vec![web.clone()],
+        node_identities: vec![NodeIdentity {
+            node_name: "n".into(),
+            datacenter: "dc1".into(),
+        }],
+        templated_policies: vec![templated(api), templated(dns.clone())],
+        ..Role::default()
+    };
+    role.normalize();
+    let shown = hash(json!(role.hashed())).unwrap();
+    assert_eq!(shown, "0waVyrL69lh0QBTorozok2be0eDMjgLjU2gwyGD8rsE=");
+    let mut token = Token {
+        description: "t".into(),
+        policies: links,
+        roles: vec![RoleLink {
+            id: "42270ca5-b10c-0dca-be6c-8e501b188ff2".into(),
+            name: "r1".into(),
+        }],
+        service_identities: vec![web],
+        templated_policies: vec![templated(dns)],
+        ..Token::default()
+    };
+    token.normalize();
+    let shown = hash(json!(token.hashed())).unwrap();
+    assert_eq!(shown, "wyBlnxVmBZIFSd7AWPPebf1PyFaeDiUEpcVvt+sHhck=");
+}

@@ -2,8 +2,8 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_model::acl::{InvalidRules, Policy};
-use legate_store::{WriteTxn, Writer};
+use legate_model::acl::{ContentHash, InvalidRules, Policy};
+use legate_store::{ReadTxn, WriteTxn, Writer};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -20,6 +20,7 @@ struct Stub {
     name: String,
     description: String,
     datacenters: Option<Vec<String>>,
+    hash: ContentHash,
     create_index: u64,
     modify_index: u64,
 }
@@ -33,6 +34,7 @@ pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
         name: policy.name.clone(),
         description: policy.description.clone(),
         datacenters: Some(policy.datacenters.clone()).filter(|list| !list.is_empty()),
+        hash: policy.shown().hash,
         create_index: policy.create_index,
         modify_index: policy.modify_index,
     });
@@ -42,7 +44,8 @@ pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/acl/policy/:id`
 pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
-    one(&call, &not_found("policy"), |state| state.policy(&id)).await
+    let find = |state: &ReadTxn<'_>| Some(state.policy(&id)?.shown());
+    one(&call, &not_found("policy"), find).await
 }
 
 /// `GET /v1/acl/policy/name/:name`: a name may have a slash.
@@ -51,7 +54,7 @@ pub(in crate::http) async fn get_by_name(
     call: Call,
 ) -> Result<Response, ApiError> {
     require_read(&call)?;
-    let find = |state: &legate_store::ReadTxn<'_>| state.policy_by_name(&name);
+    let find = |state: &ReadTxn<'_>| Some(state.policy_by_name(&name)?.shown());
     one(&call, &not_found("policy"), find).await
 }
 
@@ -122,7 +125,7 @@ fn put(txn: &mut WriteTxn, policy: &Policy) -> Result<Policy, ApiError> {
     txn.put_policy(policy.clone())?;
     let stored = txn.read().policy(&policy.id);
     let stored = stored.ok_or_else(|| no_policy(&policy.id))?;
-    Ok(Policy::clone(&stored))
+    Ok(stored.shown())
 }
 
 fn no_policy(id: &str) -> ApiError {

@@ -51,5 +51,5 @@ pub(in crate::http) async fn preview(
             filled.template_name
         ))
     })?;
-    call.json(&filled.policy())
+    call.json(&filled.policy().map(|policy| policy.shown()))
 }

@@ -317,7 +317,7 @@ pub(in crate::http) async fn own(call: Call) -> Result<Response, ApiError> {
         .await?;
     match answer.value {
         Some(token) => call.answer(answer.index, &token, false),
-        None if anonymous => call.answer(answer.index, &Token::anonymous(), false),
+        None if anonymous => call.answer(answer.index, &Token::anonymous().hashed(), false),
         None => Err(AclError::NotFound.into()),
     }
 }
@@ -387,7 +387,7 @@ fn expanded(state: &ReadTxn<'_>, token: Token, call: &Call) -> Expanded {
     let mut policies: Vec<Policy> = Vec::new();
     let mut add = |policy: &Policy| {
         if !policies.iter().any(|known| known.id == policy.id) {
-            policies.push(policy.clone());
+            policies.push(policy.shown());
         }
     };
     let roles: Vec<Role> = token
