@@ -6,6 +6,7 @@
 pub mod acl_init;
 pub mod annotations;
 pub mod config;
+pub mod certificates;
 mod http_server;
 pub mod inject;
 pub mod leader;

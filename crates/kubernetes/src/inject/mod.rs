@@ -10,7 +10,9 @@ mod redirect;
 mod service;
 mod settings;
 mod sidecar;
+mod start;
 mod upstreams;
+mod webhook;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use self::decision::Decision;
 pub use self::dns::ResolvConf;
 pub use self::installation::{Cluster, Installation};
+pub use self::start::start;
+pub use self::webhook::{AdmissionMetrics, PATH, Webhook};
 use crate::annotations::InvalidAnnotation;
 
 /// User and group of the sidecar, as in consul-k8s: its traffic is not redirected.

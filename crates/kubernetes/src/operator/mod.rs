@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub use self::caches::{Caches, watch};
 pub use self::config::{Config, ConfigError};
 pub use self::options::{Names, Options, Ports, Servers, Sidecars};
-use crate::http_server;
+use crate::{certificates, http_server, inject};
 
 /// How long requests are still answered after the end was asked for: the API server goes on sending
 /// them until it has heard that this pod is not ready.
@@ -128,6 +128,8 @@ async fn start(
         registry,
         clock: Clock::system(),
     };
+    let certificates = certificates::start(&context)?;
+    inject::start(&context, &certificates).await?;
     Ok(context)
 }
 

@@ -1,0 +1,288 @@
+//! Certificates of the installation: the webhook's, and the servers' where the operator makes them.
+//!
+//! Every replica looks at the same Secrets and brings them up to date; none of them leads. What is
+//! due is decided in [`material`]; certificates of the mesh itself are the servers' business.
+
+mod bundle;
+mod material;
+mod secrets;
+mod serving;
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use legate_identity::CertificateInfo;
+use legate_runtime::{CancellationToken, Clock, ReadyHandle};
+use rustls::ServerConfig;
+use tokio::sync::watch;
+
+use self::material::Policy;
+use self::secrets::Damaged;
+use self::serving::Serving;
+use crate::operator::Context;
+
+/// How often Secrets and files are looked at: others write them too.
+const LOOK: Duration = Duration::from_secs(30);
+/// How soon after a failure.
+const RETRY: Duration = Duration::from_secs(5);
+/// Largest file with authorities, in bytes: its content becomes an annotation of every pod.
+const CA_LIMIT: usize = 64 * 1024;
+
+/// What others need of the certificates.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    tls: Arc<ServerConfig>,
+    servers_ca: watch::Receiver<Option<String>>,
+}
+
+impl Certificates {
+    /// TLS of the webhook's port, with the newest certificate.
+    #[must_use]
+    pub fn tls(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.tls)
+    }
+
+    /// The authorities that the servers are verified against, as PEM; `None` until they are known,
+    /// and where there are none.
+    #[must_use]
+    pub fn servers_ca(&self) -> watch::Receiver<Option<String>> {
+        self.servers_ca.clone()
+    }
+}
+
+/// What the tasks work with.
+#[derive(Clone)]
+struct Keeper {
+    client: Client,
+    clock: Clock,
+    full_name: String,
+    namespace: String,
+    datacenter: String,
+}
+
+/// Starts to keep all certificates up to date, in the scope of what answers requests.
+///
+/// # Errors
+/// When TLS cannot be set up at all.
+pub fn start(context: &Context) -> anyhow::Result<Certificates> {
+    let (options, readiness) = (&context.options, &context.readiness);
+    let keeper = Keeper {
+        client: context.client.clone(),
+        clock: context.clock.clone(),
+        full_name: options.names.full_name.clone(),
+        namespace: options.names.namespace.clone(),
+        datacenter: options.servers.datacenter.clone(),
+    };
+    let stop = context.answers.token();
+    let serving = Arc::new(Serving::default());
+    let tls = serving.tls()?;
+    let source = match &options.ports.webhook_cert_dir {
+        Some(folder) => WebhookSource::Folder(folder.clone()),
+        None => WebhookSource::Own(keeper.clone()),
+    };
+    let ready = readiness.register("webhook certificate");
+    let webhook = keep(stop.clone(), keeper.clock.clone(), ready, move |now| {
+        let (source, serving) = (source.clone(), Arc::clone(&serving));
+        async move { source.look(&serving, now).await }
+    });
+    context.answers.spawn("webhook certificate", webhook);
+
+    let (sender, servers_ca) = watch::channel(None);
+    let servers = &options.servers;
+    let source = match (&servers.ca_certs, servers.managed_ca) {
+        (_, true) => Some(CaSource::Own(keeper.clone())),
+        (Some(file), false) => Some(CaSource::File(file.clone())),
+        (None, false) => None,
+    };
+    if let Some(source) = source {
+        let ready = readiness.register("servers' CA");
+        let sender = Arc::new(sender);
+        let servers = keep(stop, keeper.clock, ready, move |now| {
+            let (source, sender) = (source.clone(), Arc::clone(&sender));
+            async move { source.look(&sender, now).await }
+        });
+        context.answers.spawn("servers' CA", servers);
+    }
+    Ok(Certificates { tls, servers_ca })
+}
+
+/// Looks again and again, each time when something is due and every [`LOOK`] at least. `look` answers
+/// until when what it found is valid, and when something is due.
+///
+/// What fails is tried again. It makes nothing unready that still works: who was ready stays so until
+/// the certificate expires.
+async fn keep<F: Future<Output = Result<Found, String>>>(
+    stop: CancellationToken,
+    clock: Clock,
+    ready: ReadyHandle,
+    look: impl Fn(SystemTime) -> F,
+) -> Result<(), Infallible> {
+    let mut valid_until = None;
+    loop {
+        let now = clock.now();
+        let Some(found) = stop.run_until_cancelled(look(now)).await else {
+            break;
+        };
+        let wait = match found {
+            Ok(found) => {
+                valid_until = Some(found.valid_until);
+                let due = found.due.duration_since(now).unwrap_or_default();
+                due.clamp(Duration::from_secs(1), LOOK)
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    reason,
+                    "certificates cannot be kept up to date: trying again"
+                );
+                if valid_until.is_none() {
+                    ready.pending(reason);
+                }
+                RETRY
+            }
+        };
+        match valid_until {
+            Some(until) if clock.now() < until => ready.ready(),
+            Some(_) => ready.failed("the certificate has expired"),
+            None => {}
+        }
+        let waited = stop.run_until_cancelled(tokio::time::sleep(wait)).await;
+        if waited.is_none() {
+            break;
+        }
+    }
+    ready.remove();
+    Ok(())
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    valid_until: SystemTime,
+    due: SystemTime,
+}
+
+#[derive(Clone)]
+enum WebhookSource {
+    Folder(PathBuf),
+    Own(Keeper),
+}
+
+impl WebhookSource {
+    async fn look(&self, serving: &Serving, now: SystemTime) -> Result<Found, String> {
+        match self {
+            WebhookSource::Folder(folder) => {
+                let valid_until = serving::from_folder(folder, serving)?;
+                let due = now + LOOK;
+                Ok(Found { valid_until, due })
+            }
+            WebhookSource::Own(keeper) => keeper.webhook(serving, now).await,
+        }
+    }
+}
+
+#[derive(Clone)]
+enum CaSource {
+    File(PathBuf),
+    Own(Keeper),
+}
+
+impl CaSource {
+    async fn look(
+        &self,
+        sender: &watch::Sender<Option<String>>,
+        now: SystemTime,
+    ) -> Result<Found, String> {
+        let (bundle, found) = match self {
+            CaSource::File(file) => authorities(file, now)?,
+            CaSource::Own(keeper) => keeper.servers(now).await?,
+        };
+        sender.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&bundle);
+            *known = Some(bundle);
+            changed
+        });
+        Ok(found)
+    }
+}
+
+fn authorities(file: &Path, now: SystemTime) -> Result<(String, Found), String> {
+    let shown = file.display();
+    let pem = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {shown} (--ca-certs): {error}"))?;
+    if pem.len() > CA_LIMIT {
+        return Err(format!(
+            "{shown} (--ca-certs) is longer than {CA_LIMIT} bytes: name the servers' authorities only"
+        ));
+    }
+    let info = CertificateInfo::from_pem(&pem)
+        .map_err(|error| format!("{shown} (--ca-certs) cannot be used: {error}"))?;
+    let due = now + LOOK;
+    Ok((
+        pem,
+        Found {
+            valid_until: info.not_after,
+            due,
+        },
+    ))
+}
+
+impl Keeper {
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The CA is published before a certificate of it is shown.
+    async fn webhook(&self, serving: &Serving, now: SystemTime) -> Result<Found, String> {
+        let name = format!("{}-webhook-cert", self.full_name);
+        let policy = Policy::webhook(&self.full_name, &self.namespace);
+        let (material, due) =
+            secrets::ensure(&self.secrets(), &name, &policy, Damaged::Replace, now)
+                .await
+                .map_err(|error| error.to_string())?;
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let name = format!("{}-operator", self.full_name);
+        bundle::publish(&configurations, &name, &material.bundle())
+            .await
+            .map_err(|error| error.to_string())?;
+        serving
+            .set(&material.leaf.cert, &material.leaf.key)
+            .map_err(|error| error.to_string())?;
+        let leaf = CertificateInfo::from_pem(&material.leaf.cert);
+        let valid_until = leaf.map_err(|error| error.to_string())?.not_after;
+        Ok(Found { valid_until, due })
+    }
+
+    /// Everything is kept in one Secret, which is changed at once; the servers and others read
+    /// copies of what concerns them.
+    async fn servers(&self, now: SystemTime) -> Result<(String, Found), String> {
+        let name = |end: &str| format!("{}-{end}", self.full_name);
+        let policy = Policy::servers(&self.full_name, &self.namespace, &self.datacenter);
+        let secrets = self.secrets();
+        let kept = name("ca-key");
+        let (material, due) = secrets::ensure(&secrets, &kept, &policy, Damaged::Refuse, now)
+            .await
+            .map_err(|error| error.to_string())?;
+        let bundle = material.bundle();
+        let leaf = [
+            ("tls.crt", material.leaf.cert.as_str()),
+            ("tls.key", material.leaf.key.as_str()),
+        ];
+        let failed = |error: secrets::SecretError| error.to_string();
+        let authority = [("tls.crt", bundle.as_str())];
+        // Who verifies has the CA before anybody shows a certificate of it.
+        secrets::copy(&secrets, &name("ca-cert"), &authority)
+            .await
+            .map_err(failed)?;
+        secrets::copy(&secrets, &name("server-cert"), &leaf)
+            .await
+            .map_err(failed)?;
+        let ca = CertificateInfo::from_pem(&material.ca.cert).map_err(|error| error.to_string())?;
+        let valid_until = ca.not_after;
+        Ok((bundle, Found { valid_until, due }))
+    }
+}

@@ -1,0 +1,78 @@
+//! The certificate that the webhook shows: the newest one, from the operator itself or from files.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwapOption;
+use legate_identity::CertificateInfo;
+use legate_identity::tls::{TlsError, provider, server_config};
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+/// Hands out the newest certificate; without one, no connection comes about.
+#[derive(Default)]
+pub(super) struct Serving(ArcSwapOption<Arc<dyn ResolvesServerCert>>);
+
+impl Serving {
+    /// The TLS of a port that shows it.
+    ///
+    /// # Errors
+    /// When the TLS library has no protocol version.
+    pub(super) fn tls(self: &Arc<Serving>) -> Result<Arc<ServerConfig>, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Library)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// Shows this one from the next connection on.
+    ///
+    /// # Errors
+    /// When certificate and key are none, or no pair.
+    pub(super) fn set(&self, cert: &str, key: &str) -> Result<(), TlsError> {
+        let resolver = server_config(cert, key, None)?.cert_resolver.clone();
+        self.0.store(Some(Arc::new(resolver)));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load().as_ref()?.resolve(hello)
+    }
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Serving")
+    }
+}
+
+/// Reads `tls.crt` and `tls.key` of a folder and shows them. Answers when the certificate expires.
+///
+/// # Errors
+/// A sentence that names the file.
+pub(super) fn from_folder(folder: &Path, serving: &Serving) -> Result<SystemTime, String> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))
+    };
+    let (cert, key) = (read("tls.crt")?, read("tls.key")?);
+    serving
+        .set(&cert, &key)
+        .and_then(|()| {
+            CertificateInfo::from_pem(&cert).map_err(|error| TlsError::BadCertificate {
+                origin: "tls.crt".to_owned(),
+                reason: error.to_string(),
+            })
+        })
+        .map(|info| info.not_after)
+        .map_err(|error| format!("the files in {} cannot be used: {error}", folder.display()))
+}

@@ -1,0 +1,114 @@
+//! Starts the webhook: what it needs to know is gathered here, and kept up to date.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use legate_runtime::{Backoff, BackoffPolicy, ReadyHandle};
+use tokio::sync::watch;
+
+use super::webhook::{AdmissionMetrics, Webhook};
+use super::{Cluster, Installation, ResolvConf};
+use crate::certificates::Certificates;
+use crate::http_server;
+use crate::operator::Context;
+
+/// Between two questions to an API server that does not answer.
+const RETRY: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(500),
+    multiplier: 1.5,
+    jitter: 0.5,
+    cap: Duration::from_secs(10),
+};
+
+/// Starts the webhook in the scope of what answers requests.
+///
+/// # Errors
+/// When its port cannot be listened at, or the machine's name servers are not known.
+pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<()> {
+    let options = &context.options;
+    let address = SocketAddr::new(options.ports.bind, options.ports.webhook_port);
+    let listener = http_server::bind("the webhook", address).await?;
+    let resolv_conf = ResolvConf::parse(&read_resolv_conf()?);
+    let (sender, installation) = watch::channel(None);
+    let ready = context.readiness.register("webhook");
+    let known = Installation {
+        full_name: options.names.full_name.clone(),
+        namespace: options.names.namespace.clone(),
+        servers: options.servers.clone(),
+        sidecars: options.sidecars.clone(),
+        config: (*context.config).clone(),
+        log_level: format!("{:?}", context.log.level).to_lowercase(),
+        log_json: context.log.json,
+        cluster: Cluster::default(),
+        ca_certs: None,
+        resolv_conf,
+    };
+    let (client, stop) = (context.client.clone(), context.answers.token());
+    let authorities = certificates.servers_ca();
+    context.answers.spawn("installation", async move {
+        let kept = keep(known, client, authorities, &sender, &ready);
+        stop.run_until_cancelled(kept).await;
+        Ok::<_, Infallible>(())
+    });
+    let webhook = Webhook {
+        installation,
+        caches: context.caches.clone(),
+        metrics: AdmissionMetrics::register(&context.registry)?,
+    };
+    webhook.serve(listener, certificates.tls(), &context.answers);
+    Ok(())
+}
+
+fn read_resolv_conf() -> anyhow::Result<String> {
+    const PATH: &str = "/etc/resolv.conf";
+    std::fs::read_to_string(PATH).map_err(|error| {
+        anyhow::anyhow!("cannot read {PATH}, from which the DNS of pods is made: {error}")
+    })
+}
+
+/// Publishes the installation when the cluster's version and the servers' authorities are known, and
+/// whenever these change.
+async fn keep(
+    mut installation: Installation,
+    client: Client,
+    mut authorities: watch::Receiver<Option<String>>,
+    sender: &watch::Sender<Option<Arc<Installation>>>,
+    ready: &ReadyHandle,
+) {
+    installation.cluster = version(&client, ready).await;
+    let servers = &installation.servers;
+    let expected = servers.tls && (servers.managed_ca || servers.ca_certs.is_some());
+    loop {
+        installation.ca_certs = authorities.borrow_and_update().clone();
+        if expected && installation.ca_certs.is_none() {
+            ready.pending("the servers' CA is not there yet");
+        } else {
+            ready.ready();
+        }
+        sender.send_replace(Some(Arc::new(installation.clone())));
+        if authorities.changed().await.is_err() {
+            // They never change.
+            return std::future::pending().await;
+        }
+    }
+}
+
+async fn version(client: &Client, ready: &ReadyHandle) -> Cluster {
+    let mut backoff = Backoff::new(RETRY);
+    loop {
+        match client.apiserver_version().await {
+            Ok(version) => {
+                tracing::info!(version = version.git_version, "the API server answers");
+                return Cluster::of_version(&version.major, &version.minor);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the API server does not tell its version: trying again");
+                ready.pending(format!("the API server does not tell its version: {error}"));
+            }
+        }
+        tokio::time::sleep(backoff.next(rand::random())).await;
+    }
+}

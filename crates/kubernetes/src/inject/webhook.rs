@@ -1,0 +1,239 @@
+//! The admission webhook over HTTPS: requests of the API server in, answers out. It decides nothing:
+//! see [`super::admit`]. Whoever reaches the port may be somebody else, so that everything is
+//! bounded and nothing is told but what becomes of the pod that was sent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionReview, Operation};
+use kube::runtime::reflector::ObjectRef;
+use legate_runtime::metrics::{Error, Histogram, HistogramOpts, IntCounterVec, Opts, Registry};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Admitted, Installation, Refusal, Request, admit};
+use crate::http_server::{HttpServer, Limits};
+use crate::operator::Caches;
+
+/// Where the API server sends pods.
+pub const PATH: &str = "/mutate";
+
+/// The API server takes objects of 3 MiB at most, and there is something around the pod.
+const BODY_LIMIT: usize = 4 * 1024 * 1024;
+
+/// Less than the 5 s after which the API server gives up.
+const LIMITS: Limits = Limits {
+    connections: 256,
+    time: Duration::from_secs(4),
+};
+
+/// What the webhook answers from.
+#[derive(Clone)]
+pub struct Webhook {
+    /// The installation, as soon as it is known.
+    pub installation: watch::Receiver<Option<Arc<Installation>>>,
+    /// Services and namespaces.
+    pub caches: Caches,
+    /// Counts.
+    pub metrics: AdmissionMetrics,
+}
+
+/// Metrics of admission.
+#[derive(Clone)]
+pub struct AdmissionMetrics {
+    total: IntCounterVec,
+    seconds: Histogram,
+}
+
+impl AdmissionMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// When they are registered already.
+    pub fn register(registry: &Registry) -> Result<AdmissionMetrics, Error> {
+        let total = Opts::new(
+            "legate_k8s_admissions_total",
+            "Pods that were decided about, by result: injected, left, refused or invalid.",
+        );
+        let seconds = HistogramOpts::new(
+            "legate_k8s_admission_seconds",
+            "How long deciding about a pod took.",
+        )
+        .buckets(vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0]);
+        let metrics = AdmissionMetrics {
+            total: IntCounterVec::new(total, &["result"])?,
+            seconds: Histogram::with_opts(seconds)?,
+        };
+        registry.register(Box::new(metrics.total.clone()))?;
+        registry.register(Box::new(metrics.seconds.clone()))?;
+        Ok(metrics)
+    }
+}
+
+impl Webhook {
+    /// Answers at `listener` until the scope of `spawner` stops.
+    pub fn serve(
+        self,
+        listener: TcpListener,
+        tls: Arc<rustls::ServerConfig>,
+        spawner: &legate_runtime::Spawner,
+    ) {
+        HttpServer {
+            name: "webhook",
+            router: Router::new().route(PATH, post(mutate)).with_state(self),
+            tls: Some(tls),
+            limits: LIMITS,
+        }
+        .serve(listener, spawner);
+    }
+
+    fn count(&self, result: &str) {
+        self.metrics.total.with_label_values(&[result]).inc();
+    }
+}
+
+async fn mutate(State(webhook): State<Webhook>, body: Body) -> Response {
+    let body = match axum::body::to_bytes(body, BODY_LIMIT).await {
+        Ok(body) => body,
+        Err(_) => {
+            webhook.count("invalid");
+            let text = format!("the request is cut off, or longer than {BODY_LIMIT} bytes\n");
+            return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
+        }
+    };
+    let began = Instant::now();
+    let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(&body);
+    let review = review.map(|review| (review.types.api_version.clone(), review.request));
+    let (version, request) = match review {
+        Ok((version, Some(request))) => (version, request),
+        Ok((_, None)) => return invalid(&webhook, "it has no request"),
+        Err(error) => return invalid(&webhook, &error.to_string()),
+    };
+    let decided = decide(&webhook, &request);
+    webhook
+        .metrics
+        .seconds
+        .observe(began.elapsed().as_secs_f64());
+    let answer = match &decided {
+        Ok(admitted) => {
+            let injected = admitted.patch.is_some();
+            webhook.count(if injected { "injected" } else { "left" });
+            allowed(admitted)
+        }
+        Err(refusal) => {
+            webhook.count("refused");
+            tracing::info!(pod = pod_name(&request), %refusal, "a pod was not admitted");
+            Ok(denied(refusal))
+        }
+    };
+    match answer {
+        Ok(mut answer) => {
+            answer["uid"] = json!(request.uid);
+            let review =
+                json!({ "apiVersion": version, "kind": "AdmissionReview", "response": answer });
+            axum::Json(review).into_response()
+        }
+        Err(error) => {
+            tracing::error!(%error, "a patch cannot be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// Without a request there is nothing to answer to but the caller.
+fn invalid(webhook: &Webhook, reason: &str) -> Response {
+    webhook.count("invalid");
+    let reason: String = reason.chars().take(300).collect();
+    let text = format!("this is no AdmissionReview: {reason}\n");
+    (StatusCode::BAD_REQUEST, text).into_response()
+}
+
+fn allowed(admitted: &Admitted) -> Result<Value, serde_json::Error> {
+    let mut answer = json!({ "allowed": true });
+    if let Some(patch) = &admitted.patch {
+        answer["patchType"] = json!("JSONPatch");
+        answer["patch"] = json!(BASE64_STANDARD.encode(serde_json::to_vec(patch)?));
+    }
+    if !admitted.warnings.is_empty() {
+        answer["warnings"] = json!(admitted.warnings);
+    }
+    Ok(answer)
+}
+
+fn denied(refusal: &Refusal) -> Value {
+    json!({ "allowed": false, "status": { "message": refusal.to_string(), "code": 400 } })
+}
+
+fn pod_name(request: &AdmissionRequest<DynamicObject>) -> String {
+    let object = request.object.as_ref();
+    let name = object.map(|object| {
+        let generated = object.metadata.generate_name.clone();
+        object
+            .metadata
+            .name
+            .clone()
+            .or(generated)
+            .unwrap_or_default()
+    });
+    let namespace = request.namespace.as_deref().unwrap_or_default();
+    let name = format!("{namespace}/{}", name.unwrap_or_default());
+    name.chars().take(300).collect()
+}
+
+fn decide(
+    webhook: &Webhook,
+    request: &AdmissionRequest<DynamicObject>,
+) -> Result<Admitted, Refusal> {
+    let kind = &request.kind;
+    if kind.kind != "Pod" || !kind.group.is_empty() {
+        return Err(Refusal::new(format!(
+            "this webhook is for pods, and was sent a {}: correct the rules of the \
+             MutatingWebhookConfiguration",
+            kind.kind.chars().take(100).collect::<String>()
+        )));
+    }
+    let unchanged = Admitted {
+        patch: None,
+        warnings: Vec::new(),
+    };
+    if !matches!(request.operation, Operation::Create) {
+        return Ok(unchanged);
+    }
+    let object = request.object.clone();
+    let object = object.ok_or_else(|| Refusal::new("the request has no pod".to_owned()))?;
+    let pod: Pod = object.try_parse().map_err(|error| {
+        let error: String = error.to_string().chars().take(300).collect();
+        Refusal::new(format!("the object is no pod: {error}"))
+    })?;
+    let installation = webhook.installation.borrow().clone();
+    let installation = installation.ok_or_else(|| {
+        Refusal::new("the operator has just started and cannot decide yet: try again".to_owned())
+    })?;
+    let namespace = request.namespace.as_deref().unwrap_or("default");
+    let object = webhook.caches.namespaces.get(&ObjectRef::new(namespace));
+    let none = BTreeMap::new();
+    let services = webhook.caches.services.state();
+    admit(
+        &installation,
+        &Request {
+            namespace,
+            namespace_labels: object.as_ref().map_or(&none, |object| object.labels()),
+            services: &services,
+            pod: &pod,
+        },
+    )
+}
