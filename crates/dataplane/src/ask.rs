@@ -15,9 +15,9 @@ const HEAD_LIMIT: u64 = 16 * 1024;
 
 /// What is asked: method and path.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question {
+pub(crate) struct Question<'a> {
     pub(crate) method: &'static str,
-    pub(crate) path: &'static str,
+    pub(crate) path: &'a str,
 }
 
 /// How an answer begins. The rest has not been read.
@@ -54,7 +54,7 @@ pub(crate) fn connect(address: SocketAddr, deadline: Instant) -> io::Result<Conn
 
 impl Connection {
     /// Asks, and waits for the first line of the answer.
-    pub(crate) fn ask(self, question: Question) -> io::Result<Reply> {
+    pub(crate) fn ask(self, question: Question<'_>) -> io::Result<Reply> {
         let Self {
             mut stream,
             address,

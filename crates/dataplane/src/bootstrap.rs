@@ -13,7 +13,7 @@ use legate_envoy::bootstrap::{
     XdsAddress,
 };
 use legate_runtime::{Backoff, BackoffPolicy};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use crate::settings::{Proxy, Settings, Telemetry};
@@ -25,7 +25,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// have reached all servers yet.
 const PATIENCE: u32 = 4;
 
-/// Between refusals: 1.75 s in all.
+/// How long a registration is waited for when the dataplane starts: on Kubernetes a pod is registered
+/// when it has an address, which is when its sidecar already runs. consul-k8s waits as long.
+pub const REGISTRATION: Duration = Duration::from_secs(120);
+
+/// Between refusals: 1.75 s until patience ends, where nobody waits for a registration.
 const REFUSED: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(250),
     multiplier: 2.0,
@@ -86,7 +90,8 @@ pub enum ParamsError {
     },
 }
 
-/// Asks servers for the proxy's parameters until one answers or they keep refusing.
+/// Asks servers for the proxy's parameters until one answers or they keep refusing. That they do not
+/// know the proxy is no refusal for as long as `registration`.
 ///
 /// # Errors
 /// When the session has failed, or the proxy or its token is refused; the error names the
@@ -94,7 +99,9 @@ pub enum ParamsError {
 pub async fn fetch(
     session: &Session,
     proxy: &Proxy,
+    registration: Duration,
 ) -> Result<GetEnvoyBootstrapParamsResponse, ParamsError> {
+    let began = Instant::now();
     let mut usual = Backoff::new(BackoffPolicy::UNCONFIGURED);
     let mut refused = Backoff::new(REFUSED);
     let mut refusals = 0;
@@ -106,19 +113,23 @@ pub async fn fetch(
         };
         session.report(&connection, &status);
         let refusal = is_refusal(&status);
-        refusals = if refusal { refusals + 1 } else { 0 };
-        if refusals >= PATIENCE {
+        refusals = if refusal { refusals + 1 } else { 0_u32 };
+        let unknown = status.code() == Code::NotFound;
+        if refusals >= PATIENCE && !(unknown && began.elapsed() < registration) {
             return Err(refusal_error(connection.server, proxy, &status));
         }
         let backoff = if refusal { &mut refused } else { &mut usual };
         let delay = backoff.next(rand::random());
-        tracing::warn!(
-            server = %connection.server,
-            code = ?status.code(),
-            error = status.message(),
-            retry = ?delay,
-            "no bootstrap parameters yet"
-        );
+        // Somebody may wait for two minutes: now and then is enough.
+        if refusals <= PATIENCE || refusals.is_power_of_two() {
+            tracing::warn!(
+                server = %connection.server,
+                code = ?status.code(),
+                error = status.message(),
+                retry = ?delay,
+                "no bootstrap parameters yet"
+            );
+        }
         sleep(delay).await;
     }
 }

@@ -4,6 +4,7 @@ mod ask;
 pub mod bootstrap;
 pub mod dns;
 mod http_server;
+pub mod leave;
 pub mod lifecycle;
 pub mod probe;
 mod reaper;

@@ -1,22 +1,25 @@
 //! The HTTP server for orchestrators and people: graceful start and stop as Consul's dataplane has
 //! them, and health, readiness with its reasons, status and metrics. It starts before anything
 //! else, so that it can say what the rest waits for. No path changes anything but the graceful
-//! stop and `POST /restart`, and none shows a secret.
+//! stop, `POST /restart` and `POST /drain`, and none shows a secret.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use http::{Method, StatusCode, header};
 use legate_runtime::metrics::CONTENT_TYPE;
 use legate_runtime::{Readiness, Spawner};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::http_server::{self, Limits};
+use crate::leave::Drainer;
 use crate::restart::{Outcome, Restarter};
 use crate::settings;
 use crate::signals::{StopSender, Urgency};
@@ -55,6 +58,8 @@ pub struct LifecycleParts {
     pub stop: StopSender,
     /// Requests a new Envoy; absent where no Envoy is run.
     pub restarter: Option<Restarter>,
+    /// Drains inbound connections; absent where no Envoy is run.
+    pub drainer: Option<Drainer>,
 }
 
 impl LifecycleListener {
@@ -90,12 +95,20 @@ impl LifecycleListener {
 }
 
 /// The paths that are always there. The settings refuse graceful paths that stand for one.
-pub(crate) const PATHS: [&str; 8] = [
-    "/live", "/healthz", "/ready", "/readyz", "/startup", "/restart", "/status", "/metrics",
+pub(crate) const PATHS: [&str; 10] = [
+    "/live", "/healthz", "/ready", "/readyz", "/startup", "/restart", "/drain", "/status",
+    "/metrics", TCP_CHECK,
 ];
 
+/// Below it stands the number of a port of this machine: whether it accepts connections.
+const TCP_CHECK: &str = "/check/tcp/";
+
+/// How long an application may take to accept: as long as the kubelet waits for a probe.
+const TCP_CHECK_TIME: Duration = Duration::from_secs(1);
+
 async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> Response {
-    let path = request.uri().path();
+    let (request, _) = request.into_parts();
+    let path = request.uri.path();
     if matches(&parts.settings.shutdown_path, path) {
         return shut_down(&parts);
     }
@@ -105,14 +118,57 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
     match path {
         "/live" | "/healthz" => "alive\n".into_response(),
         "/ready" | "/readyz" | "/startup" => ready(&parts.readiness),
-        "/restart" => restart(&parts, request.method()).await,
+        "/restart" => restart(&parts, &request.method).await,
+        "/drain" => drain(&parts, &request).await,
         "/status" => axum::Json(parts.status.document().await).into_response(),
         "/metrics" => (
             [(header::CONTENT_TYPE, CONTENT_TYPE)],
             parts.telemetry.render(),
         )
             .into_response(),
-        _ => StatusCode::NOT_FOUND.into_response(),
+        _ => match path.strip_prefix(TCP_CHECK).map(str::parse) {
+            Some(Ok(port)) => accepts(port).await,
+            _ => StatusCode::NOT_FOUND.into_response(),
+        },
+    }
+}
+
+/// The application listens on loopback for the proxy, and this asks as the proxy does.
+async fn accepts(port: u16) -> Response {
+    let connect = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    let refused = match timeout(TCP_CHECK_TIME, connect).await {
+        Ok(Ok(_)) => return "accepts connections\n".into_response(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer in time".to_owned(),
+    };
+    let text = format!("port {port} accepts no connection: {refused}\n");
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+/// `accept_ms` in the query: for how long new inbound connections are still accepted.
+async fn drain(parts: &LifecycleParts, request: &Parts) -> Response {
+    if request.method != Method::POST {
+        let allow = [(header::ALLOW, "POST")];
+        return (StatusCode::METHOD_NOT_ALLOWED, allow, "use POST\n").into_response();
+    }
+    let Some(drainer) = &parts.drainer else {
+        return (StatusCode::CONFLICT, "this process runs no Envoy\n").into_response();
+    };
+    let query = request.uri.query().unwrap_or_default();
+    let accept = match query.strip_prefix("accept_ms=").map(str::parse) {
+        None if query.is_empty() => Duration::ZERO,
+        Some(Ok(milliseconds)) => Duration::from_millis(milliseconds),
+        _ => {
+            return (
+                StatusCode::BAD_REQUEST,
+                "accept_ms=NUMBER is all there is\n",
+            )
+                .into_response();
+        }
+    };
+    match drainer.drain(accept).await {
+        Ok(()) => "inbound connections are drained\n".into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 

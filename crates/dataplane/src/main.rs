@@ -65,6 +65,19 @@ fn main() -> ExitCode {
             }
             Err(error) => nobody(&error.to_string()),
         },
+        Ok(Invocation::Drain { addresses, accept }) => {
+            match running::drain(&addresses, accept, ASK_TIMEOUT) {
+                Ok(Ok(words)) => {
+                    out(words.trim_end());
+                    ExitCode::SUCCESS
+                }
+                Ok(Err(words)) => {
+                    err(words.trim_end());
+                    ExitCode::FAILURE
+                }
+                Err(error) => nobody(&error.to_string()),
+            }
+        }
         Ok(Invocation::Run { settings, warnings }) => logged(*settings, &warnings, started),
         Err(error) => {
             if let SettingsError::Flag(flag) = &error {

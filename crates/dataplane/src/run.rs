@@ -19,6 +19,7 @@ use legate_client::{
     SessionOptions, TlsConfig, connect_with,
 };
 use legate_envoy::FindError;
+use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
 use legate_envoy::epochs::Report;
 use legate_envoy::process::{ExitReason, SpawnError};
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 
 use crate::bootstrap::ParamsError;
 use crate::dns::{DnsError, DnsOptions, DnsProxy, Limits};
+use crate::leave::Drainer;
 use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
 use crate::reaper;
 use crate::relay::{BindError, Listener, RelayMetrics};
@@ -269,6 +271,10 @@ impl Process {
             status,
             telemetry: self.telemetry.clone(),
             stop: self.stop.clone(),
+            drainer: restarter.as_ref().map(|_| {
+                let admin = AdminClient::new(self.settings.envoy.admin);
+                Drainer::new(admin, self.work.spawner())
+            }),
             restarter,
         };
         listener.serve(parts, &self.work.spawner());

@@ -29,6 +29,9 @@ pub(crate) const STATUS_PATH: &str = "/status";
 /// Where a new Envoy is asked for.
 pub(crate) const RESTART_PATH: &str = "/restart";
 
+/// Where inbound connections are asked to be drained.
+pub(crate) const DRAIN_PATH: &str = "/drain";
+
 /// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 
@@ -76,7 +79,7 @@ pub fn status(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, Ask
         method: "GET",
         path: STATUS_PATH,
     };
-    let answer = first_answer(addresses, question, timeout)?;
+    let answer = first_answer(addresses, question, STATUS_PATH, timeout)?;
     let address = answer.address;
     let stranger = |reason| AskError::Stranger {
         address,
@@ -132,7 +135,7 @@ pub fn restart(addresses: &[SocketAddr], timeout: Duration) -> Result<Restart, A
         method: "POST",
         path: RESTART_PATH,
     };
-    let answer = first_answer(addresses, question, timeout)?;
+    let answer = first_answer(addresses, question, RESTART_PATH, timeout)?;
     let words = page::printable(&String::from_utf8_lossy(&answer.body));
     let (address, status) = (answer.address, answer.status);
     Ok(match status {
@@ -151,6 +154,33 @@ pub fn restart(addresses: &[SocketAddr], timeout: Duration) -> Result<Restart, A
     })
 }
 
+/// Asks to drain inbound connections, and to refuse new ones after `accept`.
+///
+/// # Errors
+/// When nobody answers in time, or what answers cannot do it; its words are in the second case.
+pub fn drain(
+    addresses: &[SocketAddr],
+    accept: Duration,
+    timeout: Duration,
+) -> Result<Result<String, String>, AskError> {
+    let path = format!("{DRAIN_PATH}?accept_ms={}", accept.as_millis());
+    let question = Question {
+        method: "POST",
+        path: &path,
+    };
+    let answer = first_answer(addresses, question, DRAIN_PATH, timeout)?;
+    let words = page::printable(&String::from_utf8_lossy(&answer.body));
+    Ok(match answer.status {
+        200..=299 => Ok(words),
+        404 => Err(format!(
+            "the dataplane at {} does not know how to drain: it is too old",
+            answer.address
+        )),
+        status if words.is_empty() => Err(format!("HTTP status {status}")),
+        _ => Err(words),
+    })
+}
+
 struct Answer {
     address: SocketAddr,
     status: u16,
@@ -159,11 +189,11 @@ struct Answer {
 
 fn first_answer(
     addresses: &[SocketAddr],
-    question: Question,
+    question: Question<'_>,
+    path: &'static str,
     timeout: Duration,
 ) -> Result<Answer, AskError> {
     let deadline = Instant::now() + timeout;
-    let path = question.path;
     let mut first = None;
     for &address in addresses {
         let connection = match connect(address, deadline) {

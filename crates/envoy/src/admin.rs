@@ -30,6 +30,9 @@ const SMALL_BODY_LIMIT: usize = 64 * 1024;
 /// graceful drain ends Envoy unless told otherwise; earlier ones do not know the word and ignore it.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 
+/// Closes the sockets of inbound listeners. Connections that are open stay.
+const CLOSE_INBOUND: &str = "/drain_listeners?inboundonly";
+
 /// Largest description that Envoy gives of itself, in bytes; it repeats Envoy's arguments.
 const INFO_BODY_LIMIT: usize = 4 * 1024 * 1024;
 
@@ -166,6 +169,15 @@ impl AdminClient {
     /// When Envoy does not confirm.
     pub async fn drain_listeners(&self) -> Result<(), AdminError> {
         self.success(&post(DRAIN)).await.map(drop)
+    }
+
+    /// Accepts no inbound connection any more, until Envoy is started anew; Envoy keeps running, and
+    /// open connections too.
+    ///
+    /// # Errors
+    /// When Envoy does not confirm.
+    pub async fn close_inbound_listeners(&self) -> Result<(), AdminError> {
+        self.success(&post(CLOSE_INBOUND)).await.map(drop)
     }
 
     /// Asks Envoy to end.

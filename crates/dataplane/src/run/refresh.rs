@@ -192,7 +192,12 @@ impl Refresh {
     /// Asks a server for the proxy's parameters of now; answers whether they are others.
     async fn ask(&mut self) -> bool {
         let proxy = &self.desired.settings.proxy;
-        match timeout(ANSWER, bootstrap::fetch(&self.session, proxy)).await {
+        match timeout(
+            ANSWER,
+            bootstrap::fetch(&self.session, proxy, Duration::ZERO),
+        )
+        .await
+        {
             Ok(Ok(params)) => {
                 let changed = params != self.params;
                 self.params = params;

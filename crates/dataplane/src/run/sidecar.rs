@@ -109,7 +109,7 @@ async fn parameters(
 ) -> Result<Option<GetEnvoyBootstrapParamsResponse>, RunError> {
     let (session, proxy) = (process.session.clone(), process.settings.proxy.clone());
     let fetched = process
-        .unless_stopped(bootstrap::fetch(&session, &proxy))
+        .unless_stopped(bootstrap::fetch(&session, &proxy, bootstrap::REGISTRATION))
         .await?;
     let Some(params) = fetched.transpose()? else {
         return Ok(None);

@@ -113,7 +113,7 @@ pub enum Invalid {
     #[error("-graceful-shutdown-path and -graceful-startup-path are both {0:?}: they must differ")]
     SamePaths(String),
     /// Two questions at once.
-    #[error("-status and -restart are two questions: ask one at a time")]
+    #[error("-status, -restart and -drain are questions of their own: ask one at a time")]
     TwoQuestions,
     /// One lifecycle path lies below the other.
     #[error(

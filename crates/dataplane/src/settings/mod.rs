@@ -35,6 +35,7 @@ mod values;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use environment::EnvironmentError;
 pub use file::FileError;
@@ -66,6 +67,13 @@ pub enum Invocation {
     },
     /// Ask the running dataplane for a new Envoy, at the first of these addresses that answers.
     Restart(Vec<SocketAddr>),
+    /// Ask the running dataplane to drain inbound connections.
+    Drain {
+        /// Where it may answer; the first that does counts.
+        addresses: Vec<SocketAddr>,
+        /// For how long new connections are still accepted.
+        accept: Duration,
+    },
     /// Run with these settings.
     Run {
         /// The settings.
@@ -120,7 +128,7 @@ pub fn load(
     if values.bool(Item::CheckProxyHealth) {
         return Ok(Invocation::CheckHealth(health_addresses(&values)?));
     }
-    if values.bool(Item::Status) || values.bool(Item::Restart) {
+    if values.bool(Item::Status) || values.bool(Item::Restart) || values.given(Item::Drain) {
         return question(values);
     }
     read_ids(&mut values)?;
@@ -140,16 +148,21 @@ fn question(mut values: Values) -> Result<Invocation, SettingsError> {
     // The variable is about the log of the process that runs here, too.
     let json = values.source(Item::LogJson) == Source::Flag && values.bool(Item::LogJson);
     read_file(&mut values)?;
-    Ok(
-        match (values.bool(Item::Status), values.bool(Item::Restart)) {
-            (true, true) => return Err(Invalid::TwoQuestions.into()),
-            (true, false) => Invocation::Status {
-                addresses: lifecycle_addresses(&values)?,
-                json,
-            },
-            (false, _) => Invocation::Restart(lifecycle_addresses(&values)?),
+    let asked = [
+        values.bool(Item::Status),
+        values.bool(Item::Restart),
+        values.given(Item::Drain),
+    ];
+    let addresses = lifecycle_addresses(&values)?;
+    Ok(match asked {
+        [true, false, false] => Invocation::Status { addresses, json },
+        [false, true, false] => Invocation::Restart(addresses),
+        [false, false, true] => Invocation::Drain {
+            addresses,
+            accept: Duration::from_nanos(values.duration(Item::Drain).try_into().unwrap_or(0)),
         },
-    )
+        _ => return Err(Invalid::TwoQuestions.into()),
+    })
 }
 
 /// Adds what the configuration file says, when there is one.

@@ -93,6 +93,10 @@ settings! {
         flag: "restart",
         doc: "Ask the dataplane that runs at -graceful-addr and -graceful-port to start a new Envoy in place of the one it has; exit with 0 if it does, 1 if not and 2 if none answers"
     }
+    Drain: Duration {
+        flag: "drain",
+        doc: "Ask the dataplane that runs at -graceful-addr and -graceful-port to drain inbound connections, and to refuse new ones after this time, 60s at most; outbound connections are not touched and nothing ends; exit with 0 if it does, 1 if not and 2 if none answers"
+    }
     ConfigFile: Text {
         flag: "config-file",
         doc: "A JSON file of settings; its name ends in .json"

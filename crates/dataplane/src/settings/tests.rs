@@ -617,6 +617,16 @@ fn a_running_dataplane_is_asked_where_it_listens() {
         invoke(&["-restart", "-graceful-port=1"], &[]),
         Ok(Invocation::Restart(addresses)) if addresses == ["127.0.0.1:1".parse().unwrap()]
     ));
+    for (given, milliseconds) in [("-drain=1500ms", 1500), ("-drain=0s", 0), ("-drain=-1s", 0)] {
+        let asked = invoke(&[given, "-graceful-port=1"], &[]).unwrap();
+        assert!(
+            matches!(asked, Invocation::Drain { ref addresses, accept }
+                if accept.as_millis() == milliseconds && addresses[0].port() == 1),
+            "{given}: {asked:?}"
+        );
+    }
+    let error = invoke(&["-drain=1s", "-status"], &[]).unwrap_err();
+    assert!(error.contains("one at a time"), "{error}");
     let error = invoke(&["-restart", "-status"], &[]).unwrap_err();
     assert!(error.contains("one at a time"), "{error}");
 }

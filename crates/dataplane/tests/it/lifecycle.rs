@@ -4,19 +4,21 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use legate_client::{Addresses, ClientConfig, Credentials};
+use legate_dataplane::leave::Drainer;
 use legate_dataplane::lifecycle::{LifecycleListener, LifecycleParts};
 use legate_dataplane::restart;
 use legate_dataplane::settings::{Lifecycle, Proxy};
 use legate_dataplane::signals::{self, Signals, Urgency};
 use legate_dataplane::status::{ConnectionCounter, StatusSource};
 use legate_dataplane::telemetry::Telemetry;
+use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{EpochReport, EpochState, Report};
 use legate_model::Secret;
 use legate_runtime::{Readiness, ReadyHandle, Scope};
 use legate_testkit::fake_server::FakeServer;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -33,6 +35,8 @@ struct Setup {
     _server: FakeServer,
     report: watch::Sender<Report>,
     restarts: mpsc::Receiver<restart::Request>,
+    /// Envoy's admin interface, which a test may serve.
+    admin: TcpListener,
 }
 
 async fn start(startup_grace: Duration) -> Setup {
@@ -60,6 +64,8 @@ async fn start(startup_grace: Duration) -> Setup {
     let (restarter, restarts) = restart::channel(seen.clone());
     let listener = LifecycleListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address();
+    let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = AdminClient::new(admin.local_addr().unwrap());
     let parts = LifecycleParts {
         settings: Lifecycle {
             bind: address,
@@ -89,6 +95,7 @@ async fn start(startup_grace: Duration) -> Setup {
         telemetry,
         stop,
         restarter: Some(restarter),
+        drainer: Some(Drainer::new(client, scope.spawner())),
     };
     listener.serve(parts, &scope.spawner());
     Setup {
@@ -99,6 +106,7 @@ async fn start(startup_grace: Duration) -> Setup {
         _server: server,
         report,
         restarts,
+        admin,
     }
 }
 
@@ -256,4 +264,77 @@ async fn a_restart_is_asked_for_with_post_and_answered_when_the_new_envoy_serves
         );
     };
     tokio::join!(fulfil, ask);
+}
+
+/// The next request of the admin interface, answered with this status.
+async fn admin_asked(setup: &Setup, status: u16) -> String {
+    let (mut stream, _) = timeout(PATIENCE, setup.admin.accept())
+        .await
+        .unwrap()
+        .unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        assert!(stream.read_buf(&mut head).await.unwrap() > 0);
+    }
+    let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    let head = String::from_utf8(head).unwrap();
+    head.lines().next().unwrap().to_owned()
+}
+
+const GRACEFUL: &str = "POST /drain_listeners?inboundonly&graceful&skip_exit HTTP/1.1";
+const CLOSE: &str = "POST /drain_listeners?inboundonly HTTP/1.1";
+
+#[tokio::test]
+async fn inbound_connections_are_drained_on_request_and_refused_later() {
+    let mut setup = start(Duration::ZERO).await;
+    assert_eq!(setup.ask("GET", "/drain").await.0, 405);
+    assert_eq!(setup.ask("POST", "/drain?accept_ms=soon").await.0, 400);
+    // An Envoy that refuses can be asked again.
+    let (answer, asked) = tokio::join!(
+        setup.ask("POST", "/drain?accept_ms=50"),
+        admin_asked(&setup, 500)
+    );
+    assert_eq!((answer.0, asked.as_str()), (503, GRACEFUL));
+    let (answer, asked) = tokio::join!(
+        setup.ask("POST", "/drain?accept_ms=50"),
+        admin_asked(&setup, 200)
+    );
+    assert_eq!((answer.0, asked.as_str()), (200, GRACEFUL));
+    assert_eq!(admin_asked(&setup, 200).await, CLOSE);
+    // Once is enough.
+    assert_eq!(setup.ask("POST", "/drain").await.0, 200);
+    assert!(setup.scope.stop(PATIENCE).await.is_ok());
+    assert_eq!(setup.signals.urgency(), Urgency::None, "nothing ends");
+}
+
+#[tokio::test]
+async fn without_a_time_new_connections_are_refused_at_once() {
+    let setup = start(Duration::ZERO).await;
+    let envoy = async {
+        [
+            admin_asked(&setup, 200).await,
+            admin_asked(&setup, 200).await,
+        ]
+    };
+    let (answer, asked) = tokio::join!(setup.ask("POST", "/drain"), envoy);
+    assert_eq!(
+        (answer.0, asked),
+        (200, [GRACEFUL, CLOSE].map(str::to_owned))
+    );
+}
+
+#[tokio::test]
+async fn whether_the_application_accepts_connections() {
+    let setup = start(Duration::ZERO).await;
+    let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let path = format!("/check/tcp/{}", application.local_addr().unwrap().port());
+    assert_eq!(setup.ask("GET", &path).await.0, 200);
+    drop(application);
+    let (status, why) = setup.ask("GET", &path).await;
+    assert_eq!(status, 503);
+    assert!(why.contains("accepts no connection"), "{why}");
+    for path in ["/check/tcp/", "/check/tcp/70000", "/check/tcp/8080/x"] {
+        assert_eq!(setup.ask("GET", path).await.0, 404, "{path}");
+    }
 }

@@ -261,21 +261,15 @@ async fn an_envoy_that_was_told_to_end_ends_the_process() {
 }
 
 #[tokio::test]
-async fn an_unknown_proxy_is_one_error_and_no_envoy() {
+async fn a_refused_proxy_is_one_error_and_no_envoy() {
     let setup = setup(WAIT_FOR_EVER).await;
-    setup
-        .server
-        .script()
-        .fail_always(Call::BootstrapParams, Status::not_found("no such proxy"));
+    setup.server.script().fail_always(
+        Call::BootstrapParams,
+        Status::permission_denied("not this one"),
+    );
     let (outcome, ()) = setup.run(async |_| ()).await;
     let error = outcome.unwrap_err().to_string();
-    for word in [
-        "web-proxy",
-        "n1",
-        "no such proxy",
-        "-proxy-id",
-        "-proxy-node-name",
-    ] {
+    for word in ["web-proxy", "not this one", "-static-token", "service:read"] {
         assert!(error.contains(word), "{error}");
     }
     assert_eq!(setup.server.script().calls(Call::BootstrapParams).len(), 4);
@@ -298,6 +292,22 @@ async fn bootstrap_parameters_are_asked_for_again_when_a_server_fails() {
     let (outcome, ()) = setup.run(async |_| ()).await;
     outcome.unwrap();
     assert_eq!(script.calls(Call::BootstrapParams).len(), 3);
+}
+
+#[tokio::test]
+async fn a_registration_that_comes_late_is_waited_for() {
+    let setup = setup("exit 0").await;
+    let script = setup.server.script();
+    // More often than a token may be refused.
+    for _ in 0..6 {
+        script.fail_next(
+            Call::BootstrapParams,
+            Status::not_found("Service not found"),
+        );
+    }
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    outcome.unwrap();
+    assert_eq!(script.calls(Call::BootstrapParams).len(), 7);
 }
 
 #[tokio::test]

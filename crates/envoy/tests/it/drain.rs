@@ -212,3 +212,52 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
     assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
     assert!(ended.last.unwrap().reason.success());
 }
+
+#[tokio::test]
+async fn closed_inbound_listeners_refuse_and_everything_else_goes_on() {
+    let place = Place::new(42);
+    let echo = TcpListener::bind(place.at(ECHO)).await.unwrap();
+    let host = EnvoyHost::new(place.admin(), None, false);
+    let mut document = place.document();
+    let listeners = &mut document["static_resources"]["listeners"];
+    listeners[0]["traffic_direction"] = "INBOUND".into();
+    listeners[1]["traffic_direction"] = "OUTBOUND".into();
+    supervise(
+        host,
+        config(&document),
+        Options::default(),
+        async |supervisor| {
+            let scenario = async {
+                until(&supervisor, Report::ready).await;
+                let admin = place.admin();
+                let mut open = keep_alive(place.at(HTTP), "/").await;
+                let mut outbound = TcpStream::connect(place.at(TCP)).await.unwrap();
+                admin.drain_listeners().await.unwrap();
+                // New connections are still served, and told to go.
+                let mut late = TcpStream::connect(place.at(HTTP)).await.unwrap();
+                let answer = request(&mut late, "/").await;
+                assert!(answer.contains("connection: close"), "{answer}");
+
+                admin.close_inbound_listeners().await.unwrap();
+                while TcpStream::connect(place.at(HTTP)).await.is_ok() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                let answer = request(&mut open, "/").await;
+                assert!(answer.contains("connection: close"), "{answer}");
+                load::echo(&mut outbound).await.unwrap();
+                let mut another = TcpStream::connect(place.at(TCP)).await.unwrap();
+                load::echo(&mut another).await.unwrap();
+                drop((open, late));
+                until_active(admin, 2).await;
+                // Longer than the supervisor takes to look.
+                sleep(Duration::from_secs(3)).await;
+                let report = supervisor.report();
+                assert_eq!((report.starts, report.exits.len()), (1, 0));
+                assert!(report.ready());
+                supervisor.stop();
+            };
+            tokio::select! { () = scenario => {}, () = load::echo_server(&echo) => {} }
+        },
+    )
+    .await;
+}

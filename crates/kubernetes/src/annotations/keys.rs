@@ -1,7 +1,5 @@
 //! Every key under the prefix: what it takes, what it does, and which are not served.
 
-use std::fmt::Write as _;
-
 use super::PREFIX;
 
 /// What becomes of a key on a pod.
@@ -447,51 +445,4 @@ pub(super) fn unknown(name: &str) -> String {
         ),
         _ => format!("annotation {PREFIX}{shown} is unknown and does nothing"),
     }
-}
-
-/// The table of the reference, in Markdown.
-#[must_use]
-pub fn reference() -> String {
-    let mut text = String::new();
-    let mut section = |title: &str, wanted: fn(&Treatment) -> bool, served: bool| {
-        let rows = KEYS.iter().filter(|key| wanted(&key.treatment));
-        let head = match served {
-            true => "| Key | Values | Default | Effect |\n|---|---|---|---|",
-            false => "| Key | |\n|---|---|",
-        };
-        let _ = writeln!(text, "## {title}\n\n{head}");
-        for key in rows {
-            let _ = match served {
-                true => writeln!(
-                    text,
-                    "| `{}` | {} | {} | {} |",
-                    key.name, key.values, key.default, key.effect
-                ),
-                false => writeln!(text, "| `{}` | {} |", key.name, key.effect),
-            };
-        }
-        text.push('\n');
-    };
-    section("Served", |one| *one == Treatment::Served, true);
-    section(
-        "Written by the operator or others",
-        |one| *one == Treatment::Written,
-        false,
-    );
-    section(
-        "On pods of gateways",
-        |one| *one == Treatment::Gateway,
-        false,
-    );
-    section(
-        "Left out with a warning",
-        |one| matches!(one, Treatment::Ignored(_)),
-        false,
-    );
-    section(
-        "Refused: the pod is not admitted",
-        |one| matches!(one, Treatment::Refused(_)),
-        false,
-    );
-    text
 }

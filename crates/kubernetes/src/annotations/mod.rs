@@ -5,6 +5,7 @@
 //! is like an absent one.
 
 mod keys;
+mod reference;
 mod upstreams;
 mod values;
 
@@ -12,7 +13,8 @@ use std::collections::BTreeMap;
 
 use legate_model::ExposePath;
 
-pub use self::keys::{KEYS, Key, Treatment, reference};
+pub use self::keys::{KEYS, Key, Treatment};
+pub use self::reference::reference;
 pub use self::upstreams::Upstream;
 pub use self::values::Port;
 use self::values::Reason;

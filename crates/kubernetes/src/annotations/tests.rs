@@ -187,6 +187,16 @@ fn upstreams_that_cannot_be_are_refused_in_one_sentence() {
 }
 
 #[test]
+fn the_page_of_all_annotations_is_that_of_the_declarations() {
+    let page = include_str!("../../../../docs/kubernetes-annotations.md");
+    assert!(
+        page == reference(),
+        "run: cargo run -q -p legate-kubernetes --example annotations_reference > \
+         docs/kubernetes-annotations.md"
+    );
+}
+
+#[test]
 fn quantities_and_cidrs_as_kubernetes_writes_them() {
     for good in ["1", "0.5", "100m", "50Mi", "1e3", "2Ei"] {
         assert!(values::quantity(good).is_ok(), "{good}");

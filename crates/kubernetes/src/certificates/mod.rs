@@ -17,7 +17,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use legate_identity::CertificateInfo;
-use legate_runtime::{CancellationToken, Clock, ReadyHandle};
+use legate_runtime::{Backoff, BackoffPolicy, CancellationToken, Clock, ReadyHandle};
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
@@ -29,7 +29,12 @@ use crate::operator::Context;
 /// How often Secrets and files are looked at: others write them too.
 const LOOK: Duration = Duration::from_secs(30);
 /// How soon after a failure.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(250),
+    multiplier: 1.5,
+    jitter: 0.5,
+    cap: Duration::from_secs(5),
+};
 /// Largest file with authorities, in bytes: its content becomes an annotation of every pod.
 const CA_LIMIT: usize = 64 * 1024;
 
@@ -122,7 +127,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
     ready: ReadyHandle,
     look: impl Fn(SystemTime) -> F,
 ) -> Result<(), Infallible> {
-    let mut valid_until = None;
+    let (mut valid_until, mut backoff) = (None, Backoff::new(RETRY));
     loop {
         let now = clock.now();
         let Some(found) = stop.run_until_cancelled(look(now)).await else {
@@ -131,6 +136,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
         let wait = match found {
             Ok(found) => {
                 valid_until = Some(found.valid_until);
+                backoff.reset();
                 let due = found.due.duration_since(now).unwrap_or_default();
                 due.clamp(Duration::from_secs(1), LOOK)
             }
@@ -142,7 +148,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
                 if valid_until.is_none() {
                     ready.pending(reason);
                 }
-                RETRY
+                backoff.next(rand::random())
             }
         };
         match valid_until {

@@ -23,14 +23,15 @@ const RETRY: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(10),
 };
 
-/// Starts the webhook in the scope of what answers requests.
+/// Starts the webhook in the scope of what answers requests. Answers where it listens.
 ///
 /// # Errors
 /// When its port cannot be listened at, or the machine's name servers are not known.
-pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<()> {
+pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<SocketAddr> {
     let options = &context.options;
     let address = SocketAddr::new(options.ports.bind, options.ports.webhook_port);
     let listener = http_server::bind("the webhook", address).await?;
+    let address = listener.local_addr()?;
     let resolv_conf = ResolvConf::parse(&read_resolv_conf()?);
     let (sender, installation) = watch::channel(None);
     let ready = context.readiness.register("webhook");
@@ -59,7 +60,7 @@ pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Re
         metrics: AdmissionMetrics::register(&context.registry)?,
     };
     webhook.serve(listener, certificates.tls(), &context.answers);
-    Ok(())
+    Ok(address)
 }
 
 fn read_resolv_conf() -> anyhow::Result<String> {

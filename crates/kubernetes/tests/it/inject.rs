@@ -1,5 +1,7 @@
 //! Pods in, patches out.
 
+mod api_server;
 mod golden;
 mod refusals;
 mod support;
+mod webhook;

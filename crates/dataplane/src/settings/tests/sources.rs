@@ -83,9 +83,10 @@ const ORIGINAL: [Row; 64] = [
 
 /// What this dataplane takes beyond that.
 #[rustfmt::skip]
-const OWN: [Row; 8] = [
+const OWN: [Row; 9] = [
     ("status", 'b', "false", "", ""),
     ("restart", 'b', "false", "", ""),
+    ("drain", 'd', "", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
     ("telemetry-prom-bind-addr", 't', "::", "DP_TELEMETRY_PROM_BIND_ADDR", "telemetry.prometheus.bindAddress"),
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
@@ -177,7 +178,7 @@ fn trial(
 
 /// `None` for what has no variable and no key, and decides what happens before there are settings.
 fn trial_of(flag: &str) -> Option<Trial> {
-    let asked = ["version", "check-proxy-health", "status", "restart"];
+    let asked = ["version", "check-proxy-health", "status", "restart", "drain"];
     if asked.contains(&flag) || flag == "config-file" {
         return None;
     }

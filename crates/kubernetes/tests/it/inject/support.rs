@@ -27,9 +27,9 @@ pub(crate) fn installation() -> Installation {
     installation
 }
 
-/// Without access control and TLS.
-pub(crate) fn plain() -> Installation {
-    let options = Cli::parse_from([
+/// The operator's flags, with more of them.
+pub(crate) fn options(more: &[&str]) -> Options {
+    let flags = [
         "operator",
         "--full-name=legate",
         "--namespace=mesh",
@@ -37,8 +37,13 @@ pub(crate) fn plain() -> Installation {
         "--server-addresses=legate-server.mesh.svc",
         "--dataplane-image=legate-dataplane:test",
         "--redirect-image=legate-k8s:test",
-    ])
-    .options;
+    ];
+    Cli::parse_from(flags.iter().chain(more)).options
+}
+
+/// Without access control and TLS.
+pub(crate) fn plain() -> Installation {
+    let options = options(&[]);
     Installation {
         full_name: options.names.full_name,
         namespace: options.names.namespace,

@@ -1,0 +1,68 @@
+//! What a pod needs when it is about to end, before anything in it does: inbound connections are told
+//! to go, and from a moment on new ones are refused, so that callers turn to others. Outbound
+//! connections are not touched, and nothing ends: that is asked for later, by a signal.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use legate_envoy::admin::{AdminClient, AdminError};
+use legate_runtime::Spawner;
+
+/// Longest time for which connections are still accepted: whoever is about to end has no more.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// Drains inbound connections of the running Envoy on request. Copies are about the same Envoy.
+#[derive(Debug, Clone)]
+pub struct Drainer {
+    admin: AdminClient,
+    spawner: Spawner,
+    begun: Arc<AtomicBool>,
+}
+
+impl Drainer {
+    /// For the Envoy whose admin interface this is. What takes time runs in the scope of `spawner`.
+    pub fn new(admin: AdminClient, spawner: Spawner) -> Drainer {
+        Drainer {
+            admin,
+            spawner,
+            begun: Arc::default(),
+        }
+    }
+
+    /// Begins to drain, and refuses new inbound connections after `accept`, [`LONGEST`] at most.
+    /// Without a time they are refused when this returns. Only the first request counts.
+    ///
+    /// # Errors
+    /// When Envoy does not confirm; then it can be asked again.
+    pub async fn drain(&self, accept: Duration) -> Result<(), AdminError> {
+        if self.begun.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let drained = self.begin(accept).await;
+        if drained.is_err() {
+            self.begun.store(false, Ordering::Release);
+        }
+        drained
+    }
+
+    async fn begin(&self, accept: Duration) -> Result<(), AdminError> {
+        tracing::info!(?accept, "draining inbound connections");
+        self.admin.drain_listeners().await?;
+        if accept.is_zero() {
+            return self.admin.close_inbound_listeners().await;
+        }
+        let (admin, stop) = (self.admin.clone(), self.spawner.token());
+        self.spawner.spawn("close inbound listeners", async move {
+            let pause = tokio::time::sleep(accept.min(LONGEST));
+            if stop.run_until_cancelled(pause).await.is_some()
+                && let Err(error) = admin.close_inbound_listeners().await
+            {
+                tracing::warn!(%error, "inbound connections are still accepted");
+            }
+            Ok::<_, Infallible>(())
+        });
+        Ok(())
+    }
+}
