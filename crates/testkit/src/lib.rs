@@ -1,5 +1,5 @@
-//! What tests share: real Envoys, a real etcd, a fake server that misbehaves, certificates, ports,
-//! a cuttable network.
+//! What tests share: real Envoys, a real etcd, a fake server that misbehaves, a fake Kubernetes API
+//! server, certificates, ports, a cuttable network.
 //!
 //! Everything here runs on loopback and inside the test's own process (Envoy and etcd apart). A
 //! helper that cannot do its work panics and says why: a test has nobody else to tell.
@@ -9,5 +9,6 @@ pub mod envoy;
 pub mod etcd;
 pub mod fake_server;
 pub mod jwt;
+pub mod kubernetes;
 pub mod network;
 pub mod state;

@@ -4,6 +4,7 @@ mod caches;
 mod config;
 mod health;
 mod options;
+mod writers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -130,6 +131,7 @@ async fn start(
     };
     let certificates = certificates::start(&context)?;
     inject::start(&context, &certificates).await?;
+    writers::start(&context, Some(certificates.servers_ca()))?;
     Ok(context)
 }
 

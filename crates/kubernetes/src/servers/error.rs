@@ -18,6 +18,9 @@ pub enum ServersError {
     /// TLS cannot be set up: for example the CA file cannot be read.
     #[error("TLS to the servers: {0}")]
     Tls(#[source] TlsError),
+    /// The CA's PEM is not there yet.
+    #[error("the CA of the servers is not known yet")]
+    NoCa,
     /// No address of the servers took the request.
     #[error("cannot reach the servers for {method} {url}: {reason}")]
     Unreachable {

@@ -24,13 +24,14 @@ use legate_runtime::Spawner;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::watch;
 
 pub use self::credentials::{Credentials, Login};
 pub use self::error::ServersError;
 pub use self::path::Path;
 
 use self::credentials::{Held, Tokens};
-use self::transport::Transport;
+use self::transport::{Ca, Transport, Verification};
 
 /// How long a request may take, connecting and reading the answer included. consul-k8s has the
 /// same default (`global.consulAPITimeout`).
@@ -91,9 +92,39 @@ impl Servers {
     /// When host or server name is none. A CA file that does not exist yet is no error: it is
     /// looked for again at every request.
     pub fn new(options: Options, spawner: Spawner) -> Result<Servers, ServersError> {
+        Servers::with(options, None, spawner)
+    }
+
+    /// Like [`Servers::new`], with the PEM of the CA instead of a file: the newest is used, and none
+    /// is waited for with an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::new`].
+    pub fn trusting(
+        options: Options,
+        ca: watch::Receiver<Option<String>>,
+        spawner: Spawner,
+    ) -> Result<Servers, ServersError> {
+        Servers::with(options, Some(ca), spawner)
+    }
+
+    fn with(
+        options: Options,
+        ca: Option<watch::Receiver<Option<String>>>,
+        spawner: Spawner,
+    ) -> Result<Servers, ServersError> {
+        let tls = options.tls.map(|tls| Verification {
+            ca: match (ca, tls.ca) {
+                (Some(pem), _) => Ca::Pem(pem),
+                (None, Some(file)) => Ca::File(file),
+                (None, None) => Ca::System,
+            },
+            server_name: tls.server_name,
+        });
         let shared = Shared {
             tokens: Tokens::new(options.credentials),
-            transport: Transport::new(&options.host, options.port, options.tls, spawner)?,
+            transport: Transport::new(&options.host, options.port, tls, spawner)?,
         };
         Ok(Servers {
             shared: Arc::new(shared),

@@ -298,6 +298,32 @@ async fn a_changed_ca_file_is_used_at_once() {
     servers.get_json::<Value>(&nodes()).await.unwrap();
 }
 
+#[tokio::test]
+async fn the_newest_ca_that_somebody_makes_is_used() {
+    let ca = TestCa::new();
+    let tls = ServerTls {
+        alpn: false,
+        ..ServerTls::default()
+    };
+    let config = ca.server_config(&["127.0.0.1"], tls);
+    let fake = Fake::start_with(Some(config.into()), |_| (200, "[]".to_owned())).await;
+    let (made, known) = watch::channel(None);
+    let options = Options {
+        host: "127.0.0.1".to_owned(),
+        port: fake.address.port(),
+        tls: Some(Tls::default()),
+        credentials: Credentials::None,
+    };
+    let servers = Servers::trusting(options, known, fake.scope.spawner()).unwrap();
+    let none = servers.get_json::<Value>(&nodes()).await;
+    assert!(matches!(none, Err(ServersError::NoCa)), "{none:?}");
+    made.send_replace(Some(TestCa::new().ca_pem()));
+    let other = servers.get_json::<Value>(&nodes()).await;
+    assert!(matches!(other, Err(ServersError::Unreachable { .. })));
+    made.send_replace(Some(ca.ca_pem()));
+    servers.get_json::<Value>(&nodes()).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer_is_waited_for_a_bounded_time() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path as FilePath;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +19,14 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioTimer;
-use legate_identity::tls::{self, ClientTls, TlsError};
+use legate_identity::tls::{self, ClientTls};
 use legate_model::Secret;
 use legate_runtime::Spawner;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use super::error::is_unavailable;
-use super::{ANSWER_SIZE, Answer, Path, REQUEST_TIME, ServersError, Tls};
+use super::{ANSWER_SIZE, Answer, Path, REQUEST_TIME, ServersError};
 
 /// How long one address is tried before the next one.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
@@ -42,17 +43,32 @@ pub(super) struct Transport {
     /// `http://host:port`.
     origin: String,
     host: String,
-    tls: Option<Tls>,
+    tls: Option<Verification>,
     spawner: Spawner,
     addresses: Addresses,
     current: Mutex<Option<Current>>,
+}
+
+/// How servers are verified.
+#[derive(Debug)]
+pub(super) struct Verification {
+    pub(super) ca: Ca,
+    pub(super) server_name: Option<String>,
+}
+
+/// Where the CA is from.
+#[derive(Debug)]
+pub(super) enum Ca {
+    System,
+    File(PathBuf),
+    Pem(watch::Receiver<Option<String>>),
 }
 
 /// The connections in use, and the CA that they were verified with.
 #[derive(Clone, Debug)]
 struct Current {
     client: Connections,
-    ca: Option<Mark>,
+    ca: Mark,
 }
 
 type Tcp = HttpConnector<Addresses>;
@@ -68,7 +84,7 @@ impl Transport {
     pub(super) fn new(
         host: &str,
         port: u16,
-        tls: Option<Tls>,
+        tls: Option<Verification>,
         spawner: Spawner,
     ) -> Result<Transport, ServersError> {
         let scheme = if tls.is_some() { "https" } else { "http" };
@@ -171,13 +187,12 @@ impl Transport {
 
     /// The connections, made anew after a failure and when the CA has changed.
     fn client(&self) -> Result<Connections, ServersError> {
-        let ca_file = self.tls.as_ref().and_then(|tls| tls.ca.as_deref());
-        let ca = ca_file.map(Mark::of);
+        let ca = self.tls.as_ref().map_or(Mark::Fixed, |tls| tls.ca.mark());
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(current) = current.as_ref().filter(|current| current.ca == ca) {
             return Ok(current.client.clone());
         }
-        let client = self.connections()?;
+        let client = self.connections(&ca)?;
         *current = Some(Current {
             client: client.clone(),
             ca,
@@ -191,7 +206,7 @@ impl Transport {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn connections(&self) -> Result<Connections, TlsError> {
+    fn connections(&self, ca: &Mark) -> Result<Connections, ServersError> {
         let mut tcp = HttpConnector::new_with_resolver(self.addresses.clone());
         tcp.enforce_http(self.tls.is_none());
         tcp.set_nodelay(true);
@@ -206,10 +221,18 @@ impl Transport {
             return Ok(Connections::Plain(builder.build(tcp)));
         };
         let name = tls::server_name(tls.server_name.as_deref().unwrap_or(&self.host))?;
-        let config = tls::client_config(&ClientTls {
-            ca: tls.ca.clone(),
+        let files = |ca: Option<PathBuf>| ClientTls {
+            ca,
             ..ClientTls::default()
-        })?;
+        };
+        let config = match (&tls.ca, ca) {
+            (Ca::Pem(_), Mark::Pem(Some(pem))) => {
+                tls::client_config_with_roots(pem, "the CA of the servers")?
+            }
+            (Ca::Pem(_), _) => return Err(ServersError::NoCa),
+            (Ca::File(path), _) => tls::client_config(&files(Some(path.clone())))?,
+            (Ca::System, _) => tls::client_config(&files(None))?,
+        };
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(config.as_ref().clone())
             .https_only()
@@ -252,17 +275,25 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a file looks like; a mounted Secret that changes is another file.
+/// What the CA looks like: connections are made anew when it is another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark(Option<(SystemTime, u64, Option<std::path::PathBuf>)>);
+enum Mark {
+    Fixed,
+    /// A mounted Secret that changes is another file.
+    File(Option<(SystemTime, u64, Option<PathBuf>)>),
+    Pem(Option<String>),
+}
 
-impl Mark {
-    fn of(path: &FilePath) -> Mark {
-        let metadata = std::fs::metadata(path).ok();
-        Mark(metadata.map(|metadata| {
-            let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            (modified, metadata.len(), path.canonicalize().ok())
-        }))
+impl Ca {
+    fn mark(&self) -> Mark {
+        match self {
+            Ca::System => Mark::Fixed,
+            Ca::Pem(pem) => Mark::Pem(pem.borrow().clone()),
+            Ca::File(path) => Mark::File(std::fs::metadata(path).ok().map(|metadata| {
+                let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                (modified, metadata.len(), path.canonicalize().ok())
+            })),
+        }
     }
 }
 

@@ -147,14 +147,9 @@ fn objects(client: &Client) -> impl futures_util::Stream<Item = Object> + Unpin 
     let services = watcher(Api::all(client.clone()), config.clone());
     let nodes: Api<PartialObjectMeta<k8s::Node>> = Api::all(client.clone());
     let nodes = watcher(nodes, config);
-    let pods: BoxStream<'static, Object> = changes("pods", pods, |pod| Pod::of(pod), Object::Pod);
-    let services = changes(
-        "services",
-        services,
-        |service| Service::of(service),
-        Object::Service,
-    );
-    let nodes = changes("nodes", nodes, |node| Node::of(node), Object::Node);
+    let pods: BoxStream<'static, Object> = changes("pods", pods, Pod::of, Object::Pod);
+    let services = changes("services", services, Service::of, Object::Service);
+    let nodes = changes("nodes", nodes, Node::of, Object::Node);
     select_all([pods, services, nodes])
 }
 

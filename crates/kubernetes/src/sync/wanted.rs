@@ -293,7 +293,7 @@ fn proxy_block(
             paths: parsed.written.expose_paths.clone(),
             ..Expose::default()
         },
-        config: config.into(),
+        config,
         ..ConnectProxy::default()
     })
 }

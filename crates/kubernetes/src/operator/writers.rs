@@ -1,0 +1,107 @@
+//! What only one operator does at a time: the controllers that write to the servers. They run while
+//! this one holds the Lease.
+
+use anyhow::Context as _;
+use legate_runtime::Spawner;
+use tokio::sync::watch;
+
+use super::Context;
+use crate::leader::{self, Lead};
+use crate::servers::{Credentials, Login, Options, Servers, Tls};
+use crate::sync;
+
+/// Starts to wait for the Lease. `ca` is the PEM of a CA that this installation makes itself.
+///
+/// # Errors
+///
+/// When flags do not say who this operator is or where the servers are.
+pub(super) fn start(
+    context: &Context,
+    ca: Option<watch::Receiver<Option<String>>>,
+) -> anyhow::Result<()> {
+    let names = &context.options.names;
+    anyhow::ensure!(
+        !names.pod_name.is_empty(),
+        "--pod-name is empty: give the pod's own name, by which it holds the Lease"
+    );
+    let lease = leader::Settings {
+        namespace: names.namespace.clone(),
+        name: format!("{}-operator", names.full_name),
+        identity: names.pod_name.clone(),
+        times: leader::Times::default(),
+    };
+    // Connections and the token are needed until the writers have ended.
+    let servers = servers(context, ca, context.answers.clone())?;
+    let started = context.clone();
+    let writers = servers.clone();
+    let leading = leader::run(
+        context.client.clone(),
+        lease,
+        context.clock.clone(),
+        context.controllers.clone(),
+        move |lead, spawner| write(&started, &writers, &lead, &spawner),
+    );
+    context.controllers.spawn("leader", async move {
+        let ended = leading.await;
+        if let Err(error) = servers.logout().await {
+            tracing::warn!(%error, "cannot log out");
+        }
+        ended
+    });
+    Ok(())
+}
+
+/// The controllers; each has its line here.
+fn write(context: &Context, servers: &Servers, lead: &Lead, spawner: &Spawner) {
+    let options = sync::Options {
+        reporter: format!("{}-operator", context.options.names.full_name),
+        node_meta: context.config.consul_node.meta.clone(),
+        auth_method: context.options.sidecars.sidecar_auth_method.clone(),
+    };
+    let sync = sync::run(
+        context.client.clone(),
+        servers.clone(),
+        lead.clone(),
+        options,
+    );
+    spawner.spawn("sync", sync);
+}
+
+fn servers(
+    context: &Context,
+    ca: Option<watch::Receiver<Option<String>>>,
+    spawner: Spawner,
+) -> anyhow::Result<Servers> {
+    let flags = &context.options.servers;
+    let names = &context.options.names;
+    let credentials = match (&flags.token_file, &flags.login_auth_method) {
+        (Some(file), _) => Credentials::File(file.clone()),
+        (None, Some(method)) => Credentials::Login(Login {
+            auth_method: method.clone(),
+            bearer_token_file: flags.login_bearer_token_file.clone(),
+            meta: [
+                ("component".to_owned(), "operator".to_owned()),
+                (
+                    "pod".to_owned(),
+                    format!("{}/{}", names.namespace, names.pod_name),
+                ),
+            ]
+            .into(),
+        }),
+        (None, None) => Credentials::None,
+    };
+    let options = Options {
+        host: flags.server_addresses.clone(),
+        port: flags.http_port(),
+        tls: flags.tls.then(|| Tls {
+            ca: flags.ca_certs.clone(),
+            server_name: flags.tls_server_name.clone(),
+        }),
+        credentials,
+    };
+    let servers = match ca.filter(|_| flags.managed_ca) {
+        Some(ca) => Servers::trusting(options, ca, spawner),
+        None => Servers::new(options, spawner),
+    };
+    servers.context("cannot make a client of the servers")
+}

@@ -1,0 +1,12 @@
+//! The operator between a Kubernetes API server, which is a fake one that can misbehave, and a real
+//! control plane.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests fails like the tests themselves: with a panic at the place"
+)]
+
+mod cluster;
+mod leader;
+mod sync;
+mod tokens;
