@@ -2,13 +2,19 @@
 //!
 //! A resource in, a config entry out ([`entry`]); compared with what the servers have ([`same`]),
 //! decided about ([`decision`]), written and reported in the resource's condition ([`status`]) by
-//! one controller for all kinds. It never writes the `spec` of a resource, and never overwrites or
-//! removes an entry that somebody else made.
+//! one controller for all kinds ([`start`]). It never writes the `spec` of a resource, and never
+//! overwrites or removes an entry that somebody else made.
 
+mod attempts;
+mod controller;
 pub mod crds;
 pub mod decision;
 pub mod entry;
 pub mod kinds;
+mod reconcile;
 pub mod same;
 pub mod spec;
 pub mod status;
+
+pub use controller::{Settings, start};
+pub use reconcile::{COMPARE_EVERY, FINALIZER};

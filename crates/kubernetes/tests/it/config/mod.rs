@@ -1,8 +1,12 @@
 //! Custom resources as config entries.
 
+mod controllers;
 mod decisions;
 mod definitions;
 mod entries;
+mod fake_api;
+mod fake_servers;
+mod http;
 mod schema;
 
 use std::path::{Path, PathBuf};

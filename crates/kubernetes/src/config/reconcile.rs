@@ -1,0 +1,356 @@
+//! Brings one resource and its entry in the servers together, and says in the resource's status what
+//! came of it.
+//!
+//! It decides nothing by itself: see [`super::decision`]. Of the resource it patches the finalizer
+//! and the status, nothing else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::controller::Action;
+use kube::runtime::finalizer::{self, Event, finalizer};
+use kube::runtime::reflector::Store;
+use kube::{Api, Client, ResourceExt};
+use legate_runtime::Clock;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::attempts::{Attempts, Key, Version, key};
+use super::decision::{self, Reason, Removal, Write};
+use super::entry::{self, Entry};
+use super::kinds::Kind;
+use super::status::{Outcome, Status};
+use crate::leader::Lead;
+use crate::servers::{Path, Servers, ServersError};
+
+/// Keeps a resource until its entry is removed from the servers. Consul's integration has the same.
+pub const FINALIZER: &str = "finalizers.consul.hashicorp.com";
+/// How often a resource is compared with the servers when nothing changes.
+pub const COMPARE_EVERY: Duration = Duration::from_secs(3600);
+/// How long everything about one resource may take: a few requests to servers and API server.
+const TIME: Duration = Duration::from_secs(30);
+
+/// What all resources of a kind share.
+pub(super) struct Context {
+    pub(super) kind: &'static Kind,
+    pub(super) api_resource: ApiResource,
+    pub(super) kubernetes: Client,
+    pub(super) servers: Servers,
+    pub(super) datacenter: String,
+    pub(super) lead: Lead,
+    pub(super) clock: Clock,
+    /// All resources of the kind, as the API server shows them.
+    pub(super) resources: Store<DynamicObject>,
+    pub(super) attempts: Mutex<Attempts>,
+    /// Has every resource of the kind looked at again.
+    pub(super) again: watch::Sender<()>,
+}
+
+/// Why a resource has to be tried again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    /// The condition says why.
+    #[error("{0}")]
+    Told(String),
+    #[error("the entry has changed meanwhile")]
+    Changed,
+    #[error("this operator does not lead any more")]
+    NotLeading,
+    #[error("the API server: {0}")]
+    Kubernetes(#[from] kube::Error),
+    #[error("cannot change the finalizers: {0}")]
+    Finalizer(#[source] Box<finalizer::Error<Failed>>),
+    #[error("it took longer than {} s", TIME.as_secs())]
+    Slow,
+}
+
+/// One look at one resource.
+pub(super) async fn reconcile(
+    resource: Arc<DynamicObject>,
+    context: Arc<Context>,
+) -> Result<Action, Failed> {
+    let (key, version) = (key(&resource), Version::of(&resource));
+    let now = Instant::now();
+    if let Some(wait) = context.attempts().wait(&key, &version, now) {
+        return Ok(Action::requeue(wait));
+    }
+    context.must_lead()?;
+    let namespace = resource.namespace().unwrap_or_default();
+    let api = Api::namespaced_with(
+        context.kubernetes.clone(),
+        &namespace,
+        &context.api_resource,
+    );
+    let work = finalizer(&api, FINALIZER, resource, |event| async {
+        match event {
+            Event::Apply(resource) => context.apply(&api, &resource).await,
+            Event::Cleanup(resource) => context.remove(&api, &resource).await,
+        }
+    });
+    let action = match tokio::time::timeout(TIME, work).await {
+        Err(_) => Err(Failed::Slow),
+        Ok(Err(finalizer::Error::ApplyFailed(error) | finalizer::Error::CleanupFailed(error))) => {
+            Err(error)
+        }
+        // Gone meanwhile, with nothing left to do.
+        Ok(Err(finalizer::Error::RemoveFinalizer(error))) if is_gone(&error) => {
+            Ok(Action::await_change())
+        }
+        Ok(Err(error)) => Err(Failed::Finalizer(Box::new(error))),
+        Ok(Ok(action)) => Ok(action),
+    }?;
+    context.attempts().done(&key);
+    Ok(action)
+}
+
+/// When a resource that failed is tried again.
+pub(super) fn retry(resource: Arc<DynamicObject>, error: &Failed, context: Arc<Context>) -> Action {
+    if !matches!(error, Failed::Told(_)) {
+        let (kind, namespace) = (context.kind.name, resource.namespace());
+        tracing::warn!(kind, namespace, name = resource.name_any(), %error, "trying again");
+    }
+    let version = Version::of(&resource);
+    let now = Instant::now();
+    let wait = context.attempts().failed(key(&resource), version, now);
+    Action::requeue(wait)
+}
+
+impl Context {
+    fn attempts(&self) -> std::sync::MutexGuard<'_, Attempts> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The resource is gone.
+    pub(super) fn forget(&self, key: &Key) {
+        self.attempts().done(key);
+    }
+
+    /// Asked before every write: this process may have been stopped for a while.
+    fn must_lead(&self) -> Result<(), Failed> {
+        match self.lead.holds() {
+            true => Ok(()),
+            false => Err(Failed::NotLeading),
+        }
+    }
+
+    async fn apply(
+        &self,
+        api: &Api<DynamicObject>,
+        resource: &DynamicObject,
+    ) -> Result<Action, Failed> {
+        let outcome = self.write(resource).await?;
+        self.tell(api, resource, &outcome).await?;
+        match outcome {
+            Outcome::Synced { .. } => Ok(Action::requeue(COMPARE_EVERY)),
+            Outcome::Refused(_, message) | Outcome::Unknown(_, message) => {
+                Err(Failed::Told(message))
+            }
+        }
+    }
+
+    /// Brings the servers to what the resource says, where that is its right.
+    async fn write(&self, resource: &DynamicObject) -> Result<Outcome, Failed> {
+        let entry = match entry::entry(self.kind, resource, &self.datacenter) {
+            Ok(entry) => entry,
+            Err(message) => return Ok(Outcome::Refused(Reason::Invalid, message)),
+        };
+        if let Some(message) = self.older(resource, &entry.name) {
+            return Ok(Outcome::Refused(Reason::Duplicate, message));
+        }
+        let found = match self.servers.config_entry(entry.kind, &entry.name).await {
+            Ok(found) => found,
+            Err(error) => return Ok(outcome("reading the config entry", &error)),
+        };
+        let migrate = decision::may_migrate(resource);
+        let written = match decision::write(&entry, found.as_ref(), &self.datacenter, migrate) {
+            Write::Refuse(reason, message) => return Ok(Outcome::Refused(reason, message)),
+            Write::Keep => false,
+            Write::Put { index } => {
+                self.must_lead()?;
+                match self.put(&entry, index).await {
+                    Ok(true) => true,
+                    Ok(false) => return Err(Failed::Changed),
+                    Err(error) => return Ok(outcome("writing the config entry", &error)),
+                }
+            }
+        };
+        self.give_virtual_ip(resource, &entry).await?;
+        Ok(Outcome::Synced { written })
+    }
+
+    /// `false`: there is another entry than the one that was read.
+    async fn put(&self, entry: &Entry, index: u64) -> Result<bool, ServersError> {
+        let path = Path::of(["config"]).with("cas", &index.to_string());
+        self.servers.put_json(&path, &entry.body).await
+    }
+
+    async fn remove(
+        &self,
+        api: &Api<DynamicObject>,
+        resource: &DynamicObject,
+    ) -> Result<Action, Failed> {
+        let done = Ok(Action::await_change());
+        // Without a name nothing was ever written.
+        let Some(name) = entry::name(self.kind, resource) else {
+            return done;
+        };
+        if self.others(resource, &name).next().is_some() {
+            // The entry is still wanted: the next oldest writes its own over it.
+            self.attempts().forget();
+            self.again.send_replace(());
+            return done;
+        }
+        let found = match self.servers.config_entry(self.kind.entry, &name).await {
+            Ok(found) => found,
+            Err(error) if is_unknown_kind(&error) => return done,
+            Err(error) => return self.keep(api, resource, &error).await,
+        };
+        let Removal::Delete { index } = decision::removal(found.as_ref(), &self.datacenter) else {
+            return done;
+        };
+        self.must_lead()?;
+        match self.delete(&name, index).await {
+            Ok(true) => done,
+            Ok(false) => Err(Failed::Changed),
+            Err(error) => self.keep(api, resource, &error).await,
+        }
+    }
+
+    /// `false`: there is another entry than the one that was read.
+    async fn delete(&self, name: &str, index: u64) -> Result<bool, ServersError> {
+        let path = Path::of(["config", self.kind.entry, name]).with("cas", &index.to_string());
+        let answer = self.servers.request(Method::DELETE, &path, None).await?;
+        if answer.status != StatusCode::OK {
+            return Err(ServersError::Refused {
+                method: Method::DELETE,
+                url: path.to_string(),
+                status: answer.status,
+                text: answer.text(),
+            });
+        }
+        Ok(answer.text() != "false")
+    }
+
+    /// Says why a resource that was deleted is still there.
+    async fn keep(
+        &self,
+        api: &Api<DynamicObject>,
+        resource: &DynamicObject,
+        error: &ServersError,
+    ) -> Result<Action, Failed> {
+        let outcome = outcome("removing the config entry", error);
+        self.tell(api, resource, &outcome).await?;
+        Err(Failed::Told(error.to_string()))
+    }
+
+    /// Other resources that mean the same entry and are not being deleted.
+    fn others(
+        &self,
+        resource: &DynamicObject,
+        name: &str,
+    ) -> impl Iterator<Item = Arc<DynamicObject>> {
+        let all = self.resources.state().into_iter();
+        all.filter(move |other| {
+            other.uid() != resource.uid()
+                && other.metadata.deletion_timestamp.is_none()
+                && entry::name(self.kind, other).as_deref() == Some(name)
+        })
+    }
+
+    /// Why the resource is not written, where an older one means the same entry.
+    fn older(&self, resource: &DynamicObject, name: &str) -> Option<String> {
+        let others: Vec<_> = self.others(resource, name).collect();
+        let all = others.iter().map(Arc::as_ref).chain([resource]);
+        let oldest = decision::oldest(all).filter(|oldest| oldest.uid() != resource.uid())?;
+        Some(format!(
+            "{} {}/{} is older and means the same config entry, {name:?}: only that one is \
+             written, because namespaces of Kubernetes are no part of an entry's name",
+            self.kind.name,
+            oldest.namespace().unwrap_or_default(),
+            oldest.name_any(),
+        ))
+    }
+
+    /// Gives the service the address of the Kubernetes Service of the same name, so that captured
+    /// traffic to it takes the entry's way before any instance is registered.
+    async fn give_virtual_ip(&self, resource: &DynamicObject, entry: &Entry) -> Result<(), Failed> {
+        if !self.kind.virtual_ip || entry.name.contains('*') {
+            return Ok(());
+        }
+        let namespace = resource.namespace().unwrap_or_default();
+        let services: Api<Service> = Api::namespaced(self.kubernetes.clone(), &namespace);
+        let service = services.get_opt(&entry.name).await?;
+        let address = service.and_then(|service| service.spec?.cluster_ip);
+        // Headless Services have none, which is written `None`.
+        let Some(address) = address.filter(|it| it.parse::<std::net::IpAddr>().is_ok()) else {
+            return Ok(());
+        };
+        self.must_lead()?;
+        let given = self.servers.set_virtual_ips(&entry.name, &[&address]).await;
+        if let Err(error) = given {
+            // The entry itself is there, and the service gets its address with its first instance.
+            tracing::warn!(service = entry.name, %error, "no virtual IP for the service");
+        }
+        Ok(())
+    }
+
+    /// Writes the status, where it says something new.
+    async fn tell(
+        &self,
+        api: &Api<DynamicObject>,
+        resource: &DynamicObject,
+        outcome: &Outcome,
+    ) -> Result<(), Failed> {
+        let status: Status = match &resource.data["status"] {
+            Value::Null => Status::default(),
+            status => serde_json::from_value(status.clone()).unwrap_or_default(),
+        };
+        let now = Timestamp::try_from(self.clock.now()).unwrap_or_default();
+        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let Some(status) = status.after(outcome, &now) else {
+            return Ok(());
+        };
+        let (kind, namespace, name) = (self.kind.name, resource.namespace(), resource.name_any());
+        match outcome {
+            Outcome::Synced { .. } => tracing::info!(kind, namespace, name, "synced"),
+            Outcome::Refused(reason, message) | Outcome::Unknown(reason, message) => {
+                let reason = reason.as_str();
+                tracing::warn!(kind, namespace, name, reason, message, "not synced");
+            }
+        }
+        self.must_lead()?;
+        let patch = Patch::Merge(json!({ "status": status }));
+        match api
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+        {
+            Err(error) if !is_gone(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What an error of the servers means for a resource.
+fn outcome(doing: &str, error: &ServersError) -> Outcome {
+    match error.refusal() {
+        Some(text) => Outcome::Refused(Reason::Servers, format!("{doing}: {text}")),
+        None => Outcome::Unknown(Reason::Servers, format!("{doing}: {error}")),
+    }
+}
+
+/// Whether the servers know no entries of this kind at all: there is none to remove.
+fn is_unknown_kind(error: &ServersError) -> bool {
+    error
+        .refusal()
+        .is_some_and(|text| text.contains("invalid config entry kind"))
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}

@@ -1,0 +1,138 @@
+//! The servers' API for config entries. It can be away, slow, and refuse entries.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use legate_runtime::Scope;
+use serde_json::{Value, json};
+
+use super::http::{Answer, serve};
+
+#[derive(Default)]
+struct State {
+    index: u64,
+    entries: BTreeMap<(String, String), Value>,
+    away: bool,
+    refusal: Option<String>,
+    /// Method and path of every write, also of those that were refused.
+    writes: Vec<String>,
+    virtual_ips: Vec<Value>,
+}
+
+#[derive(Clone)]
+pub(super) struct FakeServers {
+    pub(super) address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+impl FakeServers {
+    pub(super) async fn start(scope: &Scope) -> FakeServers {
+        let state: Arc<Mutex<State>> = Arc::default();
+        let served = Arc::clone(&state);
+        let address = serve(scope, move |request| {
+            let answer = served.lock().unwrap().answer(&request);
+            std::future::ready(answer)
+        })
+        .await;
+        FakeServers { address, state }
+    }
+
+    pub(super) fn set_away(&self, away: bool) {
+        self.state.lock().unwrap().away = away;
+    }
+
+    /// What writes and removals are refused with from now on.
+    pub(super) fn refuse(&self, text: Option<&str>) {
+        self.state.lock().unwrap().refusal = text.map(str::to_owned);
+    }
+
+    /// Writes an entry as somebody else.
+    pub(super) fn put(&self, entry: Value) {
+        self.state.lock().unwrap().store(entry);
+    }
+
+    pub(super) fn entry(&self, kind: &str, name: &str) -> Option<Value> {
+        let key = (kind.to_owned(), name.to_owned());
+        self.state.lock().unwrap().entries.get(&key).cloned()
+    }
+
+    pub(super) fn writes(&self) -> Vec<String> {
+        self.state.lock().unwrap().writes.clone()
+    }
+
+    pub(super) fn virtual_ips(&self) -> Vec<Value> {
+        self.state.lock().unwrap().virtual_ips.clone()
+    }
+}
+
+impl State {
+    fn store(&mut self, mut entry: Value) {
+        self.index += 1;
+        entry["ModifyIndex"] = json!(self.index);
+        let name = entry["Name"].as_str().unwrap_or("mesh").to_owned();
+        let kind = entry["Kind"].as_str().unwrap().to_owned();
+        self.entries.insert((kind, name), entry);
+    }
+
+    fn answer(&mut self, request: &Request<Bytes>) -> Option<Answer> {
+        if self.away {
+            return None;
+        }
+        let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+        let query = request.uri().query().unwrap_or_default();
+        let cas: Option<u64> = query.strip_prefix("cas=").map(|it| it.parse().unwrap());
+        let method = request.method();
+        if method != Method::GET {
+            self.writes.push(format!("{method} {}", request.uri()));
+        }
+        let ok = |value: &Value| text(StatusCode::OK, &value.to_string());
+        Some(match (method, path.as_slice()) {
+            (&Method::GET, ["v1", "config", kind, name]) => {
+                match self.entries.get(&((*kind).into(), (*name).into())) {
+                    Some(entry) => ok(entry),
+                    None => text(StatusCode::NOT_FOUND, "Config entry not found"),
+                }
+            }
+            (&Method::PUT, ["v1", "internal", "service-virtual-ip"]) => {
+                self.virtual_ips
+                    .push(serde_json::from_slice(request.body()).unwrap());
+                ok(&json!({ "Found": true, "UnassignedFrom": [] }))
+            }
+            _ if self.refusal.is_some() => {
+                text(StatusCode::BAD_REQUEST, self.refusal.as_deref().unwrap())
+            }
+            (&Method::PUT, ["v1", "config"]) => {
+                let entry: Value = serde_json::from_slice(request.body()).unwrap();
+                let name = entry["Name"].as_str().unwrap_or("mesh").to_owned();
+                let kind = entry["Kind"].as_str().unwrap().to_owned();
+                let matches = cas == Some(self.index_of(&kind, &name));
+                if matches {
+                    self.store(entry);
+                }
+                ok(&json!(matches))
+            }
+            (&Method::DELETE, ["v1", "config", kind, name]) => {
+                let matches = cas == Some(self.index_of(kind, name));
+                if matches {
+                    self.entries.remove(&((*kind).into(), (*name).into()));
+                }
+                ok(&json!(matches))
+            }
+            other => panic!("the fake servers were asked for {other:?}"),
+        })
+    }
+
+    fn index_of(&self, kind: &str, name: &str) -> u64 {
+        let entry = self.entries.get(&(kind.into(), name.into()));
+        entry.map_or(0, |entry| entry["ModifyIndex"].as_u64().unwrap())
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Answer {
+    let body = Full::new(Bytes::copy_from_slice(text.as_bytes())).boxed();
+    Response::builder().status(status).body(body).unwrap()
+}
