@@ -3,6 +3,7 @@
 use kube::core::cel::Validator;
 use legate_kubernetes::config::crds;
 use legate_kubernetes::config::kinds::{KINDS, Kind};
+use legate_model::duration::GoDuration;
 use serde_json::{Value, json};
 
 use super::{manifests, repository, schema};
@@ -134,11 +135,10 @@ fn refusals(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) 
         Value::String(text)
             if schema["pattern"]
                 .as_str()
-                .is_some_and(|it| it.contains("ms|s")) =>
+                .is_some_and(|it| it.contains("ms|s"))
+                && text.parse::<GoDuration>().is_err() =>
         {
-            if text.parse::<legate_model::duration::GoDuration>().is_err() {
-                found.push(format!("{path}: Invalid value"));
-            }
+            found.push(format!("{path}: Invalid value"));
         }
         _ => {}
     }

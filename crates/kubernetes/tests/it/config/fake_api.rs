@@ -183,7 +183,9 @@ impl FakeApi {
             .and_then(|it| it.parse().ok())
             .unwrap_or_default();
         if since < self.state.lock().unwrap().oldest {
-            return failure(StatusCode::GONE, "Expired");
+            // As the real one: a watch that begins, with an error as its only event.
+            let event = json!({ "type": "ERROR", "object": status(StatusCode::GONE, "Expired") });
+            return json_answer(StatusCode::OK, &event);
         }
         let (fake, changed) = (self.clone(), self.changed.subscribe());
         let start = (fake, changed, since, since, kind_of(plural));
@@ -314,10 +316,13 @@ fn json_answer(status: StatusCode, body: &Value) -> Answer {
         .unwrap()
 }
 
-fn failure(status: StatusCode, reason: &str) -> Answer {
-    let body = json!({
+fn failure(code: StatusCode, reason: &str) -> Answer {
+    json_answer(code, &status(code, reason))
+}
+
+fn status(code: StatusCode, reason: &str) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-        "message": reason, "reason": reason, "code": status.as_u16(),
-    });
-    json_answer(status, &body)
+        "message": reason, "reason": reason, "code": code.as_u16(),
+    })
 }
