@@ -2,6 +2,11 @@
 //!
 //! Schemas are structural, and hold everything that can be checked with one resource in hand; what
 //! they do not refuse, the servers do, and the resource's condition says so. No webhook is needed.
+//!
+//! The chart has them in `crds/`, where Helm installs them first and never removes them: with a
+//! definition all resources of its kind would go. It also leaves alone what another chart has
+//! installed. The price is that an upgrade applies them in a step of its own, which
+//! `docs/kubernetes-config.md` shows.
 
 use kube::core::schema::{OptionalEnum, OptionalIntOrString, StructuralSchemaRewriter};
 use schemars::generate::SchemaSettings;
@@ -29,9 +34,7 @@ pub fn definition(kind: &Kind) -> Value {
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": format!("{}.{GROUP}", kind.plural),
-            // Helm must not remove the definition: all resources of the kind would go with it.
-            "annotations": { "helm.sh/resource-policy": "keep" },
-            "labels": { "app.kubernetes.io/part-of": "legate", "component": "crd" },
+            "labels": { "app.kubernetes.io/part-of": "legate" },
         },
         "spec": {
             "group": GROUP,

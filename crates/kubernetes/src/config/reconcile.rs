@@ -25,7 +25,7 @@ use super::attempts::{Attempts, Key, Version, key};
 use super::decision::{self, Reason, Removal, Write};
 use super::entry::{self, Entry};
 use super::kinds::Kind;
-use super::status::{Outcome, Status};
+use super::status::{Outcome, SYNCED, Status};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 
@@ -325,7 +325,7 @@ impl Context {
             }
         }
         self.must_lead()?;
-        let patch = Patch::Merge(json!({ "status": status }));
+        let patch = Patch::Merge(json!({ "status": with_others(status, resource) }));
         match api
             .patch_status(&name, &PatchParams::default(), &patch)
             .await
@@ -334,6 +334,18 @@ impl Context {
             _ => Ok(()),
         }
     }
+}
+
+/// The status with the conditions of others exactly as they are: a newer version may say more there
+/// than this one knows.
+fn with_others(status: Status, resource: &DynamicObject) -> Value {
+    let there = resource.data["status"]["conditions"].as_array();
+    let others = there.into_iter().flatten().cloned();
+    let others = others.filter(|condition| condition["type"] != SYNCED);
+    let ours = status.conditions.into_iter();
+    let ours = ours.filter(|condition| condition.r#type == SYNCED);
+    let conditions: Vec<Value> = others.chain(ours.map(|it| json!(it))).collect();
+    json!({ "conditions": conditions, "lastSyncedTime": status.last_synced_time })
 }
 
 /// What an error of the servers means for a resource.

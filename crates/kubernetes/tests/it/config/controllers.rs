@@ -362,9 +362,8 @@ async fn what_a_newer_version_wrote_is_neither_damaged_nor_half_written() {
     let kind = Kind::named("ServiceDefaults").unwrap();
     let spec = json!({ "protocol": "http", "novelty": { "a": [1, null, "x"] } });
     let mut newer = resource(kind, "default", "web", spec.clone());
-    newer.data["status"] = json!({
-        "conditions": [{ "type": "Ready", "status": "True", "novelty": 1 }],
-    });
+    let ready = json!({ "type": "Ready", "status": "True", "novelty": 1 });
+    newer.data["status"] = json!({ "conditions": [ready] });
     world.api.apply(newer);
     let said = |it: &World| {
         let object = it.api.get("ServiceDefaults", "default", "web").unwrap();
@@ -377,7 +376,7 @@ async fn what_a_newer_version_wrote_is_neither_damaged_nor_half_written() {
     let object = world.api.get("ServiceDefaults", "default", "web").unwrap();
     assert_eq!(object["spec"], spec);
     let conditions = object["status"]["conditions"].as_array().unwrap();
-    assert_eq!(conditions[0]["type"], "Ready");
+    assert_eq!(conditions[0], ready);
     assert_eq!(conditions[1]["reason"], "InvalidResourceError");
     assert!(
         conditions[1]["message"]

@@ -1,5 +1,10 @@
 //! Custom resources as config entries.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests fails like the tests themselves: with a panic at the place"
+)]
+
 mod controllers;
 mod decisions;
 mod definitions;
