@@ -8,4 +8,7 @@ mod config;
 )]
 
 mod inject;
+//! What the programs of this crate do, against real parts.
+
+mod chart;
 mod redirect;

@@ -1,0 +1,97 @@
+//! What the chart starts, the programs take: its flags, and the values that it hands to the operator.
+//! `tests/chart` of the repository has what the chart renders.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+
+use legate_kubernetes::operator::{self, Config};
+
+#[derive(Parser)]
+struct Operator {
+    #[command(flatten)]
+    options: operator::Options,
+    // These are flags of all subcommands.
+    #[arg(long)]
+    log_level: String,
+    #[arg(long)]
+    log_json: bool,
+}
+
+/// Everything that has been rendered: name and documents.
+fn rendered() -> Vec<(String, Vec<String>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/chart");
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("it is readable").path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.expect("names are text").to_owned();
+        if !name.ends_with(".values.yaml") {
+            let text = fs::read_to_string(&path).expect("files are readable");
+            let documents = text.split("\n---\n").map(str::to_owned).collect();
+            all.push((name, documents));
+        }
+    }
+    assert!(!all.is_empty());
+    all
+}
+
+/// The document of a kind whose name ends so.
+fn document<'a>(documents: &'a [String], kind: &str, name: &str) -> Option<&'a str> {
+    documents.iter().map(String::as_str).find(|document| {
+        let mut lines = document.lines();
+        lines.clone().any(|line| line == format!("kind: {kind}"))
+            && lines.any(|line| line.starts_with("  name: ") && line.ends_with(name))
+    })
+}
+
+/// The arguments of the only container, with the environment put in.
+fn arguments(document: &str) -> Vec<String> {
+    let lines = document.lines().map(str::trim_start);
+    let lines = lines.skip_while(|line| *line != "args:").skip(1);
+    let items = lines.map_while(|line| line.strip_prefix("- "));
+    items
+        .map(|item| item.replace("$(POD_NAME)", "pod-0"))
+        .collect()
+}
+
+#[test]
+fn the_operator_takes_its_flags() {
+    for (name, documents) in rendered() {
+        let deployment = document(&documents, "Deployment", "-operator").expect(&name);
+        let arguments = arguments(deployment);
+        assert_eq!(arguments[0], "operator", "{name}");
+        let parsed = Operator::try_parse_from(&arguments);
+        let parsed = parsed.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(parsed.options.names.pod_name, "pod-0");
+        assert_eq!(parsed.log_json, name == "everything.yaml");
+        assert!(!parsed.log_level.is_empty());
+        let plain = ["plain.yaml"].contains(&name.as_str());
+        assert_eq!(parsed.options.servers.tls, !plain, "{name}");
+    }
+}
+
+#[test]
+fn the_operator_takes_its_values() {
+    for (name, documents) in rendered() {
+        let map = document(&documents, "ConfigMap", "-operator").expect(&name);
+        let (_, json) = map.split_once("config.json: |\n").expect(&name);
+        let config: Config = serde_json::from_str(json).expect(&name);
+        match name.as_str() {
+            // What nobody sets is the same in the chart and in the program.
+            "default.yaml" => assert_eq!(config, Config::default()),
+            "monitoring.yaml" => assert!(config.metrics.default_enabled),
+            "everything.yaml" => {
+                assert_eq!(config.dns.enable_redirection, Some(false));
+                assert_eq!(config.k8s_allow_namespaces, ["shop"]);
+                assert_eq!(config.consul_node.meta["zone"], "a");
+                assert!(config.default && !config.transparent_proxy.default_enabled);
+            }
+            _ => assert_eq!(
+                config.external_servers.enabled,
+                name.starts_with("external")
+            ),
+        }
+    }
+}
