@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, bail, ensure};
 
+use crate::kind;
 use crate::workspace::{self, Workspace};
 
 const CHART: &str = "charts/legate";
@@ -16,9 +17,6 @@ const CASES: &str = "tests/chart";
 /// Of the cluster that the chart is rendered for, unless the first line of the values names another:
 /// `# kubernetes 1.27`.
 const KUBERNETES: &str = "1.33";
-
-/// The helm that is built where there is none.
-const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
 
 /// Values that are refused: what follows `--set`, and a part of the reason.
 const REFUSED: [(&[&str], &str); 20] = [
@@ -232,26 +230,16 @@ fn difference(golden: &Path, rendered: &str) -> Option<String> {
     ))
 }
 
-/// `LEGATE_HELM`, else the one on `PATH`, else one that Go builds once.
+/// `LEGATE_HELM`, else the one on `PATH`, else the one that is built with the programs of a cluster.
 fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     if let Some(named) = workspace::variable("LEGATE_HELM") {
         return Ok(named.into());
     }
     let path = workspace::variable("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path);
-    if let Some(found) =
-        folders.find_map(|folder| Some(folder.join("helm")).filter(|p| p.is_file()))
-    {
-        return Ok(found);
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join("helm"));
+    match found.find(|program| program.is_file()) {
+        Some(program) => Ok(program),
+        None => kind::helm(workspace)
+            .context("helm is needed: put it on PATH, name it in LEGATE_HELM, or install Go"),
     }
-    let folder = workspace.target.join("helm");
-    let built = folder.join("helm");
-    if !built.is_file() {
-        println!("building helm in {}: some minutes, once", folder.display());
-        let mut go = Command::new("go");
-        go.args(["install", HELM]).env("GOBIN", &folder);
-        let hint = "helm is needed: put it on PATH, name it in LEGATE_HELM, or install Go";
-        workspace::run(&mut go).context(hint)?;
-    }
-    Ok(built)
 }

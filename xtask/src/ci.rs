@@ -18,9 +18,6 @@ const STAGES: [Stage; 10] = [
         fuzz::format(workspace)
     }),
     ("tidy", tidy::run),
-    ("chart", |workspace| {
-        chart::run(workspace, &chart::Options::default())
-    }),
     ("clippy", |workspace| {
         workspace::run(&mut workspace.cargo(&[
             "clippy",
@@ -46,6 +43,9 @@ const STAGES: [Stage; 10] = [
     ("test", |workspace| cargo_test(workspace, &[])),
     ("file", |workspace| scenarios(workspace, "file")),
     ("etcd", |workspace| scenarios(workspace, "etcd")),
+    ("chart", |workspace| {
+        chart::run(workspace, &chart::Options::default())
+    }),
     ("kind", kind::ci),
     ("fuzz", fuzz::ci),
 ];

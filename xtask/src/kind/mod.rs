@@ -83,6 +83,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     outcome.and(ended)
 }
 
+/// The helm that is built with the programs of a cluster.
+pub(crate) fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    Ok(programs::get(workspace, &Cache::find()?)?.join("helm"))
+}
+
 /// The stage of CI: every scenario, and no cluster afterwards.
 pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
     let options = Options {
