@@ -314,6 +314,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use legate_server::StoreConfig;
 
     fn config(flags: &[&str]) -> anyhow::Result<ServerConfig> {
         let name = ["legate-server"];
@@ -402,5 +403,46 @@ mod tests {
             })
             .unwrap_err();
         assert!(lonely.to_string().contains("--acl"));
+    }
+
+    /// `tests/chart` of the repository has what the chart renders.
+    #[test]
+    fn the_flags_of_the_chart_are_taken() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/chart");
+        let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        for (name, etcd) in [
+            ("default.yaml", false),
+            ("plain.yaml", false),
+            ("etcd.yaml", true),
+            ("everything.yaml", false),
+        ] {
+            let text = text(name);
+            let set = text
+                .split("\n---\n")
+                .find(|one| one.contains("\nkind: StatefulSet\n"));
+            let lines = set.unwrap().lines().map(str::trim_start);
+            let lines = lines.skip_while(|line| *line != "args:").skip(1);
+            let flags = lines.map_while(|line| line.strip_prefix("- ")).map(|flag| {
+                flag.replace("$(POD_NAME)", "legate-server-0")
+                    .replace("$(POD_IP)", "10.0.0.1")
+            });
+            let options =
+                Options::try_parse_from(["legate-server".to_owned()].into_iter().chain(flags));
+            let secrets = Secrets {
+                etcd_password: etcd.then(|| Secret::new("x")),
+                ..Secrets::default()
+            };
+            let config = options.unwrap().config(secrets).unwrap();
+            let tls = name != "plain.yaml";
+            assert_eq!(
+                (config.http.is_some(), config.https.is_some()),
+                (!tls, tls),
+                "{name}"
+            );
+            let grpc = if tls { config.grpc_tls } else { config.grpc };
+            assert_eq!(grpc.unwrap().port(), 8502, "{name}");
+            assert_eq!(config.acl.enabled, tls, "{name}");
+            assert_eq!(matches!(config.store, StoreConfig::Etcd(_)), etcd, "{name}");
+        }
     }
 }

@@ -95,3 +95,29 @@ fn the_operator_takes_its_values() {
         }
     }
 }
+
+#[test]
+fn the_operator_may_watch_every_kind_of_resource_and_report_on_it() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/legate/crds");
+    let mut kinds = Vec::new();
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let text = fs::read_to_string(entry.expect("it is readable").path());
+        let text = text.expect("files are readable");
+        let plural = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("plural: "));
+        kinds.push(plural.expect("it is a definition").to_owned());
+    }
+    kinds.sort();
+    for (name, documents) in rendered() {
+        let role = document(&documents, "ClusterRole", "-operator").expect(&name);
+        let items = || {
+            role.lines()
+                .filter_map(|line| line.strip_prefix("      - "))
+        };
+        let watched: Vec<&str> = items().filter(|item| !item.contains('/')).collect();
+        let reported = items().filter_map(|item| item.strip_suffix("/status"));
+        assert_eq!(watched, kinds, "{name}");
+        assert_eq!(reported.collect::<Vec<_>>(), kinds, "{name}");
+    }
+}

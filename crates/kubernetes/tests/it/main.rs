@@ -1,6 +1,7 @@
 //! The crate from outside: what becomes of objects, servers over real sockets, and redirection with
 //! real packets.
 
+mod chart;
 mod config;
 #![expect(
     clippy::unwrap_used,
@@ -8,7 +9,4 @@ mod config;
 )]
 
 mod inject;
-//! What the programs of this crate do, against real parts.
-
-mod chart;
 mod redirect;
