@@ -17,6 +17,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "sidecars_keep_the_contract_of_consul_k8s",
         run: sidecars_keep_the_contract_of_consul_k8s,
     },
+    Scenario {
+        name: "a_pod_redirects_its_traffic_with_one_capability",
+        run: a_pod_redirects_its_traffic_with_one_capability,
+    },
 ];
 
 /// The user of sidecars, whom no image knows.
@@ -84,6 +88,92 @@ fn sidecars_keep_the_contract_of_consul_k8s(space: &Namespace) -> anyhow::Result
     let once = json!({"restartPolicy": "Never"});
     space.apply(&pod("gateway", once, &[gateway]).to_string())?;
     space.wait("pod/gateway", "jsonpath={.status.phase}=Succeeded")
+}
+
+/// The init container of redirection, in place of sidecars two servers under their user: one stands
+/// where calls of the application arrive, the other where those from outside do.
+fn a_pod_redirects_its_traffic_with_one_capability(space: &Namespace) -> anyhow::Result<()> {
+    let config = json!({
+        "ProxyUserID": USER.to_string(),
+        "ProxyInboundPort": 20000,
+        "ProxyOutboundPort": 15001,
+        "ExcludeInboundPorts": ["8081"],
+    });
+    let redirect = json!({
+        "name": "mesh-redirect",
+        "image": "localhost/legate-k8s:test",
+        "imagePullPolicy": "Never",
+        "args": ["redirect"],
+        "env": [{"name": "CONSUL_REDIRECT_TRAFFIC_CONFIG", "value": config.to_string()}],
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsGroup": 0,
+            "runAsNonRoot": false,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        },
+    });
+    let proxy = |name: &str, port: u16| {
+        let mut proxy = app(&["serve", "--name", name, "--port", &port.to_string()]);
+        proxy["name"] = json!(name);
+        proxy["securityContext"]["runAsUser"] = json!(USER);
+        proxy
+    };
+    let containers = [
+        proxy("inbound", 20000),
+        proxy("outbound", 15001),
+        app(&["serve", "--name=app", "--port=8081"]),
+    ];
+    let pod_of = pod(
+        "redirected",
+        json!({"initContainers": [redirect]}),
+        &containers,
+    );
+    space.apply(&pod_of.to_string())?;
+    let other = pod("other", json!({}), &[app(&["serve", "--name=other"])]);
+    space.apply(&other.to_string())?;
+    space.wait("pod/redirected", "condition=Ready")?;
+    space.wait("pod/other", "condition=Ready")?;
+    let address =
+        |pod: &str| space.kubectl(&["get", "pod", pod, "--output=jsonpath={.status.podIP}"]);
+    let (redirected, other) = (address("redirected")?, address("other")?);
+    for (from, container, url, expected) in [
+        (
+            "redirected",
+            "app",
+            format!("http://{other}:8080/"),
+            "outbound",
+        ),
+        // The sidecar's own calls go where they are sent to.
+        (
+            "redirected",
+            "outbound",
+            format!("http://{other}:8080/"),
+            "other",
+        ),
+        (
+            "redirected",
+            "app",
+            "http://127.0.0.1:8081/".to_owned(),
+            "app",
+        ),
+        (
+            "other",
+            "app",
+            format!("http://{redirected}:8080/"),
+            "inbound",
+        ),
+        ("other", "app", format!("http://{redirected}:8081/"), "app"),
+    ] {
+        let answer = space.exec(from, container, &["mesh-app", "get", &url])?;
+        let answer: Value = serde_json::from_str(&answer)?;
+        ensure!(
+            answer["instance"] == expected,
+            "{from} {container} {url}: {answer}"
+        );
+    }
+    Ok(())
 }
 
 /// What the endpoints controller registers of a pod.
