@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde_json::{Value, json};
 
 use super::cache::Cache;
 use super::{certificates, cgroups, programs, retry};
@@ -139,8 +140,11 @@ impl Node {
         let limit = Duration::from_secs(120);
         let base = workspace.root.join(programs::FOLDER).join("cluster.yaml");
         let base = base.display().to_string();
+        let volumes = self.state.join("volumes.json");
+        fs::write(&volumes, volumes_for_claims().to_string())?;
+        let volumes = volumes.display().to_string();
         for arguments in [
-            &["apply", "--filename", &base][..],
+            &["apply", "--filename", &base, "--filename", &volumes][..],
             &[
                 "wait",
                 "--for=condition=Ready",
@@ -238,6 +242,34 @@ impl Node {
         let last = &lines[lines.len().saturating_sub(20)..];
         format!("{}:\n{}", path.display(), last.join("\n"))
     }
+}
+
+/// A volume for each folder that `init` makes; a claim takes one for good.
+fn volumes_for_claims() -> Value {
+    let on_the_node = json!({
+        "key": "kubernetes.io/hostname",
+        "operator": "In",
+        "values": ["node"],
+    });
+    let volume = |number: u32| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": format!("volume-{number}")},
+            "spec": {
+                "storageClassName": "standard",
+                "capacity": {"storage": "10Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "local": {"path": format!("/run/node/state/volumes/{number}")},
+                "nodeAffinity": {
+                    "required": {"nodeSelectorTerms": [{"matchExpressions": [on_the_node]}]},
+                },
+            },
+        })
+    };
+    let volumes: Vec<Value> = (0..8).map(volume).collect();
+    json!({"apiVersion": "v1", "kind": "List", "items": volumes})
 }
 
 /// Names all that is missing at once.
