@@ -5,11 +5,14 @@
 //! `LEGATE_CONSUL_DATAPLANE` name. Where one is missing they fail, unless `LEGATE_INTEROP=off` leaves
 //! them out; then standard error says what did not run.
 
+#[path = "../mesh/captured_traffic.rs"]
+mod captured_traffic;
 mod consul_dataplane;
 mod consul_server;
 mod credentials;
 mod replacement;
 mod scenario;
+mod transparent;
 
 use legate_tests::ServiceSpec;
 

@@ -1,5 +1,6 @@
 //! Whole-mesh scenarios with real Envoys: what users rely on, seen from outside.
 
+mod captured_traffic;
 mod counters;
 mod dev;
 mod instances;
@@ -12,6 +13,7 @@ mod restart;
 mod rotation;
 mod state_dir;
 mod traffic;
+mod transparent;
 
 use legate_tests::ServiceSpec;
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Builder;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
@@ -52,6 +53,17 @@ pub async fn send(
     timeout(LIMIT, exchange(server, request)).await?.map(text)
 }
 
+/// A request without a body on a connection that is open.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer. It may wait without end.
+pub async fn get_on(stream: TcpStream, request: Builder) -> Result<Answer, BoxError> {
+    exchange_on(stream, request.body(Full::new(Bytes::new()))?)
+        .await
+        .map(text)
+}
+
 /// A request and an answer of any bytes, which may take longer.
 ///
 /// # Errors
@@ -92,7 +104,13 @@ async fn exchange(
     server: SocketAddr,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), BoxError> {
-    let stream = TcpStream::connect(server).await?;
+    exchange_on(TcpStream::connect(server).await?, request).await
+}
+
+async fn exchange_on(
+    stream: TcpStream,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), BoxError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
         let response = sender.send_request(request).await?;

@@ -6,6 +6,7 @@
 //! Nothing here checks product behaviour; scenarios do.
 
 pub mod app;
+pub mod captured;
 pub mod client;
 mod consul;
 mod control_plane;

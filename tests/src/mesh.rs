@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::client;
 use crate::consul::SERVER_NAME;
-use crate::control_plane::{ControlPlane, GRPC_TLS, HTTP};
+use crate::control_plane::{ControlPlane, DNS, GRPC_TLS, HTTP};
 use crate::replicas::Replicas;
 use crate::sidecar::{Sidecar, SidecarFlags};
 use crate::{app, wait};
@@ -203,6 +203,17 @@ impl Mesh {
         }
         self.catalog(json!({"Service": self.instance(spec)})).await;
         self.catalog(proxy).await;
+    }
+
+    /// Starts an application that the mesh does not know.
+    pub async fn outsider(&mut self, name: &str, address: SocketAddr) {
+        app::http(name, address, &self.apps).await;
+    }
+
+    /// Where the control plane answers DNS.
+    #[must_use]
+    pub fn dns(&self) -> SocketAddr {
+        (self.api, DNS).into()
     }
 
     /// Registers something on the one node.

@@ -1,0 +1,94 @@
+//! A network in which the traffic of one user is captured, as in a pod whose service is in
+//! transparent mode: everything that the user's connections send arrives at port 15001.
+//!
+//! It takes a network namespace, which belongs to a process: a test starts itself again in one. That
+//! takes root, `unshare` of util-linux, `ip` of iproute2 and `nft` of nftables.
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use http::Request;
+use legate_runtime::BoxError;
+use nix::unistd::{Uid, setfsuid};
+use tokio::net::TcpSocket;
+use tokio::time::timeout;
+
+use crate::client::{self, Answer};
+
+/// The user whose traffic is captured. Everybody else's is not.
+const APPLICATION: u32 = 1000;
+
+/// An address of the network that is no loopback address.
+pub const OUTSIDE: [u8; 4] = [10, 77, 0, 1];
+
+/// Longest wait for an answer, and for an address at which nobody answers.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Set in the process in the network, so that nobody runs its part by mistake.
+const INSIDE: &str = "LEGATE_TEST_CAPTURED";
+
+/// Addresses that nobody has are refused at once, so that nobody waits for them.
+const NETWORK: &str = "
+ip link set lo up
+ip address add 10.77.0.1/24 dev lo
+ip route add default dev lo src 10.77.0.1
+nft -f - <<END
+table ip captured {
+  chain capture {
+    type nat hook output priority -100
+    meta skuid 1000 meta l4proto tcp redirect to :15001
+  }
+  chain nobody {
+    type filter hook output priority 0
+    ip daddr { 240.0.0.0/4, 10.96.0.0/16 } meta l4proto tcp reject with tcp reset
+  }
+}
+END
+";
+
+/// Runs an ignored test of this program in a network of its own. `name` is its whole name.
+///
+/// # Panics
+///
+/// When it fails or cannot be run.
+pub fn run(name: &str) {
+    let program = std::env::current_exe().expect("this program has a file");
+    let script = format!("set -e\n{NETWORK}\nexec \"$@\"");
+    let status = Command::new("unshare")
+        .args(["--net", "sh", "-c", &script, "sh"])
+        .arg(program)
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .env(INSIDE, "1")
+        .stdin(Stdio::null())
+        .status();
+    let status = status.expect("unshare can be run (Debian: util-linux)");
+    assert!(
+        status.success(),
+        "{name}: {status}; it takes root, ip (Debian: iproute2) and nft (Debian: nftables)"
+    );
+}
+
+/// Whether this process is in such a network.
+#[must_use]
+pub fn is_here() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+/// `GET /` by the user whose traffic is captured, on a connection of its own.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn get(server: SocketAddr) -> Result<Answer, BoxError> {
+    // Whose a socket is says the thread that makes it.
+    let before = setfsuid(Uid::from_raw(APPLICATION));
+    let socket = TcpSocket::new_v4();
+    setfsuid(before);
+    let request = Request::get("/").header("host", server.to_string());
+    let exchange = async {
+        let stream = socket?.connect(server).await?;
+        client::get_on(stream, request).await
+    };
+    timeout(LIMIT, exchange).await?
+}
