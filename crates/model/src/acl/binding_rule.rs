@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::interpolation::{InterpolationError, interpolate};
 use crate::acl::selector::{Selector, SelectorError};
-use crate::acl::token::{GLOBAL_MANAGEMENT, NodeIdentity, ServiceIdentity};
+use crate::acl::template::{TemplateVariables, TemplatedPolicy};
+use crate::acl::token::{NodeIdentity, ServiceIdentity};
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::{NotServed, OnlyDefault};
+use crate::tenancy::OnlyDefault;
 
 /// What a rule links a token to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,11 +44,11 @@ pub struct BindingRule {
     pub selector: String,
     /// What the token is linked to.
     pub bind_type: BindType,
-    /// Its name, with variables as `${value.x}`.
+    /// Its name, with variables as `${value.x}`. Of a templated policy: the template.
     pub bind_name: String,
-    /// Variables of templated policies, which are not served.
-    #[serde(skip_serializing)]
-    pub bind_vars: NotServed,
+    /// What a templated policy is filled with, with variables as in `bind_name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind_vars: Option<TemplateVariables>,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -67,6 +68,8 @@ pub struct Bindings {
     pub service_identities: Vec<ServiceIdentity>,
     /// Node identities, without repetition.
     pub node_identities: Vec<NodeIdentity>,
+    /// Templated policies, without repetition.
+    pub templated_policies: Vec<TemplatedPolicy>,
     /// Names of policies, without repetition. Those that do not exist are passed over.
     pub policies: Vec<String>,
     /// Names of roles, without repetition. Those that do not exist are passed over.
@@ -110,34 +113,52 @@ impl BindingRule {
             .values
             .values_mut()
             .for_each(|value| *value = "x".to_owned());
+        if self.bind_vars.is_some() && self.bind_type != BindType::TemplatedPolicy {
+            let reason = "it is for the bind type templated-policy: leave it out";
+            return Err(Invalid::new("BindVars", reason));
+        }
+        if self.bind_type == BindType::TemplatedPolicy {
+            let templated = self
+                .templated_policy(&sample)
+                .map_err(|error| Invalid::new("BindVars", error.to_string()))?;
+            return templated.validate().map_err(|error| {
+                let field = match error.path() {
+                    "TemplateName" => "BindName",
+                    _ => "BindVars",
+                };
+                Invalid::new(field, error.reason())
+            });
+        }
         let bound = interpolate(&self.bind_name, &sample)
             .map_err(|error: InterpolationError| Invalid::new("BindName", error.to_string()))?;
-        name::validate_identity_name(&bound)
-            .or_else(|error| match self.bind_type {
-                BindType::Service | BindType::Node => Err(error),
-                BindType::Policy | BindType::Role => name::validate_auth_method(&bound),
-                // It is refused below.
-                BindType::TemplatedPolicy => Ok(()),
-            })
-            .map_err(|error| Invalid::new("BindName", error.to_string()))?;
-        self.refuse_what_does_not_exist()
+        self.validate_bound(&bound)
+            .map_err(|error| Invalid::new("BindName", error.to_string()))
     }
 
-    /// Consul passes over links to what does not exist yet; here it never will.
-    fn refuse_what_does_not_exist(&self) -> Result<(), Invalid> {
-        let fixed = !self.bind_name.contains("${");
+    /// Whether a name can be that of what is bound to.
+    fn validate_bound(&self, bound: &str) -> Result<(), name::InvalidName> {
         match self.bind_type {
-            BindType::Service | BindType::Node => Ok(()),
-            BindType::Policy if fixed && self.bind_name != GLOBAL_MANAGEMENT => Err(Invalid::new(
-                "BindName",
-                format!("there is no policy but {GLOBAL_MANAGEMENT}"),
-            )),
-            BindType::Policy => Ok(()),
-            BindType::Role | BindType::TemplatedPolicy => Err(Invalid::new(
-                "BindType",
-                "it is not served: use service, node, or policy for global-management",
-            )),
+            BindType::Service | BindType::Node => name::validate_identity_name(bound),
+            BindType::Policy | BindType::Role => name::validate_auth_method(bound),
+            // Templates have names of their own.
+            BindType::TemplatedPolicy => Ok(()),
         }
+    }
+
+    /// The templated policy of a login.
+    fn templated_policy(
+        &self,
+        variables: &Variables,
+    ) -> Result<TemplatedPolicy, InterpolationError> {
+        let fill = |vars: &TemplateVariables| {
+            let name = interpolate(&vars.name, variables)?;
+            Ok(TemplateVariables { name })
+        };
+        Ok(TemplatedPolicy {
+            template_name: self.bind_name.clone(),
+            template_variables: self.bind_vars.as_ref().map(fill).transpose()?,
+            ..TemplatedPolicy::default()
+        })
     }
 }
 
@@ -161,34 +182,37 @@ pub fn bind<'a>(
         if !selector.matches(variables) {
             continue;
         }
+        if rule.bind_type == BindType::TemplatedPolicy {
+            let templated = rule.templated_policy(variables);
+            let templated = templated.map_err(|error| fail(error.to_string()))?;
+            templated
+                .validate()
+                .map_err(|error| fail(error.to_string()))?;
+            push_new(&mut bindings.templated_policies, templated);
+            continue;
+        }
         let bound =
             interpolate(&rule.bind_name, variables).map_err(|error| fail(error.to_string()))?;
+        rule.validate_bound(&bound)
+            .map_err(|error| fail(error.to_string()))?;
         match rule.bind_type {
-            BindType::Service => {
-                name::validate_identity_name(&bound).map_err(|error| fail(error.to_string()))?;
-                push_new(
-                    &mut bindings.service_identities,
-                    ServiceIdentity {
-                        service_name: bound,
-                        datacenters: Vec::new(),
-                    },
-                );
-            }
-            BindType::Node => {
-                name::validate_identity_name(&bound).map_err(|error| fail(error.to_string()))?;
-                push_new(
-                    &mut bindings.node_identities,
-                    NodeIdentity {
-                        node_name: bound,
-                        datacenter: datacenter.to_owned(),
-                    },
-                );
-            }
+            BindType::Service => push_new(
+                &mut bindings.service_identities,
+                ServiceIdentity {
+                    service_name: bound,
+                    datacenters: Vec::new(),
+                },
+            ),
+            BindType::Node => push_new(
+                &mut bindings.node_identities,
+                NodeIdentity {
+                    node_name: bound,
+                    datacenter: datacenter.to_owned(),
+                },
+            ),
             BindType::Policy => push_new(&mut bindings.policies, bound),
             BindType::Role => push_new(&mut bindings.roles, bound),
-            BindType::TemplatedPolicy => {
-                return Err(fail("templated policies are not served".to_owned()));
-            }
+            BindType::TemplatedPolicy => {}
         }
     }
     Ok(bindings)

@@ -74,6 +74,13 @@ fn rule(bind_type: BindType, bind_name: &str, selector: &str) -> BindingRule {
     }
 }
 
+fn templated(template: &str, name: Option<&str>) -> BindingRule {
+    BindingRule {
+        bind_vars: name.map(|name| TemplateVariables { name: name.into() }),
+        ..rule(BindType::TemplatedPolicy, template, "")
+    }
+}
+
 #[test]
 fn all_rules_that_fit_apply() {
     let rules = [
@@ -83,8 +90,16 @@ fn all_rules_that_fit_apply() {
         rule(BindType::Node, "n-${value.name}", "value.name == web"),
         rule(BindType::Policy, "global-management", "ops in list.groups"),
         rule(BindType::Policy, "unknown", ""),
-        rule(BindType::Role, "unknown", ""),
+        rule(BindType::Role, "${value.name}s", ""),
+        templated("builtin/node", Some("n-${value.name}")),
+        templated("builtin/dns", None),
+        templated("builtin/dns", None),
     ];
+    let filled = |template: &str, name: Option<&str>| TemplatedPolicy {
+        template_name: template.into(),
+        template_variables: name.map(|name| TemplateVariables { name: name.into() }),
+        ..TemplatedPolicy::default()
+    };
     let bindings = bind(&rules, &variables(), "dc1").unwrap();
     assert_eq!(
         bindings,
@@ -98,7 +113,11 @@ fn all_rules_that_fit_apply() {
                 datacenter: "dc1".into(),
             }],
             policies: vec!["global-management".into(), "unknown".into()],
-            roles: vec!["unknown".into()],
+            roles: vec!["webs".into()],
+            templated_policies: vec![
+                filled("builtin/node", Some("n-web")),
+                filled("builtin/dns", None),
+            ],
         }
     );
     let nothing = bind(&rules[2..3], &variables(), "dc1").unwrap();
@@ -111,6 +130,11 @@ fn a_rule_that_cannot_apply_refuses_the_login() {
         (rule(BindType::Service, "${value.odd}", ""), "\"a/b\""),
         (rule(BindType::Node, "${value.gone}", ""), "value.gone"),
         (rule(BindType::Service, "x", "value.name ="), "byte"),
+        (rule(BindType::Role, "${value.odd}", ""), "\"a/b\""),
+        (
+            templated("builtin/service", Some("${value.odd}")),
+            "\"a/b\"",
+        ),
     ] {
         let error = bind([&rule], &variables(), "dc1").unwrap_err().to_string();
         assert!(error.contains("r1") && error.contains(part), "{error}");
@@ -124,10 +148,14 @@ fn rules_are_checked_when_they_are_written() {
         rule(BindType::Service, "${value.name}-x", "").validate(&known),
         Ok(())
     );
-    assert_eq!(
-        rule(BindType::Policy, "${value.name}", "").validate(&known),
-        Ok(())
-    );
+    for good in [
+        rule(BindType::Policy, "${value.name}", ""),
+        rule(BindType::Role, "ops-${value.name}", ""),
+        templated("builtin/service", Some("${value.name}")),
+        templated("builtin/dns", None),
+    ] {
+        assert_eq!(good.validate(&known), Ok(()));
+    }
     for (rule, field, part) in [
         (
             BindingRule {
@@ -149,11 +177,24 @@ fn rules_are_checked_when_they_are_written() {
             "lower-case",
         ),
         (rule(BindType::Role, "a b", ""), "BindName", "letters"),
-        (rule(BindType::Role, "ops", ""), "BindType", "not served"),
         (
-            rule(BindType::Policy, "Global_X", ""),
+            BindingRule {
+                bind_vars: Some(TemplateVariables::default()),
+                ..rule(BindType::Role, "ops", "")
+            },
+            "BindVars",
+            "templated-policy",
+        ),
+        (
+            templated("builtin/none", Some("x")),
             "BindName",
-            "no policy but global-management",
+            "builtin/dns",
+        ),
+        (templated("builtin/service", None), "BindVars", "name"),
+        (
+            templated("builtin/service", Some("${value.nam}")),
+            "BindVars",
+            "value.nam",
         ),
         (
             rule(BindType::Service, "x", "value.nam == x"),

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use legate_model::Secret;
-use legate_model::acl::{
-    AuthMethod, Bindings, GLOBAL_MANAGEMENT, PolicyLink, Token, TokenLocality, bind,
-};
+use legate_model::acl::{AuthMethod, Bindings, PolicyLink, RoleLink, Token, TokenLocality, bind};
 use legate_runtime::Clock;
-use legate_store::{Command, Reader, TokenKey, WriteTxn, Writer};
+use legate_store::{Command, ReadTxn, Reader, TokenKey, WriteTxn, Writer};
 use uuid::Uuid;
 
 use super::AclError;
@@ -77,13 +75,7 @@ impl Logins {
         let method = method.ok_or_else(|| unknown(&login.auth_method))?;
         let description = description(login)?;
         let bindings = self.bindings(&method, login).await?;
-        let token = self.token(&method, bindings, description);
-        if !gives_anything(&token) {
-            return Err(AclError::NoBinding {
-                method: method.name.clone(),
-            });
-        }
-        let made = token.clone();
+        let token = self.token(&method, &bindings, description);
         let used = Arc::clone(&method);
         let write = move |txn: &mut WriteTxn| {
             // A method that has changed since the proof was checked gives nothing.
@@ -91,9 +83,18 @@ impl Logins {
             if now.is_none_or(|now| now.modify_index != used.modify_index) {
                 return Err(unknown(&used.name));
             }
-            Ok(txn.put_token(made.clone())?)
+            let token = linked(&txn.read(), token.clone(), &bindings);
+            if !gives_anything(&token) {
+                return Err(AclError::NoBinding {
+                    method: used.name.clone(),
+                });
+            }
+            txn.put_token(token.clone())?;
+            let txn = txn.read();
+            let stored = txn.token_by_accessor(&token.accessor_id);
+            Ok(stored.map_or(token, |stored| txn.shown_token(&stored)))
         };
-        self.writer.write(write).await?;
+        let (_, token) = self.writer.write(write).await?;
         tracing::info!(
             auth_method = method.name,
             accessor = token.accessor_id,
@@ -133,19 +134,17 @@ impl Logins {
         })
     }
 
-    fn token(&self, method: &AuthMethod, bindings: Bindings, description: String) -> Token {
+    /// The token but for what it is linked to by name.
+    fn token(&self, method: &AuthMethod, bindings: &Bindings, description: String) -> Token {
         let now = self.clock.now();
         let ttl = method.max_token_ttl;
-        // Consul, too, passes over links to what does not exist.
-        let policies = bindings.policies.iter();
-        let policies = policies.filter(|name| *name == GLOBAL_MANAGEMENT);
         Token {
             accessor_id: Uuid::new_v4().to_string(),
             secret_id: Secret::new(Uuid::new_v4().to_string()),
             description,
-            policies: policies.map(|_| PolicyLink::global_management()).collect(),
-            service_identities: bindings.service_identities,
-            node_identities: bindings.node_identities,
+            service_identities: bindings.service_identities.clone(),
+            node_identities: bindings.node_identities.clone(),
+            templated_policies: bindings.templated_policies.clone(),
             local: method.token_locality == TokenLocality::Local,
             auth_method: method.name.clone(),
             expiration_time: (!ttl.is_zero()).then(|| now + ttl),
@@ -183,8 +182,31 @@ impl Logins {
     }
 }
 
+/// Adds the policies and roles that exist at this moment. Consul, too, passes over others.
+fn linked(txn: &ReadTxn<'_>, mut token: Token, bindings: &Bindings) -> Token {
+    let policies = bindings.policies.iter();
+    let policies = policies.filter_map(|name| txn.policy_by_name(name));
+    token.policies = policies
+        .map(|policy| PolicyLink {
+            id: policy.id.clone(),
+            name: policy.name.clone(),
+        })
+        .collect();
+    let roles = bindings.roles.iter();
+    let roles = roles.filter_map(|name| txn.role_by_name(name));
+    token.roles = roles
+        .map(|role| RoleLink {
+            id: role.id.clone(),
+            name: role.name.clone(),
+        })
+        .collect();
+    token
+}
+
 fn gives_anything(token: &Token) -> bool {
     !token.policies.is_empty()
+        || !token.roles.is_empty()
+        || !token.templated_policies.is_empty()
         || !token.service_identities.is_empty()
         || !token.node_identities.is_empty()
 }

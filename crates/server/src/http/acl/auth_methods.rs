@@ -115,6 +115,9 @@ pub(in crate::http) async fn delete_method(
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
     call.write(&writer, move |txn| {
+        if txn.read().auth_method(&name).is_none() {
+            return Err(no_method(&name));
+        }
         txn.remove_auth_method(&name);
         Ok(())
     })
@@ -219,6 +222,9 @@ pub(in crate::http) async fn delete_rule(
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
     call.write(&writer, move |txn| {
+        if txn.read().binding_rule(&id).is_none() {
+            return Err(no_rule(&id));
+        }
         txn.remove_binding_rule(&id);
         Ok(())
     })
