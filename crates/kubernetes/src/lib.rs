@@ -5,8 +5,8 @@
 
 pub mod acl_init;
 pub mod annotations;
-pub mod config;
 pub mod certificates;
+pub mod config;
 mod http_server;
 pub mod inject;
 pub mod leader;

@@ -6,6 +6,7 @@ use legate_runtime::Spawner;
 use tokio::sync::watch;
 
 use super::Context;
+use crate::config;
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Options, Servers, Tls};
 use crate::sync;
@@ -65,6 +66,11 @@ fn write(context: &Context, servers: &Servers, lead: &Lead, spawner: &Spawner) {
         options,
     );
     spawner.spawn("sync", sync);
+    let settings = config::Settings {
+        datacenter: context.options.servers.datacenter.clone(),
+        clock: context.clock.clone(),
+    };
+    config::start(&context.client, servers, &settings, lead, spawner);
 }
 
 fn servers(

@@ -6,8 +6,8 @@
 )]
 
 mod acl;
-mod auth_methods;
 mod acl_model;
+mod auth_methods;
 mod connections;
 mod dns;
 mod durable;

@@ -178,7 +178,13 @@ fn trial(
 
 /// `None` for what has no variable and no key, and decides what happens before there are settings.
 fn trial_of(flag: &str) -> Option<Trial> {
-    let asked = ["version", "check-proxy-health", "status", "restart", "drain"];
+    let asked = [
+        "version",
+        "check-proxy-health",
+        "status",
+        "restart",
+        "drain",
+    ];
     if asked.contains(&flag) || flag == "config-file" {
         return None;
     }
