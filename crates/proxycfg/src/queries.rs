@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use legate_intentions::{Action, Reach};
 use legate_model::{
-    CaRoots, CheckServiceNode, ConfigEntry, ConfigKind, Intention, Mesh, Opaque, ProxyDefaults,
-    TrustDomain,
+    CaRoots, CheckServiceNode, ConfigEntry, ConfigKind, Intention, Mesh, Opaque, Protocol,
+    ProxyDefaults, TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
@@ -42,6 +42,25 @@ impl PartialEq for Instances {
     fn eq(&self, other: &Self) -> bool {
         same::instances(self, other)
     }
+}
+
+/// What every caller of a service has in common: one read for what are several.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Called {
+    /// What its `service-defaults` say that it speaks.
+    pub(crate) protocol: Option<Protocol>,
+    pub(crate) instances: Arc<Instances>,
+}
+
+/// A service as its callers see it.
+pub(crate) fn called(txn: &ReadTxn<'_>, service: &str) -> Arc<Called> {
+    txn.shared("called", service, |txn| {
+        let defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
+        Called {
+            protocol: defaults.and_then(|entry| merge::entry_protocol(&entry)),
+            instances: instances(txn, service),
+        }
+    })
 }
 
 /// The instances of an upstream.

@@ -262,6 +262,8 @@ where
             if let Some(response) = self.outbox.pop_front() {
                 return Some(Ok(response));
             }
+            // A stream is quiet most of the time, and then needs no room for responses.
+            self.outbox = VecDeque::new();
             let handled = match self.event().await {
                 Ok(Event::End) => return None,
                 Ok(event) => self.handle(event),

@@ -80,9 +80,9 @@ fn resolve(
     let service = &upstream.destination_name;
     let fallback = merge::default_protocol(proxy_defaults);
     let (usual, instances) = if is_local(upstream, &config.datacenter) {
-        let defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
-        let usual = defaults.and_then(|entry| merge::entry_protocol(&entry));
-        (usual.unwrap_or(fallback), queries::instances(txn, service))
+        let called = queries::called(txn, service);
+        let usual = called.protocol.unwrap_or(fallback);
+        (usual, Arc::clone(&called.instances))
     } else {
         // The catalog holds one datacenter.
         (fallback, Arc::default())
