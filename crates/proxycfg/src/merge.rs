@@ -226,17 +226,6 @@ pub(crate) fn has_upstream_config(central: &Central<'_>) -> bool {
     settings.is_some()
 }
 
-/// Whether the caller's `service-defaults` have settings for this upstream.
-pub(crate) fn has_override(central: &Central<'_>, service: &str) -> bool {
-    let settings = central
-        .service()
-        .and_then(|one| one.upstream_config.as_ref());
-    let mut overrides = settings
-        .into_iter()
-        .flat_map(|settings| &settings.overrides);
-    overrides.any(|one| one.name.eq_ignore_ascii_case(service) && one.peer.is_empty())
-}
-
 fn upstream_config(entry: &UpstreamDefaults) -> Opaque {
     let mut config = Opaque::new();
     set_text(

@@ -135,7 +135,7 @@ fn configured_upstream(txn: &ReadTxn<'_>, source: &str, service: &str) -> Arc<Im
 }
 
 /// A service as an upstream of one with these settings for it.
-pub(crate) fn implicit_for(txn: &ReadTxn<'_>, service: &str, config: &Opaque) -> ImplicitUpstream {
+fn implicit_for(txn: &ReadTxn<'_>, service: &str, config: &Opaque) -> ImplicitUpstream {
     let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
     let central = Central {

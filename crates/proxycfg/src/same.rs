@@ -9,7 +9,6 @@ use legate_ca::Leaf;
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
 use crate::snapshot::{Snapshot, UpstreamSnapshot};
-use crate::transparent::{ImplicitUpstream, ImplicitUpstreams};
 
 /// Whether two snapshots of a proxy give it the same configuration.
 pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
@@ -51,7 +50,9 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
         snapshot.mesh = Arc::clone(&last.mesh);
     }
     if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit) {
-        adopt_implicit(last, now);
+        if shared(last, now) {
+            *now = Arc::clone(last);
+        }
     }
     for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
         let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);
@@ -72,23 +73,6 @@ pub(crate) fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
         && a.connect_timeout == b.connect_timeout
         && a.customisation == b.customisation
         && shared(&a.instances, &b.instances)
-}
-
-/// Lists of a service's own settings are made anew each time, others hold the same `Arc`s already.
-fn adopt_implicit(last: &Arc<ImplicitUpstreams>, now: &mut Arc<ImplicitUpstreams>) {
-    if shared(last, now) {
-        *now = Arc::clone(last);
-        return;
-    }
-    let name = |one: &Arc<ImplicitUpstream>| one.upstream.upstream.destination_name.to_lowercase();
-    let mut before = last.0.iter().peekable();
-    let kept = |one: &Arc<ImplicitUpstream>| {
-        let of = name(one);
-        while before.next_if(|earlier| name(earlier) < of).is_some() {}
-        let same = before.next_if(|earlier| shared(earlier, one));
-        Arc::clone(same.unwrap_or(one))
-    };
-    *now = Arc::new(ImplicitUpstreams(now.0.iter().map(kept).collect()));
 }
 
 /// The same value, which is most often the same pointer.

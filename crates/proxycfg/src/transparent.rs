@@ -1,15 +1,15 @@
 //! What a proxy is given whose service's outbound traffic is captured: the services that it may call
 //! without having been registered with them, and the addresses by which applications dial those.
 //!
-//! The same for all proxies of a service, unless a registration has settings of its own. A service
-//! is the same `Arc` for every caller without settings for it.
+//! The same for all proxies of a service. A service is the same `Arc` for every caller without
+//! settings for upstreams.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::EXTERNAL_TAGGED_ADDRESS;
-use legate_model::{CheckServiceNode, Opaque, Upstream, UpstreamType, WILDCARD};
+use legate_model::{CheckServiceNode, Opaque, Upstream};
 use legate_store::ReadTxn;
 
 use crate::merge::{self, Central};
@@ -126,40 +126,4 @@ fn of_instance(
     let directly = dialled_directly || service.proxy.transparent_proxy.dialed_directly;
     let own = directly.then(|| dialled(DialledKind::Instance, instance.address().0));
     tagged.into_iter().chain(own.flatten())
-}
-
-/// The implicit upstreams of a proxy: those of its service, where its registration has no settings
-/// for upstreams without a port, which are none of its listeners.
-pub(crate) fn of_proxy(
-    txn: &ReadTxn<'_>,
-    source: &str,
-    central: &Central<'_>,
-    registered: &[Arc<Upstream>],
-    default: legate_intentions::Action,
-) -> Arc<ImplicitUpstreams> {
-    let all = queries::implicit_upstreams(txn, source, default);
-    let settings = |upstream: &&Arc<Upstream>| {
-        upstream.destination_type == UpstreamType::Service
-            && upstream.local_bind_port == 0
-            && !upstream.has_local_socket()
-            && upstream.destination_peer.is_empty()
-    };
-    let own: Vec<&Arc<Upstream>> = registered.iter().filter(settings).collect();
-    if own.is_empty() {
-        return all;
-    }
-    let configured = all.0.iter().map(|implicit| {
-        let name = &implicit.upstream.upstream.destination_name;
-        let of = |name: &str| {
-            let is =
-                |upstream: &&&Arc<Upstream>| upstream.destination_name.eq_ignore_ascii_case(name);
-            own.iter().find(is)
-        };
-        let any = || of(WILDCARD).filter(|_| !merge::has_override(central, name));
-        match of(name).or_else(any) {
-            Some(settings) => Arc::new(queries::implicit_for(txn, name, &settings.config)),
-            None => Arc::clone(implicit),
-        }
-    });
-    Arc::new(ImplicitUpstreams(configured.collect()))
 }

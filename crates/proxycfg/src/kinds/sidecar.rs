@@ -15,7 +15,6 @@ use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
 use crate::queries;
 use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
-use crate::transparent;
 
 pub(super) const KIND: Kind = Kind { check, snapshot };
 
@@ -47,11 +46,9 @@ fn snapshot(
     let upstreams = explicit
         .map(|upstream| resolve(txn, upstream, proxy_defaults.as_deref(), config))
         .collect();
-    let implicit = (instance.proxy.mode == ProxyMode::Transparent).then(|| {
-        let registered = &instance.proxy.upstreams;
-        let default = config.default_intention;
-        transparent::of_proxy(txn, destination, &central, registered, default)
-    });
+    let is_transparent = instance.proxy.mode == ProxyMode::Transparent;
+    let implicit = is_transparent
+        .then(|| queries::implicit_upstreams(txn, destination, config.default_intention));
     let roots = queries::roots(txn);
     let (trust_domain, roots) = (*roots).clone()?;
     Some(Snapshot {

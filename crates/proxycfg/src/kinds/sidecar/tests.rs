@@ -275,7 +275,6 @@ fn any_change() -> impl Strategy<Value = Command> {
         3 => prop::sample::select(vec![
             json!({}),
             json!({"Upstreams": [{"DestinationName": "api", "LocalBindPort": 9000}]}),
-            json!({"Upstreams": [{"DestinationName": "*", "Config": {"connect_timeout_ms": 9}}]}),
         ]).prop_map(transparent::transparent),
         2 => (name(), any::<bool>()).prop_map(|(name, directly)| entry(json!({
             "Kind": "service-defaults", "Name": name,
