@@ -53,7 +53,7 @@ impl Drainer {
         if accept.is_zero() {
             return self.admin.close_inbound_listeners().await;
         }
-        let (admin, stop) = (self.admin.clone(), self.spawner.token());
+        let (admin, stop) = (self.admin, self.spawner.token());
         self.spawner.spawn("close inbound listeners", async move {
             let pause = tokio::time::sleep(accept.min(LONGEST));
             if stop.run_until_cancelled(pause).await.is_some()

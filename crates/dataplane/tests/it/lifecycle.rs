@@ -287,7 +287,7 @@ const CLOSE: &str = "POST /drain_listeners?inboundonly HTTP/1.1";
 
 #[tokio::test]
 async fn inbound_connections_are_drained_on_request_and_refused_later() {
-    let mut setup = start(Duration::ZERO).await;
+    let setup = start(Duration::ZERO).await;
     assert_eq!(setup.ask("GET", "/drain").await.0, 405);
     assert_eq!(setup.ask("POST", "/drain?accept_ms=soon").await.0, 400);
     // An Envoy that refuses can be asked again.

@@ -205,23 +205,7 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
         (&json!(true), None)
     );
 
-    for garbage in [
-        &b"{"[..],
-        b"",
-        b"[]",
-        b"{\"kind\":\"AdmissionReview\"}",
-        b"\xff\xfe",
-    ] {
-        let (status, text) = replica.post(&bundle, "/mutate", garbage).await;
-        assert_eq!(status, 400);
-        assert!(
-            text.starts_with("this is no AdmissionReview: ") && text.len() < 400,
-            "{text}"
-        );
-    }
-    let long = vec![b' '; 5 * 1024 * 1024];
-    assert_eq!(replica.post(&bundle, "/mutate", &long).await.0, 413);
-    assert_eq!(replica.post(&bundle, "/other", b"{}").await.0, 404);
+    garbage(&replica, &bundle).await;
     let metrics = encode(&replica.registry);
     for line in [
         "{result=\"injected\"} 1\n",
@@ -232,6 +216,27 @@ async fn pods_are_decided_about_over_tls_from_caches_alone() {
         assert!(metrics.contains(&line), "{metrics}");
     }
     scope.stop(PATIENCE).await.unwrap();
+}
+
+/// What is no review at all.
+async fn garbage(replica: &Replica, bundle: &str) {
+    for garbage in [
+        &b"{"[..],
+        b"",
+        b"[]",
+        b"{\"kind\":\"AdmissionReview\"}",
+        b"\xff\xfe",
+    ] {
+        let (status, text) = replica.post(bundle, "/mutate", garbage).await;
+        assert_eq!(status, 400);
+        assert!(
+            text.starts_with("this is no AdmissionReview: ") && text.len() < 400,
+            "{text}"
+        );
+    }
+    let long = vec![b' '; 5 * 1024 * 1024];
+    assert_eq!(replica.post(bundle, "/mutate", &long).await.0, 413);
+    assert_eq!(replica.post(bundle, "/other", b"{}").await.0, 404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -299,8 +304,6 @@ async fn replicas_share_one_ca_and_wait_for_an_api_server_that_is_away() {
         api.secret("legate-server-cert", "tls.key")
             .contains("PRIVATE KEY")
     );
-    // And pods are told of it.
-    api.put("/unused", json!({ "metadata": {} }));
     scope.stop(PATIENCE).await.unwrap();
 }
 
