@@ -1,5 +1,5 @@
-//! Scenarios with programs that are not ours: `legate-dataplane` with a real Consul server, and a
-//! real `consul-dataplane` with Legate's server.
+//! Scenarios with programs that are not ours: `legate-dataplane` and the operator on Kubernetes with a
+//! real Consul server, and a real `consul-dataplane` with Legate's server.
 //!
 //! They run with the `consul` and `consul-dataplane` on `PATH`, or those that `LEGATE_CONSUL` and
 //! `LEGATE_CONSUL_DATAPLANE` name. Where one is missing they fail, unless `LEGATE_INTEROP=off` leaves
@@ -7,6 +7,14 @@
 
 #[path = "../mesh/captured_traffic.rs"]
 mod captured_traffic;
+#[path = "../kubernetes/cluster.rs"]
+#[expect(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "a helper of other tests, which use more of it, and fail like tests themselves"
+)]
+mod cluster;
+mod consul_catalog;
 mod consul_dataplane;
 mod consul_server;
 mod credentials;

@@ -131,7 +131,7 @@ async fn start(
     };
     let certificates = certificates::start(&context)?;
     inject::start(&context, &certificates).await?;
-    writers::start(&context, Some(certificates.servers_ca()))?;
+    writers::start(&context, certificates.servers_ca())?;
     Ok(context)
 }
 

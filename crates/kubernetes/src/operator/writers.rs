@@ -16,10 +16,7 @@ use crate::sync;
 /// # Errors
 ///
 /// When flags do not say who this operator is or where the servers are.
-pub(super) fn start(
-    context: &Context,
-    ca: Option<watch::Receiver<Option<String>>>,
-) -> anyhow::Result<()> {
+pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> anyhow::Result<()> {
     let names = &context.options.names;
     anyhow::ensure!(
         !names.pod_name.is_empty(),
@@ -75,7 +72,7 @@ fn write(context: &Context, servers: &Servers, lead: &Lead, spawner: &Spawner) {
 
 fn servers(
     context: &Context,
-    ca: Option<watch::Receiver<Option<String>>>,
+    ca: watch::Receiver<Option<String>>,
     spawner: Spawner,
 ) -> anyhow::Result<Servers> {
     let flags = &context.options.servers;
@@ -105,9 +102,9 @@ fn servers(
         }),
         credentials,
     };
-    let servers = match ca.filter(|_| flags.managed_ca) {
-        Some(ca) => Servers::trusting(options, ca, spawner),
-        None => Servers::new(options, spawner),
+    let servers = match flags.managed_ca {
+        true => Servers::trusting(options, ca, spawner),
+        false => Servers::new(options, spawner),
     };
     servers.context("cannot make a client of the servers")
 }

@@ -9,3 +9,4 @@ mod chart;
 mod config;
 mod inject;
 mod redirect;
+mod sync;

@@ -1,0 +1,166 @@
+//! Single situations, each with what has to be done in it.
+
+use super::*;
+
+/// Everything that is known at once, and nothing else.
+fn world_with(pods: &[Pod]) -> World {
+    let mut world = World::new();
+    for pod in pods {
+        world.apply(pod.clone());
+    }
+    world.settle();
+    world
+}
+
+#[test]
+fn nothing_is_done_before_everything_was_listed() {
+    let now = Instant::now();
+    let mut core = Core::new(settings(), false, now);
+    assert_eq!(core.poll(now), [Job::ListNodes]);
+    let node = "n1-virtual".to_owned();
+    core.ended(Ended::Nodes(Ok(vec![node.clone()])), now, 0.5);
+    assert_eq!(core.poll(now), [Job::ReadNode(node.clone())]);
+    let mut servers = Servers::default();
+    let gone = pod(0, 1, 0, true, "web");
+    let registered = crate::sync::wanted::wanted(&gone, [], None, &settings());
+    let Wanted::Instances { registrations, .. } = registered else {
+        panic!("{registered:?}")
+    };
+    for registration in &registrations {
+        servers.register(&registration.body);
+    }
+    core.ended(Ended::Node(node.clone(), Ok(servers.read(&node))), now, 0.5);
+    assert_eq!(core.poll(now), [], "the pod may exist");
+    core.pod(Change::Begin);
+    core.service(Change::Complete);
+    core.node(Change::Complete);
+    core.pod(Change::Listed(pod(1, 2, 1, true, "api")));
+    assert_eq!(core.poll(now), [], "the list is not complete");
+    core.pod(Change::Complete);
+    let jobs = core.poll(now);
+    assert_eq!(jobs.len(), 2, "one comes, one goes: {jobs:?}");
+    let removed = jobs.iter().any(|job| {
+        matches!(job, Job::Pod(key, calls)
+        if *key == gone.key && calls.iter().all(|call| matches!(call, Call::Deregister { .. })))
+    });
+    assert!(removed, "{jobs:?}");
+}
+
+#[test]
+fn readiness_is_one_call_and_waits_for_nothing() {
+    let mut world = world_with(&[pod(0, 1, 0, false, "web")]);
+    world.apply(pod(0, 1, 0, true, "web"));
+    let jobs = world.core.poll(world.now);
+    let [Job::Pod(_, calls)] = jobs.as_slice() else {
+        panic!("{jobs:?}")
+    };
+    let [Call::Checks { body, ids, .. }] = calls.as_slice() else {
+        panic!("{calls:?}")
+    };
+    assert_eq!(ids, &["p-0-web", "p-0-web-sidecar-proxy"]);
+    assert_eq!(body["Checks"][0]["Status"], "passing");
+    // Changes while it is under way cost one more.
+    world.apply(pod(0, 1, 0, false, "web"));
+    world.apply(pod(0, 1, 0, true, "web"));
+    world.apply(pod(0, 1, 0, false, "web"));
+    assert_eq!(world.core.poll(world.now), []);
+    let ended = world.servers.job(jobs[0].clone(), usize::MAX, false);
+    world.core.ended(ended, world.now, 0.5);
+    let jobs = world.core.poll(world.now);
+    assert!(
+        matches!(jobs.as_slice(), [Job::Pod(_, calls)] if calls.len() == 1),
+        "{jobs:?}"
+    );
+}
+
+#[test]
+fn a_pod_that_ends_takes_nothing_new_and_stays_until_it_is_gone() {
+    let mut world = world_with(&[pod(0, 1, 0, true, "web")]);
+    let ending = Pod {
+        terminating: true,
+        ..pod(0, 1, 0, true, "web")
+    };
+    world.apply(ending.clone());
+    world.settle();
+    let check = &world.servers.checks[&("n1-virtual".to_owned(), "ns/p-0-web".to_owned())];
+    assert_eq!(check["Status"], "critical");
+    world.pods.clear();
+    world.core.pod(Change::Gone(ending));
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn a_refusal_is_said_once_and_hurts_no_other_pod() {
+    let mut world = World::new();
+    world.apply(pod(0, 1, 0, true, "refused"));
+    world.apply(pod(1, 2, 0, true, "api"));
+    world.settle();
+    world.check();
+    let notices = world.core.take_notices();
+    assert_eq!(notices.len(), 1);
+    assert_eq!(notices[0].pod, Key::new("ns", "p-0"));
+    assert_eq!(
+        notices[0].reason.message,
+        "The servers refuse the registration: a name that is refused"
+    );
+    let start = world.now;
+    let mut tries = 0;
+    while world.now < start + Duration::from_secs(600) {
+        world.begin();
+        tries += world.under_way.len();
+        for job in std::mem::take(&mut world.under_way) {
+            world.end(job, usize::MAX, false);
+        }
+        world.now = world.core.wake().max(world.now + Duration::from_millis(1));
+    }
+    assert!((9..=20).contains(&tries), "{tries}");
+    assert_eq!(world.core.take_notices(), []);
+}
+
+#[test]
+fn while_the_servers_are_away_one_job_at_a_time_looks_for_them() {
+    let pods: Vec<Pod> = (0..PODS).map(|i| pod(i, 1, 0, true, "web")).collect();
+    let mut world = world_with(&[]);
+    for pod in &pods {
+        world.apply(pod.clone());
+    }
+    let (start, mut tries) = (world.now, 0);
+    while world.now < start + Duration::from_secs(60) {
+        world.begin();
+        tries += world.under_way.len();
+        for job in std::mem::take(&mut world.under_way) {
+            world.end(job, 0, false);
+        }
+        world.now = world.core.wake();
+    }
+    assert!(tries < 60, "{tries}");
+    assert!(world.core.wake() < world.now + Duration::from_secs(5));
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn an_id_that_is_somebody_elses_is_left_alone() {
+    let mut world = World::new();
+    let taken = ("n1-virtual".to_owned(), "p-1-api".to_owned());
+    let service = json!({"ID": "p-1-api", "Service": "api", "Meta": {"owner": "someone"}});
+    world.servers.services.insert(taken.clone(), service);
+    world.foreign.push(taken);
+    world.apply(pod(1, 1, 0, true, "api"));
+    for _ in 0..20 {
+        world.step(&Event::Work {
+            calls: 9,
+            lost: false,
+        });
+    }
+    let notices = world.core.take_notices();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    let message = &notices[0].reason.message;
+    assert!(
+        message.contains("\"p-1-api\" on node \"n1-virtual\""),
+        "{message}"
+    );
+    let proxy = ("n1-virtual".to_owned(), "p-1-api-sidecar-proxy".to_owned());
+    assert!(!world.servers.services.contains_key(&proxy));
+}
