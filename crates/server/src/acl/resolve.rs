@@ -12,8 +12,7 @@ use legate_store::ReadTxn;
 
 use super::AclError;
 
-/// How many tokens' rights are kept at least, for those who ask again. Twice as many at most. A
-/// token of a service takes about 2 KiB.
+/// How many tokens' rights are kept at least, for those who ask again. Twice as many at most.
 const KEPT: usize = 4096;
 
 /// What one token permits, or the policy that cannot be read.

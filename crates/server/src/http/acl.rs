@@ -148,7 +148,10 @@ fn unremovable(file: &FilePath, error: &std::io::Error) -> ApiError {
 
 fn bootstrapped(index: u64, file: Option<&FilePath>) -> ApiError {
     let how = match file {
-        Some(file) => format!("write {index} to {} and repeat this", file.display()),
+        // Whoever asks need not know where the directory is.
+        Some(_) => {
+            format!("write {index} to {RESET_FILE} in the data directory and repeat this")
+        }
         None => "restart the server with another one in LEGATE_INITIAL_MANAGEMENT_TOKEN".to_owned(),
     };
     ApiError::new(

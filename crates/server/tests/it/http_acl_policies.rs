@@ -48,7 +48,7 @@ async fn a_policy_is_made_read_changed_and_removed() {
     .await;
     let path = format!("/v1/acl/policy/{}", text(&made, "ID"));
     assert_eq!(management.get(&path).await.json(), made);
-    for name in ["team/web", "team%2Fweb", "TEAM/web"] {
+    for name in ["team/web", "team%2Fweb", "team%252Fweb", "TEAM/web"] {
         let by_name = management.get(&format!("/v1/acl/policy/name/{name}")).await;
         assert_eq!(by_name.json(), made, "{name}");
     }

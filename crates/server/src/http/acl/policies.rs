@@ -48,12 +48,13 @@ pub(in crate::http) async fn get(Path(id): Path<String>, call: Call) -> Result<R
     one(&call, &not_found("policy"), find).await
 }
 
-/// `GET /v1/acl/policy/name/:name`: a name may have a slash.
+/// `GET /v1/acl/policy/name/:name`: a name may have a slash. Consul's Go client encodes it twice.
 pub(in crate::http) async fn get_by_name(
     Path(name): Path<String>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_read(&call)?;
+    let name = name.replace("%2F", "/").replace("%2f", "/");
     let find = |state: &ReadTxn<'_>| Some(state.policy_by_name(&name)?.shown());
     one(&call, &not_found("policy"), find).await
 }
