@@ -1,10 +1,5 @@
 //! Custom resources as config entries.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a helper of tests fails like the tests themselves: with a panic at the place"
-)]
-
 mod controllers;
 mod decisions;
 mod definitions;
