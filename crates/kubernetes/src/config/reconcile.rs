@@ -321,7 +321,7 @@ impl Context {
             Outcome::Synced { .. } => tracing::info!(kind, namespace, name, "synced"),
             Outcome::Refused(reason, message) | Outcome::Unknown(reason, message) => {
                 let reason = reason.as_str();
-                tracing::warn!(kind, namespace, name, reason, message, "not synced");
+                tracing::warn!(kind, namespace, name, reason, "not synced: {message}");
             }
         }
         self.must_lead()?;
