@@ -49,10 +49,10 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
     if shared(&last.mesh, &snapshot.mesh) {
         snapshot.mesh = Arc::clone(&last.mesh);
     }
-    if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit) {
-        if shared(last, now) {
-            *now = Arc::clone(last);
-        }
+    if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit)
+        && shared(last, now)
+    {
+        *now = Arc::clone(last);
     }
     for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
         let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);
