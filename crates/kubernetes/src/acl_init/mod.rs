@@ -59,9 +59,19 @@ impl Failure {
         }
     }
 
-    /// Rights are given to the Job's service account by the chart, and maybe a moment later.
+    /// Rights are given to the Job's service account by the chart, and maybe a moment later. The
+    /// client's own text says little: what failed stands in its causes.
     fn of_kube(about: &str, error: &kube::Error) -> Failure {
-        Failure::Later(format!("{about}: {error}"))
+        let mut text = format!("{about}: {error}");
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            let own = error.to_string();
+            if !text.contains(&own) {
+                text = format!("{text}: {own}");
+            }
+            cause = error.source();
+        }
+        Failure::Later(text)
     }
 }
 
@@ -95,7 +105,10 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     let scope = Scope::new("acl-init");
     let servers = Servers::new(options.servers(), scope.spawner())?;
-    let done = attempts(options, &client, &servers).await;
+    let done = tokio::select! {
+        done = attempts(options, &client, &servers) => done,
+        failure = scope.failed() => Err(anyhow::Error::from(failure).context("a connection failed")),
+    };
     // Connections that are kept have nothing to say any more.
     drop(servers);
     if let Err(error) = scope.stop(END).await {

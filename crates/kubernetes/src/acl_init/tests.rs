@@ -403,6 +403,19 @@ async fn what_somebody_has_to_do_is_said() {
 }
 
 #[tokio::test]
+async fn an_api_server_that_is_away_is_told_with_its_cause() {
+    let running = Running::start(&[]).await;
+    let away = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let away = Client::try_from(away).unwrap();
+    let failure = attempt(&running.options, &away, &running.servers).await;
+    let Err(Failure::Later(text)) = failure else {
+        panic!("{failure:?}");
+    };
+    assert!(text.contains("mesh/full-bootstrap-acl-token"), "{text}");
+    assert!(text.contains("Connection refused"), "{text}");
+}
+
+#[tokio::test]
 async fn it_waits_for_servers_and_not_for_ever() {
     let mut running = Running::start(&[]).await;
     running.world.lock().unwrap().breaks = Some((1, false));
