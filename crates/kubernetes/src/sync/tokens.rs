@@ -67,10 +67,11 @@ async fn list(
     auth_method: &str,
     service: Option<&str>,
 ) -> Result<Vec<Token>, ServersError> {
-    let path = Path::of(["acl", "tokens"]).with("authmethod", auth_method);
+    let path = Path::of(["acl", "tokens"]);
+    // Servers take one filter at a time; what else is asked of a token is looked at here.
     let path = match service {
         Some(service) => path.with("servicename", service),
-        None => path,
+        None => path.with("authmethod", auth_method),
     };
     let tokens: Option<Vec<Token>> = servers.get_json(&path).await?;
     Ok(tokens.unwrap_or_default())
