@@ -17,12 +17,12 @@ pub(crate) struct Cluster;
 impl Cluster {
     /// What kubectl prints.
     pub(crate) fn kubectl(&self, words: &[&str]) -> anyhow::Result<String> {
-        output(Command::new("kubectl").args(words), "")
+        output(kubectl().args(words), "")
     }
 
     /// What kubectl prints, with a text as its input.
     pub(crate) fn kubectl_with(&self, input: &str, words: &[&str]) -> anyhow::Result<String> {
-        output(Command::new("kubectl").args(words), input)
+        output(kubectl().args(words), input)
     }
 
     /// Objects as JSON.
@@ -30,6 +30,13 @@ impl Cluster {
         let text = self.kubectl(&[words, &["--output", "json"]].concat())?;
         Ok(serde_json::from_str(&text)?)
     }
+}
+
+/// kubectl, which ends in time whatever the API server does.
+fn kubectl() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["150", "kubectl"]);
+    command
 }
 
 /// Runs a command to its end; an exit status other than 0 is an error with what it said.

@@ -92,20 +92,28 @@ fn intentions_allow_and_deny(space: &Namespace) -> anyhow::Result<()> {
 }
 
 fn a_refused_resource_says_why(space: &Namespace) -> anyhow::Result<()> {
-    // Only the servers know that a service without HTTP cannot be split.
-    let split = json!({"splits": [{"weight": 100, "service": "refused-other"}]});
-    space.apply(&resource("ServiceSplitter", "refused-api", &split))?;
-    let condition = eventually("the resource is refused", || {
-        let resource = space.json(&["get", "servicesplitter/refused-api"])?;
-        let conditions = resource["status"]["conditions"].as_array();
-        let mut conditions = conditions.into_iter().flatten();
-        let synced = conditions.find(|is| is["type"] == "Synced" && is["status"] == "False");
-        synced.cloned().context(resource.to_string())
-    })?;
-    let message = condition["message"].as_str().unwrap_or_default();
-    ensure!(message.contains("protocol"), "{condition}");
+    // Only the servers know that there are no paths in what this service speaks.
+    let permission = json!({"action": "allow", "http": {"pathPrefix": "/"}});
+    let spec = json!({
+        "destination": {"name": "refused-api"},
+        "sources": [{"name": "refused-web", "permissions": [permission]}],
+    });
+    space.apply(&resource("ServiceIntentions", "refused-api", &spec))?;
+    let message = refusal(space, "serviceintentions/refused-api")?;
+    ensure!(message.contains("protocol"), "{message}");
     // It is tried again, and says so when it works.
     speaks_http(space, "refused-api")?;
-    speaks_http(space, "refused-other")?;
-    space.wait("servicesplitter/refused-api", "condition=Synced")
+    space.wait("serviceintentions/refused-api", "condition=Synced")
+}
+
+/// The reason in a resource's condition.
+fn refusal(space: &Namespace, resource: &str) -> anyhow::Result<String> {
+    eventually(&format!("{resource} is refused"), || {
+        let resource = space.json(&["get", resource])?;
+        let conditions = resource["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let refused = conditions.find(|is| is["type"] == "Synced" && is["status"] == "False");
+        let message = refused.and_then(|condition| condition["message"].as_str());
+        message.map(str::to_owned).context(resource.to_string())
+    })
 }
