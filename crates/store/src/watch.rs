@@ -41,6 +41,10 @@ struct Commit {
 }
 
 /// Those who watch one key. Most keys have one watcher, which then takes no map of its own.
+#[expect(
+    clippy::box_collection,
+    reason = "a map in place would make the room of one watcher twice as large"
+)]
 enum Waiters {
     One(u64, Waiter),
     Many(Box<HashMap<u64, Waiter>>),
