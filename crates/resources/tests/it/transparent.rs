@@ -81,7 +81,7 @@ fn described(snapshot: &Snapshot) -> String {
         let added = set
             .get(&type_url)
             .iter()
-            .filter(|(name, _)| !own.contains_key(*name));
+            .filter(|(name, _)| !own.contains_key(name));
         added.for_each(|(_, resource)| out.push_str(&one(resource)));
     }
     for warning in set.warnings() {

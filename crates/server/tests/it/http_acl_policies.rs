@@ -84,8 +84,10 @@ async fn a_policy_is_made_read_changed_and_removed() {
     );
 }
 
-/// Writes that are refused: path, body, status, text.
-fn refused() -> Vec<(String, Value, u16, &'static str)> {
+/// A write that is refused: path, body, status, text.
+type Refused = (String, Value, u16, &'static str);
+
+fn refused_policies() -> Vec<Refused> {
     let builtin = format!("/v1/acl/policy/{GLOBAL_MANAGEMENT}");
     let unknown = "/v1/acl/policy/11111111-1111-1111-1111-111111111112";
     let rows = [
@@ -139,6 +141,13 @@ fn refused() -> Vec<(String, Value, u16, &'static str)> {
             400,
             "Changing the Rules for the builtin global-management policy",
         ),
+    ];
+    rows.map(|(path, body, status, says)| (path.to_owned(), body, status, says))
+        .into()
+}
+
+fn refused_roles_and_tokens() -> Vec<Refused> {
+    let rows = [
         ("/v1/acl/role", json!({ "Name": "a/b" }), 400, "Name"),
         (
             "/v1/acl/role",
@@ -191,7 +200,10 @@ async fn bad_policies_and_roles_are_refused() {
         .await;
     let before = server.store().state().index();
     let builtin = format!("/v1/acl/policy/{GLOBAL_MANAGEMENT}");
-    for (path, body, status, says) in refused() {
+    for (path, body, status, says) in refused_policies()
+        .into_iter()
+        .chain(refused_roles_and_tokens())
+    {
         let reply = management.put(&path, &body).await;
         assert_eq!(reply.status.as_u16(), status, "{body}: {}", reply.text());
         assert!(reply.text().contains(says), "{body}: {}", reply.text());
