@@ -59,8 +59,8 @@ impl Servers {
         self.delete(&path).await.map(drop)
     }
 
-    /// Gives a service virtual IPs of its own (`PUT /v1/internal/service-virtual-ip`). `false`
-    /// where no such service is registered.
+    /// Gives a service virtual IPs of its own (`PUT /v1/internal/service-virtual-ip`). Servers leave
+    /// a service as it is that has no virtual IP yet: it has one with its first instance.
     ///
     /// # Errors
     ///
@@ -69,10 +69,9 @@ impl Servers {
         &self,
         service: &str,
         addresses: &[&str],
-    ) -> Result<bool, ServersError> {
+    ) -> Result<(), ServersError> {
         let path = Path::of(["internal", "service-virtual-ip"]);
         let body = serde_json::json!({"Service": service, "ManualVIPs": addresses});
-        let answer: Value = self.put_json(&path, &body).await?;
-        Ok(answer.get("ServiceFound").and_then(Value::as_bool) != Some(false))
+        self.put_json::<Value>(&path, &body).await.map(drop)
     }
 }

@@ -322,7 +322,7 @@ impl Driver<'_> {
                     Some(status) if [404, 405, 501].contains(&status.as_u16()) => {
                         return Outcome::Unserved;
                     }
-                    _ => set.map(drop),
+                    _ => set,
                 }
             }
             Call::RemoveTokens { service, pod, uid } => match self.auth_method {
