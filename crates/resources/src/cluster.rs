@@ -12,14 +12,14 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
-use legate_model::{ServiceInstance, SpiffeId};
+use legate_model::{ExposePath, ServiceInstance, SpiffeId};
 use legate_proxycfg::Snapshot;
 
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::GenerateError;
 use crate::kinds::sidecar::UpstreamPlan;
-use crate::listener::Bind;
+use crate::listener::{Bind, exposed};
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::settings::{Limits, Outliers, ProxySettings};
@@ -29,7 +29,8 @@ use crate::tls::{self, TlsSettings};
 const ORIGINAL_DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Hash)]
-struct LocalInput {
+struct LocalInput<'a> {
+    name: &'a str,
     target: Bind,
     connect_timeout: Duration,
     http2: bool,
@@ -43,13 +44,37 @@ pub(crate) fn local_app(
     settings: &ProxySettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = LocalInput {
+        name: LOCAL_APP,
         target: local_target(&snapshot.instance)?,
         connect_timeout: settings.local_connect_timeout,
         http2: snapshot.protocol.is_http2(),
         max_connections: settings.max_inbound_connections,
     };
-    memo.get(&input, |input| {
-        Ok(encode::resource(LOCAL_APP, &build_local(input), &[]))
+    local(memo, &input)
+}
+
+/// The cluster of another port of the application, where one of its paths is.
+pub(crate) fn exposed(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    settings: &ProxySettings,
+    path: &ExposePath,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let address = &snapshot.instance.proxy.local_service_address;
+    let target = Bind::socket("Proxy.LocalServiceAddress", address, path.local_path_port)?;
+    let input = LocalInput {
+        name: &exposed::cluster(snapshot, path),
+        target,
+        connect_timeout: settings.local_connect_timeout,
+        http2: exposed::protocol(path).is_http2(),
+        max_connections: settings.max_inbound_connections,
+    };
+    local(memo, &input)
+}
+
+fn local(memo: &Memo, input: &LocalInput<'_>) -> Result<Arc<EncodedResource>, GenerateError> {
+    memo.get(input, |input| {
+        Ok(encode::resource(input.name, &build_local(input), &[]))
     })
 }
 
@@ -65,14 +90,14 @@ fn local_target(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
     )
 }
 
-fn build_local(input: &LocalInput) -> Cluster {
+fn build_local(input: &LocalInput<'_>) -> Cluster {
     let mut cluster = Cluster {
-        name: LOCAL_APP.to_owned(),
+        name: input.name.to_owned(),
         cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(
             cluster::DiscoveryType::Static.into(),
         )),
         connect_timeout: Some(proto_duration(input.connect_timeout)),
-        load_assignment: Some(endpoint::single(LOCAL_APP, &input.target)),
+        load_assignment: Some(endpoint::single(input.name, &input.target)),
         ..Cluster::default()
     };
     if input.max_connections > 0 {

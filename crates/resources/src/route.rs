@@ -66,6 +66,18 @@ pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfi
     configuration(name, virtual_host(host, to_cluster(cluster)))
 }
 
+/// A route that takes requests for exactly this path to a cluster, and no other ones.
+pub(crate) fn path_to(cluster: &str, name: &str, path: &str) -> RouteConfiguration {
+    let mut host = virtual_host(name, to_cluster(cluster));
+    for route in &mut host.routes {
+        route.r#match = Some(RouteMatch {
+            path_specifier: Some(route_match::PathSpecifier::Path(path.to_owned())),
+            ..RouteMatch::default()
+        });
+    }
+    configuration(name, host)
+}
+
 fn configuration(name: &str, host: VirtualHost) -> RouteConfiguration {
     RouteConfiguration {
         name: name.to_owned(),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
-use legate_model::{Expose, Opaque, ServiceInstance, Upstream};
+use legate_model::{Opaque, ServiceInstance, Upstream};
 use legate_proxycfg::opaque::{self, OpaqueError};
 use serde_json::Value;
 
@@ -67,9 +67,11 @@ impl ProxySettings {
         for extension in &instance.proxy.envoy_extensions {
             warnings.push(format!("EnvoyExtensions: {} is not served", extension.name));
         }
-        if instance.proxy.expose != Expose::default() {
-            warnings
-                .push("Proxy.Expose is not served: its paths stay behind mutual TLS".to_owned());
+        if instance.proxy.expose.checks {
+            warnings.push(
+                "Proxy.Expose.Checks is not served: name the paths of checks in Proxy.Expose.Paths"
+                    .to_owned(),
+            );
         }
         if instance.proxy.access_logs.enabled {
             warnings.push("AccessLogs are not served: Envoy logs no requests".to_owned());

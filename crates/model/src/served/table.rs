@@ -203,13 +203,14 @@ pub(super) const TABLE: &[Rows] = &[
         ],
     ),
     ("MeshGateway", &[(ReportedExcept(&["none"]), "Mode")]),
-    ("Expose", &[(REPORTED, "Checks Paths")]),
+    ("Expose", &[(REPORTED, "Checks"), (Inside, "Paths")]),
     (
         "ExposePath",
-        &[(
-            Detail,
-            "ListenerPort Path LocalPathPort Protocol ParsedFromCheck",
-        )],
+        &[
+            (Yes, "ListenerPort Path LocalPathPort Protocol"),
+            // What Consul's agent says of its own checks.
+            (REPORTED, "ParsedFromCheck"),
+        ],
     ),
     (
         "TransparentProxy",

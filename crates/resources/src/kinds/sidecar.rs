@@ -214,7 +214,41 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
             None => made(listener::public::listener(memo, snapshot, &settings.0)),
         }
     });
+    exposed_paths(&mut unit, memo, snapshot, same, settings);
     composer.add(unit);
+}
+
+/// Paths that callers outside the mesh reach. There are as many as before while the instance is the
+/// same, so that each part has its place.
+fn exposed_paths(
+    unit: &mut UnitBuilder<'_>,
+    memo: &Memo,
+    snapshot: &Snapshot,
+    same: Same,
+    settings: &Settings<'_>,
+) {
+    let paths = &snapshot.instance.proxy.expose.paths;
+    for (at, path) in paths.iter().enumerate() {
+        let port = path.local_path_port;
+        // Paths of one port share a cluster.
+        let first = paths[..at]
+            .iter()
+            .all(|other| other.local_path_port != port);
+        let cluster = || listener::exposed::cluster(snapshot, path);
+        unit.part(Type::Cluster, cluster, same.instance, |_| {
+            if !first || cluster() == LOCAL_APP {
+                return Ok(None);
+            }
+            made(cluster::exposed(memo, snapshot, &settings.0, path))
+        });
+        let name = || format!("exposed_path {}", path.path);
+        unit.part(Type::Listener, name, same.instance, |_| {
+            let bind = listener::exposed::bind(snapshot, &settings.0, path)?;
+            let resource = listener::exposed::listener(memo, snapshot, path, &bind)?;
+            let bind = Some(Box::new(bind));
+            Ok(Some(Made { resource, bind }))
+        });
+    }
 }
 
 /// One upstream, and what it was in the last snapshot.

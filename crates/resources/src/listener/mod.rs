@@ -1,6 +1,7 @@
-//! Listeners: one for the mesh, one for every explicit upstream, one for captured traffic. Here is
-//! what all are made of.
+//! Listeners: one for the mesh, one for every explicit upstream and every exposed path, one for
+//! captured traffic. Here is what all are made of.
 
+pub(crate) mod exposed;
 pub(crate) mod outbound;
 pub(crate) mod public;
 pub(crate) mod upstream;

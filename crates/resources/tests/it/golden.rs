@@ -261,3 +261,29 @@ fn the_mesh_sets_tls_and_http() {
     };
     insta::assert_snapshot!(all(&snapshot));
 }
+
+/// Probes of a node reach these paths without a certificate: three at the application's own port, of
+/// which two are the same path, and one at another port.
+#[test]
+fn exposed_paths() {
+    let path = |listener: u16, path: &str, port: u16| {
+        json!({"ListenerPort": listener, "Path": path, "LocalPathPort": port})
+    };
+    let mut other = path(20301, "/metrics", 9102);
+    other["Protocol"] = json!("http2");
+    let proxy = json!({
+        "LocalServicePort": 8080,
+        "Expose": {"Paths": [
+            path(20300, "/live", 8080),
+            path(20400, "/ready", 8080),
+            path(20500, "/ready", 8080),
+            other,
+            path(20302, "/other", 9102),
+        ]},
+    });
+    let snapshot = Snapshot {
+        instance: sidecar(proxy),
+        ..web()
+    };
+    insta::assert_snapshot!(upstreams(&snapshot));
+}
