@@ -27,6 +27,7 @@ mod memo;
 mod names;
 mod part;
 mod rbac;
+mod retry;
 mod route;
 mod secret;
 mod set;

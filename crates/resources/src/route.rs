@@ -23,6 +23,7 @@ use crate::error::GenerateError;
 use crate::memo::Memo;
 use crate::names::{HTTP_RBAC, LOCAL_APP, PUBLIC_LISTENER};
 use crate::rbac;
+use crate::retry;
 use crate::settings::ProxySettings;
 
 #[derive(Hash)]
@@ -61,9 +62,13 @@ fn build(input: &Input) -> RouteConfiguration {
     configuration(PUBLIC_LISTENER, host)
 }
 
-/// Routes that take every request to a cluster. `host` is the name of their virtual host.
+/// Routes that take every request to an upstream's cluster. `host` is the name of their virtual host.
 pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfiguration {
-    configuration(name, virtual_host(host, to_cluster(cluster)))
+    let action = RouteAction {
+        retry_policy: Some(retry::policy()),
+        ..to_cluster(cluster)
+    };
+    configuration(name, virtual_host(host, action))
 }
 
 /// A route that takes requests for exactly this path to a cluster, and no other ones.

@@ -35,6 +35,7 @@ use crate::names::{
     CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, LOCAL_APP, NETWORK_RBAC, PUBLIC_LISTENER,
 };
 use crate::rbac;
+use crate::retry;
 use crate::settings::ProxySettings;
 use crate::tls::{self, TlsSettings};
 
@@ -194,6 +195,7 @@ fn manager(input: &Input<'_>, fetch_timeout: Option<Duration>) -> HttpConnection
     });
     let mut manager =
         listener::connection_manager(PUBLIC_LISTENER, input.protocol, routes, filters);
+    manager.local_reply_config = Some(retry::replies());
     if input.forward_caller {
         manager.forward_client_cert_details = ForwardClientCertDetails::AppendForward.into();
         manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {

@@ -266,9 +266,7 @@ fn the_mesh_sets_tls_and_http() {
 /// which two are the same path, and one at another port.
 #[test]
 fn exposed_paths() {
-    let path = |listener: u16, path: &str, port: u16| {
-        json!({"ListenerPort": listener, "Path": path, "LocalPathPort": port})
-    };
+    let path = |listener: u16, path: &str, port: u16| json!({"ListenerPort": listener, "Path": path, "LocalPathPort": port});
     let mut other = path(20301, "/metrics", 9102);
     other["Protocol"] = json!("http2");
     let proxy = json!({
