@@ -12,14 +12,15 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
-use legate_model::{ExposePath, ServiceInstance, SpiffeId};
+use legate_model::{ServiceInstance, SpiffeId};
 use legate_proxycfg::Snapshot;
 
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::GenerateError;
 use crate::kinds::sidecar::UpstreamPlan;
-use crate::listener::{Bind, exposed};
+use crate::listener::Bind;
+use crate::listener::exposed::Asked;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::settings::{Limits, Outliers, ProxySettings};
@@ -28,12 +29,21 @@ use crate::tls::{self, TlsSettings};
 /// How long a connection to somewhere outside the mesh may take. Consul's.
 const ORIGINAL_DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Which HTTP Envoy speaks to the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum LocalHttp {
+    Http1,
+    Http2,
+    /// What the caller speaks.
+    AsCaller,
+}
+
 #[derive(Hash)]
 struct LocalInput<'a> {
     name: &'a str,
     target: Bind,
     connect_timeout: Duration,
-    http2: bool,
+    http: LocalHttp,
     max_connections: u32,
 }
 
@@ -43,42 +53,52 @@ pub(crate) fn local_app(
     snapshot: &Snapshot,
     settings: &ProxySettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let input = LocalInput {
-        name: LOCAL_APP,
-        target: local_target(&snapshot.instance)?,
-        connect_timeout: settings.local_connect_timeout,
-        http2: snapshot.protocol.is_http2(),
-        max_connections: settings.max_inbound_connections,
+    let port = snapshot.instance.proxy.local_service_port;
+    // Applications behind a gRPC listener may also be asked over HTTP/1, for health checks.
+    let http = match snapshot.protocol.is_http2() {
+        true => LocalHttp::AsCaller,
+        false => LocalHttp::Http1,
     };
-    local(memo, &input)
+    local(memo, snapshot, settings, (LOCAL_APP, port), http)
 }
 
-/// The cluster of another port of the application, where one of its paths is.
+/// The cluster of the exposed paths of one port of the application.
 pub(crate) fn exposed(
     memo: &Memo,
     snapshot: &Snapshot,
     settings: &ProxySettings,
-    path: &ExposePath,
+    local_path_port: u16,
+    asked: Asked,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let address = &snapshot.instance.proxy.local_service_address;
-    let target = Bind::socket("Proxy.LocalServiceAddress", address, path.local_path_port)?;
-    let input = LocalInput {
-        name: &exposed::cluster(snapshot, path),
-        target,
-        connect_timeout: settings.local_connect_timeout,
-        http2: exposed::protocol(path).is_http2(),
-        max_connections: settings.max_inbound_connections,
+    let name = names::exposed_cluster(local_path_port);
+    let http = match asked {
+        Asked::Http1 => LocalHttp::Http1,
+        Asked::Http2 => LocalHttp::Http2,
+        Asked::Both => LocalHttp::AsCaller,
     };
-    local(memo, &input)
+    local(memo, snapshot, settings, (&name, local_path_port), http)
 }
 
-fn local(memo: &Memo, input: &LocalInput<'_>) -> Result<Arc<EncodedResource>, GenerateError> {
-    memo.get(input, |input| {
+fn local(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    settings: &ProxySettings,
+    (name, port): (&str, u16),
+    http: LocalHttp,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = LocalInput {
+        name,
+        target: local_target(&snapshot.instance, port)?,
+        connect_timeout: settings.local_connect_timeout,
+        http,
+        max_connections: settings.max_inbound_connections,
+    };
+    memo.get(&input, |input| {
         Ok(encode::resource(input.name, &build_local(input), &[]))
     })
 }
 
-fn local_target(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
+fn local_target(instance: &ServiceInstance, port: u16) -> Result<Bind, GenerateError> {
     let proxy = &instance.proxy;
     if !proxy.local_service_socket_path.is_empty() {
         return Ok(Bind::pipe(&proxy.local_service_socket_path));
@@ -86,7 +106,7 @@ fn local_target(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
     Bind::socket(
         "Proxy.LocalServiceAddress",
         &proxy.local_service_address,
-        proxy.local_service_port,
+        port,
     )
 }
 
@@ -106,17 +126,20 @@ fn build_local(input: &LocalInput<'_>) -> Cluster {
             ..Limits::default()
         })));
     }
-    if input.http2 {
-        // Applications behind a gRPC listener may also be asked over HTTP/1, for health checks.
-        let same = http_protocol_options::UseDownstreamHttpConfig {
-            http_protocol_options: Some(Http1ProtocolOptions::default()),
-            http2_protocol_options: Some(Http2ProtocolOptions::default()),
-            ..http_protocol_options::UseDownstreamHttpConfig::default()
-        };
-        set_http_options(
-            &mut cluster,
-            http_protocol_options::UpstreamProtocolOptions::UseDownstreamProtocolConfig(same),
-        );
+    match input.http {
+        LocalHttp::Http1 => {}
+        LocalHttp::Http2 => set_http_options(&mut cluster, http2_only()),
+        LocalHttp::AsCaller => {
+            let same = http_protocol_options::UseDownstreamHttpConfig {
+                http_protocol_options: Some(Http1ProtocolOptions::default()),
+                http2_protocol_options: Some(Http2ProtocolOptions::default()),
+                ..http_protocol_options::UseDownstreamHttpConfig::default()
+            };
+            set_http_options(
+                &mut cluster,
+                http_protocol_options::UpstreamProtocolOptions::UseDownstreamProtocolConfig(same),
+            );
+        }
     }
     cluster
 }
@@ -183,16 +206,7 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
         ..Cluster::default()
     };
     if input.http2 {
-        use http_protocol_options::explicit_http_config::ProtocolConfig;
-        let explicit = http_protocol_options::ExplicitHttpConfig {
-            protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(
-                Http2ProtocolOptions::default(),
-            )),
-        };
-        set_http_options(
-            &mut cluster,
-            http_protocol_options::UpstreamProtocolOptions::ExplicitHttpConfig(explicit),
-        );
+        set_http_options(&mut cluster, http2_only());
     }
     cluster
 }
@@ -257,6 +271,16 @@ fn identity(plan: &UpstreamPlan<'_>) -> String {
         service: plan.upstream.upstream.destination_name.clone(),
     };
     identity.to_string()
+}
+
+fn http2_only() -> http_protocol_options::UpstreamProtocolOptions {
+    use http_protocol_options::explicit_http_config::ProtocolConfig;
+    let explicit = http_protocol_options::ExplicitHttpConfig {
+        protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(
+            Http2ProtocolOptions::default(),
+        )),
+    };
+    http_protocol_options::UpstreamProtocolOptions::ExplicitHttpConfig(explicit)
 }
 
 /// The only key of the map that is ever set, so that its order cannot matter.

@@ -15,6 +15,9 @@ pub(crate) const LOCAL_APP: &str = "local_app";
 /// The listener for the mesh, whose address follows in its full name, and its routes.
 pub(crate) const PUBLIC_LISTENER: &str = "public_listener";
 
+/// What the names of the listeners of exposed paths begin with.
+pub(crate) const EXPOSED_LISTENER: &str = "exposed_path_";
+
 /// The listener for what the application sends, whose address follows in its full name.
 pub(crate) const OUTBOUND_LISTENER: &str = "outbound_listener";
 
@@ -35,6 +38,27 @@ pub(crate) const TLS_SOCKET: &str = "tls";
 
 /// The key under which Envoy looks for a cluster's HTTP options.
 pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// The listener of an exposed path, without its address. Consul's name: what is no letter or digit is
+/// left out of the path.
+pub(crate) fn exposed_listener(path: &str) -> String {
+    format!("{EXPOSED_LISTENER}{}", letters_and_digits(path))
+}
+
+/// An exposed path in statistics. Consul's name.
+pub(crate) fn exposed_filter(path: &str, listener_port: u16) -> String {
+    let path = letters_and_digits(path);
+    format!("exposed_path_filter_{path}_{listener_port}")
+}
+
+fn letters_and_digits(path: &str) -> String {
+    path.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+/// The cluster of the exposed paths of one port of the application.
+pub(crate) fn exposed_cluster(local_path_port: u16) -> String {
+    format!("exposed_cluster_{local_path_port}")
+}
 
 /// The datacenter that an upstream is in.
 pub(crate) fn datacenter<'a>(snapshot: &'a Snapshot, upstream: &'a Upstream) -> &'a str {

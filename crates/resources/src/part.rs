@@ -152,6 +152,11 @@ impl UnitBuilder<'_> {
         });
     }
 
+    /// The place of the part that is added next.
+    pub(crate) fn next_place(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Why the part at this place cannot be had in any version of this name, when that is so.
     pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
         let failure = self.parts[at].failure.as_ref()?;
@@ -200,10 +205,13 @@ impl UnitBuilder<'_> {
             let mut parts = self.parts.iter().filter(|part| part.failure.is_some());
             failed(at) || parts.any(|part| part.kind.refers_to(to))
         };
+        // The unit may have had more parts: what those made is not wanted any more.
+        let is_part = |at: usize| at < self.parts.len();
         let made = previous.parts.iter().enumerate();
-        let made = made.filter(|(at, _)| !previous.has_failed() || failed(*at));
+        let made = made.filter(|(at, _)| is_part(*at) && (!previous.has_failed() || failed(*at)));
         let made = made.filter_map(|(at, part)| Some((at, part.made.clone()?)));
-        for (at, one) in previous.kept.iter().cloned().chain(made) {
+        let all = previous.kept.iter().cloned().chain(made);
+        for (at, one) in all.filter(|(at, _)| is_part(*at)) {
             let is = |kind: Type, other: &Made| {
                 kind == self.parts[at].kind && other.resource.name == one.resource.name
             };

@@ -21,7 +21,7 @@ use envoy_types::pb::google::protobuf::UInt32Value;
 use crate::encode;
 
 /// The header by which a proxy says that its application has seen nothing of the request.
-const NOT_SENT: &str = "x-legate-not-sent";
+pub(crate) const NOT_SENT: &str = "x-legate-not-sent";
 
 /// How often a request is tried again.
 const RETRIES: u32 = 2;

@@ -59,6 +59,8 @@ fn build(input: &Input) -> RouteConfiguration {
     let mut host = virtual_host(PUBLIC_LISTENER, action);
     // Replaces what the filter of this name says in the listener.
     host.typed_per_filter_config = HashMap::from([(HTTP_RBAC.to_owned(), input.access.clone())]);
+    // The application's own answers never say that it has not seen the request.
+    host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
     configuration(PUBLIC_LISTENER, host)
 }
 
@@ -71,16 +73,10 @@ pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfi
     configuration(name, virtual_host(host, action))
 }
 
-/// A route that takes requests for exactly this path to a cluster, and no other ones.
-pub(crate) fn path_to(cluster: &str, name: &str, path: &str) -> RouteConfiguration {
-    let mut host = virtual_host(name, to_cluster(cluster));
-    for route in &mut host.routes {
-        route.r#match = Some(RouteMatch {
-            path_specifier: Some(route_match::PathSpecifier::Path(path.to_owned())),
-            ..RouteMatch::default()
-        });
-    }
-    configuration(name, host)
+/// Routes that take requests for exactly this path to a cluster, and no other ones.
+pub(crate) fn path_to(path: &str, cluster: &str, name: &str) -> RouteConfiguration {
+    let path = route_match::PathSpecifier::Path(path.to_owned());
+    configuration(name, host_with(name, path, to_cluster(cluster)))
 }
 
 fn configuration(name: &str, host: VirtualHost) -> RouteConfiguration {
@@ -92,9 +88,14 @@ fn configuration(name: &str, host: VirtualHost) -> RouteConfiguration {
 }
 
 fn virtual_host(name: &str, action: RouteAction) -> VirtualHost {
-    let everything = Route {
+    let everything = route_match::PathSpecifier::Prefix("/".to_owned());
+    host_with(name, everything, action)
+}
+
+fn host_with(name: &str, path: route_match::PathSpecifier, action: RouteAction) -> VirtualHost {
+    let only = Route {
         r#match: Some(RouteMatch {
-            path_specifier: Some(route_match::PathSpecifier::Prefix("/".to_owned())),
+            path_specifier: Some(path),
             ..RouteMatch::default()
         }),
         action: Some(route::Action::Route(action)),
@@ -103,7 +104,7 @@ fn virtual_host(name: &str, action: RouteAction) -> VirtualHost {
     VirtualHost {
         name: name.to_owned(),
         domains: vec!["*".to_owned()],
-        routes: vec![everything],
+        routes: vec![only],
         ..VirtualHost::default()
     }
 }

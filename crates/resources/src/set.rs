@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
+use crate::names::EXPOSED_LISTENER;
 use crate::part::{Made, Unit};
 
 /// The types of resources that are made here.
@@ -264,10 +265,14 @@ impl ResourceSet {
             }
             let free = bind.as_ref().is_none_or(|bind| taken.insert(bind));
             if let Some(bind) = bind.as_ref().filter(|_| !free) {
-                let upstream = resource.name.strip_suffix(&format!(":{}", bind.suffix()));
+                let listener = resource.name.strip_suffix(&format!(":{}", bind.suffix()));
+                let listener = listener.unwrap_or(&resource.name);
+                let what = match listener.starts_with(EXPOSED_LISTENER) {
+                    true => "listener",
+                    false => "upstream",
+                };
                 self.warnings.push(format!(
-                    "upstream {} listens on {}, as another one does: it has no listener",
-                    upstream.unwrap_or(&resource.name),
+                    "{what} {listener} listens on {}, as another one does: it has no listener",
                     bind.suffix()
                 ));
             } else if !self.put(part.kind, resource) && part.kind == Type::Cluster {

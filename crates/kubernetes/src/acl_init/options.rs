@@ -53,7 +53,7 @@ pub struct Options {
     pub tls_server_name: Option<String>,
 
     /// File with a token that may do everything. Servers that have none yet get this one. Default: a
-    /// token of the Secret <full name>-bootstrap-acl-token, which is made when it does not exist.
+    /// token of the Secret `<full name>-bootstrap-acl-token`, which is made when it does not exist.
     #[arg(long, env = "LEGATE_K8S_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
     pub bootstrap_token_file: Option<PathBuf>,
 

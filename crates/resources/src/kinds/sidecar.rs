@@ -1,5 +1,5 @@
 //! The sidecar: its own side (certificates, the application, the listener for the mesh and its
-//! routes), and a listener, a cluster and endpoints for every explicit upstream. What it has in
+//! routes, exposed paths), and a listener, a cluster and endpoints for every explicit upstream. What it has in
 //! transparent mode is made in `transparent`.
 //!
 //! The units of a set are in this order: the own side, the listener for captured traffic where there
@@ -15,7 +15,7 @@ use crate::cluster;
 use crate::encode::EncodedResource;
 use crate::endpoint;
 use crate::error::GenerateError;
-use crate::listener;
+use crate::listener::{self, exposed};
 use crate::memo::Memo;
 use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS};
 use crate::part::{Composer, Made, UnitBuilder};
@@ -27,6 +27,9 @@ use crate::tls::TlsSettings;
 
 /// The place of the routes among the parts of the proxy's own side.
 const ROUTES: usize = 3;
+
+/// The place of the application's cluster among the parts of the proxy's own side.
+const APPLICATION: usize = 2;
 
 /// The place of the cluster among the parts of an upstream, implicit ones included.
 pub(super) const CLUSTER: usize = 0;
@@ -218,8 +221,8 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
     composer.add(unit);
 }
 
-/// Paths that callers outside the mesh reach. There are as many as before while the instance is the
-/// same, so that each part has its place.
+/// Two parts for every exposed path, the cluster and the listener, so that the type of a part follows
+/// from its place. They are the last ones of the own side, because their number changes.
 fn exposed_paths(
     unit: &mut UnitBuilder<'_>,
     memo: &Memo,
@@ -227,24 +230,40 @@ fn exposed_paths(
     same: Same,
     settings: &Settings<'_>,
 ) {
-    let paths = &snapshot.instance.proxy.expose.paths;
-    for (at, path) in paths.iter().enumerate() {
+    let unchanged = same.instance && same.protocol;
+    let asked = LazyCell::new(|| exposed::asked(snapshot));
+    for path in &snapshot.instance.proxy.expose.paths {
         let port = path.local_path_port;
-        // Paths of one port share a cluster.
-        let first = paths[..at]
-            .iter()
-            .all(|other| other.local_path_port != port);
-        let cluster = || listener::exposed::cluster(snapshot, path);
-        unit.part(Type::Cluster, cluster, same.instance, |_| {
-            if !first || cluster() == LOCAL_APP {
+        let own = exposed::own_cluster(snapshot, path);
+        let place = unit.next_place();
+        let name = || names::exposed_cluster(port);
+        unit.part(Type::Cluster, name, unchanged, |_| {
+            let asked = own.as_ref().and_then(|_| asked.get(&port));
+            asked.map_or(Ok(None), |asked| {
+                made(cluster::exposed(memo, snapshot, &settings.0, port, *asked))
+            })
+        });
+        let (place, cluster) = match &own {
+            Some(own) => (place, own.as_str()),
+            None => (APPLICATION, LOCAL_APP),
+        };
+        let unchanged = unchanged && !unit.troubled(place);
+        // Envoy refuses a listener whose routes lead to a cluster that it does not have.
+        let nowhere = match unchanged {
+            true => None,
+            false => unit.missing(place, cluster).cloned(),
+        };
+        let name = || names::exposed_listener(&path.path);
+        unit.part(Type::Listener, name, unchanged, |warnings| {
+            if let Some(reason) = nowhere {
+                return Err(reason);
+            }
+            let bind = listener::public::bind_to(snapshot, &settings.0, path.listener_port)?;
+            if listener::public::bind(snapshot, &settings.0).is_ok_and(|public| public == bind) {
+                warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }
-            made(cluster::exposed(memo, snapshot, &settings.0, path))
-        });
-        let name = || format!("exposed_path {}", path.path);
-        unit.part(Type::Listener, name, same.instance, |_| {
-            let bind = listener::exposed::bind(snapshot, &settings.0, path)?;
-            let resource = listener::exposed::listener(memo, snapshot, path, &bind)?;
+            let resource = exposed::listener(memo, path, cluster, &bind)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });

@@ -1,6 +1,9 @@
-//! Listeners of exposed paths (`Proxy.Expose.Paths`): one path of the application each, for callers
-//! without an identity of the mesh, such as the probes of a node. No intention is asked.
+//! Paths of the application that callers reach without the mesh's TLS: `Proxy.Expose.Paths`. Each
+//! has a listener of its own, and a request for any other path is answered with 404.
+//!
+//! Kubernetes' probes come this way. Intentions do not apply here, as in Consul.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
@@ -8,99 +11,112 @@ use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener};
 use legate_model::{ExposePath, Protocol};
 use legate_proxycfg::Snapshot;
 
-use super::{Bind, RouteSpecifier};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
+use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
-use crate::names::LOCAL_APP;
-use crate::settings::ProxySettings;
-use crate::{listener, route};
+use crate::names;
+use crate::route;
 
-#[derive(Hash)]
-struct Input<'a> {
-    bind: &'a Bind,
-    path: &'a str,
-    cluster: String,
-    protocol: Protocol,
+/// Which HTTP the paths of one port of the application are asked in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Asked {
+    Http1,
+    Http2,
+    /// Some paths in one, some in the other.
+    Both,
 }
 
-/// What is spoken at a path; registrations name nothing else.
-pub(crate) fn protocol(path: &ExposePath) -> Protocol {
+/// The HTTP of the paths that are exposed, by the application's port.
+pub(crate) fn asked(snapshot: &Snapshot) -> HashMap<u16, Asked> {
+    let mut all = HashMap::new();
+    let exposed = snapshot.instance.proxy.expose.paths.iter();
+    for path in exposed.filter(|path| !goes_to_application(snapshot, path)) {
+        let one = match protocol(path) {
+            Protocol::Http2 => Asked::Http2,
+            _ => Asked::Http1,
+        };
+        all.entry(path.local_path_port)
+            .and_modify(|asked| {
+                if *asked != one {
+                    *asked = Asked::Both;
+                }
+            })
+            .or_insert(one);
+    }
+    all
+}
+
+/// Empty is HTTP/1. Anything but these two is refused when it is written.
+fn protocol(path: &ExposePath) -> Protocol {
     match path.protocol.as_str() {
         "http2" => Protocol::Http2,
         _ => Protocol::Http,
     }
 }
 
-/// The cluster that a path leads to: the application's own, or one for its other port.
-pub(crate) fn cluster(snapshot: &Snapshot, path: &ExposePath) -> String {
-    match path.local_path_port == snapshot.instance.proxy.local_service_port {
-        true => LOCAL_APP.to_owned(),
-        false => format!("exposed_cluster_{}", path.local_path_port),
-    }
+/// Whether the cluster of the application serves a path: it is on the application's port, and is
+/// asked in what that cluster can speak. Consul sends HTTP/2 there also where the application is
+/// registered with another protocol, which fails for gRPC health checks.
+fn goes_to_application(snapshot: &Snapshot, path: &ExposePath) -> bool {
+    path.local_path_port == snapshot.instance.proxy.local_service_port
+        && (protocol(path) != Protocol::Http2 || snapshot.protocol.is_http2())
 }
 
-/// Where it listens: at the proxy's own address, like the listener for the mesh.
-pub(crate) fn bind(
-    snapshot: &Snapshot,
-    settings: &ProxySettings,
-    path: &ExposePath,
-) -> Result<Bind, GenerateError> {
-    let own = &snapshot.instance.address;
-    let address = settings.bind_address.as_deref().unwrap_or(own);
-    let address = match address {
-        "" => "0.0.0.0",
-        address => address,
-    };
-    Bind::socket(
-        "Address of the proxy's registration",
-        address,
-        path.listener_port,
-    )
+/// The cluster of a path, where it is not the application's own.
+pub(crate) fn own_cluster(snapshot: &Snapshot, path: &ExposePath) -> Option<String> {
+    let own = !goes_to_application(snapshot, path);
+    own.then(|| names::exposed_cluster(path.local_path_port))
+}
+
+#[derive(Hash)]
+struct Input<'a> {
+    path: &'a str,
+    protocol: Protocol,
+    cluster: &'a str,
+    bind: &'a Bind,
 }
 
 /// The listener of one path.
 pub(crate) fn listener(
     memo: &Memo,
-    snapshot: &Snapshot,
     path: &ExposePath,
+    cluster: &str,
     bind: &Bind,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
-        bind,
         path: &path.path,
-        cluster: cluster(snapshot, path),
         protocol: protocol(path),
+        cluster,
+        bind,
     };
     memo.get(&input, |input| {
-        let name = format!("exposed_path_{}:{}", word(input.path), input.bind.suffix());
-        Ok(encode::resource(&name, &build(&name, input), &[]))
+        let listener = names::exposed_listener(input.path);
+        let name = format!("{listener}:{}", input.bind.suffix());
+        let filter = names::exposed_filter(input.path, path.listener_port);
+        let resource = build(&name, &filter, input);
+        Ok(encode::resource(&name, &resource, &[]))
     })
 }
 
-fn build(name: &str, input: &Input<'_>) -> Listener {
-    let port = match input.bind {
-        Bind::Socket { port, .. } => *port,
-        Bind::Pipe { .. } => 0,
-    };
-    let filter = format!("exposed_path_filter_{}_{port}", word(input.path));
-    let routes = route::path_to(&input.cluster, &filter, input.path);
+/// The warning about a path that has the port of the public listener.
+pub(crate) fn on_the_public_listener(path: &ExposePath, bind: &Bind) -> String {
+    format!(
+        "Proxy.Expose.Paths: {} has no listener, for {} is the public listener's; set another \
+         ListenerPort",
+        path.path,
+        bind.suffix()
+    )
+}
+
+fn build(name: &str, filter: &str, input: &Input<'_>) -> Listener {
+    let routes = route::path_to(input.path, input.cluster, filter);
     let routes = RouteSpecifier::RouteConfig(routes);
-    let manager = listener::connection_manager(&filter, input.protocol, routes, Vec::new());
+    let manager = listener::connection_manager(filter, input.protocol, routes, Vec::new());
     let chain = FilterChain {
         filters: vec![listener::http_connection(&manager)],
         ..FilterChain::default()
     };
-    listener::listener(
-        name,
-        input.bind,
-        TrafficDirection::Inbound,
-        false,
-        vec![chain],
-    )
-}
-
-/// A path as a part of names.
-fn word(path: &str) -> String {
-    path.chars().filter(char::is_ascii_alphanumeric).collect()
+    let direction = TrafficDirection::Inbound;
+    listener::listener(name, input.bind, direction, false, vec![chain])
 }

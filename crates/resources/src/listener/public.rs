@@ -114,7 +114,21 @@ pub(crate) fn listener(
     })
 }
 
-fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
+/// Where the public listener listens.
+pub(crate) fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
+    let port = settings.bind_port.unwrap_or(snapshot.instance.port);
+    if port == 0 {
+        return Err(GenerateError::NoPort);
+    }
+    bind_to(snapshot, settings, port)
+}
+
+/// The address that others reach the proxy at, with a port.
+pub(crate) fn bind_to(
+    snapshot: &Snapshot,
+    settings: &ProxySettings,
+    port: u16,
+) -> Result<Bind, GenerateError> {
     let instance = &snapshot.instance;
     let (setting, address) = match &settings.bind_address {
         Some(address) => ("bind_address in Proxy.Config", address.as_str()),
@@ -123,10 +137,6 @@ fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateE
             instance.address.as_str(),
         ),
     };
-    let port = settings.bind_port.unwrap_or(instance.port);
-    if port == 0 {
-        return Err(GenerateError::NoPort);
-    }
     let address = if address.is_empty() {
         "0.0.0.0"
     } else {

@@ -112,12 +112,26 @@ fn defined(name: u8, form: u8) -> UpstreamSnapshot {
     upstream(definition, Protocol::Tcp, Vec::new())
 }
 
+/// Paths: of another port, of what may be the application's port in HTTP/2, and where the public
+/// listener or an upstream is.
+fn exposed(most: usize) -> serde_json::Value {
+    let paths = [
+        json!({"Path": "/a", "ListenerPort": 20001, "LocalPathPort": 9000}),
+        json!({"Path": "/b", "ListenerPort": 20402, "LocalPathPort": 8081, "Protocol": "http2"}),
+        json!({"Path": "/c", "ListenerPort": 20000, "LocalPathPort": 8081}),
+    ];
+    json!(paths[..most])
+}
+
 fn registered(form: u8) -> serde_json::Value {
     match form {
         0 => json!({"LocalServicePort": 8080}),
-        1 => json!({"LocalServicePort": 8081, "Expose": {"Checks": true}}),
+        1 => json!({"LocalServicePort": 8081, "Expose": {"Checks": true, "Paths": exposed(3)}}),
         2 => json!({"Config": {"xds_fetch_timeout_ms": 9, "local_request_timeout_ms": "soon"}}),
-        3 => json!({"Config": {"bind_port": 20001, "max_inbound_connections": 5}}),
+        3 => json!({
+            "Config": {"bind_port": 20001, "max_inbound_connections": 5},
+            "Expose": {"Paths": exposed(2)},
+        }),
         _ => json!({
             "LocalServiceSocketPath": "/run/app", "TransparentProxy": {"OutboundListenerPort": 9191},
         }),

@@ -262,21 +262,28 @@ fn the_mesh_sets_tls_and_http() {
     insta::assert_snapshot!(all(&snapshot));
 }
 
-/// Probes of a node reach these paths without a certificate: three at the application's own port, of
-/// which two are the same path, and one at another port.
+/// Probes of a node reach these paths without a certificate: at the application's own port, which two
+/// ask for the same path and one in HTTP/2, that its cluster does not speak; at a second port in
+/// both, at a third in HTTP/2.
 #[test]
 fn exposed_paths() {
     let path = |listener: u16, path: &str, port: u16| json!({"ListenerPort": listener, "Path": path, "LocalPathPort": port});
-    let mut other = path(20301, "/metrics", 9102);
-    other["Protocol"] = json!("http2");
+    let http2 = |listener, name, port| {
+        let mut path = path(listener, name, port);
+        path["Protocol"] = json!("http2");
+        path
+    };
+    let health = "/grpc.health.v1.Health/Check";
     let proxy = json!({
         "LocalServicePort": 8080,
         "Expose": {"Paths": [
             path(20300, "/live", 8080),
             path(20400, "/ready", 8080),
             path(20500, "/ready", 8080),
-            other,
+            http2(20401, health, 8080),
+            http2(20301, "/metrics", 9102),
             path(20302, "/other", 9102),
+            http2(20402, health, 9103),
         ]},
     });
     let snapshot = Snapshot {

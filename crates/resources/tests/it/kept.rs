@@ -357,3 +357,73 @@ fn what_proxies_have_in_common_is_encoded_once_for_all() {
         assert_ne!(endpoints(before, API), endpoints(after, API));
     }
 }
+
+/// A sidecar with these exposed paths, by their listeners' ports, and the application's address.
+fn exposing(ports: &[u16], local_service_address: &str) -> Snapshot {
+    let path = |port: &u16| json!({"Path": "/x", "ListenerPort": port, "LocalPathPort": port - 1});
+    let paths: Vec<Value> = ports.iter().map(path).collect();
+    Snapshot {
+        instance: sidecar(json!({
+            "LocalServicePort": 8080, "LocalServiceAddress": local_service_address,
+            "Expose": {"Paths": paths},
+        })),
+        ..with_api(Protocol::Http)
+    }
+}
+
+const EXPOSED: &str = "exposed_path_x:0.0.0.0:20300";
+
+#[test]
+fn fewer_exposed_paths_while_something_fails() {
+    let generator = Generator::new();
+    let good = exposing(&[20300, 20301], "127.0.0.1");
+    let first = generator.generate(&good, None);
+    assert_eq!(first.failures(), []);
+    // Nothing that leads to the application can be made: what is wanted still stays as it was.
+    let bad = exposing(&[20300], "localhost");
+    let after = generator.generate(&bad, Some((&good, &first)));
+    assert!(after.failures().iter().all(|failure| failure.kept));
+    assert_eq!(listener(&after, EXPOSED), listener(&first, EXPOSED));
+    assert_eq!(listener(&after, "exposed_path_x:0.0.0.0:20301"), None);
+    assert_eq!(cluster(&after, "exposed_cluster_20300"), None);
+    let mended = exposing(&[20300], "127.0.0.1");
+    let last = generator.generate(&mended, Some((&bad, &after)));
+    assert_eq!(names(&last), names(&generator.generate(&mended, None)));
+}
+
+#[test]
+fn an_exposed_path_needs_its_cluster() {
+    let set = Generator::new().generate(&exposing(&[20300], "localhost"), None);
+    let failed: Vec<_> = set.failures().iter().map(|one| &*one.resource).collect();
+    let expected = ["local_app", "exposed_cluster_20299", "exposed_path_x"];
+    assert_eq!(failed, expected);
+    assert_eq!(listener(&set, EXPOSED), None);
+    assert!(listener(&set, PUBLIC).is_some() && set.unusable().is_none());
+}
+
+#[test]
+fn exposed_paths_are_made_again_with_their_registration_only() {
+    let generator = Generator::new();
+    let before = exposing(&[20300, 20301], "127.0.0.1");
+    let first = generator.generate(&before, None);
+    let work = |after: &Snapshot| {
+        let start = generator.work();
+        let set = generator.generate(after, Some((&before, &first)));
+        assert_eq!(set.failures(), []);
+        generator.work().computed - start.computed
+    };
+    let renewed = Snapshot {
+        leaf: leaf("web", "second"),
+        roots: roots("two"),
+        intentions: intentions(&[("shop", json!("allow"))]),
+        ..before.clone()
+    };
+    // The two secrets and the routes.
+    assert_eq!(work(&renewed), 3);
+    let registered = Snapshot {
+        instance: exposing(&[20300, 20301, 20302], "127.0.0.1").instance,
+        ..before.clone()
+    };
+    // The application's cluster, routes and listener, two parts a path, and the upstream's cluster.
+    assert_eq!(work(&registered), 3 + 6 + 1);
+}

@@ -7,6 +7,7 @@ use legate_proxycfg::Snapshot;
 use legate_resources::{GenerateError, Generator};
 use serde_json::json;
 
+use crate::describe::type_urls;
 use crate::support::{api, intentions, leaf, made, mesh, roots, sidecar, upstream, web};
 
 /// The one reason for everything that cannot be made.
@@ -182,4 +183,42 @@ fn what_has_no_effect_is_told() {
     ] {
         assert!(told.contains(part), "{part} is missing in:\n{told}");
     }
+}
+
+#[test]
+fn two_listeners_on_one_port_are_told() {
+    let path =
+        |path: &str, port: u16| json!({"Path": path, "ListenerPort": port, "LocalPathPort": 8080});
+    let on_exposed = json!({
+        "DestinationName": "api", "LocalBindPort": 20301, "LocalBindAddress": "0.0.0.0",
+    });
+    let snapshot = Snapshot {
+        instance: sidecar(json!({
+            "LocalServicePort": 8080,
+            "Expose": {"Paths": [
+                path("/public", 20000), path("/a", 20300), path("/b", 20300), path("/c", 20301),
+            ]},
+        })),
+        upstreams: vec![upstream(on_exposed, Protocol::Tcp, Vec::new())],
+        ..web()
+    };
+    let set = made(&snapshot);
+    let told = set.warnings().join("\n");
+    for part in [
+        "/public has no listener, for 0.0.0.0:20000 is the public listener's",
+        "listener exposed_path_b listens on 0.0.0.0:20300, as another one does",
+        "upstream api listens on 0.0.0.0:20301, as another one does",
+    ] {
+        assert!(told.contains(part), "{part} is missing in:\n{told}");
+    }
+    let listeners: Vec<_> = set.get(&type_urls()[2]).keys().collect();
+    let expected = [
+        "exposed_path_a:0.0.0.0:20300",
+        "exposed_path_c:0.0.0.0:20301",
+        "public_listener:0.0.0.0:20000",
+    ];
+    assert!(
+        listeners.iter().map(|name| &***name).eq(expected),
+        "{listeners:?}"
+    );
 }
