@@ -1,7 +1,7 @@
 //! Certificates of the installation: the webhook's, and the servers' where the operator makes them.
 //!
 //! Every replica looks at the same Secrets and brings them up to date; none of them leads. What is
-//! due is decided in [`material`]; certificates of the mesh itself are the servers' business.
+//! due is decided in `material`; certificates of the mesh itself are the servers' business.
 
 mod bundle;
 mod material;
