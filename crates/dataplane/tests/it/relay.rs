@@ -322,11 +322,14 @@ async fn a_proxy_that_nothing_can_be_made_for_is_tried_again_with_patience() {
     script.heal(Call::Discovery);
     let mut ads = server.accept_ads().await;
     ads.next_of(CLUSTER).await;
+    // The third counts when it is opened, and its answer may be the first that is no refusal.
     let text = encode(&setup.registry);
-    assert!(
-        text.contains("consul_dataplane_xds_upstream_streams_total 4"),
-        "{text}"
-    );
+    let is = |count| {
+        text.contains(&format!(
+            "consul_dataplane_xds_upstream_streams_total {count}"
+        ))
+    };
+    assert!(is(3) || is(4), "{text}");
 }
 
 #[tokio::test]
