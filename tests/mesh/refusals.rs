@@ -1,9 +1,10 @@
 //! What cannot work ends with one clear error that names the setting to look at.
 
 use legate_testkit::certs::TestCa;
+use legate_tests::wait::eventually;
 use legate_tests::{Mesh, MeshOptions, Sidecar};
 
-use crate::WEB;
+use crate::{API, WEB};
 
 /// The process ends with status 1, and exactly one error line holds all of `words`.
 pub(crate) async fn refused(mut sidecar: Sidecar, words: &[&str]) {
@@ -17,6 +18,17 @@ pub(crate) async fn refused(mut sidecar: Sidecar, words: &[&str]) {
     );
     let errors = log.lines().filter(|line| line.contains("[ERROR]")).count();
     assert!(errors <= 1, "{errors} errors instead of one:\n{log}");
+}
+
+/// The process goes on, because the registration may be about to come, and says at once what it waits
+/// for, in one line with all of `words`.
+async fn awaited(sidecar: &Sidecar, words: &[&str]) {
+    let says = |log: &String| {
+        let mut lines = log.lines();
+        lines.any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    let log = || std::future::ready(sidecar.log());
+    eventually("it says what it waits for", log, says).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,9 +63,13 @@ async fn a_missing_token() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_proxy() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.register(&API).await;
+    let flags = mesh.flags(WEB.instance);
+    let mut sidecar = mesh.sidecar("web", &flags);
+    awaited(&sidecar, &["[WARN]", WEB.instance, "proxy-id"]).await;
     mesh.register(&WEB).await;
-    let flags = mesh.flags(WEB.instance).with("proxy-id", "nobody");
-    refused(mesh.sidecar("web", &flags), &["nobody", "-proxy-id"]).await;
+    sidecar.ready().await;
+    sidecar.stop().await;
     mesh.stop().await;
 }
 
@@ -62,11 +78,9 @@ async fn an_unknown_node() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     mesh.register(&WEB).await;
     let flags = mesh.flags(WEB.instance).with("proxy-node-name", "nowhere");
-    refused(
-        mesh.sidecar("web", &flags),
-        &["nowhere", "-proxy-node-name"],
-    )
-    .await;
+    let mut sidecar = mesh.sidecar("web", &flags);
+    awaited(&sidecar, &["[WARN]", "nowhere", "proxy-node-name"]).await;
+    sidecar.stop().await;
     mesh.stop().await;
 }
 
