@@ -383,7 +383,7 @@ fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
     )
 }
 
-/// What the session is told of the settings.
+/// The settings that the session needs.
 fn client_config(servers: &settings::Servers) -> Result<ClientConfig, ConfigError> {
     let tls = servers.tls.as_ref().map(|tls| TlsConfig {
         options: ClientTls {

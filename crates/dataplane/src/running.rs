@@ -19,7 +19,7 @@ use crate::restart;
 /// How long a question may take, all addresses together.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for the wish for a new Envoy, which is answered when it serves, or after
+/// The same for a request for a new Envoy, which is answered when it serves, or after
 /// [`restart::PATIENCE`].
 pub const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
 

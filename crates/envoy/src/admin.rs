@@ -27,7 +27,7 @@ pub const BODY_LIMIT: usize = 256 * 1024 * 1024;
 const SMALL_BODY_LIMIT: usize = 64 * 1024;
 
 /// Inbound listeners only, so that the application still reaches others. Since Envoy 1.37 a
-/// graceful drain ends Envoy unless told otherwise; earlier ones do not know the word and ignore it.
+/// graceful drain ends Envoy unless `skip_exit` is given; earlier versions ignore it.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
 
 /// Closes the sockets of inbound listeners. Connections that are open stay.
@@ -235,7 +235,7 @@ impl AdminClient {
     /// those to the listeners that the dataplane adds for metrics and readiness.
     ///
     /// # Errors
-    /// When there is no successful answer, or Envoy was told not to count.
+    /// When there is no successful answer, or Envoy was started without these statistics.
     pub async fn active_connections(&self) -> Result<u64, AdminError> {
         let wrong = |path: &str, reason: String| AdminError::Content {
             address: self.address,

@@ -2,7 +2,7 @@
 //! changed, and when a server has other parameters for the proxy.
 //!
 //! A request always brings a new Envoy. What changes by itself does so only where the new one takes
-//! over without a gap; otherwise it is told in the log and waits for a request, because a change
+//! over without a gap; otherwise it is logged and waits for a request, because a change
 //! that many proxies share must not cut the traffic of all of them.
 
 use std::convert::Infallible;
@@ -43,15 +43,15 @@ pub(super) struct Refresh {
     pub(super) handle: Handle<EnvoyConfig>,
     pub(super) requests: mpsc::Receiver<Request>,
     pub(super) signals: Signals,
-    /// What Envoy was last told to run.
+    /// What Envoy was last started with.
     pub(super) current: EnvoyConfig,
     /// What the files were at the last look, or nothing when they have to be looked at in any case.
     pub(super) looked: Option<Stamp>,
     /// What the last look found instead. It is used when the next look finds the same, because
     /// files change one after another.
     pub(super) found: Option<EnvoyConfig>,
-    /// The change that was told in the log and waits for a request.
-    pub(super) told: Option<EnvoyConfig>,
+    /// The change that was logged and waits for a request.
+    pub(super) logged: Option<EnvoyConfig>,
 }
 
 impl Refresh {
@@ -84,7 +84,7 @@ impl Refresh {
                         request.answer(outcome);
                     }
                     () = self.signals.restart() => {
-                        // The log has told of a failure.
+                        // A failure is logged.
                         let _ = self.restart("SIGHUP").await;
                     }
                     _ = looks.tick() => self.look().await,
@@ -144,7 +144,7 @@ impl Refresh {
             }
         };
         if configured.envoy == self.current {
-            (self.found, self.told) = (None, None);
+            (self.found, self.logged) = (None, None);
             return;
         }
         if self.found.as_ref() != Some(&configured.envoy) {
@@ -165,14 +165,14 @@ impl Refresh {
                 self.follow(&configured).await;
                 let _ = self.handle.schedule_config_update(configured.envoy);
             }
-            Way::Blocked(obstacle) if self.told.as_ref() != Some(&configured.envoy) => {
+            Way::Blocked(obstacle) if self.logged.as_ref() != Some(&configured.envoy) => {
                 tracing::warn!(
                     changed,
                     obstacle,
                     "envoy runs on as it is, because a restart would cut connections; SIGHUP, \
                      POST /restart or legate-dataplane -restart does it"
                 );
-                self.told = Some(configured.envoy);
+                self.logged = Some(configured.envoy);
             }
             Way::Blocked(_) => {}
         }
@@ -186,7 +186,7 @@ impl Refresh {
             tracing::warn!(%error, "metrics are exposed as before");
         }
         self.current = configured.envoy.clone();
-        (self.found, self.told) = (None, None);
+        (self.found, self.logged) = (None, None);
     }
 
     /// Asks a server for the proxy's parameters of now; answers whether they are others.

@@ -90,7 +90,7 @@ impl Sidecar {
             current: configured.envoy.clone(),
             looked,
             found: None,
-            told: None,
+            logged: None,
         };
         let stop = process.work.token();
         process.work.spawn("envoy configuration", refresh.run(stop));

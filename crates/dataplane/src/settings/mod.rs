@@ -8,7 +8,7 @@
 //! Deliberate differences from the original:
 //!
 //! - An unknown `-mode`, an unknown key or log level in the file, half a client certificate, a
-//!   login without auth method, an address that is none, a port outside of 0 to 65535, a negative
+//!   login without auth method, text that is not an address, a port outside of 0 to 65535, a negative
 //!   count, and a lifecycle path without a slash or in the place of another one, are errors here.
 //! - Ids read from files are trimmed; a path in the file is honoured like one from a flag.
 //! - Deprecated settings that are out of force, and credentials without effect, are warned about.

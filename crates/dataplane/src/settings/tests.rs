@@ -492,7 +492,7 @@ fn ids_are_read_from_files_and_trimmed() {
     assert_eq!(id(&["-proxy-id-path", path], &[]), read);
     assert_eq!(id(&[], &[("DP_PROXY_ID_PATH", path)]), read);
     assert_eq!(id(&["-proxy-service-id-path", path], &[]), read);
-    // An id beside the path wins, one of a weaker source does not.
+    // An id wins over a path of the same source, not over one of a stronger source.
     assert_eq!(
         id(&["-proxy-id-path", path], &[("DP_PROXY_ID", "given")]),
         Ok("given".to_owned())

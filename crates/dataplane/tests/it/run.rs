@@ -1,4 +1,4 @@
-//! The whole life of the process, with a program in Envoy's place that does as it is told.
+//! The whole life of the process, with a program in Envoy's place that follows a script.
 
 use std::ffi::OsString;
 use std::fs;
