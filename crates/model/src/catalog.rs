@@ -74,7 +74,7 @@ impl From<&CheckServiceNode> for ServiceNode {
             service_name: service.service,
             service_tags: service.tags,
             service_address: service.address,
-            service_tagged_addresses: service.tagged_addresses,
+            service_tagged_addresses: service.tagged_addresses.into_iter().collect(),
             service_weights: service.weights,
             service_meta: service.meta,
             service_port: service.port,

@@ -244,7 +244,7 @@ impl ServiceDefinition {
             service: self.name.clone(),
             tags: self.tags.clone(),
             address: self.address.clone(),
-            tagged_addresses: self.tagged_addresses.clone(),
+            tagged_addresses: self.tagged_addresses.clone().into_iter().collect(),
             meta: self.meta.clone(),
             port: self.port,
             socket_path: self.socket_path.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use litemap::LiteMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -107,6 +108,13 @@ fn weights_or_unset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Weight
     })
 }
 
+/// An object, and nothing else: a `LiteMap` by itself would take a list of pairs too.
+fn list_of_map<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<LiteMap<String, ServiceAddress>, D::Error> {
+    BTreeMap::deserialize(deserializer).map(LiteMap::from_iter)
+}
+
 /// How the instance takes part in the mesh apart from its proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -132,9 +140,13 @@ pub struct ServiceInstance {
     pub tags: Vec<String>,
     /// Where it listens; empty means the node's address.
     pub address: String,
-    /// Other addresses by purpose (`lan`, `wan`, `virtual`, …).
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub tagged_addresses: BTreeMap<String, ServiceAddress>,
+    /// Other addresses by purpose (`lan`, `wan`, `virtual`, …). A sorted list, because each proxy has
+    /// one of them, and a tree takes the room of eleven.
+    #[serde(
+        deserialize_with = "list_of_map",
+        skip_serializing_if = "LiteMap::is_empty"
+    )]
+    pub tagged_addresses: LiteMap<String, ServiceAddress>,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
     /// TCP port; 0 means none.

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use legate_model::acl::{AuthMethod, BindType, BindingRule, PolicyLink, ServiceIdentity, Token};
 use legate_model::*;
+use litemap::LiteMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -45,7 +46,7 @@ fn sidecar() -> ServiceInstance {
         service: "web-sidecar-proxy".into(),
         address: "10.0.0.2".into(),
         port: 21000,
-        tagged_addresses: BTreeMap::from([(
+        tagged_addresses: LiteMap::from_iter([(
             "virtual".into(),
             ServiceAddress {
                 address: "10.9.0.1".into(),

@@ -69,7 +69,11 @@ pub(super) fn assert_has_virtual_ips(store: &Store) {
     assert_eq!(ip("web").as_deref(), Some("240.0.0.1"));
     assert_eq!(ip("api").as_deref(), Some("240.0.0.2"));
     let sidecar = state.instance("n", "p").unwrap();
-    let tagged = &sidecar.service.tagged_addresses[TAGGED_ADDRESS];
+    let tagged = sidecar
+        .service
+        .tagged_addresses
+        .get(TAGGED_ADDRESS)
+        .unwrap();
     assert_eq!((&*tagged.address, tagged.port), ("240.0.0.1", 8080));
 }
 

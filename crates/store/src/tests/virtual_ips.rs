@@ -68,7 +68,7 @@ fn a_service_gets_one_with_its_first_instance_in_the_mesh() {
     apply(&store, mesh(own));
     assert_eq!(tagged(&store, "a"), Some(address("240.0.0.2", 9090)));
     let api = store.state().read().instance("n", "a").unwrap();
-    assert_eq!(api.service.tagged_addresses["lan"], other);
+    assert_eq!(api.service.tagged_addresses.get("lan"), Some(&other));
 
     let again = apply(&store, mesh(proxy("web", "p")));
     assert!(!again.changed, "the same registration");
