@@ -19,53 +19,47 @@ use crate::transparent::{self, ImplicitUpstream, ImplicitUpstreams};
 /// The servers' own service, which nobody calls through the mesh. Consul's.
 const CONTROL_PLANE: &str = "consul";
 
-/// The instances through which a service is reached in the mesh. Two of them are equal when they
-/// make no difference to those who call them.
+/// A service as its callers see it: the instances through which it is reached in the mesh, and what
+/// they speak. Two of them are equal when they make no difference to those who call them.
+///
+/// It is one value, so that callers that keep the instances keep what all of them share.
 #[derive(Debug, Clone, Default)]
-pub struct Instances(Vec<CheckServiceNode>);
+pub struct Instances {
+    list: Vec<CheckServiceNode>,
+    /// What the service's `service-defaults` say that it speaks.
+    pub(crate) protocol: Option<Protocol>,
+}
 
 impl Deref for Instances {
     type Target = [CheckServiceNode];
 
     fn deref(&self) -> &[CheckServiceNode] {
-        &self.0
+        &self.list
     }
 }
 
 impl From<Vec<CheckServiceNode>> for Instances {
-    fn from(instances: Vec<CheckServiceNode>) -> Self {
-        Self(instances)
+    fn from(list: Vec<CheckServiceNode>) -> Self {
+        let protocol = None;
+        Self { list, protocol }
     }
 }
 
 impl PartialEq for Instances {
     fn eq(&self, other: &Self) -> bool {
-        same::instances(self, other)
+        self.protocol == other.protocol && same::instances(self, other)
     }
-}
-
-/// What every caller of a service has in common: one read for what are several.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Called {
-    /// What its `service-defaults` say that it speaks.
-    pub(crate) protocol: Option<Protocol>,
-    pub(crate) instances: Arc<Instances>,
-}
-
-/// A service as its callers see it.
-pub(crate) fn called(txn: &ReadTxn<'_>, service: &str) -> Arc<Called> {
-    txn.shared("called", service, |txn| {
-        let defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
-        Called {
-            protocol: defaults.and_then(|entry| merge::entry_protocol(&entry)),
-            instances: instances(txn, service),
-        }
-    })
 }
 
 /// The instances of an upstream.
 pub(crate) fn instances(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
-    txn.shared("instances", service, |txn| Instances(txn.connect(service)))
+    txn.shared("instances", service, |txn| {
+        let defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
+        Instances {
+            list: txn.connect(service),
+            protocol: defaults.and_then(|entry| merge::entry_protocol(&entry)),
+        }
+    })
 }
 
 /// The intentions that have the service as their destination, in order of precedence.

@@ -103,9 +103,9 @@ fn addresses(
         age: 0,
         ip: ip.into(),
     });
-    let told = instances.iter();
-    let told = told.flat_map(|instance| of_instance(instance, directly));
-    owned.chain(told).collect()
+    let of_instances = instances.iter();
+    let of_instances = of_instances.flat_map(|instance| of_instance(instance, directly));
+    owned.chain(of_instances).collect()
 }
 
 /// What an instance adds to the addresses of its service. What is not an IP address adds nothing.

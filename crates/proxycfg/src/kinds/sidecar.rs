@@ -34,6 +34,10 @@ fn snapshot(
     leaves: &mut dyn Leaves,
 ) -> Option<Snapshot> {
     let destination = &registered.service.proxy.destination_service_name;
+    // First of all what may be missing: the rest would be computed for nothing.
+    let roots = queries::roots(txn);
+    let (trust_domain, roots) = (*roots).clone()?;
+    let leaf = leaves.current(destination)?;
     let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, destination);
     let central = Central {
@@ -49,8 +53,6 @@ fn snapshot(
     let is_transparent = instance.proxy.mode == ProxyMode::Transparent;
     let implicit = is_transparent
         .then(|| queries::implicit_upstreams(txn, destination, config.default_intention));
-    let roots = queries::roots(txn);
-    let (trust_domain, roots) = (*roots).clone()?;
     Some(Snapshot {
         proxy: proxy.clone(),
         datacenter: Arc::clone(&config.datacenter),
@@ -59,7 +61,7 @@ fn snapshot(
         protocol: merge::own_protocol(&instance),
         instance: Arc::new(instance),
         roots,
-        leaf: leaves.current(destination)?,
+        leaf,
         intentions: queries::intentions(txn, destination),
         default_intention: config.default_intention,
         mesh: queries::mesh(txn),
@@ -77,9 +79,8 @@ fn resolve(
     let service = &upstream.destination_name;
     let fallback = merge::default_protocol(proxy_defaults);
     let (usual, instances) = if is_local(upstream, &config.datacenter) {
-        let called = queries::called(txn, service);
-        let usual = called.protocol.unwrap_or(fallback);
-        (usual, Arc::clone(&called.instances))
+        let instances = queries::instances(txn, service);
+        (instances.protocol.unwrap_or(fallback), instances)
     } else {
         // The catalog holds one datacenter.
         (fallback, Arc::default())
