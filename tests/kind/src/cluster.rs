@@ -1,18 +1,25 @@
 //! The cluster, through the programs that people use: kubectl and helm.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
+use crate::retry::retry;
+
 /// Longest wait of a step; far above what one takes on a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
-/// The cluster that `KUBECONFIG` names.
-pub(crate) struct Cluster;
+/// The cluster that `KUBECONFIG` names, and what else this machine has for the scenarios.
+pub(crate) struct Cluster {
+    /// A real Consul.
+    pub(crate) consul: Option<PathBuf>,
+    /// Process 1 of the cluster's only node, where that node is of this machine.
+    pub(crate) node: Option<u32>,
+}
 
 impl Cluster {
     /// What kubectl prints.
@@ -73,24 +80,5 @@ pub(crate) fn eventually<T>(
     what: &str,
     attempt: impl FnMut() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    eventually_within(LIMIT, what, attempt)
-}
-
-/// The same with another limit.
-pub(crate) fn eventually_within<T>(
-    limit: Duration,
-    what: &str,
-    mut attempt: impl FnMut() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let start = SystemTime::now();
-    loop {
-        let error = match attempt() {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        if start.elapsed().unwrap_or_default() >= limit {
-            return Err(error.context(format!("{what}: not within {} s", limit.as_secs())));
-        }
-        sleep(Duration::from_millis(300));
-    }
+    retry(LIMIT, what, attempt)
 }

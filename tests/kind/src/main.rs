@@ -10,12 +10,15 @@
 )]
 
 mod cluster;
+mod consul;
 mod mesh;
 mod namespace;
+mod retry;
 mod run;
 mod scenarios;
 mod workload;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -28,11 +31,22 @@ struct Args {
     /// Those whose name has this in it; all unless given
     #[arg(long)]
     filter: Vec<String>,
+    /// A real consul, for the chart with servers outside of the cluster
+    #[arg(long, env = "LEGATE_CONSUL", value_name = "FILE")]
+    consul: Option<PathBuf>,
+    /// Process 1 of the node that `cargo xtask kind` has started
+    #[arg(long, value_name = "PID")]
+    node: Option<u32>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match run::all(&Cluster, &args.filter) {
+    let cluster = Cluster {
+        // An empty variable is none, as everywhere.
+        consul: args.consul.filter(|file| !file.as_os_str().is_empty()),
+        node: args.node,
+    };
+    match run::all(&cluster, &args.filter) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::cluster::{Cluster, output};
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, eventually, output};
 use crate::namespace::Namespace;
 
-/// The release and its namespace.
-pub(crate) const RELEASE: &str = "legate";
+/// The release with servers of its own, and its namespace.
+const RELEASE: &str = "legate";
 
 /// What differs from the chart's defaults.
 const VALUES: [&str; 4] = [
@@ -17,7 +20,44 @@ const VALUES: [&str; 4] = [
     "global.imagePullPolicy=Never",
 ];
 
-/// The namespace of the release.
+/// A release of the chart.
+pub(crate) struct Release<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) namespace: &'a str,
+}
+
+/// The one with servers of its own, which most scenarios use.
+pub(crate) const OWN: Release<'static> = Release {
+    name: RELEASE,
+    namespace: RELEASE,
+};
+
+impl Release<'_> {
+    /// Installs the chart, or makes what is installed like this; values are `name=value`. Returns when
+    /// all of it is ready.
+    pub(crate) fn upgrade(&self, values: &[&str]) -> anyhow::Result<()> {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/legate");
+        let mut helm = Command::new("helm");
+        helm.args(["upgrade", "--install", self.name])
+            .arg(chart)
+            .args(["--namespace", self.namespace, "--create-namespace"])
+            .args(["--wait", "--wait-for-jobs", "--timeout", "180s"]);
+        for value in VALUES.iter().chain(values) {
+            helm.args(["--set", value]);
+        }
+        output(&mut helm, "").map(|_| ())
+    }
+
+    /// Removes it, if it is there, and waits until its pods are gone.
+    pub(crate) fn uninstall(&self) -> anyhow::Result<()> {
+        let mut helm = Command::new("helm");
+        helm.args(["uninstall", self.name, "--namespace", self.namespace])
+            .args(["--ignore-not-found", "--wait", "--timeout", "120s"]);
+        output(&mut helm, "").map(|_| ())
+    }
+}
+
+/// The namespace of the release with servers of its own.
 pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     Namespace {
         cluster,
@@ -25,28 +65,42 @@ pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     }
 }
 
-/// Installs the chart, or makes what is installed like this; returns when all of it is ready.
+/// Installs the release with servers of its own.
 pub(crate) fn install(cluster: &Cluster) -> anyhow::Result<()> {
-    upgrade(&[]).map_err(|error| error.context(namespace(cluster).describe()))
+    let installed = OWN.upgrade(&[]);
+    installed.map_err(|error| error.context(namespace(cluster).describe()))
 }
 
-/// The same with more values, `name=value`.
-pub(crate) fn upgrade(values: &[&str]) -> anyhow::Result<()> {
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/legate");
-    let mut helm = Command::new("helm");
-    helm.args(["upgrade", "--install", RELEASE])
-        .arg(chart)
-        .args(["--namespace", RELEASE, "--create-namespace"])
-        .args(["--wait", "--wait-for-jobs", "--timeout", "180s"]);
-    for value in VALUES.iter().chain(values) {
-        helm.args(["--set", value]);
-    }
-    output(&mut helm, "").map(|_| ())
+/// Checks that pods do not wait for an operator that is gone.
+pub(crate) fn assert_no_webhook_of(cluster: &Cluster, release: &str) -> anyhow::Result<()> {
+    let hooks = cluster.json(&["get", "mutatingwebhookconfigurations"])?;
+    let hooks = hooks["items"].as_array().context("they are a list")?;
+    let left = hooks.iter().any(|hook| {
+        let name = hook["metadata"]["name"].as_str();
+        name.is_some_and(|name| name.starts_with(release))
+    });
+    ensure!(!left, "{hooks:?}");
+    Ok(())
 }
 
-/// Removes the release, and waits until its pods are gone.
-pub(crate) fn uninstall() -> anyhow::Result<()> {
-    let mut helm = Command::new("helm");
-    helm.args(["uninstall", RELEASE, "--namespace", RELEASE]);
-    output(helm.args(["--wait", "--timeout", "120s"]), "").map(|_| ())
+/// When each instance of a service came into the catalog, by its id: one that was deleted and has come
+/// back has another index.
+pub(crate) fn registered(cluster: &Cluster, service: &str) -> anyhow::Result<Vec<(String, u64)>> {
+    let release = namespace(cluster);
+    let template = "--output=go-template={{.data.token|base64decode}}";
+    let token = release.kubectl(&["get", "secret/legate-bootstrap-acl-token", template])?;
+    let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
+    let url = format!("{server}/v1/catalog/service/{service}?token={token}");
+    let read = || cluster.kubectl(&["get", "--raw", &url]);
+    let instances = eventually("the catalog is read", read)?;
+    let instances: Value = serde_json::from_str(&instances)?;
+    let instances = instances.as_array().context("instances are a list")?.iter();
+    let mut all: Vec<(String, u64)> = instances
+        .filter_map(|one| {
+            let id = one["ServiceID"].as_str()?.to_owned();
+            Some((id, one["CreateIndex"].as_u64()?))
+        })
+        .collect();
+    all.sort();
+    Ok(all)
 }

@@ -19,10 +19,34 @@ pub(crate) struct Scenario {
     pub(crate) run: fn(&Namespace) -> anyhow::Result<()>,
 }
 
+/// What not every machine has.
+pub(crate) enum Needs {
+    Nothing,
+    /// Parts of the control plane as processes of this machine.
+    OwnNode,
+    /// A real Consul.
+    Consul,
+}
+
+impl Needs {
+    /// Why scenarios with this need cannot run here.
+    fn missing(&self, cluster: &Cluster) -> Option<&'static str> {
+        match self {
+            Self::OwnNode if cluster.node.is_none() => {
+                Some("it stops the API server, and the cluster is not a node of cargo xtask kind")
+            }
+            Self::Consul if cluster.consul.is_none() => Some("LEGATE_CONSUL names no consul"),
+            Self::Nothing | Self::OwnNode | Self::Consul => None,
+        }
+    }
+}
+
 /// Groups run one after the other.
 pub(crate) struct Group {
     /// The chart is installed before.
     pub(crate) mesh: bool,
+    /// Left out, and said so, where this is not there.
+    pub(crate) needs: Needs,
     /// How many run at a time. They wait most of their time, and those that concern the whole cluster
     /// run alone.
     pub(crate) at_a_time: usize,
@@ -37,10 +61,20 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     let mut count = 0;
     let mut installed = false;
+    let mut left_out = Vec::new();
     for group in scenarios::GROUPS {
         let files = group.scenarios.iter().copied().flatten();
         let scenarios: Vec<&Scenario> = files.filter(chosen).collect();
         if scenarios.is_empty() {
+            continue;
+        }
+        if let Some(reason) = group.needs.missing(cluster) {
+            let lines = scenarios.iter().map(|scenario| {
+                let line = format!("NOT RUN: {}: {reason}", scenario.name);
+                println!("{line}");
+                line
+            });
+            left_out.extend(lines);
             continue;
         }
         if group.mesh && !installed {
@@ -52,7 +86,7 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
         count += scenarios.len();
         failed.extend(side_by_side(cluster, group.at_a_time, &scenarios));
     }
-    if count == 0 {
+    if count == 0 && left_out.is_empty() {
         bail!("no scenario has {} in its name", filters.join(" or "));
     }
     if !failed.is_empty() {
@@ -63,6 +97,10 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
         );
     }
     println!("{count} scenarios passed");
+    // Those that were left out have to be seen beside the verdict.
+    for line in left_out {
+        println!("{line}");
+    }
     Ok(())
 }
 

@@ -166,6 +166,14 @@ pub(crate) fn ask_until_refused(space: &Namespace, from: &str, url: &str) -> any
     })
 }
 
+/// Checks who Envoy says is calling.
+pub(crate) fn assert_caller(answer: &Value, name: &str) -> anyhow::Result<()> {
+    let caller = answer["caller"].as_str().unwrap_or_default();
+    ensure!(caller.starts_with("spiffe://"), "{answer}");
+    ensure!(caller.ends_with(&format!("/svc/{name}")), "{answer}");
+    Ok(())
+}
+
 /// Requests without pause from a pod in the mesh.
 pub(crate) struct Load<'a> {
     space: &'a Namespace<'a>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use super::retry;
+use super::retry::retry;
 
 /// Where the kernel shows its groups.
 const GROUPS: &str = "/sys/fs/cgroup";

@@ -11,10 +11,12 @@ mod image;
 mod layer;
 mod node;
 mod programs;
+#[path = "../../../tests/kind/src/retry.rs"]
+mod retry;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -117,6 +119,9 @@ fn scenarios(
     let mut command = Command::new(workspace.target.join("debug/legate-kind"));
     command.current_dir(&workspace.root);
     kind.environment(&mut command)?;
+    if let Kind::Node(node) = kind {
+        command.args(["--node", &node.init()?]);
+    }
     for name in &options.filter {
         command.args(["--filter", name]);
     }
@@ -324,24 +329,5 @@ impl Times {
         let took = start.elapsed().unwrap_or_default().as_secs_f64();
         self.0.push(format!("kind: {what:<10} {took:>6.1} s"));
         outcome
-    }
-}
-
-/// Tries until it succeeds; the last error after `limit`.
-fn retry<T>(
-    limit: Duration,
-    what: &str,
-    mut attempt: impl FnMut() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let start = SystemTime::now();
-    loop {
-        let error = match attempt() {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        if start.elapsed().unwrap_or_default() >= limit {
-            return Err(error.context(format!("{what}: not within {} s", limit.as_secs())));
-        }
-        std::thread::sleep(Duration::from_millis(200));
     }
 }

@@ -15,7 +15,8 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::cache::Cache;
-use super::{certificates, cgroups, programs, retry};
+use super::retry::retry;
+use super::{certificates, cgroups, programs};
 use crate::workspace::{self, Workspace};
 
 /// The interface outside of the node; its other end is `eth0` within.
@@ -102,7 +103,7 @@ impl Node {
     /// ends.
     fn start(&self, programs: &Path, lifetime: Lifetime) -> anyhow::Result<u32> {
         let log = File::create(self.state.join("node.log"))?;
-        let mut command = Command::new("setsid");
+        let mut command = without_inherited_files("setsid");
         if lifetime == Lifetime::WithThisProcess {
             command.args(["setpriv", "--pdeathsig", "KILL"]);
         }
@@ -115,9 +116,7 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = command
-            .spawn()
-            .context("cannot start setsid (Debian: util-linux)")?;
+        let child = command.spawn().context("cannot start bash")?;
         fs::write(self.state.join("pid"), child.id().to_string())?;
         Ok(child.id())
     }
@@ -217,10 +216,15 @@ impl Node {
         Ok(())
     }
 
+    /// Its process 1, as this machine numbers it.
+    pub(super) fn init(&self) -> anyhow::Result<String> {
+        fs::read_to_string(self.state.join("init.pid"))
+            .context("there is no node: start one with cargo xtask kind up")
+    }
+
     /// A command within the node.
     fn inside(&self, words: &[&str]) -> anyhow::Result<Command> {
-        let init = fs::read_to_string(self.state.join("init.pid"))
-            .context("there is no node: start one with cargo xtask kind up")?;
+        let init = self.init()?;
         let mut inside = command("nsenter", &["--target", &init]);
         inside.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--"]);
         inside.args(words);
@@ -315,6 +319,14 @@ fn command(program: &str, words: &[&str]) -> Command {
     command
 }
 
+/// A command that has no open files but its input and output. A node outlives whoever starts it, and with
+/// their files it would keep their locks.
+fn without_inherited_files(program: &str) -> Command {
+    let close = "for file in /proc/self/fd/*; do file=${file##*/}; \
+                 [ \"$file\" -le 2 ] || eval \"exec $file>&-\"; done; exec \"$@\"";
+    command("bash", &["-c", close, "bash", program])
+}
+
 /// Shows what it said only if it failed.
 fn run_quietly(mut command: Command) -> anyhow::Result<()> {
     let program = command.get_program().display().to_string();
@@ -329,4 +341,29 @@ fn run_quietly(mut command: Command) -> anyhow::Result<()> {
         said.trim()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files that `ls` has open below a shell with a file of its own.
+    fn open_files(list: &Command) -> String {
+        let mut shell = command("bash", &["-c", "exec 9>/dev/null 12>&9; \"$@\"", "bash"]);
+        shell.arg(list.get_program()).args(list.get_args());
+        let done = shell.args(["/proc/self/fd"]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    #[test]
+    fn a_node_keeps_no_file_of_its_caller() {
+        let kept = open_files(&command("ls", &[]));
+        let kept: Vec<&str> = kept.split_whitespace().collect();
+        assert!(kept.contains(&"9") && kept.contains(&"12"), "{kept:?}");
+        let kept = open_files(&without_inherited_files("ls"));
+        let kept: Vec<&str> = kept.split_whitespace().collect();
+        // The last one is the folder that is listed.
+        assert_eq!(kept, ["0", "1", "2", "3"]);
+    }
 }

@@ -24,6 +24,9 @@ pub(crate) struct Options {
     /// The port of lines over TCP
     #[arg(long)]
     lines: Option<u16>,
+    /// The port of gRPC, where nothing but a health check is served
+    #[arg(long)]
+    grpc: Option<u16>,
     /// Who answers; the pod's name unless given
     #[arg(long, env = "HOSTNAME", default_value = "app")]
     name: String,
@@ -63,6 +66,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             None => std::future::pending().await,
         }
     };
+    let grpc = async {
+        match options.grpc {
+            Some(port) => health(address(port)).await,
+            None => std::future::pending().await,
+        }
+    };
     let end = async {
         terminate.recv().await;
         if matches!(options.end, End::Linger) {
@@ -72,6 +81,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     tokio::select! {
         result = http => Ok(result?),
         result = lines => Ok(result?),
+        result = grpc => Ok(result?),
         () = end => Ok(()),
     }
 }
@@ -128,4 +138,11 @@ async fn echo(name: &str, stream: TcpStream) -> std::io::Result<()> {
             .await?;
     }
     Ok(())
+}
+
+/// `grpc.health.v1.Health`: all is well.
+async fn health(address: SocketAddr) -> Result<(), tonic::transport::Error> {
+    let (_, service) = tonic_health::server::health_reporter();
+    let server = tonic::transport::Server::builder().add_service(service);
+    server.serve(address).await
 }

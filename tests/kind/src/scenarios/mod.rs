@@ -1,28 +1,46 @@
 //! What is shown in a cluster.
 
+mod away;
 mod changes;
+mod external;
 mod image;
 mod pods;
 mod traffic;
 mod whole;
 
-use crate::run::Group;
+use crate::run::{Group, Needs};
 
-/// What needs no mesh, then what the mesh does for one application, then what changes all of it.
-pub(crate) const GROUPS: [Group; 3] = [
+/// What needs no mesh, then what the mesh does for one application, then what changes all of it, then
+/// other meshes.
+pub(crate) const GROUPS: [Group; 5] = [
     Group {
         mesh: false,
+        needs: Needs::Nothing,
         at_a_time: 3,
         scenarios: &[image::SCENARIOS],
     },
     Group {
         mesh: true,
+        needs: Needs::Nothing,
         at_a_time: 3,
         scenarios: &[traffic::SCENARIOS, pods::SCENARIOS, changes::SCENARIOS],
     },
     Group {
         mesh: true,
+        needs: Needs::OwnNode,
+        at_a_time: 1,
+        scenarios: &[away::SCENARIOS],
+    },
+    Group {
+        mesh: true,
+        needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[whole::SCENARIOS],
+    },
+    Group {
+        mesh: false,
+        needs: Needs::Consul,
+        at_a_time: 1,
+        scenarios: &[external::SCENARIOS],
     },
 ];

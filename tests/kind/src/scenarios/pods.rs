@@ -27,27 +27,87 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The node has no identity of the mesh, and its probes come in nevertheless.
+/// The node has no identity of the mesh, and its probes come in nevertheless. A probe that the application
+/// does not answer is seen: nothing answers in its place.
 fn probes_of_the_node_reach_the_application(space: &Namespace) -> anyhow::Result<()> {
-    let probe = |path: &str| json!({"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1});
-    App::new("probed-api")
-        .container("startupProbe", probe("/"))
-        .container("readinessProbe", probe("/"))
-        .container("livenessProbe", probe("/"))
-        .run(space)?;
-    // A probe that the application does not answer is seen: nothing answers in its place.
-    let broken = App::new("probed-broken").container("readinessProbe", probe("/none"));
-    space.apply(&broken.manifests().to_string())?;
-    eventually("the probe of a path that is not there fails", || {
-        let events = space.kubectl(&["get", "events", "--output=jsonpath={.items[*].message}"])?;
-        ensure!(events.contains("404"), "{events}");
-        Ok(())
-    })?;
-    let pods = space.json(&["get", "pods", "--selector=app=probed-api"])?;
-    let statuses = pods["items"][0]["status"]["containerStatuses"].as_array();
-    let mut statuses = statuses.context("containers have a status")?.iter();
-    ensure!(statuses.all(|status| status["restartCount"] == 0), "{pods}");
+    let http = |path: &str, port: Value| json!({"httpGet": {"path": path, "port": port}});
+    let grpc = |port: u16| json!({"grpc": {"port": port}});
+    let tcp = |port: Value| json!({"tcpSocket": {"port": port}});
+    let probed = |name, probe: Value| {
+        App::new(name)
+            .arguments(&["serve", "--lines=9000", "--grpc=9001"])
+            .container(
+                "ports",
+                json!([
+                    {"name": "web", "containerPort": PORT},
+                    {"name": "lines", "containerPort": 9000},
+                ]),
+            )
+            .container("readinessProbe", every_second(probe))
+    };
+    for (name, probe) in [
+        ("probed-http", http("/", json!(PORT))),
+        ("probed-http-name", http("/", json!("web"))),
+        ("probed-grpc", grpc(9001)),
+        ("probed-tcp", tcp(json!(9000))),
+        ("probed-tcp-name", tcp(json!("lines"))),
+    ] {
+        let app = probed(name, probe.clone())
+            .container("startupProbe", every_second(probe.clone()))
+            .container("livenessProbe", every_second(probe));
+        space.apply(&app.manifests().to_string())?;
+    }
+    for (name, probe) in [
+        ("broken-http", http("/none", json!(PORT))),
+        ("broken-grpc", grpc(9002)),
+        ("broken-tcp", tcp(json!(9002))),
+    ] {
+        space.apply(&probed(name, probe).manifests().to_string())?;
+    }
+    for name in ["http", "http-name", "grpc", "tcp", "tcp-name"] {
+        space.rolled_out(&format!("deployment/probed-{name}"))?;
+    }
+    for name in ["http", "grpc", "tcp"] {
+        let label = format!("app=broken-{name}");
+        eventually(&format!("the probe of broken-{name} fails"), || {
+            let pods = space.pods(&label)?;
+            let pod = pods.first().context("there is no pod yet")?;
+            let about = format!("involvedObject.name={pod},reason=Unhealthy");
+            let events = space.kubectl(&["get", "events", "--field-selector", &about])?;
+            ensure!(events.contains("Readiness probe failed"), "{events}");
+            Ok(())
+        })?;
+        for status in app_statuses(space, &label)? {
+            ensure!(status["started"] == true, "{status}");
+            ensure!(status["ready"] == false, "{status}");
+        }
+    }
+    // Liveness has been asked for all the while.
+    for name in ["http", "http-name", "grpc", "tcp", "tcp-name"] {
+        for status in app_statuses(space, &format!("app=probed-{name}"))? {
+            ensure!(status["ready"] == true, "{status}");
+            ensure!(status["restartCount"] == 0, "{status}");
+        }
+    }
     Ok(())
+}
+
+fn every_second(mut probe: Value) -> Value {
+    probe["periodSeconds"] = json!(1);
+    probe
+}
+
+/// What the kubelet says of the applications' containers, of which there is one at least.
+fn app_statuses(space: &Namespace, label: &str) -> anyhow::Result<Vec<Value>> {
+    let pods = space.json(&["get", "pods", "--selector", label])?;
+    let pods = pods["items"].as_array().context("pods are a list")?;
+    let statuses = pods
+        .iter()
+        .filter_map(|pod| pod["status"]["containerStatuses"].as_array());
+    let apps = statuses.flatten().filter(|status| status["name"] == "app");
+    let apps: Vec<Value> = apps.cloned().collect();
+    ensure!(!apps.is_empty(), "{label} has no pod");
+    Ok(apps)
 }
 
 fn a_job_ends_with_its_application(space: &Namespace) -> anyhow::Result<()> {

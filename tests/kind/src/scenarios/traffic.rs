@@ -1,13 +1,13 @@
 //! Who reaches whom: upstreams that are named, transparent proxying, intentions.
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cluster::eventually;
 use crate::namespace::Namespace;
 use crate::run::Scenario;
 use crate::workload::{
-    App, ask, ask_until_answered, ask_until_refused, intend, resource, speaks_http,
+    App, ask, ask_until_answered, ask_until_refused, assert_caller, intend, resource, speaks_http,
 };
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -28,14 +28,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: a_refused_resource_says_why,
     },
 ];
-
-/// Who Envoy says is calling.
-fn assert_caller(answer: &Value, name: &str) -> anyhow::Result<()> {
-    let caller = answer["caller"].as_str().unwrap_or_default();
-    ensure!(caller.starts_with("spiffe://"), "{answer}");
-    ensure!(caller.ends_with(&format!("/svc/{name}")), "{answer}");
-    Ok(())
-}
 
 fn upstreams_are_reached_by_mutual_tls(space: &Namespace) -> anyhow::Result<()> {
     speaks_http(space, "named-api")?;

@@ -1,8 +1,7 @@
 //! What concerns the whole mesh: its operator, its server, a new version of the chart, and its end.
 //! Applications notice nothing of it.
 
-use anyhow::{Context, ensure};
-use serde_json::Value;
+use anyhow::ensure;
 
 use crate::mesh;
 use crate::namespace::Namespace;
@@ -68,9 +67,12 @@ fn the_operator_is_killed(space: &Namespace) -> anyhow::Result<()> {
 
 fn the_server_is_killed_and_keeps_its_state(space: &Namespace) -> anyhow::Result<()> {
     let load = load(space, "kept-api", "kept-load")?;
+    let registered = mesh::registered(space.cluster, "kept-api")?;
     let release = mesh::namespace(space.cluster);
     kill(&release, "component=server")?;
     release.rolled_out("statefulset/legate-server")?;
+    let kept = mesh::registered(space.cluster, "kept-api")?;
+    ensure!(kept == registered, "{registered:?} {kept:?}");
     // Its services, intentions and the keys that sign are still there: whoever comes now is let in.
     App::new("kept-late").run(space)?;
     intend(space, "kept-late", "kept-late-api", "allow")?;
@@ -83,28 +85,22 @@ fn the_server_is_killed_and_keeps_its_state(space: &Namespace) -> anyhow::Result
 fn an_upgrade_of_the_chart_loses_no_request(space: &Namespace) -> anyhow::Result<()> {
     let load = load(space, "upgraded-api", "upgraded-load")?;
     // All its pods are replaced.
-    mesh::upgrade(&["global.logLevel=debug", "global.extraLabels.upgraded=yes"])?;
+    mesh::OWN.upgrade(&["global.logLevel=debug", "global.extraLabels.upgraded=yes"])?;
+    let replaced = mesh::namespace(space.cluster).pods("upgraded=yes")?;
+    let of = |part: &str| replaced.iter().filter(|pod| pod.contains(part)).count();
+    ensure!(of("-operator-") == 2 && of("-server-") == 1, "{replaced:?}");
     App::new("upgraded-late").run(space)?;
     let seen = load.without_failure();
-    mesh::upgrade(&[])?;
+    mesh::OWN.upgrade(&[])?;
     seen.map(|_| ())
 }
 
 fn uninstalling_leaves_nothing_in_the_way(space: &Namespace) -> anyhow::Result<()> {
-    mesh::uninstall()?;
-    let hooks = space
-        .cluster
-        .json(&["get", "mutatingwebhookconfigurations"])?;
-    let hooks = hooks["items"].as_array().context("they are a list")?;
-    let ours = |hook: &&Value| {
-        let name = hook["metadata"]["name"].as_str();
-        name.is_some_and(|name| name.starts_with(mesh::RELEASE))
-    };
-    ensure!(!hooks.iter().any(|hook| ours(&hook)), "{hooks:?}");
+    mesh::OWN.uninstall()?;
+    mesh::assert_no_webhook_of(space.cluster, mesh::OWN.name)?;
     // A pod that asks for a sidecar starts without one.
     App::new("left-app").run(space)?;
-    space
-        .cluster
-        .kubectl(&["delete", "namespace", mesh::RELEASE, "--wait=false"])?;
-    Ok(())
+    let namespace = mesh::OWN.namespace;
+    let words = ["delete", "namespace", namespace, "--wait=false"];
+    space.cluster.kubectl(&words).map(|_| ())
 }

@@ -1,0 +1,125 @@
+//! The chart with a real Consul server outside of the cluster.
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use crate::cluster::eventually;
+use crate::consul::{Consul, NAME};
+use crate::mesh::{self, Release};
+use crate::namespace::Namespace;
+use crate::run::Scenario;
+use crate::workload::{
+    App, ask_until_answered, ask_until_refused, assert_caller, intend, speaks_http,
+};
+
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "the_chart_works_with_a_consul_outside_of_the_cluster",
+    run: the_chart_works_with_a_consul_outside_of_the_cluster,
+}];
+
+/// The release, its namespace, and what the chart calls the auth method of its pods.
+const RELEASE: &str = "outside";
+const OUTSIDE: Release = Release {
+    name: RELEASE,
+    namespace: RELEASE,
+};
+const METHOD: &str = "outside-legate-k8s-auth-method";
+
+fn the_chart_works_with_a_consul_outside_of_the_cluster(space: &Namespace) -> anyhow::Result<()> {
+    // One operator injects the pods of a cluster.
+    mesh::OWN.uninstall()?;
+    let program = space.cluster.consul.as_deref().context("a consul")?;
+    let consul = Consul::start(program, space.cluster)?;
+    // Pods in the namespace of a release are not injected.
+    let release = Namespace::create(space.cluster, RELEASE)?;
+    let shown = install(&release, &consul).and_then(|()| services_meet(space, &consul));
+    let shown = shown.map_err(|error| error.context(release.describe()).context(consul.log()));
+    // Without a webhook whatever comes next in this cluster starts, also after a failure.
+    let uninstalled = OUTSIDE.uninstall();
+    shown.and(uninstalled)?;
+    mesh::assert_no_webhook_of(space.cluster, RELEASE)?;
+    release.delete()
+}
+
+fn services_meet(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
+    speaks_http(space, "outside-api")?;
+    App::new("outside-api").run(space)?;
+    App::new("outside-web").run(space)?;
+    let url = "http://outside-api/";
+    ask_until_refused(space, "outside-web", url)?;
+    intend(space, "outside-web", "outside-api", "allow")?;
+    let answer = ask_until_answered(space, "outside-web", url)?;
+    assert_caller(&answer, "outside-web")?;
+    let services = consul.services("outside-")?;
+    ensure!(services.len() == 4, "{services:?}");
+
+    tokens_go_with_their_pod(space, consul)?;
+
+    for app in ["outside-api", "outside-web"] {
+        space.kubectl(&["delete", &format!("deployment/{app}")])?;
+    }
+    eventually("nothing of the pods is left in the catalog", || {
+        let services = consul.services("outside-")?;
+        ensure!(services.is_empty(), "{services:?}");
+        Ok(())
+    })?;
+    space.kubectl(&["delete", "serviceintentions,servicedefaults", "--all"])?;
+    for kind in ["service-intentions", "service-defaults"] {
+        let entries = consul.run(&["config", "list", "-kind", kind])?;
+        ensure!(entries.trim().is_empty(), "{kind}: {entries}");
+    }
+    Ok(())
+}
+
+fn install(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
+    let secret = |name: &str, content: &str| {
+        let words = ["create", "secret", "generic", name, content];
+        space.kubectl(&words).map(|_| ())
+    };
+    let file = consul.authority();
+    secret(
+        "consul-ca",
+        &format!("--from-file=ca.pem={}", file.display()),
+    )?;
+    let token = format!("--from-literal=token={}", consul.token);
+    secret("consul-bootstrap", &token)?;
+    OUTSIDE.upgrade(&[
+        "global.tls.caCert.secretName=consul-ca",
+        "global.tls.caCert.secretKey=ca.pem",
+        "global.acls.bootstrapToken.secretName=consul-bootstrap",
+        "externalServers.enabled=true",
+        &format!("externalServers.hosts[0]={}", consul.address),
+        &format!("externalServers.httpsPort={}", consul.https),
+        &format!("externalServers.grpcPort={}", consul.grpc),
+        &format!("externalServers.tlsServerName={NAME}"),
+        &format!("externalServers.k8sAuthMethodHost={}", consul.kubernetes),
+    ])
+}
+
+/// A sidecar gives its own token back; the token of this login only the operator can remove.
+fn tokens_go_with_their_pod(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
+    let pods = space.json(&["get", "pods", "--selector=app=outside-web"])?;
+    let pod = &pods["items"][0]["metadata"];
+    let text = |field: &Value| field.as_str().map(str::to_owned).context("a text");
+    let (name, uid) = (text(&pod["name"])?, text(&pod["uid"])?);
+    let folder = tempfile::tempdir()?;
+    let (bearer, sink) = (folder.path().join("bearer"), folder.path().join("token"));
+    let created = space.kubectl(&["create", "token", "outside-web"])?;
+    std::fs::write(&bearer, created)?;
+    consul.run(&[
+        "login",
+        &format!("-method={METHOD}"),
+        &format!("-bearer-token-file={}", bearer.display()),
+        &format!("-token-sink-file={}", sink.display()),
+        &format!("-meta=pod={}/{name}", space.name),
+        &format!("-meta=pod-uid={uid}"),
+    ])?;
+    let logins = consul.logins(METHOD, &uid)?;
+    ensure!(logins.len() == 2, "{logins:?}");
+    space.kubectl(&["delete", "pod", &name])?;
+    eventually("no token of the pod is left", || {
+        let logins = consul.logins(METHOD, &uid)?;
+        ensure!(logins.is_empty(), "{logins:?}");
+        Ok(())
+    })
+}
