@@ -8,41 +8,67 @@ use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
 use crate::name;
 
-/// # Errors
-///
-/// [`Invalid`] names the first field that cannot be accepted.
-pub(crate) fn validate(
-    policies: &[PolicyLink],
-    services: &[ServiceIdentity],
-    nodes: &[NodeIdentity],
-    templates: &[TemplatedPolicy],
-) -> Result<(), Invalid> {
-    for (i, identity) in services.iter().enumerate() {
-        name::validate_identity_name(&identity.service_name).map_err(|error| {
-            Invalid::new(
-                format!("ServiceIdentities[{i}].ServiceName"),
-                error.to_string(),
-            )
-        })?;
+/// Links of one token or role.
+pub(crate) struct Links<'a> {
+    pub(crate) policies: &'a [PolicyLink],
+    pub(crate) services: &'a [ServiceIdentity],
+    pub(crate) nodes: &'a [NodeIdentity],
+    pub(crate) templates: &'a [TemplatedPolicy],
+}
+
+impl<'a> Links<'a> {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        for (i, identity) in self.services.iter().enumerate() {
+            name::validate_identity_name(&identity.service_name).map_err(|error| {
+                Invalid::new(
+                    format!("ServiceIdentities[{i}].ServiceName"),
+                    error.to_string(),
+                )
+            })?;
+        }
+        for (i, identity) in self.nodes.iter().enumerate() {
+            let path = |field| format!("NodeIdentities[{i}].{field}");
+            name::validate_identity_name(&identity.node_name)
+                .map_err(|error| Invalid::new(path("NodeName"), error.to_string()))?;
+            name::validate_datacenter(&identity.datacenter)
+                .map_err(|error| Invalid::new(path("Datacenter"), error.to_string()))?;
+        }
+        for (i, templated) in self.templates.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("TemplatedPolicies[{i}]"));
+            templated.validate().map_err(within)?;
+        }
+        let nameless = |link: &PolicyLink| link.id.is_empty() && link.name.is_empty();
+        match self.policies.iter().position(nameless) {
+            Some(i) => Err(Invalid::new(
+                format!("Policies[{i}]"),
+                "ID or Name must say which policy",
+            )),
+            None => Ok(()),
+        }
     }
-    for (i, identity) in nodes.iter().enumerate() {
-        let path = |field| format!("NodeIdentities[{i}].{field}");
-        name::validate_identity_name(&identity.node_name)
-            .map_err(|error| Invalid::new(path("NodeName"), error.to_string()))?;
-        name::validate_datacenter(&identity.datacenter)
-            .map_err(|error| Invalid::new(path("Datacenter"), error.to_string()))?;
+
+    /// What identities and templates contribute to a hash.
+    pub(crate) fn hashed(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let services = self.services.iter().flat_map(|identity| {
+            let datacenters = identity.datacenters.iter().map(String::as_str);
+            std::iter::once(&*identity.service_name).chain(datacenters)
+        });
+        let nodes = self.nodes.iter();
+        let nodes = nodes.flat_map(|identity| [&*identity.node_name, &*identity.datacenter]);
+        services
+            .chain(nodes)
+            .chain(self.templates.iter().flat_map(TemplatedPolicy::hashed))
     }
-    for (i, templated) in templates.iter().enumerate() {
-        let within = |error: Invalid| error.within(format_args!("TemplatedPolicies[{i}]"));
-        templated.validate().map_err(within)?;
-    }
-    let nameless = |link: &PolicyLink| link.id.is_empty() && link.name.is_empty();
-    match policies.iter().position(nameless) {
-        Some(i) => Err(Invalid::new(
-            format!("Policies[{i}]"),
-            "ID or Name must say which policy",
-        )),
-        None => Ok(()),
+
+    /// The policies that identities and templates stand for.
+    pub(crate) fn policies(&self) -> Vec<Policy> {
+        let services = self.services.iter().map(ServiceIdentity::policy);
+        let nodes = self.nodes.iter().map(NodeIdentity::policy);
+        let templates = self.templates.iter().filter_map(TemplatedPolicy::policy);
+        services.chain(nodes).chain(templates).collect()
     }
 }
 
@@ -74,34 +100,4 @@ pub(crate) fn normalize(
     let mut seen = BTreeSet::new();
     templates.iter_mut().for_each(TemplatedPolicy::normalize);
     templates.retain(|templated| seen.insert(templated.clone()));
-}
-
-/// What identities and templates contribute to a hash.
-pub(crate) fn hashed<'l>(
-    services: &'l [ServiceIdentity],
-    nodes: &'l [NodeIdentity],
-    templates: &'l [TemplatedPolicy],
-) -> impl Iterator<Item = &'l str> {
-    let services = services.iter().flat_map(|identity| {
-        let datacenters = identity.datacenters.iter().map(String::as_str);
-        std::iter::once(&*identity.service_name).chain(datacenters)
-    });
-    let nodes = nodes
-        .iter()
-        .flat_map(|identity| [&*identity.node_name, &*identity.datacenter]);
-    services
-        .chain(nodes)
-        .chain(templates.iter().flat_map(TemplatedPolicy::hashed))
-}
-
-/// The policies that identities and templates stand for.
-pub(crate) fn policies(
-    services: &[ServiceIdentity],
-    nodes: &[NodeIdentity],
-    templates: &[TemplatedPolicy],
-) -> Vec<Policy> {
-    let services = services.iter().map(ServiceIdentity::policy);
-    let nodes = nodes.iter().map(NodeIdentity::policy);
-    let templates = templates.iter().filter_map(TemplatedPolicy::policy);
-    services.chain(nodes).chain(templates).collect()
 }

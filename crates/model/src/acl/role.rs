@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::acl::hash::ContentHash;
-use crate::acl::links;
+use crate::acl::links::{self, Links};
 use crate::acl::policy::Policy;
 use crate::acl::template::TemplatedPolicy;
 use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
@@ -62,11 +62,7 @@ impl Role {
     #[must_use]
     pub fn hashed(self) -> Self {
         let links = self.policies.iter().map(|link| &*link.id);
-        let rest = links::hashed(
-            &self.service_identities,
-            &self.node_identities,
-            &self.templated_policies,
-        );
+        let rest = self.links().hashed();
         let hash = ContentHash::of(
             [&*self.name, &*self.description]
                 .into_iter()
@@ -76,13 +72,18 @@ impl Role {
         Self { hash, ..self }
     }
 
+    fn links(&self) -> Links<'_> {
+        Links {
+            policies: &self.policies,
+            services: &self.service_identities,
+            nodes: &self.node_identities,
+            templates: &self.templated_policies,
+        }
+    }
+
     /// The policies that its identities and templates stand for.
     pub fn own_policies(&self) -> Vec<Policy> {
-        links::policies(
-            &self.service_identities,
-            &self.node_identities,
-            &self.templated_policies,
-        )
+        self.links().policies()
     }
 
     /// # Errors
@@ -97,11 +98,6 @@ impl Role {
                 "it must have 1 to 256 letters, digits, '-' and '_'",
             ));
         }
-        links::validate(
-            &self.policies,
-            &self.service_identities,
-            &self.node_identities,
-            &self.templated_policies,
-        )
+        self.links().validate()
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::acl::hash::ContentHash;
-use crate::acl::links;
+use crate::acl::links::{self, Links};
 use crate::acl::policy::Policy;
 use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
@@ -174,11 +174,7 @@ impl Token {
     #[must_use]
     pub fn hashed(self) -> Self {
         let links = self.policies.iter().map(|link| &*link.id);
-        let rest = links::hashed(
-            &self.service_identities,
-            &self.node_identities,
-            &self.templated_policies,
-        );
+        let rest = self.links().hashed();
         let place = if self.local { "local" } else { "global" };
         let roles = self.roles.iter().map(|link| &*link.id);
         let hash = ContentHash::of(
@@ -191,13 +187,18 @@ impl Token {
         Self { hash, ..self }
     }
 
+    fn links(&self) -> Links<'_> {
+        Links {
+            policies: &self.policies,
+            services: &self.service_identities,
+            nodes: &self.node_identities,
+            templates: &self.templated_policies,
+        }
+    }
+
     /// The policies that its identities and templates stand for.
     pub fn own_policies(&self) -> Vec<Policy> {
-        links::policies(
-            &self.service_identities,
-            &self.node_identities,
-            &self.templated_policies,
-        )
+        self.links().policies()
     }
 
     /// # Errors
@@ -233,11 +234,6 @@ impl Token {
                 "ID or Name must say which role",
             ));
         }
-        links::validate(
-            &self.policies,
-            &self.service_identities,
-            &self.node_identities,
-            &self.templated_policies,
-        )
+        self.links().validate()
     }
 }
