@@ -10,13 +10,28 @@ use crate::acl::login as grpc_login;
 use crate::auth_methods::{add_method, login, server, service_of};
 use crate::foreign::{Asked, Foreign, Reaction};
 use crate::grpc::channel;
+use crate::http_client::{Client, Reply};
 
 const REVIEWER: &str = "reviewer.token.jwt";
+/// The user that a service account is.
+const WEB: &str = "system:serviceaccount:shop:web";
 
 fn kubernetes(api: &Foreign) -> Value {
     json!({
         "Host": api.url(), "CACert": api.ca.ca_pem(), "ServiceAccountJWT": REVIEWER,
     })
+}
+
+/// An auth method `m`, whose logins are the services of their service accounts' names.
+async fn add_kubernetes(management: &Client, api: &Foreign) {
+    let config = kubernetes(api);
+    add_method(management, "kubernetes", &config, "${serviceaccount.name}").await;
+}
+
+/// Checks what a request is refused with.
+fn assert_refused(reply: &Reply, status: StatusCode, text: &str) {
+    assert_eq!(reply.status, status, "{}", reply.text());
+    assert!(reply.text().contains(text), "{}", reply.text());
 }
 
 /// An API server where one token is that of a user, and one service account has an annotation.
@@ -58,15 +73,8 @@ fn api_server(
 async fn a_service_account_logs_in_as_its_service() {
     let (server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({"sub": "x"}));
-    const WEB: &str = "system:serviceaccount:shop:web";
     let api = Foreign::start(api_server(bearer.clone(), WEB, None)).await;
-    add_method(
-        &management,
-        "kubernetes",
-        &kubernetes(&api),
-        "${serviceaccount.name}",
-    )
-    .await;
+    add_kubernetes(&management, &api).await;
     assert!(
         api.asked().is_empty(),
         "as in Consul, nobody is asked when it is written"
@@ -87,8 +95,7 @@ async fn a_service_account_logs_in_as_its_service() {
     // The rule's selector leaves this one out.
     api.answer(api_server(bearer.clone(), WEB, Some("default")));
     let reply = login(&client, &bearer).await;
-    assert_eq!(reply.status, StatusCode::FORBIDDEN);
-    assert!(reply.text().contains("no binding rule"), "{}", reply.text());
+    assert_refused(&reply, StatusCode::FORBIDDEN, "no binding rule");
 
     api.answer(api_server(bearer.clone(), WEB, None));
     let channel = channel(&server).await;
@@ -106,20 +113,12 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
     let (server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({"sub": "x"}));
     let other = TestSigner::generate().sign(&json!({"sub": "x"}));
-    const WEB: &str = "system:serviceaccount:shop:web";
     let api = Foreign::start(api_server(bearer.clone(), WEB, None)).await;
-    add_method(
-        &management,
-        "kubernetes",
-        &kubernetes(&api),
-        "${serviceaccount.name}",
-    )
-    .await;
+    add_kubernetes(&management, &api).await;
     let before = server.store().state().read().tokens().len();
     let says = async |bearer: &str, status: u16, text: &str| {
         let reply = login(&client, bearer).await;
-        assert_eq!(reply.status.as_u16(), status, "{}", reply.text());
-        assert!(reply.text().contains(text), "{}", reply.text());
+        assert_refused(&reply, StatusCode::from_u16(status).unwrap(), text);
         assert!(!reply.text().contains(REVIEWER), "{}", reply.text());
     };
     says("no jwt", 403, "not a JWT").await;
@@ -171,13 +170,7 @@ async fn what_goes_wrong_at_an_api_server_is_told() {
 async fn methods_are_listed_without_their_settings_and_keep_their_type() {
     let (_server, _, management) = server().await;
     let api = Foreign::start(|_| Reaction::Hangup).await;
-    add_method(
-        &management,
-        "kubernetes",
-        &kubernetes(&api),
-        "${serviceaccount.name}",
-    )
-    .await;
+    add_kubernetes(&management, &api).await;
     let list = management.get("/v1/acl/auth-methods").await;
     assert_eq!(list.json()[0]["Type"], "kubernetes");
     assert!(!list.text().contains(REVIEWER) && list.json()[0].get("Config").is_none());
@@ -188,10 +181,10 @@ async fn methods_are_listed_without_their_settings_and_keep_their_type() {
     let config = json!({"JWTValidationPubKeys": [key.public_key_pem()]});
     let jwt = json!({"Name": "m", "Type": "jwt", "Config": config});
     let reply = management.put("/v1/acl/auth-method/m", &jwt).await;
-    assert!(
-        reply.text().contains("Type: it cannot be changed"),
-        "{}",
-        reply.text()
+    assert_refused(
+        &reply,
+        StatusCode::BAD_REQUEST,
+        "Type: it cannot be changed",
     );
     let other = json!({"Name": "n", "Type": "jwt", "Config": config});
     management.write("/v1/acl/auth-method", &other).await;
@@ -199,16 +192,15 @@ async fn methods_are_listed_without_their_settings_and_keep_their_type() {
     let path = format!("/v1/acl/binding-rule/{}", rules[0]["ID"].as_str().unwrap());
     let moved = json!({"AuthMethod": "n", "BindType": "service", "BindName": "x"});
     let reply = management.put(&path, &moved).await;
-    assert!(
-        reply.text().contains("AuthMethod: it cannot be changed"),
-        "{}",
-        reply.text()
+    assert_refused(
+        &reply,
+        StatusCode::BAD_REQUEST,
+        "AuthMethod: it cannot be changed",
     );
     for kind in ["oidc", "aws-iam", ""] {
         let unserved = json!({"Name": "o", "Type": kind, "Config": {}});
         let reply = management.put("/v1/acl/auth-method", &unserved).await;
-        assert_eq!(reply.status, StatusCode::BAD_REQUEST);
-        assert!(reply.text().contains("Type"), "{}", reply.text());
+        assert_refused(&reply, StatusCode::BAD_REQUEST, "Type");
     }
 }
 
@@ -224,8 +216,7 @@ async fn what_is_said_of_a_login_is_bounded() {
     let reply = client
         .send(http::Method::POST, "/v1/acl/login", &body.to_string())
         .await;
-    assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{}", reply.text());
-    assert!(reply.text().contains("Meta"), "{}", reply.text());
+    assert_refused(&reply, StatusCode::BAD_REQUEST, "Meta");
     drop(server);
 }
 
@@ -233,7 +224,7 @@ async fn what_is_said_of_a_login_is_bounded() {
 async fn logins_are_linked_to_what_exists_at_that_moment() {
     let (_server, client, management) = server().await;
     let bearer = TestSigner::generate().sign(&json!({}));
-    let api = api_server(bearer.clone(), "system:serviceaccount:shop:web", None);
+    let api = api_server(bearer.clone(), WEB, None);
     let api = Foreign::start(api).await;
     let method = json!({"Name": "m", "Type": "kubernetes", "Config": kubernetes(&api)});
     management.write("/v1/acl/auth-method", &method).await;

@@ -19,14 +19,14 @@ use crate::acl::Methods;
 pub(in crate::http) async fn methods(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let answer = call.read(|state| state.auth_methods()).await?;
-    let stubs: Vec<Stub<'_>> = answer.value.iter().map(|method| Stub(method)).collect();
-    call.answer(answer.index, &stubs, false)
+    let listed = answer.value.iter().map(|method| ListedMethod(method));
+    call.answer(answer.index, &listed.collect::<Vec<_>>(), false)
 }
 
 /// A method in a list: without its settings, which may hold a token.
-struct Stub<'a>(&'a AuthMethod);
+struct ListedMethod<'a>(&'a AuthMethod);
 
-impl Serialize for Stub<'_> {
+impl Serialize for ListedMethod<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut method = serde_json::to_value(self.0).map_err(S::Error::custom)?;
         if let Some(fields) = method.as_object_mut() {

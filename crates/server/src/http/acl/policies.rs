@@ -14,7 +14,7 @@ use super::{not_found, one, require_read, require_write};
 /// A policy in a list: without its rules.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Stub {
+struct ListedPolicy {
     #[serde(rename = "ID")]
     id: String,
     name: String,
@@ -29,7 +29,7 @@ struct Stub {
 pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
     let answer = call.read(|state| state.policies()).await?;
-    let stubs = answer.value.iter().map(|policy| Stub {
+    let listed = answer.value.iter().map(|policy| ListedPolicy {
         id: policy.id.clone(),
         name: policy.name.clone(),
         description: policy.description.clone(),
@@ -38,7 +38,7 @@ pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
         create_index: policy.create_index,
         modify_index: policy.modify_index,
     });
-    call.answer(answer.index, &stubs.collect::<Vec<_>>(), false)
+    call.answer(answer.index, &listed.collect::<Vec<_>>(), false)
 }
 
 /// `GET /v1/acl/policy/:id`
