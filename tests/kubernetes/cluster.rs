@@ -122,6 +122,15 @@ impl Cluster {
         self.kubernetes.apply(pod(name, uid, ready));
     }
 
+    /// Pods, and their proxies in the catalog; each is its own UID.
+    pub(crate) async fn with_pods(&self, names: &[&str]) {
+        for name in names {
+            self.pod(name, name, true);
+        }
+        let ready: Vec<_> = names.iter().map(|name| (*name, true)).collect();
+        self.shows("web", &ready).await;
+    }
+
     pub(crate) fn delete_pod(&self, name: &str) {
         self.kubernetes.delete("Pod", "default", name);
     }

@@ -2,19 +2,46 @@
 
 use std::time::Duration;
 
+use legate_runtime::Scope;
+use legate_server::Server;
 use legate_store::Store;
 use legate_tests::eventually;
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use crate::cluster::{Cluster, pod, server};
 
 const STOP: Duration = Duration::from_secs(10);
 
+/// A control plane, and a cluster with an operator.
+struct Mesh {
+    server: Server,
+    cluster: Cluster,
+    operator: Scope,
+}
+
+impl Mesh {
+    async fn start(store: &Store) -> Mesh {
+        let server = server(None, store).await;
+        let cluster = Cluster::new(server.http_addr().unwrap()).await;
+        let operator = cluster.operator("a");
+        Mesh {
+            server,
+            cluster,
+            operator,
+        }
+    }
+
+    async fn stop(self) {
+        self.operator.stop(STOP).await.unwrap();
+        self.server.stop(STOP).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn pods_are_registered_follow_their_readiness_and_go() {
-    let server = server(None, &Store::new()).await;
-    let cluster = Cluster::new(server.http_addr().unwrap()).await;
-    let operator = cluster.operator("a");
+    let mesh = Mesh::start(&Store::new()).await;
+    let cluster = &mesh.cluster;
     cluster.pod("web-0", "u0", false);
     cluster.shows("web", &[("web-0", false)]).await;
     cluster.pod("web-0", "u0", true);
@@ -41,15 +68,13 @@ async fn pods_are_registered_follow_their_readiness_and_go() {
     cluster.shows("web", &[]).await;
     let nodes = || cluster.get("/v1/catalog/node/n1-virtual");
     eventually("the empty node is removed", nodes, |node| node.is_null()).await;
-    operator.stop(STOP).await.unwrap();
-    server.stop(STOP).await.unwrap();
+    mesh.stop().await;
 }
 
 #[tokio::test]
 async fn watches_that_end_and_versions_that_are_gone_lose_nothing() {
-    let server = server(None, &Store::new()).await;
-    let cluster = Cluster::new(server.http_addr().unwrap()).await;
-    let operator = cluster.operator("a");
+    let mesh = Mesh::start(&Store::new()).await;
+    let cluster = &mesh.cluster;
     cluster.pod("web-0", "u0", true);
     cluster.shows("web", &[("web-0", true)]).await;
     cluster.kubernetes.end_watches();
@@ -72,47 +97,40 @@ async fn watches_that_end_and_versions_that_are_gone_lose_nothing() {
     cluster
         .shows("web", &[("web-1", true), ("web-2", true)])
         .await;
-    operator.stop(STOP).await.unwrap();
-    server.stop(STOP).await.unwrap();
+    mesh.stop().await;
 }
 
 #[tokio::test]
 async fn what_happened_while_the_servers_were_away_is_caught_up_with() {
     let store = Store::new();
-    let first = server(None, &store).await;
-    let http = first.http_addr().unwrap();
-    let cluster = Cluster::new(http).await;
-    let operator = cluster.operator("a");
-    for name in ["web-0", "web-1"] {
-        cluster.pod(name, name, true);
+    let mut mesh = Mesh::start(&store).await;
+    mesh.cluster.with_pods(&["web-0", "web-1"]).await;
+    mesh.server.stop(STOP).await.unwrap();
+    let http = mesh.cluster.http;
+    let nobody = TcpListener::bind(http).await.unwrap();
+    mesh.cluster.pod("web-0", "web-0", false);
+    mesh.cluster.delete_pod("web-1");
+    mesh.cluster.pod("web-2", "web-2", true);
+    // The operator tries, and tries again.
+    for _ in 0..2 {
+        drop(nobody.accept().await.unwrap());
     }
-    cluster
-        .shows("web", &[("web-0", true), ("web-1", true)])
-        .await;
-    first.stop(STOP).await.unwrap();
-    cluster.pod("web-0", "web-0", false);
-    cluster.delete_pod("web-1");
-    cluster.pod("web-2", "web-2", true);
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let second = server(Some(http), &store).await;
-    cluster
+    drop(nobody);
+    mesh.server = server(Some(http), &store).await;
+    mesh.cluster
         .shows("web", &[("web-0", false), ("web-2", true)])
         .await;
-    operator.stop(STOP).await.unwrap();
-    second.stop(STOP).await.unwrap();
+    mesh.stop().await;
 }
 
 #[tokio::test]
 async fn a_new_operator_removes_what_was_left_behind_and_nothing_else() {
-    let server = server(None, &Store::new()).await;
-    let cluster = Cluster::new(server.http_addr().unwrap()).await;
-    let operator = cluster.operator("a");
-    for name in ["web-0", "web-1"] {
-        cluster.pod(name, name, true);
-    }
-    cluster
-        .shows("web", &[("web-0", true), ("web-1", true)])
-        .await;
+    let Mesh {
+        server,
+        cluster,
+        operator,
+    } = Mesh::start(&Store::new()).await;
+    cluster.with_pods(&["web-0", "web-1"]).await;
     operator.stop(STOP).await.unwrap();
     cluster.delete_pod("web-1");
     // Of another cluster on the same servers, of consul-k8s, and of an agent.
@@ -152,9 +170,8 @@ async fn a_new_operator_removes_what_was_left_behind_and_nothing_else() {
 
 #[tokio::test]
 async fn a_refused_registration_is_an_event_on_its_pod() {
-    let server = server(None, &Store::new()).await;
-    let cluster = Cluster::new(server.http_addr().unwrap()).await;
-    let operator = cluster.operator("a");
+    let mesh = Mesh::start(&Store::new()).await;
+    let cluster = &mesh.cluster;
     let mut refused = pod("web-0", "u0", true);
     refused["metadata"]["annotations"]["consul.hashicorp.com/service-meta-bad key"] = json!("x");
     cluster.kubernetes.apply(refused);
@@ -172,6 +189,5 @@ async fn a_refused_registration_is_an_event_on_its_pod() {
     cluster
         .shows("web", &[("web-0", true), ("web-1", true)])
         .await;
-    operator.stop(STOP).await.unwrap();
-    server.stop(STOP).await.unwrap();
+    mesh.stop().await;
 }
