@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use legate_kubernetes::config::kinds::Kind;
+use legate_kubernetes::config::kinds::{KINDS, Kind};
 use legate_kubernetes::config::{FINALIZER, Settings, start};
 use legate_kubernetes::leader::Lead;
 use legate_kubernetes::servers::{Credentials, Options, Servers};
@@ -102,17 +102,40 @@ impl World {
         };
         self.until(protocol, said).await;
     }
+
+    fn resource(&self) -> Option<Value> {
+        self.api.get("ServiceDefaults", "default", "web")
+    }
+
+    fn delete(&self) {
+        self.api.delete("ServiceDefaults", "default", "web");
+    }
+
+    async fn until_gone(&self) {
+        self.until("gone", |it| it.resource().is_none()).await;
+    }
+
+    /// An operator with one resource, which the servers have as it says.
+    async fn synced() -> World {
+        let world = World::start().await;
+        world.defaults("default", "http");
+        world.until_synced("True").await;
+        world
+    }
+
+    fn assert_nothing_was_removed(&self) {
+        let writes = self.servers.writes();
+        assert!(writes.iter().all(|it| it.starts_with("PUT")), "{writes:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_resource_is_written_changed_and_removed() {
-    let world = World::start().await;
-    world.defaults("default", "http");
-    world.until_synced("True").await;
+    let world = World::synced().await;
     let entry = world.entry().unwrap();
     assert_eq!(entry["Protocol"], "http");
     assert_eq!(entry["Meta"]["external-source"], "kubernetes");
-    let object = world.api.get("ServiceDefaults", "default", "web").unwrap();
+    let object = world.resource().unwrap();
     assert_eq!(object["metadata"]["finalizers"], json!([FINALIZER]));
     assert!(object["status"]["lastSyncedTime"].is_string());
     assert_eq!(object["spec"], json!({ "protocol": "http" }));
@@ -120,9 +143,8 @@ async fn a_resource_is_written_changed_and_removed() {
     world.defaults("default", "grpc");
     world.until_protocol("grpc").await;
 
-    world.api.delete("ServiceDefaults", "default", "web");
-    let gone = |it: &World| it.api.get("ServiceDefaults", "default", "web").is_none();
-    world.until("gone", gone).await;
+    world.delete();
+    world.until_gone().await;
     assert_eq!(world.entry(), None);
 }
 
@@ -150,10 +172,16 @@ async fn every_kind_is_watched() {
 
 #[tokio::test]
 async fn nothing_is_written_twice() {
-    let world = World::start().await;
-    world.defaults("default", "http");
-    world.until_synced("True").await;
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    let world = World::synced().await;
+    // The new status is a change as well, which is looked at.
+    world
+        .until("read again", |it| it.servers.reads() >= 2)
+        .await;
+    // A resource is looked at by one at a time: when this look begins, the one before is over.
+    world.api.forget_history();
+    world
+        .until("read once more", |it| it.servers.reads() >= 3)
+        .await;
     let puts = world.servers.writes();
     assert_eq!(puts, ["PUT /v1/config?cas=0"]);
     // The finalizer and one status.
@@ -192,9 +220,8 @@ async fn an_entry_of_somebody_else_is_left_alone() {
     world.until_synced("False").await;
     let condition = world.condition("default");
     assert_eq!(condition["reason"], "ExternallyManagedConfigError");
-    world.api.delete("ServiceDefaults", "default", "web");
-    let gone = |it: &World| it.api.get("ServiceDefaults", "default", "web").is_none();
-    world.until("gone", gone).await;
+    world.delete();
+    world.until_gone().await;
     assert_eq!(world.entry().unwrap()["Protocol"], "tcp");
     assert_eq!(world.servers.writes(), Vec::<String>::new());
 }
@@ -220,26 +247,20 @@ async fn a_refusal_stands_in_the_condition_until_the_servers_accept() {
 #[tokio::test]
 async fn changing_reasons_do_not_shorten_the_wait() {
     let world = World::start().await;
-    world.servers.refuse(Some("reason 0"));
+    world.servers.refuse_with_changing_texts();
     world.defaults("default", "http");
-    let end = tokio::time::Instant::now() + Duration::from_secs(2);
-    for n in 1.. {
-        world.servers.refuse(Some(&format!("reason {n}")));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        if tokio::time::Instant::now() > end {
-            break;
-        }
+    world
+        .until("four attempts", |it| it.servers.writes().len() >= 4)
+        .await;
+    for (pause, least) in world.servers.pauses().iter().zip([200, 400, 800]) {
+        let least = Duration::from_millis(least);
+        assert!(*pause >= least, "{:?}", world.servers.pauses());
     }
-    // 0, 200, 600, 1400 ms.
-    let tried = world.servers.writes().len();
-    assert!((2..=5).contains(&tried), "{tried} attempts");
 }
 
 #[tokio::test]
 async fn servers_that_are_away_lose_nothing() {
-    let world = World::start().await;
-    world.defaults("default", "http");
-    world.until_synced("True").await;
+    let world = World::synced().await;
     world.servers.set_away(true);
     world.defaults("default", "grpc");
     world.until_synced("Unknown").await;
@@ -249,64 +270,47 @@ async fn servers_that_are_away_lose_nothing() {
     world.until_protocol("grpc").await;
 
     world.servers.set_away(true);
-    world.api.delete("ServiceDefaults", "default", "web");
+    world.delete();
     world.until_synced("Unknown").await;
-    assert!(world.api.get("ServiceDefaults", "default", "web").is_some());
+    assert!(world.resource().is_some());
     world.servers.set_away(false);
     world.until("gone", |it| it.entry().is_none()).await;
 }
 
 #[tokio::test]
 async fn a_removal_that_is_refused_keeps_the_resource() {
-    let world = World::start().await;
-    world.defaults("default", "http");
-    world.until_synced("True").await;
+    let world = World::synced().await;
     world.servers.refuse(Some("a router needs it"));
-    world.api.delete("ServiceDefaults", "default", "web");
+    world.delete();
     world.until_synced("False").await;
     let message = world.condition("default")["message"].clone();
     assert_eq!(message, "removing the config entry: a router needs it");
     world.servers.refuse(None);
-    let gone = |it: &World| it.api.get("ServiceDefaults", "default", "web").is_none();
-    world.until("gone", gone).await;
+    world.until_gone().await;
     assert_eq!(world.entry(), None);
 }
 
 #[tokio::test]
 async fn an_api_server_that_is_away_deletes_nothing() {
-    let world = World::start().await;
-    world.defaults("default", "http");
-    world.until_synced("True").await;
+    let world = World::synced().await;
     world.api.set_away(true);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Every kind's watch was cut, and asks for another one.
+    let noticed = |it: &World| it.api.unanswered() >= KINDS.len();
+    world.until("noticed", noticed).await;
     world.defaults("default", "grpc");
     assert!(world.entry().is_some());
     world.api.set_away(false);
     world.until_protocol("grpc").await;
-    assert!(
-        world
-            .servers
-            .writes()
-            .iter()
-            .all(|it| it.starts_with("PUT"))
-    );
+    world.assert_nothing_was_removed();
 }
 
 #[tokio::test]
 async fn a_watch_that_is_too_old_begins_again() {
-    let world = World::start().await;
-    world.defaults("default", "http");
-    world.until_synced("True").await;
+    let world = World::synced().await;
     world.api.forget_history();
     world.defaults("default", "grpc");
     world.until_protocol("grpc").await;
-    assert!(
-        world
-            .servers
-            .writes()
-            .iter()
-            .all(|it| it.starts_with("PUT"))
-    );
+    world.assert_nothing_was_removed();
 }
 
 #[tokio::test]
@@ -341,19 +345,13 @@ async fn the_older_of_two_resources_is_written_and_hands_over() {
     );
     assert_eq!(world.entry().unwrap()["Protocol"], "http");
 
-    world.api.delete("ServiceDefaults", "default", "web");
+    world.delete();
     world.until_protocol("grpc").await;
     world
         .until("synced", |it| it.condition("other")["status"] == "True")
         .await;
     // The entry was never missing.
-    assert!(
-        world
-            .servers
-            .writes()
-            .iter()
-            .all(|it| it.starts_with("PUT"))
-    );
+    world.assert_nothing_was_removed();
 }
 
 #[tokio::test]
@@ -366,14 +364,14 @@ async fn what_a_newer_version_wrote_is_neither_damaged_nor_half_written() {
     newer.data["status"] = json!({ "conditions": [ready] });
     world.api.apply(newer);
     let said = |it: &World| {
-        let object = it.api.get("ServiceDefaults", "default", "web").unwrap();
+        let object = it.resource().unwrap();
         let conditions = object["status"]["conditions"].as_array().unwrap().clone();
         conditions
             .iter()
             .any(|it| it["type"] == "Synced" && it["status"] == "False")
     };
     world.until("said", said).await;
-    let object = world.api.get("ServiceDefaults", "default", "web").unwrap();
+    let object = world.resource().unwrap();
     assert_eq!(object["spec"], spec);
     let conditions = object["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions[0], ready);

@@ -26,6 +26,8 @@ struct State {
     /// Watches from before this version are answered with 410.
     oldest: u64,
     away: bool,
+    /// Requests that came while it was away.
+    unanswered: usize,
     delay: Duration,
     refuse_patches: u32,
     /// Path and body of every patch that was accepted.
@@ -93,6 +95,10 @@ impl FakeApi {
         self.change(|state| state.away = away);
     }
 
+    pub(super) fn unanswered(&self) -> usize {
+        self.state.lock().unwrap().unanswered
+    }
+
     pub(super) fn set_delay(&self, delay: Duration) {
         self.change(|state| state.delay = delay);
     }
@@ -116,7 +122,8 @@ impl FakeApi {
 
     async fn answer(self, request: Request<Bytes>) -> Option<Answer> {
         let (away, delay) = {
-            let state = self.state.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
+            state.unanswered += usize::from(state.away);
             (state.away, state.delay)
         };
         if away {

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use legate_runtime::Scope;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::http::{Answer, serve};
 
@@ -17,10 +19,19 @@ struct State {
     index: u64,
     entries: BTreeMap<(String, String), Value>,
     away: bool,
-    refusal: Option<String>,
-    /// Method and path of every write, also of those that were refused.
-    writes: Vec<String>,
+    refusal: Option<Refusal>,
+    /// Method and path of every write, also of those that were refused, and when it came.
+    writes: Vec<(Instant, String)>,
+    /// How many entries were asked for.
+    reads: usize,
     virtual_ips: Vec<Value>,
+}
+
+/// What writes and removals are refused with.
+enum Refusal {
+    Always(String),
+    /// The number of the write is part of it.
+    Changing,
 }
 
 #[derive(Clone)]
@@ -47,7 +58,13 @@ impl FakeServers {
 
     /// What writes and removals are refused with from now on.
     pub(super) fn refuse(&self, text: Option<&str>) {
-        self.state.lock().unwrap().refusal = text.map(str::to_owned);
+        let refusal = text.map(|text| Refusal::Always(text.to_owned()));
+        self.state.lock().unwrap().refusal = refusal;
+    }
+
+    /// Refuses each write from now on with another text.
+    pub(super) fn refuse_with_changing_texts(&self) {
+        self.state.lock().unwrap().refusal = Some(Refusal::Changing);
     }
 
     /// Writes an entry as somebody else.
@@ -61,7 +78,23 @@ impl FakeServers {
     }
 
     pub(super) fn writes(&self) -> Vec<String> {
-        self.state.lock().unwrap().writes.clone()
+        let state = self.state.lock().unwrap();
+        state
+            .writes
+            .iter()
+            .map(|(_, write)| write.clone())
+            .collect()
+    }
+
+    /// The time between each write and the one before it.
+    pub(super) fn pauses(&self) -> Vec<Duration> {
+        let state = self.state.lock().unwrap();
+        let pairs = state.writes.windows(2);
+        pairs.map(|pair| pair[1].0 - pair[0].0).collect()
+    }
+
+    pub(super) fn reads(&self) -> usize {
+        self.state.lock().unwrap().reads
     }
 
     pub(super) fn virtual_ips(&self) -> Vec<Value> {
@@ -87,11 +120,13 @@ impl State {
         let cas: Option<u64> = query.strip_prefix("cas=").map(|it| it.parse().unwrap());
         let method = request.method();
         if method != Method::GET {
-            self.writes.push(format!("{method} {}", request.uri()));
+            let write = format!("{method} {}", request.uri());
+            self.writes.push((Instant::now(), write));
         }
         let ok = |value: &Value| text(StatusCode::OK, &value.to_string());
         Some(match (method, path.as_slice()) {
             (&Method::GET, ["v1", "config", kind, name]) => {
+                self.reads += 1;
                 match self.entries.get(&((*kind).into(), (*name).into())) {
                     Some(entry) => ok(entry),
                     None => text(StatusCode::NOT_FOUND, "Config entry not found"),
@@ -103,7 +138,11 @@ impl State {
                 ok(&json!({ "Found": true, "UnassignedFrom": [] }))
             }
             _ if self.refusal.is_some() => {
-                text(StatusCode::BAD_REQUEST, self.refusal.as_deref().unwrap())
+                let said = match self.refusal.as_ref().unwrap() {
+                    Refusal::Always(said) => said.clone(),
+                    Refusal::Changing => format!("reason {}", self.writes.len()),
+                };
+                text(StatusCode::BAD_REQUEST, &said)
             }
             (&Method::PUT, ["v1", "config"]) => {
                 let entry: Value = serde_json::from_slice(request.body()).unwrap();
