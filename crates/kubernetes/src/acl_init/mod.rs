@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use self::objects::Objects;
 pub use self::options::Options;
 use self::write::Writer;
-use crate::servers::{Answer, Path, Servers, ServersError};
+use crate::servers::{Answer, Credentials, Path, Servers, ServersError};
 
 /// How long to wait before trying again what may work later.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -104,7 +104,8 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 
 async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     let scope = Scope::new("acl-init");
-    let servers = Servers::new(options.servers(), scope.spawner())?;
+    // Requests name their tokens themselves.
+    let servers = Servers::new(options.servers.options(Credentials::None), scope.spawner())?;
     let done = tokio::select! {
         done = attempts(options, &client, &servers) => done,
         failure = scope.failed() => Err(anyhow::Error::from(failure).context("a connection failed")),

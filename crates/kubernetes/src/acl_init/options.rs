@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use legate_model::duration;
 
-use crate::servers::{Credentials, Options as ServersOptions, Tls};
+use crate::servers::ServerFlags;
 
 /// What `acl-init` is started with.
 #[derive(Debug, Clone, Args)]
@@ -20,37 +20,9 @@ pub struct Options {
     #[arg(long, env = "LEGATE_K8S_NAMESPACE")]
     pub namespace: String,
 
-    /// Host name or IP address of the servers.
-    #[arg(long, env = "LEGATE_K8S_SERVER_ADDRESSES", value_name = "HOST")]
-    pub server_addresses: String,
-
-    /// Port of the servers' HTTP API. Default: 8501 with --tls, 8500 without.
-    #[arg(long, env = "LEGATE_K8S_SERVER_HTTP_PORT", value_name = "PORT")]
-    pub server_http_port: Option<u16>,
-
-    /// Talk to the servers with TLS.
-    #[arg(long, env = "LEGATE_K8S_TLS", action = ArgAction::Set, num_args = 0..=1,
-        require_equals = true, default_value_t = false, default_missing_value = "true")]
-    pub tls: bool,
-
-    /// PEM file with the authorities that the servers are verified against, read again when it
-    /// changes. Default: the system's.
-    #[arg(
-        long,
-        env = "LEGATE_K8S_CA_CERTS",
-        value_name = "FILE",
-        requires = "tls",
-        conflicts_with = "use_system_roots"
-    )]
-    pub ca_certs: Option<PathBuf>,
-
-    /// Verify the servers against the system's authorities, which is also the default.
-    #[arg(long, env = "LEGATE_K8S_USE_SYSTEM_ROOTS", action = ArgAction::SetTrue)]
-    pub use_system_roots: bool,
-
-    /// Name that the servers' certificate carries. Default: the host of --server-addresses.
-    #[arg(long, env = "LEGATE_K8S_TLS_SERVER_NAME", value_name = "NAME")]
-    pub tls_server_name: Option<String>,
+    /// The servers.
+    #[command(flatten)]
+    pub servers: ServerFlags,
 
     /// File with a token that may do everything. Servers that have none yet get this one. Default: a
     /// token of the Secret `<full name>-bootstrap-acl-token`, which is made when it does not exist.
@@ -82,21 +54,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Where the servers are. Requests name their tokens themselves.
-    pub(super) fn servers(&self) -> ServersOptions {
-        ServersOptions {
-            host: self.server_addresses.clone(),
-            port: self
-                .server_http_port
-                .unwrap_or(if self.tls { 8501 } else { 8500 }),
-            tls: self.tls.then(|| Tls {
-                ca: self.ca_certs.clone(),
-                server_name: self.tls_server_name.clone(),
-            }),
-            credentials: Credentials::None,
-        }
-    }
-
     /// The Secret with the first token.
     pub(super) fn token_secret(&self) -> String {
         format!("{}-bootstrap-acl-token", self.full_name)

@@ -116,13 +116,13 @@ impl World {
                 .filter(|((known, _), _)| known == kind)
                 .filter(|(_, held)| of_method.is_none_or(|name| held["AuthMethod"] == name));
             // Like Consul's, lists leave out what is large or secret.
-            let stubs = found.map(|(_, held)| {
-                let mut stub = held.clone();
-                stub.as_object_mut().unwrap().remove("Config");
-                stub.as_object_mut().unwrap().remove("Rules");
-                stub
+            let listed = found.map(|(_, held)| {
+                let mut listed = held.clone();
+                listed.as_object_mut().unwrap().remove("Config");
+                listed.as_object_mut().unwrap().remove("Rules");
+                listed
             });
-            return (200, stubs.collect());
+            return (200, listed.collect());
         }
         let kind = rest[0].to_owned();
         let id = match rest {
@@ -210,7 +210,8 @@ impl Running {
         Running {
             world,
             client: Client::try_from(config).unwrap(),
-            servers: Servers::new(options.servers(), scope.spawner()).unwrap(),
+            servers: Servers::new(options.servers.options(Credentials::None), scope.spawner())
+                .unwrap(),
             options,
             _scope: scope,
         }

@@ -99,7 +99,7 @@ pub fn start(context: &Context) -> anyhow::Result<Certificates> {
 
     let (sender, servers_ca) = watch::channel(None);
     let servers = &options.servers;
-    let source = match (&servers.ca_certs, servers.managed_ca) {
+    let source = match (&servers.http.ca_certs, servers.managed_ca) {
         (_, true) => Some(CaSource::Own(keeper.clone())),
         (Some(file), false) => Some(CaSource::File(file.clone())),
         (None, false) => None,

@@ -254,7 +254,7 @@ fn acceptable(installation: &Installation, spec: &PodSpec) -> Result<(), Refusal
         )));
     }
     let servers = &installation.servers;
-    let expected = servers.tls && (servers.managed_ca || servers.ca_certs.is_some());
+    let expected = servers.http.tls && (servers.managed_ca || servers.http.ca_certs.is_some());
     if expected && installation.ca_certs.is_none() {
         return Err(Refusal::new(
             "the operator does not have the servers' CA yet: try again, and see its log if that \

@@ -113,7 +113,7 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
     let servers = &installation.servers;
     let mut arguments = vec![
         "-addresses".to_owned(),
-        servers.server_addresses.clone(),
+        servers.http.server_addresses.clone(),
         format!("-grpc-port={}", servers.server_grpc_port),
         format!("-log-level={}", installation.log_level),
         format!("-log-json={}", installation.log_json),
@@ -128,8 +128,9 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
         push(format!("-login-auth-method={method}"));
         push(format!("-login-bearer-token-path={TOKEN_FOLDER}/token"));
     }
-    if servers.tls {
+    if servers.http.tls {
         if let Some(name) = servers
+            .http
             .tls_server_name
             .as_ref()
             .filter(|name| !name.is_empty())

@@ -81,7 +81,7 @@ async fn keep(
 ) {
     installation.cluster = version(&client, ready).await;
     let servers = &installation.servers;
-    let expected = servers.tls && (servers.managed_ca || servers.ca_certs.is_some());
+    let expected = servers.http.tls && (servers.managed_ca || servers.http.ca_certs.is_some());
     loop {
         installation.ca_certs = authorities.borrow_and_update().clone();
         if expected && installation.ca_certs.is_none() {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
+use crate::servers::ServerFlags;
+
 /// Where a pod finds its own service account token.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
@@ -45,13 +47,9 @@ pub struct Names {
 /// How servers are reached, by the operator and by the sidecars that it injects.
 #[derive(Debug, Clone, Args)]
 pub struct Servers {
-    /// Host name or IP address of the servers.
-    #[arg(long, env = "LEGATE_K8S_SERVER_ADDRESSES", value_name = "HOST")]
-    pub server_addresses: String,
-
-    /// Port of the servers' HTTP API. Default: 8501 with --tls, 8500 without.
-    #[arg(long, env = "LEGATE_K8S_SERVER_HTTP_PORT", value_name = "PORT")]
-    pub server_http_port: Option<u16>,
+    /// The HTTP API.
+    #[command(flatten)]
+    pub http: ServerFlags,
 
     /// Port of the servers' gRPC API.
     #[arg(
@@ -62,35 +60,11 @@ pub struct Servers {
     )]
     pub server_grpc_port: u16,
 
-    /// Talk to the servers with TLS.
-    #[arg(long, env = "LEGATE_K8S_TLS", action = ArgAction::Set, num_args = 0..=1,
-        require_equals = true, default_value_t = false, default_missing_value = "true")]
-    pub tls: bool,
-
-    /// PEM file with the authorities that the servers are verified against, read again when it
-    /// changes.
-    #[arg(
-        long,
-        env = "LEGATE_K8S_CA_CERTS",
-        value_name = "FILE",
-        requires = "tls"
-    )]
-    pub ca_certs: Option<PathBuf>,
-
     /// Make the servers' CA and certificate, keep them in Secrets named after --full-name, and renew
     /// them.
     #[arg(long, env = "LEGATE_K8S_MANAGED_CA", action = ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub managed_ca: bool,
-
-    /// Name that the servers' certificate carries. Default: the host of --server-addresses.
-    #[arg(long, env = "LEGATE_K8S_TLS_SERVER_NAME", value_name = "NAME")]
-    pub tls_server_name: Option<String>,
-
-    /// Verify the servers against the system's authorities.
-    #[arg(long, env = "LEGATE_K8S_USE_SYSTEM_ROOTS", action = ArgAction::Set, num_args = 0..=1,
-        require_equals = true, default_value_t = false, default_missing_value = "true")]
-    pub use_system_roots: bool,
 
     /// Let sidecars keep to --server-addresses, without asking servers for others.
     #[arg(long, env = "LEGATE_K8S_SKIP_SERVER_WATCH", action = ArgAction::Set, num_args = 0..=1,
@@ -117,15 +91,6 @@ pub struct Servers {
     /// The servers' datacenter.
     #[arg(long, env = "LEGATE_K8S_DATACENTER", default_value = "dc1")]
     pub datacenter: String,
-}
-
-impl Servers {
-    /// The port of the HTTP API: the one given, else Consul's for HTTPS or HTTP.
-    #[must_use]
-    pub fn http_port(&self) -> u16 {
-        self.server_http_port
-            .unwrap_or(if self.tls { 8501 } else { 8500 })
-    }
 }
 
 /// What is put into pods.

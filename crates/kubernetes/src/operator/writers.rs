@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::Context;
 use crate::config;
 use crate::leader::{self, Lead};
-use crate::servers::{Credentials, Login, Options, Servers, Tls};
+use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
 
 /// Starts to wait for the Lease. `ca` is the PEM of a CA that this installation makes itself.
@@ -93,15 +93,7 @@ fn servers(
         }),
         (None, None) => Credentials::None,
     };
-    let options = Options {
-        host: flags.server_addresses.clone(),
-        port: flags.http_port(),
-        tls: flags.tls.then(|| Tls {
-            ca: flags.ca_certs.clone(),
-            server_name: flags.tls_server_name.clone(),
-        }),
-        credentials,
-    };
+    let options = flags.http.options(credentials);
     let servers = match flags.managed_ca {
         true => Servers::trusting(options, ca, spawner),
         false => Servers::new(options, spawner),

@@ -7,6 +7,7 @@
 mod calls;
 mod credentials;
 mod error;
+mod flags;
 mod path;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 
 pub use self::credentials::{Credentials, Login};
 pub use self::error::ServersError;
+pub use self::flags::ServerFlags;
 pub use self::path::Path;
 
 use self::credentials::{Held, Tokens};

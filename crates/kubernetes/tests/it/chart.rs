@@ -68,7 +68,7 @@ fn the_operator_takes_its_flags() {
         assert_eq!(parsed.log_json, name == "everything.yaml");
         assert!(!parsed.log_level.is_empty());
         let plain = ["plain.yaml"].contains(&name.as_str());
-        assert_eq!(parsed.options.servers.tls, !plain, "{name}");
+        assert_eq!(parsed.options.servers.http.tls, !plain, "{name}");
     }
 }
 

@@ -20,7 +20,7 @@ struct Cli {
 /// The chart's defaults: access control, TLS, redirection, native sidecars.
 pub(crate) fn installation() -> Installation {
     let mut installation = plain();
-    installation.servers.tls = true;
+    installation.servers.http.tls = true;
     installation.servers.managed_ca = true;
     installation.ca_certs = Some("-----BEGIN CERTIFICATE-----\n".to_owned());
     installation.sidecars.sidecar_auth_method = Some("legate-k8s-auth-method".to_owned());
