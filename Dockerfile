@@ -6,6 +6,7 @@
 #   docker build -t legate-dataplane --target with-discover .    # with go-discover's `discover`
 #   docker build -t legate-server --target legate-server .
 #   docker build -t legate-k8s --target legate-k8s .
+#   docker build -t legate-example --target legate-example .    # the application of docs/kubernetes.md
 #
 # With `docker buildx build --platform linux/amd64,linux/arm64` they are made for both.
 #
@@ -48,6 +49,12 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     cargo build --locked --profile release --package legate-kubernetes \
     && install -D --mode=755 target/release/legate-k8s /out/legate-k8s
 
+FROM source AS build-example
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --locked --profile release --package legate-example \
+    && install -D --mode=755 target/release/legate-example /out/legate-example
+
 FROM docker.io/library/debian:bookworm-slim AS tools
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends iptables libcap2-bin nftables \
@@ -85,6 +92,11 @@ FROM base AS legate-server
 COPY --from=build-server /out/legate-server /usr/local/bin/legate-server
 COPY LICENSE /usr/share/doc/legate-server/LICENSE
 ENTRYPOINT ["/usr/local/bin/legate-server"]
+
+FROM base AS legate-example
+COPY --from=build-example /out/legate-example /usr/local/bin/legate-example
+COPY LICENSE /usr/share/doc/legate-example/LICENSE
+ENTRYPOINT ["/usr/local/bin/legate-example"]
 
 FROM base AS legate-k8s
 COPY --from=layout-k8s /image/ /

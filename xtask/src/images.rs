@@ -14,7 +14,7 @@ pub(crate) struct Image {
 }
 
 /// All of them.
-pub(crate) const IMAGES: [Image; 3] = [DATAPLANE, SERVER, KUBERNETES];
+pub(crate) const IMAGES: [Image; 4] = [DATAPLANE, SERVER, KUBERNETES, EXAMPLE];
 
 /// A sidecar, with its Envoy.
 pub(crate) const DATAPLANE: Image = Image {
@@ -38,6 +38,14 @@ pub(crate) const KUBERNETES: Image = Image {
     package: "legate-kubernetes",
     profile: "release",
     layout: Some("images/k8s/layout"),
+};
+
+/// The application of the tutorial.
+pub(crate) const EXAMPLE: Image = Image {
+    name: "legate-example",
+    package: "legate-example",
+    profile: "release",
+    layout: None,
 };
 
 /// User and group of each. Numbers, because Kubernetes can tell from numbers only that it is not root.

@@ -16,6 +16,7 @@ mod namespace;
 mod retry;
 mod run;
 mod scenarios;
+mod tutorial;
 mod workload;
 
 use std::path::PathBuf;

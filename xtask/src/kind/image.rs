@@ -17,7 +17,8 @@ use crate::envoy;
 use crate::images::{DATAPLANE, IMAGES, Image, USER, program};
 use crate::workspace::{Workspace, run};
 
-/// The tag of every image; not `latest`, which Kubernetes would pull.
+/// The tag of every image in scenarios; not `latest`, which Kubernetes would pull. The images of this
+/// repository have the name in the chart's default values as well, for those who follow the documentation.
 const TAG: &str = "test";
 /// The applications of the scenarios.
 const APPLICATION: &str = "mesh-app";
@@ -26,7 +27,7 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// The search path of the base image.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Writes the archive: the three images of this repository, the applications of the scenarios and,
+/// Writes the archive: the images of this repository, the applications of the scenarios and,
 /// where a node needs them, the images of what it runs itself.
 pub(super) fn archive(workspace: &Workspace, node: Option<&Path>) -> anyhow::Result<PathBuf> {
     let folder = workspace.target.join("kind");
@@ -43,7 +44,8 @@ pub(super) fn archive(workspace: &Workspace, node: Option<&Path>) -> anyhow::Res
     {
         programs.insert(name, stripped(workspace, &folder, name)?);
     }
-    let mut archive = Archive::new(&folder);
+    let version = workspace.manifest["workspace"]["package"]["version"].as_str();
+    let mut archive = Archive::new(&folder, version.context("the workspace has a version")?);
     let base = base(&folder, programs.values().chain([&envoy]))?;
     let base = archive.layer(base)?;
     for image in IMAGES {
@@ -139,11 +141,14 @@ struct Archive {
     manifest: Vec<Value>,
     /// What is in the archive, below the folder.
     files: Vec<String>,
+    /// The workspace's version, which is the tag of images in the chart's values.
+    version: String,
 }
 
 impl Archive {
-    fn new(folder: &Path) -> Self {
+    fn new(folder: &Path, version: &str) -> Self {
         Self {
+            version: version.to_owned(),
             folder: folder.to_path_buf(),
             manifest: Vec::new(),
             files: Vec::new(),
@@ -182,11 +187,16 @@ impl Archive {
             "config": {"User": user, "Entrypoint": [entrypoint], "Env": [PATH]},
             "rootfs": {"type": "layers", "diff_ids": digests.collect::<Vec<_>>()},
         });
+        let mut names = vec![format!("localhost/{name}:{TAG}")];
+        if IMAGES.iter().any(|image| image.name == name) {
+            // How Kubernetes reads a name without a registry.
+            names.push(format!("docker.io/library/{name}:{}", self.version));
+        }
         let file = format!("{name}.json");
         fs::write(self.folder.join(&file), config.to_string())?;
         self.manifest.push(json!({
             "Config": file,
-            "RepoTags": [format!("localhost/{name}:{TAG}")],
+            "RepoTags": names,
             "Layers": layers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         }));
         self.files.push(file);

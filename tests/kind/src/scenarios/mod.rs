@@ -6,13 +6,20 @@ mod external;
 mod image;
 mod pods;
 mod traffic;
+mod tutorial;
 mod whole;
 
 use crate::run::{Group, Needs};
 
-/// What needs no mesh, then what the mesh does for one application, then what changes all of it, then
-/// other meshes.
-pub(crate) const GROUPS: [Group; 5] = [
+/// The tutorial, which brings its own mesh; what needs none; what the mesh does for one application;
+/// what changes all of it; other meshes.
+pub(crate) const GROUPS: [Group; 6] = [
+    Group {
+        mesh: false,
+        needs: Needs::Nothing,
+        at_a_time: 1,
+        scenarios: &[tutorial::SCENARIOS],
+    },
     Group {
         mesh: false,
         needs: Needs::Nothing,

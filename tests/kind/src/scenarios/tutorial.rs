@@ -1,0 +1,77 @@
+//! The tutorial, to the letter: the blocks of `docs/kubernetes.md`, each run by a shell in the project's
+//! folder as its reader would, with the images under the names that the chart has for them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::cluster::{eventually_within, output};
+use crate::mesh;
+use crate::namespace::Namespace;
+use crate::run::Scenario;
+use crate::tutorial::{self, DOCUMENT, Step};
+
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "the_tutorial_works_as_it_is_written",
+    run: the_tutorial_works_as_it_is_written,
+}];
+
+/// How long a reader would ask again for, where an answer is not yet the one that is shown.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a cluster that was kept may have; the operator has to be there for as long as its resources are.
+const CLEAN: &str = "\
+kubectl delete namespace hello hello-restricted --ignore-not-found
+helm uninstall legate --namespace legate --ignore-not-found --wait
+kubectl delete namespace legate --ignore-not-found";
+/// The shell of a block: the folder of `legate` comes first on `PATH`, and what is said to people counts.
+const SHELL: &str = "PATH=$0:$PATH; set -euo pipefail; exec 2>&1; eval \"$1\"";
+
+fn the_tutorial_works_as_it_is_written(space: &Namespace) -> anyhow::Result<()> {
+    shell(CLEAN).context("what an earlier run has left")?;
+    for step in &tutorial::parse(DOCUMENT)?.steps {
+        println!("         docs/kubernetes.md:{}", step.line);
+        run(step).with_context(|| {
+            let spaces = [mesh::RELEASE, "hello", "hello-restricted"];
+            let spaces = spaces.map(|name| Namespace {
+                cluster: space.cluster,
+                name: name.to_owned(),
+            });
+            spaces.map(|space| space.describe()).join("\n")
+        })?;
+    }
+    Ok(())
+}
+
+/// Runs a block until its output is the one that is shown. A block that changes something says another
+/// thing the second time, and is not repeated with success.
+fn run(step: &Step) -> anyhow::Result<()> {
+    let Step {
+        line,
+        commands,
+        shown,
+    } = step;
+    let block = format!("docs/kubernetes.md, line {line}:\n{commands}");
+    let Some(shown) = shown else {
+        return shell(commands).map(|_| ()).context(block);
+    };
+    eventually_within(PATIENCE, "the output", || {
+        let seen = shell(commands)?;
+        match tutorial::difference(shown, &seen) {
+            None => Ok(()),
+            Some(difference) => Err(anyhow::anyhow!(difference)),
+        }
+    })
+    .context(block)
+}
+
+/// What commands print; they succeed.
+fn shell(commands: &str) -> anyhow::Result<String> {
+    let programs = std::env::current_exe()?;
+    let programs = programs.parent().context("programs are in a folder")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut shell = Command::new("timeout");
+    shell.args(["300", "bash", "-c", SHELL]).arg(programs);
+    output(shell.arg(commands).current_dir(root), "")
+}

@@ -1,0 +1,218 @@
+//! `docs/kubernetes.md` as something that can be run: its blocks in order, and whether an output is the
+//! one that is shown. Pure; `scenarios::tutorial` runs it.
+//!
+//! - A block of `sh` is run. The block of `text` that follows it, if there is one, is its output.
+//! - A block of `sh` after a paragraph that begins with [`NOT_RUN`] is not run; the paragraph says why.
+//! - A block of `yaml` is part of a file, which the reader of the block has in the repository.
+//! - Every other block is an error: nothing in the document is left out by accident.
+
+mod output;
+
+use anyhow::{bail, ensure};
+
+pub(crate) use output::difference;
+
+/// The document.
+pub(crate) const DOCUMENT: &str = include_str!("../../../../docs/kubernetes.md");
+/// How the paragraph begins that says why the block after it is not run.
+const NOT_RUN: &str = "Not run by the tests: ";
+
+/// What is in a document.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Tutorial {
+    /// What is run, in order.
+    pub(crate) steps: Vec<Step>,
+    /// Why blocks are not run, one reason a block.
+    not_run: Vec<String>,
+    /// Parts of files.
+    excerpts: Vec<String>,
+}
+
+/// Commands that are run by one shell.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Step {
+    /// Of the block in the document.
+    pub(crate) line: usize,
+    pub(crate) commands: String,
+    /// The output that is shown.
+    pub(crate) shown: Option<String>,
+}
+
+/// Reads a document; an error names the line.
+pub(crate) fn parse(document: &str) -> anyhow::Result<Tutorial> {
+    let mut tutorial = Tutorial::default();
+    let mut lines = document.lines().enumerate();
+    // The paragraph before a block, and whether nothing stands between it and the block before.
+    let mut paragraph = String::new();
+    let mut after_step = false;
+    while let Some((index, line)) = lines.next() {
+        let Some(language) = line.trim_start().strip_prefix("```") else {
+            if !line.trim().is_empty() {
+                after_step = false;
+                paragraph += line;
+                paragraph.push(' ');
+            } else if lines
+                .clone()
+                .next()
+                .is_some_and(|(_, next)| !next.starts_with("```"))
+            {
+                paragraph.clear();
+            }
+            continue;
+        };
+        let number = index + 1;
+        let mut block = String::new();
+        loop {
+            match lines.next() {
+                Some((_, "```")) => break,
+                Some((_, line)) => block += &format!("{line}\n"),
+                None => bail!("line {number}: the block has no end"),
+            }
+        }
+        let reason = paragraph.trim().strip_prefix(NOT_RUN).map(str::to_owned);
+        paragraph.clear();
+        let shows_output = std::mem::replace(&mut after_step, false);
+        match (language, reason) {
+            ("sh", Some(reason)) => {
+                ensure!(reason.len() > 20, "line {number}: it is not said why");
+                tutorial.not_run.push(reason);
+            }
+            (_, Some(_)) => bail!("line {number}: only blocks of sh are run"),
+            ("sh", None) => {
+                after_step = true;
+                tutorial.steps.push(Step {
+                    line: number,
+                    commands: block,
+                    shown: None,
+                });
+            }
+            ("text", None) => match tutorial.steps.last_mut() {
+                Some(step) if shows_output => step.shown = Some(block),
+                _ => bail!("line {number}: no commands stand before this output"),
+            },
+            ("yaml", None) => tutorial.excerpts.push(block),
+            ("", None) => bail!("line {number}: the block names no language"),
+            (other, None) => bail!("line {number}: nobody knows what to do with {other}"),
+        }
+    }
+    Ok(tutorial)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// Files of the repository that the document may show parts of.
+    fn files() -> Vec<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folders = ["examples/kubernetes", "tests/chart"];
+        let entries = folders.map(|folder| fs::read_dir(root.join(folder)).unwrap());
+        let paths = entries
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().path());
+        paths
+            .filter(|path| path.extension().is_some_and(|is| is == "yaml"))
+            .collect()
+    }
+
+    #[test]
+    fn the_document_can_be_run() {
+        let tutorial = parse(DOCUMENT).unwrap();
+        let shown = tutorial.steps.iter().filter(|step| step.shown.is_some());
+        assert!(shown.count() >= 10, "{tutorial:?}");
+        assert!(tutorial.not_run.len() <= 3, "{:?}", tutorial.not_run);
+        let files: Vec<String> = files()
+            .iter()
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
+        for excerpt in &tutorial.excerpts {
+            let known = files.iter().any(|file| file.contains(excerpt));
+            assert!(known, "no file has this in it:\n{excerpt}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_run_shown_or_explained() {
+        let text = "\
+Text.
+
+```sh
+one
+```
+
+```text
+its output
+```
+
+Not run by the tests: it takes a computer
+that nobody has.
+
+```sh
+two
+```
+
+```yaml
+a: 1
+```
+
+Then:
+
+```sh
+three
+four
+```
+";
+        let expected = Tutorial {
+            steps: vec![
+                Step {
+                    line: 3,
+                    commands: "one\n".to_owned(),
+                    shown: Some("its output\n".to_owned()),
+                },
+                Step {
+                    line: 24,
+                    commands: "three\nfour\n".to_owned(),
+                    shown: None,
+                },
+            ],
+            not_run: vec!["it takes a computer that nobody has.".to_owned()],
+            excerpts: vec!["a: 1\n".to_owned()],
+        };
+        assert_eq!(parse(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_nobody_would_run_is_refused() {
+        for (text, why) in [
+            ("```\na\n```\n", "names no language"),
+            ("```bash\na\n```\n", "bash"),
+            ("```sh again\na\n```\n", "sh again"),
+            ("  ```console\n  a\n  ```\n", "no end"),
+            ("```sh\na\n", "no end"),
+            ("```text\na\n```\n", "no commands"),
+            (
+                "```sh\na\n```\n\nIt prints:\n\n```text\na\n```\n",
+                "no commands",
+            ),
+            ("```yaml\na\n```\n\n```text\na\n```\n", "no commands"),
+            (
+                "Not run by the tests: no.\n\n```sh\na\n```\n",
+                "not said why",
+            ),
+            (
+                "Not run by the tests: it is a picture of something.\n\n```yaml\na\n```\n",
+                "only blocks of sh",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.to_string().contains(why), "{text}: {error}");
+        }
+        // What is said about a block holds for that block.
+        let text = "Not run by the tests: it takes a computer.\n\nMore.\n\n```sh\na\n```\n";
+        assert_eq!(parse(text).unwrap().steps.len(), 1);
+    }
+}

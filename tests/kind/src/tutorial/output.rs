@@ -1,0 +1,82 @@
+//! Whether an output is the one that the document shows.
+//!
+//! `…` stands for any text within a line, and alone in a line for any lines. Empty lines do not count,
+//! and columns may be as wide as they like.
+
+/// What stands for anything.
+const ANYTHING: &str = "…";
+
+/// What is shown and what was seen, where they differ.
+pub(crate) fn difference(shown: &str, seen: &str) -> Option<String> {
+    let same = lines_match(&lines(shown), &lines(seen));
+    (!same).then(|| format!("the document shows:\n{shown}and this was seen:\n{seen}"))
+}
+
+/// Lines that are not empty, with one space between words.
+fn lines(text: &str) -> Vec<String> {
+    let lines = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+fn lines_match(shown: &[String], seen: &[String]) -> bool {
+    let Some((first, rest)) = shown.split_first() else {
+        return seen.is_empty();
+    };
+    if first == ANYTHING {
+        return (0..=seen.len()).any(|skipped| lines_match(rest, &seen[skipped..]));
+    }
+    let Some((line, others)) = seen.split_first() else {
+        return false;
+    };
+    line_matches(first, line) && lines_match(rest, others)
+}
+
+fn line_matches(shown: &str, seen: &str) -> bool {
+    let Some((start, rest)) = shown.split_once(ANYTHING) else {
+        return shown == seen;
+    };
+    let Some(seen) = seen.strip_prefix(start) else {
+        return false;
+    };
+    let ends = seen.char_indices().map(|(index, _)| index);
+    let mut ends = ends.chain([seen.len()]);
+    ends.any(|end| line_matches(rest, &seen[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_stand_for_anything_and_nothing_else_does() {
+        for (shown, seen) in [
+            ("a\nb\n", "a\n\nb\n"),
+            (
+                "NAME   AGE\nx      …\n",
+                "NAME                AGE\nx                   5s\n",
+            ),
+            ("pod-… is ready in …s", "pod-12-x is ready in 5s"),
+            ("a\n…\nz", "a\nb\nc\nz"),
+            ("a\n…", "a"),
+            ("…", ""),
+            ("… a …", "x a a y"),
+            ("200 OK: … asked", "200 OK: backend-ü asked"),
+        ] {
+            assert_eq!(difference(shown, seen), None);
+        }
+        for (shown, seen) in [
+            ("a", "a\nb"),
+            ("a\nb", "a"),
+            ("a", "ab"),
+            ("a…", "ba"),
+            ("…a", "ab"),
+            ("a\n…\nz", "a\nb"),
+            ("…\na", "b"),
+            ("", "a"),
+        ] {
+            assert!(difference(shown, seen).is_some(), "{shown}: {seen}");
+        }
+    }
+}
