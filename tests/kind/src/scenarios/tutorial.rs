@@ -19,7 +19,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
 }];
 
 /// How long a reader would ask again for, where an answer is not yet the one that is shown.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What a cluster that was kept may have; the operator has to be there for as long as its resources are.
 const CLEAN: &str = "\
 kubectl delete namespace hello hello-restricted --ignore-not-found
