@@ -38,6 +38,20 @@ pub(crate) struct Step {
     pub(crate) shown: Option<String>,
 }
 
+impl Step {
+    /// Whether it changes nothing, so that it may be repeated until its answer is the one that is shown.
+    pub(crate) fn only_asks(&self) -> bool {
+        let commands = self.commands.replace("\\\n", " ");
+        let asks = |command: &str| {
+            let mut words = command.split_whitespace();
+            command.starts_with("legate ")
+                || words.any(|word| ["get", "-status"].contains(&word))
+                    && !command.contains(" run ")
+        };
+        commands.lines().all(asks)
+    }
+}
+
 /// Reads a document; an error names the line.
 pub(crate) fn parse(document: &str) -> anyhow::Result<Tutorial> {
     let mut tutorial = Tutorial::default();
@@ -183,6 +197,33 @@ four
             excerpts: vec!["a: 1\n".to_owned()],
         };
         assert_eq!(parse(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_changes_something_is_not_repeated() {
+        let only_asks = |commands: &str| {
+            let step = Step {
+                line: 1,
+                commands: commands.to_owned(),
+                shown: None,
+            };
+            step.only_asks()
+        };
+        for commands in [
+            "kubectl get pods",
+            "kubectl exec web -- \\\n  app get http://api/\nkubectl get pods | grep x",
+            "legate check",
+        ] {
+            assert!(only_asks(commands), "{commands}");
+        }
+        for commands in [
+            "kubectl apply --filename x",
+            "kubectl rollout restart deployment/api\nkubectl get pods",
+            "kubectl exec web -- app load http://api/",
+            "kubectl run x -- get http://api/",
+        ] {
+            assert!(!only_asks(commands), "{commands}");
+        }
     }
 
     #[test]
