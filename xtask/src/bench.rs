@@ -1,11 +1,12 @@
-//! `cargo xtask bench`: figures of the dataplane and the server, measured side by side in one run.
+//! `cargo xtask bench`: figures of the dataplane and the server, measured side by side in one run, and of
+//! a mesh in a cluster.
 //!
 //! Nothing here passes or fails by time; what is printed is what was measured on this machine.
 
 use clap::Args;
 
-use crate::envoy;
 use crate::workspace::{self, Workspace};
+use crate::{envoy, kind};
 
 /// What to measure.
 #[derive(Args)]
@@ -23,8 +24,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 30)]
     kills: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane,
-    /// server or store; all unless given
-    #[arg(long, value_parser = ["start", "relay", "metrics", "restart", "hostile", "server", "store"])]
+    /// server or store; all of these unless given. Or kubernetes, which needs what `cargo xtask kind`
+    /// needs
+    #[arg(long, value_parser = [
+        "start", "relay", "metrics", "restart", "hostile", "server", "store", "kubernetes",
+    ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` takes less time to build and more memory
     #[arg(long, default_value = "sidecar")]
@@ -35,6 +39,9 @@ pub(crate) struct Options {
     /// How many seconds a server gets to configure all of them
     #[arg(long, default_value_t = 300)]
     limit: u32,
+    /// How many pods are simulated in the cluster
+    #[arg(long, default_value_t = 1000)]
+    pods: u32,
 }
 
 /// What benchmarks are built with, and servers.
@@ -43,6 +50,11 @@ const PROFILE: [&str; 3] = ["--profile", "quick-release", "--locked"];
 /// Builds optimised binaries and measures them beside the originals, where these are at hand.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let only = options.only.as_deref();
+    if only == Some("kubernetes") {
+        let pods = options.pods.to_string();
+        let arguments = ["--simulated-pods".to_owned(), pods];
+        return kind::bench(workspace, PROFILE[1], &arguments);
+    }
     if !matches!(only, Some("server" | "store")) {
         sidecar(workspace, options)?;
     }

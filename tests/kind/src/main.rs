@@ -2,13 +2,14 @@
 //! starts this program with `KUBECONFIG` set and kubectl and helm on `PATH`.
 //!
 //! Scenarios of a group run side by side, each in a namespace of its own; what concerns the whole
-//! cluster runs alone. A scenario that fails shows what its pods said.
+//! cluster runs alone. A scenario that fails shows what its pods said. `legate-kind bench` measures instead.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a command line tool talks to whoever runs it"
 )]
 
+mod bench;
 mod cluster;
 mod consul;
 mod mesh;
@@ -22,13 +23,15 @@ mod workload;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::cluster::Cluster;
 
 /// Which scenarios to run.
 #[derive(Parser)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Those whose name has this in it; all unless given
     #[arg(long)]
     filter: Vec<String>,
@@ -40,6 +43,12 @@ struct Args {
     node: Option<u32>,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    /// Measure what the mesh costs, and print tables
+    Bench(bench::Options),
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let cluster = Cluster {
@@ -47,7 +56,11 @@ fn main() -> ExitCode {
         consul: args.consul.filter(|file| !file.as_os_str().is_empty()),
         node: args.node,
     };
-    match run::all(&cluster, &args.filter) {
+    let outcome = match &args.command {
+        Some(Command::Bench(options)) => bench::run(&cluster, options),
+        None => run::all(&cluster, &args.filter),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

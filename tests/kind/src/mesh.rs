@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, eventually, output};
 use crate::namespace::Namespace;
 
 /// The release with servers of its own, and its namespace.
-const RELEASE: &str = "legate";
+pub(crate) const RELEASE: &str = "legate";
 
 /// What differs from the chart's defaults.
 const VALUES: [&str; 4] = [

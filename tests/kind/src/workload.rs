@@ -14,7 +14,7 @@ pub(crate) const PORT: u16 = 8080;
 /// A Deployment with its Service and ServiceAccount, all of one name. The catalog has one name for each
 /// service whatever its namespace, so that each scenario uses its own.
 pub(crate) struct App {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) replicas: u32,
     /// Arguments of `mesh-app`.
     pub(crate) arguments: Vec<String>,
@@ -26,9 +26,9 @@ pub(crate) struct App {
 
 impl App {
     /// One that serves HTTP under its pod's name.
-    pub(crate) fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             replicas: 1,
             arguments: vec!["serve".to_owned()],
             annotations: Vec::new(),
@@ -64,9 +64,27 @@ impl App {
         space.rolled_out(&format!("deployment/{}", self.name))
     }
 
+    /// Applies its Service and ServiceAccount only.
+    pub(crate) fn apply_without_pods(&self, space: &Namespace) -> anyhow::Result<()> {
+        let manifests = self.manifests();
+        for one in [&manifests["items"][0], &manifests["items"][1]] {
+            space.apply(&one.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// One of its pods, made by nobody else.
+    pub(crate) fn pod(&self, name: &str) -> Value {
+        let mut pod = self.template();
+        pod["apiVersion"] = json!("v1");
+        pod["kind"] = json!("Pod");
+        pod["metadata"]["name"] = json!(name);
+        pod
+    }
+
     /// What is applied.
     pub(crate) fn manifests(&self) -> Value {
-        let name = self.name;
+        let name = &self.name;
         let labels = json!({"app": name});
         json!({"apiVersion": "v1", "kind": "List", "items": [
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},

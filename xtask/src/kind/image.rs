@@ -28,8 +28,13 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Writes the archive: the images of this repository, the applications of the scenarios and,
-/// where a node needs them, the images of what it runs itself.
-pub(super) fn archive(workspace: &Workspace, node: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// where a node needs them, the images of what it runs itself. `built` is where cargo has put
+/// programs.
+pub(super) fn archive(
+    workspace: &Workspace,
+    node: Option<&Path>,
+    built: &Path,
+) -> anyhow::Result<PathBuf> {
     let folder = workspace.target.join("kind");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -42,7 +47,7 @@ pub(super) fn archive(workspace: &Workspace, node: Option<&Path>) -> anyhow::Res
         .into_iter()
         .chain([APPLICATION])
     {
-        programs.insert(name, stripped(workspace, &folder, name)?);
+        programs.insert(name, stripped(built, &folder, name)?);
     }
     let version = workspace.manifest["workspace"]["package"]["version"].as_str();
     let mut archive = Archive::new(&folder, version.context("the workspace has a version")?);
@@ -95,10 +100,10 @@ fn own(
 }
 
 /// A program as cargo has built it, without what only debuggers read: most of its size.
-fn stripped(workspace: &Workspace, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+fn stripped(built: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let to = folder.join("programs").join(name);
     let mut strip = Command::new("strip");
-    strip.arg(workspace.target.join("debug").join(name));
+    strip.arg(built.join(name));
     run(strip.arg("-o").arg(&to)).context("strip (Debian: binutils)")?;
     Ok(to)
 }

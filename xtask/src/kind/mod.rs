@@ -21,6 +21,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
+use crate::images::IMAGES;
 use crate::workspace::{self, Workspace};
 use cache::Cache;
 use node::{Lifetime, Node};
@@ -100,6 +101,40 @@ pub(crate) fn ci(workspace: &Workspace) -> anyhow::Result<()> {
     run(workspace, &options)
 }
 
+/// `legate-kind bench` in a cluster of its own, unless `KUBECONFIG` names one; with programs of this
+/// profile.
+pub(crate) fn bench(
+    workspace: &Workspace,
+    profile: &str,
+    arguments: &[String],
+) -> anyhow::Result<()> {
+    let kind = Kind::choose(workspace)?;
+    let outcome = measure(workspace, &kind, profile, arguments);
+    outcome.and(kind.down())
+}
+
+fn measure(
+    workspace: &Workspace,
+    kind: &Kind,
+    profile: &str,
+    arguments: &[String],
+) -> anyhow::Result<()> {
+    let mut build = workspace.cargo(&["build", "--bins", "--locked", "--profile", profile]);
+    for image in IMAGES {
+        build.args(["-p", image.package]);
+    }
+    workspace::run(build.args(["-p", "legate-kind"]))?;
+    let programs = workspace.target.join(profile);
+    let archive = image::archive(workspace, kind.node_images(), &programs)?;
+    kind.up(Lifetime::WithThisProcess)?;
+    kind.load(&archive)?;
+    kind.ready(workspace)?;
+    let mut command = Command::new(programs.join("legate-kind"));
+    command.current_dir(&workspace.root).arg("bench");
+    kind.environment(&mut command)?;
+    workspace::run(command.args(arguments))
+}
+
 /// Everything between deciding for a cluster and ending it.
 fn scenarios(
     workspace: &Workspace,
@@ -109,14 +144,17 @@ fn scenarios(
     times: &mut Times,
 ) -> anyhow::Result<()> {
     times.measure("build", || build(workspace))?;
-    let archive = times.measure("images", || image::archive(workspace, kind.node_images()))?;
+    let programs = workspace.target.join("debug");
+    let archive = times.measure("images", || {
+        image::archive(workspace, kind.node_images(), &programs)
+    })?;
     times.measure("up", || kind.up(lifetime))?;
     times.measure("load", || kind.load(&archive))?;
     times.measure("ready", || kind.ready(workspace))?;
     if options.command.is_some() {
         return Ok(());
     }
-    let mut command = Command::new(workspace.target.join("debug/legate-kind"));
+    let mut command = Command::new(programs.join("legate-kind"));
     command.current_dir(&workspace.root);
     kind.environment(&mut command)?;
     if let Kind::Node(node) = kind {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kube::Client;
 use legate_runtime::logging::LogOptions;
-use legate_runtime::metrics::Registry;
+use legate_runtime::metrics::{ProcessMetrics, Registry};
 use legate_runtime::{Clock, Readiness, Scope, Spawner};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -109,6 +109,7 @@ async fn start(
     let client = client().await?;
     let readiness = Readiness::new();
     let registry = Registry::new();
+    ProcessMetrics::register(&registry)?;
     let health = SocketAddr::new(options.ports.bind, options.ports.health_port);
     let health = http_server::bind("/livez, /readyz and /metrics", health).await?;
     health::serve(

@@ -6,6 +6,7 @@
     reason = "a command line tool talks to whoever runs it"
 )]
 
+mod admit;
 mod client;
 mod load;
 mod serve;
@@ -40,6 +41,8 @@ enum Command {
         /// Without the line feed
         text: String,
     },
+    /// Ask an admission webhook and print how long the answers took
+    Admit(admit::Options),
     /// Ask without pause until SIGTERM, and tell on a port what was answered
     Load(load::Options),
 }
@@ -65,6 +68,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Line { address, text } => {
             println!("{}", client::line(&address, &text).await?);
+            Ok(())
+        }
+        Command::Admit(options) => {
+            println!("{}", admit::run(&options).await?);
             Ok(())
         }
         Command::Load(options) => load::run(options).await,

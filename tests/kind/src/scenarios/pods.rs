@@ -115,11 +115,8 @@ fn a_job_ends_with_its_application(space: &Namespace) -> anyhow::Result<()> {
     intend(space, "job-once", "job-api", "allow")?;
     App::new("job-api").run(space)?;
     let once = App::new("job-once").arguments(&["get", "--retry=60", "http://job-api/"]);
-    let manifests = once.manifests();
     // Its Service says what it is called in the mesh.
-    for one in [&manifests["items"][0], &manifests["items"][1]] {
-        space.apply(&one.to_string())?;
-    }
+    once.apply_without_pods(space)?;
     let mut template = once.template();
     template["spec"]["restartPolicy"] = json!("Never");
     let job = json!({
@@ -172,16 +169,9 @@ fn garbage_in_annotations_is_refused_in_a_sentence(space: &Namespace) -> anyhow:
         ),
         ("consul-envoy-proxy-concurrency", "-1", "concurrency"),
     ] {
-        let mut pod = App::new("garbage").annotation(name, value).template();
-        pod["apiVersion"] = json!("v1");
-        pod["kind"] = json!("Pod");
-        pod["metadata"]["name"] = json!("garbage");
-        pod["spec"]["serviceAccountName"] = json!("garbage");
-        let manifests = App::new("garbage").manifests();
-        for one in [&manifests["items"][0], &manifests["items"][1]] {
-            space.apply(&one.to_string())?;
-        }
-        let refused = space.apply(&pod.to_string());
+        let app = App::new("garbage").annotation(name, value);
+        app.apply_without_pods(space)?;
+        let refused = space.apply(&app.pod("garbage").to_string());
         let error = refused.err().context("the pod was let in")?;
         ensure!(format!("{error:#}").contains(said), "{error:#}");
     }

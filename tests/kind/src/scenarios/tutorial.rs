@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::cluster::{eventually_within, output};
+use crate::cluster::output;
 use crate::mesh;
 use crate::namespace::Namespace;
+use crate::retry::retry;
 use crate::run::Scenario;
 use crate::tutorial::{self, DOCUMENT, Step};
 
@@ -60,7 +61,7 @@ fn run(step: &Step) -> anyhow::Result<()> {
     let Some(shown) = shown else {
         return shell(commands).map(|_| ()).context(block);
     };
-    eventually_within(patience, "the output", || {
+    retry(patience, "the output", || {
         let seen = shell(commands)?;
         match tutorial::difference(shown, &seen) {
             None => Ok(()),

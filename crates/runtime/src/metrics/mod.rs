@@ -2,6 +2,9 @@
 //!
 //! There is no global registry: two instances in one process must not add up.
 
+mod process;
+
+pub use self::process::ProcessMetrics;
 pub use prometheus::core::Collector;
 pub use prometheus::{
     Counter, CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec,
