@@ -104,7 +104,7 @@ pub async fn fetch(
     let began = Instant::now();
     let mut usual = Backoff::new(BackoffPolicy::UNCONFIGURED);
     let mut refused = Backoff::new(REFUSED);
-    let mut refusals = 0;
+    let (mut refusals, mut final_refusals) = (0_u32, 0);
     loop {
         let connection = session.connected().await?;
         let status = match ask(&connection, proxy).await {
@@ -113,9 +113,14 @@ pub async fn fetch(
         };
         session.report(&connection, &status);
         let refusal = is_refusal(&status);
-        refusals = if refusal { refusals + 1 } else { 0_u32 };
-        let unknown = status.code() == Code::NotFound;
-        if refusals >= PATIENCE && !(unknown && began.elapsed() < registration) {
+        let waits = status.code() == Code::NotFound && began.elapsed() < registration;
+        if !refusal {
+            (refusals, final_refusals) = (0, 0);
+        } else {
+            refusals += 1;
+            final_refusals += u32::from(!waits);
+        }
+        if final_refusals >= PATIENCE {
             return Err(refusal_error(connection.server, proxy, &status));
         }
         let backoff = if refusal { &mut refused } else { &mut usual };

@@ -18,7 +18,8 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 pub struct Drainer {
     admin: AdminClient,
     spawner: Spawner,
-    begun: Arc<AtomicBool>,
+    /// Connections are still accepted, for as long as the last request said.
+    accepts: Arc<AtomicBool>,
 }
 
 impl Drainer {
@@ -27,27 +28,21 @@ impl Drainer {
         Drainer {
             admin,
             spawner,
-            begun: Arc::default(),
+            accepts: Arc::default(),
         }
     }
 
     /// Begins to drain, and refuses new inbound connections after `accept`, [`LONGEST`] at most.
-    /// Without a time they are refused when this returns. Only the first request counts.
+    /// Without a time they are refused when this returns. While an earlier request still accepts
+    /// connections, others change nothing.
     ///
     /// # Errors
     /// When Envoy does not confirm; then it can be asked again.
     pub async fn drain(&self, accept: Duration) -> Result<(), AdminError> {
-        if self.begun.swap(true, Ordering::AcqRel) {
+        if self.accepts.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let drained = self.begin(accept).await;
-        if drained.is_err() {
-            self.begun.store(false, Ordering::Release);
-        }
-        drained
-    }
-
-    async fn begin(&self, accept: Duration) -> Result<(), AdminError> {
+        let accepting = Accepting(Arc::clone(&self.accepts));
         tracing::info!(?accept, "draining inbound connections");
         self.admin.drain_listeners().await?;
         if accept.is_zero() {
@@ -61,8 +56,18 @@ impl Drainer {
             {
                 tracing::warn!(%error, "inbound connections are still accepted");
             }
+            drop(accepting);
             Ok::<_, Infallible>(())
         });
         Ok(())
+    }
+}
+
+/// Ends with the request that it is for, also when whoever asked goes away.
+struct Accepting(Arc<AtomicBool>);
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }

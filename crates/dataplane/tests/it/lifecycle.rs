@@ -301,9 +301,9 @@ async fn inbound_connections_are_drained_on_request_and_refused_later() {
         admin_asked(&setup, 200)
     );
     assert_eq!((answer.0, asked.as_str()), (200, GRACEFUL));
-    assert_eq!(admin_asked(&setup, 200).await, CLOSE);
-    // Once is enough.
+    // Once is enough meanwhile.
     assert_eq!(setup.ask("POST", "/drain").await.0, 200);
+    assert_eq!(admin_asked(&setup, 200).await, CLOSE);
     assert!(setup.scope.stop(PATIENCE).await.is_ok());
     assert_eq!(setup.signals.urgency(), Urgency::None, "nothing ends");
 }
@@ -322,6 +322,44 @@ async fn without_a_time_new_connections_are_refused_at_once() {
         (answer.0, asked),
         (200, [GRACEFUL, CLOSE].map(str::to_owned))
     );
+}
+
+#[tokio::test]
+async fn a_new_envoy_is_drained_by_a_new_request() {
+    let setup = start(Duration::ZERO).await;
+    for _ in 0..2 {
+        let envoy = async {
+            [
+                admin_asked(&setup, 200).await,
+                admin_asked(&setup, 200).await,
+            ]
+        };
+        let (answer, asked) = tokio::join!(setup.ask("POST", "/drain"), envoy);
+        assert_eq!(answer.0, 200);
+        assert_eq!(asked, [GRACEFUL, CLOSE].map(str::to_owned));
+    }
+}
+
+#[tokio::test]
+async fn a_drain_whose_client_goes_away_can_be_asked_for_again() {
+    let setup = start(Duration::ZERO).await;
+    let mut client = TcpStream::connect(setup.address).await.unwrap();
+    let request = b"POST /drain HTTP/1.1\r\nhost: x\r\n\r\n";
+    client.write_all(request).await.unwrap();
+    let (mut unanswered, _) = setup.admin.accept().await.unwrap();
+    drop(client);
+    let mut asked = Vec::new();
+    let ends = unanswered.read_to_end(&mut asked);
+    timeout(PATIENCE, ends).await.unwrap().unwrap();
+    let envoy = async {
+        [
+            admin_asked(&setup, 200).await,
+            admin_asked(&setup, 200).await,
+        ]
+    };
+    let (answer, asked) = tokio::join!(setup.ask("POST", "/drain"), envoy);
+    assert_eq!(answer.0, 200);
+    assert_eq!(asked, [GRACEFUL, CLOSE].map(str::to_owned));
 }
 
 #[tokio::test]

@@ -311,6 +311,21 @@ async fn a_registration_that_comes_late_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_token_may_be_late_after_a_late_registration() {
+    let setup = setup("exit 0").await;
+    let script = setup.server.script();
+    for _ in 0..4 {
+        let unknown = Status::not_found("Service not found");
+        script.fail_next(Call::BootstrapParams, unknown);
+    }
+    let denied = Status::permission_denied("Permission denied");
+    script.fail_next(Call::BootstrapParams, denied);
+    let (outcome, ()) = setup.run(async |_| ()).await;
+    outcome.unwrap();
+    assert_eq!(script.calls(Call::BootstrapParams).len(), 6);
+}
+
+#[tokio::test]
 async fn a_stop_before_any_server_answers_is_no_error() {
     let mut setup = setup(WAIT_FOR_EVER).await;
     setup.server.stop().await;
