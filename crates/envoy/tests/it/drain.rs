@@ -158,6 +158,14 @@ async fn asked(admin: AdminClient) -> u64 {
     text.trim().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// For how many seconds Envoy has run, by its own clock. Its drain takes one here.
+async fn uptime(admin: AdminClient) -> u64 {
+    let answer = admin.get("/server_info").await.unwrap();
+    let info: Value = serde_json::from_slice(&answer).unwrap();
+    let text = info["uptime_current_epoch"].as_str().unwrap();
+    text.trim_end_matches('s').parse().unwrap()
+}
+
 /// Waits until somebody else has looked for connections a few times.
 async fn until_looked(admin: AdminClient) {
     let (before, mut own) = (asked(admin).await, 1);
@@ -249,8 +257,11 @@ async fn closed_inbound_listeners_refuse_and_everything_else_goes_on() {
                 load::echo(&mut another).await.unwrap();
                 drop((open, late));
                 until_active(admin, 2).await;
-                // Longer than the supervisor takes to look.
-                sleep(Duration::from_secs(3)).await;
+                // Until the end of the drain, with which Envoy could end.
+                let began = uptime(admin).await;
+                while uptime(admin).await < began + 3 {
+                    sleep(Duration::from_millis(20)).await;
+                }
                 let report = supervisor.report();
                 assert_eq!((report.starts, report.exits.len()), (1, 0));
                 assert!(report.ready());
