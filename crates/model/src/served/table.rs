@@ -208,8 +208,8 @@ pub(super) const TABLE: &[Rows] = &[
         "ExposePath",
         &[
             (Yes, "ListenerPort Path LocalPathPort Protocol"),
-            // What Consul's agent says of its own checks.
-            (REPORTED, "ParsedFromCheck"),
+            // Lets nobody ask but a Consul agent, about its own check.
+            (REFUSED, "ParsedFromCheck"),
         ],
     ),
     (
