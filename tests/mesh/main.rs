@@ -9,6 +9,7 @@ mod login;
 mod outage;
 mod process;
 mod refusals;
+mod repeats;
 mod restart;
 mod rotation;
 mod state_dir;

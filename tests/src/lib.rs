@@ -16,6 +16,7 @@ pub mod load;
 pub mod mesh;
 pub mod program;
 pub mod replicas;
+pub mod scripted;
 pub mod sidecar;
 pub mod table;
 pub mod wait;

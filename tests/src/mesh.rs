@@ -16,6 +16,7 @@ use crate::client;
 use crate::consul::SERVER_NAME;
 use crate::control_plane::{ControlPlane, DNS, GRPC_TLS, HTTP};
 use crate::replicas::Replicas;
+use crate::scripted::{self, Requests};
 use crate::sidecar::{Sidecar, SidecarFlags};
 use crate::{app, wait};
 
@@ -189,11 +190,34 @@ impl Mesh {
     }
 
     async fn register_with(&mut self, spec: &ServiceSpec, status: Option<&str>) {
-        let address = self.place(spec.instance);
+        let address = self.application(spec.instance);
         match spec.protocol {
-            "tcp" => app::tcp(spec.instance, (address, APP).into(), &self.apps).await,
-            _ => app::http(spec.instance, (address, APP).into(), &self.apps).await,
+            "tcp" => app::tcp(spec.instance, address, &self.apps).await,
+            _ => app::http(spec.instance, address, &self.apps).await,
         }
+        self.register_only(spec, status).await;
+    }
+
+    /// Registers an instance whose application does what the path of a request says and counts what
+    /// it has seen. `header` is what it claims, see [`scripted::serve`].
+    pub async fn register_scripted(
+        &mut self,
+        spec: &ServiceSpec,
+        header: &'static str,
+        requests: &Requests,
+    ) {
+        let address = self.application(spec.instance);
+        scripted::serve(spec.instance, address, header, requests, &self.apps).await;
+        self.register_only(spec, None).await;
+    }
+
+    /// Registers an instance whose application does not run.
+    pub async fn register_dead(&mut self, spec: &ServiceSpec) {
+        self.place(spec.instance);
+        self.register_only(spec, None).await;
+    }
+
+    async fn register_only(&self, spec: &ServiceSpec, status: Option<&str>) {
         let defaults =
             json!({"Kind": "service-defaults", "Name": spec.service, "Protocol": spec.protocol});
         self.api(Method::PUT, "/v1/config", Some(defaults)).await;
@@ -293,10 +317,20 @@ impl Mesh {
     /// Registers an instance, starts its sidecar and waits until it is ready.
     pub async fn add(&mut self, spec: &ServiceSpec) -> Sidecar {
         self.register(spec).await;
+        self.join(spec).await
+    }
+
+    /// Starts the sidecar of an instance that is registered and waits until it is ready.
+    pub async fn join(&mut self, spec: &ServiceSpec) -> Sidecar {
         let flags = self.flags(spec.instance);
         let mut sidecar = self.sidecar(spec.instance, &flags);
         sidecar.ready().await;
         sidecar
+    }
+
+    /// Where the application of an instance listens.
+    fn application(&mut self, instance: &'static str) -> SocketAddr {
+        (self.place(instance), APP).into()
     }
 
     /// Where the application of an instance finds its n-th upstream.

@@ -23,6 +23,7 @@ use crate::listener::Bind;
 use crate::listener::exposed::Asked;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
+use crate::retry;
 use crate::settings::{Limits, Outliers, ProxySettings};
 use crate::tls::{self, TlsSettings};
 
@@ -121,10 +122,10 @@ fn build_local(input: &LocalInput<'_>) -> Cluster {
         ..Cluster::default()
     };
     if input.max_connections > 0 {
-        cluster.circuit_breakers = Some(breakers(Some(&Limits {
-            max_connections: Some(input.max_connections),
-            ..Limits::default()
-        })));
+        cluster.circuit_breakers = Some(breakers(circuit_breakers::Thresholds {
+            max_connections: number(Some(input.max_connections)),
+            ..circuit_breakers::Thresholds::default()
+        }));
     }
     match input.http {
         LocalHttp::Http1 => {}
@@ -200,7 +201,7 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
         eds_cluster_config: Some(eds),
         connect_timeout: Some(proto_duration(input.connect_timeout)),
         common_lb_config: Some(balancing),
-        circuit_breakers: Some(breakers(input.limits)),
+        circuit_breakers: Some(upstream_breakers(input.limits)),
         outlier_detection: Some(outliers(input.outliers)),
         transport_socket: Some(tls::upstream(input.tls, input.sni, &input.identity)),
         ..Cluster::default()
@@ -297,15 +298,19 @@ fn set_http_options(
         .insert(HTTP_OPTIONS.to_owned(), encode::any(&options));
 }
 
-fn breakers(limits: Option<&Limits>) -> CircuitBreakers {
-    let thresholds = limits.map(|limits| circuit_breakers::Thresholds {
-        max_connections: number(limits.max_connections),
-        max_pending_requests: number(limits.max_pending_requests),
-        max_requests: number(limits.max_concurrent_requests),
+fn upstream_breakers(limits: Option<&Limits>) -> CircuitBreakers {
+    breakers(circuit_breakers::Thresholds {
+        max_connections: limits.and_then(|limits| number(limits.max_connections)),
+        max_pending_requests: limits.and_then(|limits| number(limits.max_pending_requests)),
+        max_requests: limits.and_then(|limits| number(limits.max_concurrent_requests)),
+        max_retries: number(Some(retry::AT_A_TIME)),
         ..circuit_breakers::Thresholds::default()
-    });
+    })
+}
+
+fn breakers(thresholds: circuit_breakers::Thresholds) -> CircuitBreakers {
     CircuitBreakers {
-        thresholds: thresholds.into_iter().collect(),
+        thresholds: vec![thresholds],
         ..CircuitBreakers::default()
     }
 }

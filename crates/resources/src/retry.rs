@@ -3,7 +3,12 @@
 //!
 //! A caller sees by itself that it cannot connect to a proxy, and that a proxy has refused a stream.
 //! That a proxy in turn could not connect to its application, which has ended before its pod is gone
-//! from the callers' endpoints, is said in the proxy's answer by a header.
+//! from the callers' endpoints, is said in the proxy's answer by a header. Neither the application's
+//! own answers nor those that the caller's application gets have that header.
+//!
+//! Envoy keeps up to 1 MiB of a request's body to send it again; a request whose body is longer by
+//! then fails. Connections that are not HTTP are made to another instance where a proxy cannot be
+//! connected to; what a proxy has accepted is not tried again.
 
 use envoy_types::pb::envoy::config::accesslog::v3::{
     AccessLogFilter, ResponseFlagFilter, access_log_filter,
@@ -23,8 +28,12 @@ use crate::encode;
 /// The header by which a proxy says that its application has seen nothing of the request.
 pub(crate) const NOT_SENT: &str = "x-legate-not-sent";
 
-/// How often a request is tried again.
-const RETRIES: u32 = 2;
+/// How many instances are tried at most.
+pub(crate) const ATTEMPTS: u32 = 3;
+
+/// Requests to one service that may be tried again at a time. As many as Envoy sends at a time by
+/// default: with its default of 3, an instance that ends under load loses requests.
+pub(crate) const AT_A_TIME: u32 = 1024;
 
 /// Envoy's name for "no connection to the upstream could be made".
 const CONNECTION_FAILURE: &str = "UF";
@@ -44,7 +53,9 @@ pub(crate) fn policy() -> RetryPolicy {
     };
     RetryPolicy {
         retry_on: "connect-failure,refused-stream,retriable-headers".to_owned(),
-        num_retries: Some(UInt32Value { value: RETRIES }),
+        num_retries: Some(UInt32Value {
+            value: ATTEMPTS - 1,
+        }),
         retriable_headers: vec![said],
         retry_host_predicate: vec![another],
         // How often another instance is looked for; after that the same one is asked.

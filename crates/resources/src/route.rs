@@ -70,7 +70,10 @@ pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfi
         retry_policy: Some(retry::policy()),
         ..to_cluster(cluster)
     };
-    configuration(name, virtual_host(host, action))
+    let mut host = virtual_host(host, action);
+    // It is for the proxies: they have read it by then.
+    host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
+    configuration(name, host)
 }
 
 /// Routes that take requests for exactly this path to a cluster, and no other ones.

@@ -20,6 +20,7 @@ use crate::cluster;
 use crate::listener::outbound::{self, Chain};
 use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::part::{Composer, Made, UnitBuilder};
+use crate::retry;
 use crate::set::Type;
 use crate::tls::TlsSettings;
 
@@ -166,6 +167,7 @@ impl<'a> Transparent<'a, '_> {
                 false => upstream.protocol,
             },
             cluster: plan.cluster,
+            attempts: retry::ATTEMPTS,
             ..self.named(upstream)
         }
     }
@@ -184,6 +186,7 @@ impl<'a> Transparent<'a, '_> {
             id: upstream.upstream.id().to_string(),
             cluster: String::new(),
             protocol: Protocol::Tcp,
+            attempts: 1,
             addresses: &[],
         }
     }

@@ -27,7 +27,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 };
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, tcp_proxy};
 use envoy_types::pb::envoy::r#type::v3::Percent;
-use envoy_types::pb::google::protobuf::{Any, BoolValue};
+use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value};
 use legate_model::Protocol;
 
 use crate::encode;
@@ -129,11 +129,13 @@ pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
     }
 }
 
-/// The filter that hands every connection to one cluster.
-pub(crate) fn tcp_proxy(stats: &str, cluster: &str) -> Filter {
+/// The filter that hands every connection to one cluster, at most `attempts` of whose instances are
+/// dialled.
+pub(crate) fn tcp_proxy(stats: &str, cluster: &str, attempts: u32) -> Filter {
     let config = TcpProxy {
         stat_prefix: stats.to_owned(),
         cluster_specifier: Some(tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned())),
+        max_connect_attempts: (attempts > 1).then_some(UInt32Value { value: attempts }),
         ..TcpProxy::default()
     };
     network_filter(TCP_PROXY, encode::any(&config))

@@ -37,6 +37,8 @@ pub(crate) struct Chain<'a> {
     pub(crate) id: String,
     pub(crate) cluster: String,
     pub(crate) protocol: Protocol,
+    /// How many instances are dialled at most until one connection is made.
+    pub(crate) attempts: u32,
     /// In their order, and not empty.
     pub(crate) addresses: &'a [IpAddr],
 }
@@ -81,7 +83,8 @@ pub(crate) fn listener(
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
-    let outside = listener::tcp_proxy(&upstream::stats(ORIGINAL_DESTINATION), ORIGINAL_DESTINATION);
+    let stats = upstream::stats(ORIGINAL_DESTINATION);
+    let outside = listener::tcp_proxy(&stats, ORIGINAL_DESTINATION, 1);
     let outside = FilterChain {
         filters: vec![outside],
         ..FilterChain::default()
@@ -118,6 +121,7 @@ fn chain(chain: &Chain<'_>) -> FilterChain {
             &chain.filter,
             &chain.cluster,
             chain.protocol,
+            chain.attempts,
         )],
         ..FilterChain::default()
     }

@@ -155,7 +155,7 @@ fn build(input: &Input<'_>) -> Listener {
         }
         Access::Connections(rules) => {
             let access = listener::network_filter(NETWORK_RBAC, rules.clone());
-            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP);
+            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, 1);
             [access].into_iter().chain(limit).chain([proxy]).collect()
         }
     };

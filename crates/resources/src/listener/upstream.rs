@@ -12,6 +12,7 @@ use crate::kinds::sidecar::UpstreamPlan;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names;
+use crate::retry;
 use crate::route;
 
 /// Statistics of upstreams stand under this.
@@ -81,7 +82,13 @@ fn socket_mode(upstream: &Upstream) -> Result<u32, GenerateError> {
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
-    let filter = filter(&input.id, &input.filter, input.cluster, input.protocol);
+    let filter = filter(
+        &input.id,
+        &input.filter,
+        input.cluster,
+        input.protocol,
+        retry::ATTEMPTS,
+    );
     let chain = FilterChain {
         filters: vec![filter],
         ..FilterChain::default()
@@ -100,11 +107,18 @@ pub(crate) fn stats(filter: &str) -> String {
     names::stat_prefix(STATS, filter)
 }
 
-/// The filter that hands what an application sends to the cluster of an upstream.
-pub(crate) fn filter(id: &str, filter: &str, cluster: &str, protocol: Protocol) -> Filter {
+/// The filter that hands what an application sends to the cluster of an upstream. At most `attempts`
+/// of its instances are dialled for a connection that is not HTTP.
+pub(crate) fn filter(
+    id: &str,
+    filter: &str,
+    cluster: &str,
+    protocol: Protocol,
+    attempts: u32,
+) -> Filter {
     let stats = stats(filter);
     if !protocol.is_http() {
-        return listener::tcp_proxy(&stats, cluster);
+        return listener::tcp_proxy(&stats, cluster, attempts);
     }
     let routes = RouteSpecifier::RouteConfig(route::everything_to(cluster, id, filter));
     let manager = listener::connection_manager(&stats, protocol, routes, Vec::new());
