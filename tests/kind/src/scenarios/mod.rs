@@ -4,6 +4,7 @@ mod away;
 mod changes;
 mod external;
 mod image;
+mod manifests;
 mod pods;
 mod traffic;
 mod tutorial;
@@ -24,7 +25,7 @@ pub(crate) const GROUPS: [Group; 6] = [
         mesh: false,
         needs: Needs::Nothing,
         at_a_time: 3,
-        scenarios: &[image::SCENARIOS],
+        scenarios: &[image::SCENARIOS, manifests::SCENARIOS],
     },
     Group {
         mesh: true,

@@ -1,0 +1,120 @@
+//! What the chart renders, before the real API server: it checks everything and keeps nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+
+use crate::cluster::Cluster;
+use crate::namespace::Namespace;
+use crate::run::Scenario;
+
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "the_api_server_accepts_every_manifest",
+    run: the_api_server_accepts_every_manifest,
+}];
+
+/// The namespace in `tests/chart`.
+const NAMESPACE: &str = "consul";
+
+/// Kinds of others that the chart makes resources of: group, version, plural and kind.
+const FOREIGN: [(&str, &str, &str, &str); 3] = [
+    ("cert-manager.io", "v1", "certificates", "Certificate"),
+    ("cert-manager.io", "v1", "issuers", "Issuer"),
+    (
+        "monitoring.coreos.com",
+        "v1",
+        "servicemonitors",
+        "ServiceMonitor",
+    ),
+];
+
+fn the_api_server_accepts_every_manifest(space: &Namespace) -> anyhow::Result<()> {
+    let cluster = space.cluster;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    dry_run(cluster, &root.join("charts/legate/crds"))?;
+    let release = Namespace::create(cluster, NAMESPACE)?;
+    let mut made = Vec::new();
+    let accepted = define_foreign_kinds(cluster, &mut made).and_then(|()| {
+        let rendered = rendered(&root.join("tests/chart"))?;
+        rendered.iter().try_for_each(|file| dry_run(cluster, file))
+    });
+    for name in made {
+        cluster.kubectl(&["delete", "customresourcedefinition", &name])?;
+    }
+    accepted?;
+    release.delete()
+}
+
+/// A file for each set of values; `cargo xtask chart` compares them with the chart.
+fn rendered(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if !path.to_string_lossy().ends_with(".values.yaml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    ensure!(!files.is_empty(), "{} is empty", folder.display());
+    Ok(files)
+}
+
+fn dry_run(cluster: &Cluster, file: &Path) -> anyhow::Result<()> {
+    let file = file.to_str().context("a path that is text")?;
+    let words = [
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--filename",
+        file,
+    ];
+    // What an earlier run has installed is another's.
+    cluster
+        .kubectl(&[&words[..], &["--force-conflicts"]].concat())
+        .map(|_| ())
+}
+
+/// Definitions of those kinds that this cluster does not have, which accept any resource.
+fn define_foreign_kinds(cluster: &Cluster, made: &mut Vec<String>) -> anyhow::Result<()> {
+    for (group, version, plural, kind) in FOREIGN {
+        let name = format!("{plural}.{group}");
+        let get = [
+            "get",
+            "customresourcedefinition",
+            &name,
+            "--ignore-not-found",
+        ];
+        if !cluster.kubectl(&get)?.is_empty() {
+            continue;
+        }
+        let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": name},
+            "spec": {
+                "group": group,
+                "names": {"plural": plural, "kind": kind},
+                "scope": "Namespaced",
+                "versions": [{
+                    "name": version,
+                    "served": true,
+                    "storage": true,
+                    "schema": {"openAPIV3Schema": any},
+                }],
+            },
+        });
+        cluster.kubectl_with(&definition.to_string(), &["create", "--filename", "-"])?;
+        let object = format!("customresourcedefinition/{name}");
+        made.push(name);
+        cluster.kubectl(&[
+            "wait",
+            &object,
+            "--for=condition=Established",
+            "--timeout=60s",
+        ])?;
+    }
+    Ok(())
+}
