@@ -83,17 +83,34 @@ pub(crate) fn assert_no_webhook_of(cluster: &Cluster, release: &str) -> anyhow::
     Ok(())
 }
 
+/// What the servers answer to a GET with the token that may do everything.
+pub(crate) fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
+    let url = url(cluster, path)?;
+    let read = || cluster.kubectl(&["get", "--raw", &url]);
+    let answer = eventually("the servers answer", read)?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+/// A PUT with that token.
+pub(crate) fn put(cluster: &Cluster, path: &str, body: &Value) -> anyhow::Result<()> {
+    let url = url(cluster, path)?;
+    let words = ["replace", "--raw", &url, "--filename", "-"];
+    cluster.kubectl_with(&body.to_string(), &words).map(|_| ())
+}
+
+/// A path of the servers' API, through the API server.
+fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
+    let template = "--output=go-template={{.data.token|base64decode}}";
+    let secret = ["get", "secret/legate-bootstrap-acl-token", template];
+    let token = namespace(cluster).kubectl(&secret)?;
+    let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
+    Ok(format!("{server}{path}?token={token}"))
+}
+
 /// When each instance of a service came into the catalog, by its id: one that was deleted and has come
 /// back has another index.
 pub(crate) fn registered(cluster: &Cluster, service: &str) -> anyhow::Result<Vec<(String, u64)>> {
-    let release = namespace(cluster);
-    let template = "--output=go-template={{.data.token|base64decode}}";
-    let token = release.kubectl(&["get", "secret/legate-bootstrap-acl-token", template])?;
-    let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
-    let url = format!("{server}/v1/catalog/service/{service}?token={token}");
-    let read = || cluster.kubectl(&["get", "--raw", &url]);
-    let instances = eventually("the catalog is read", read)?;
-    let instances: Value = serde_json::from_str(&instances)?;
+    let instances = get(cluster, &format!("/v1/catalog/service/{service}"))?;
     let instances = instances.as_array().context("instances are a list")?.iter();
     let mut all: Vec<(String, u64)> = instances
         .filter_map(|one| {

@@ -2,6 +2,7 @@
 
 mod away;
 mod changes;
+mod contract;
 mod external;
 mod image;
 mod manifests;
@@ -25,13 +26,22 @@ pub(crate) const GROUPS: [Group; 6] = [
         mesh: false,
         needs: Needs::Nothing,
         at_a_time: 3,
-        scenarios: &[image::SCENARIOS, manifests::SCENARIOS],
+        scenarios: &[
+            image::SCENARIOS,
+            contract::WITHOUT_MESH,
+            manifests::SCENARIOS,
+        ],
     },
     Group {
         mesh: true,
         needs: Needs::Nothing,
         at_a_time: 3,
-        scenarios: &[traffic::SCENARIOS, pods::SCENARIOS, changes::SCENARIOS],
+        scenarios: &[
+            traffic::SCENARIOS,
+            pods::SCENARIOS,
+            contract::SCENARIOS,
+            changes::SCENARIOS,
+        ],
     },
     Group {
         mesh: true,
