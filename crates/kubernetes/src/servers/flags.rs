@@ -60,3 +60,47 @@ impl ServerFlags {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        servers: ServerFlags,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Options, clap::Error> {
+        let own = ["program", "--server-addresses=consul"];
+        let program = Program::try_parse_from(own.iter().chain(flags))?;
+        Ok(program.servers.options(Credentials::None))
+    }
+
+    #[test]
+    fn the_port_is_that_of_the_scheme_unless_given() {
+        assert_eq!(parse(&[]).unwrap().port, 8500);
+        assert_eq!(parse(&["--tls"]).unwrap().port, 8501);
+        let given = parse(&["--tls=false", "--server-http-port=1"]).unwrap();
+        assert!(given.port == 1 && given.tls.is_none());
+    }
+
+    #[test]
+    fn servers_are_verified_in_one_way() {
+        let tls = parse(&["--tls", "--use-system-roots"])
+            .unwrap()
+            .tls
+            .unwrap();
+        assert_eq!(tls.ca, None);
+        let tls = parse(&["--tls", "--ca-certs=ca.pem"]).unwrap().tls.unwrap();
+        assert_eq!(tls.ca, Some(PathBuf::from("ca.pem")));
+        for refused in [
+            &["--ca-certs=ca.pem"][..],
+            &["--tls", "--ca-certs=ca.pem", "--use-system-roots"],
+        ] {
+            assert!(parse(refused).is_err(), "{refused:?}");
+        }
+    }
+}
