@@ -1,10 +1,16 @@
 //! Config entries: settings for many instances at once, stored by kind and name.
 
+#[cfg(test)]
+mod chain_tests;
+mod header_modifiers;
 mod mesh;
 mod proxy_defaults;
 mod registry;
 mod service_defaults;
 mod service_intentions;
+mod service_resolver;
+mod service_router;
+mod service_splitter;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +18,7 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, EnumAccess, VariantAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+pub use header_modifiers::HeaderModifiers;
 pub use mesh::{
     MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
@@ -21,6 +28,15 @@ pub use service_defaults::{
     MutualTlsMode, PassiveHealthCheck, UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
 };
 pub use service_intentions::SourceIntention;
+pub use service_resolver::{
+    CookieConfig, Failover, FailoverMode, FailoverPolicy, FailoverTarget, HashField, HashPolicy,
+    LeastRequestConfig, LoadBalancer, LoadBalancerPolicy, Redirect, RingHashConfig,
+    ServiceResolver, Subset,
+};
+pub use service_router::{
+    HeaderMatch, HttpMatch, QueryParamMatch, Route, RouteDestination, RouteMatch, ServiceRouter,
+};
+pub use service_splitter::{ServiceSplitter, Split};
 
 use crate::invalid::Invalid;
 use crate::json;

@@ -1,0 +1,71 @@
+//! Changes to the headers of requests and responses, as routes and splits name them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+
+/// What becomes of headers on their way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HeaderModifiers {
+    /// Added after values that are there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub add: BTreeMap<String, String>,
+    /// In the place of values that are there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, String>,
+    /// Removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<String>,
+}
+
+impl HeaderModifiers {
+    /// Both, one after the other: where they name the same header, `later` decides. Headers to remove
+    /// are those of both.
+    #[must_use]
+    pub fn then(&self, later: &HeaderModifiers) -> HeaderModifiers {
+        let mut both = self.clone();
+        let pairs = |of: &BTreeMap<String, String>| of.clone().into_iter();
+        both.add.extend(pairs(&later.add));
+        both.set.extend(pairs(&later.set));
+        both.remove.extend(later.remove.iter().cloned());
+        both
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first header that Envoy would refuse.
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        for (field, pairs) in [("Add", &self.add), ("Set", &self.set)] {
+            for (name, value) in pairs {
+                validate_name(&format!("{field}[{name:?}]"), name)?;
+                if value.contains(['\0', '\r', '\n']) {
+                    return Err(Invalid::new(
+                        format!("{field}[{name:?}]"),
+                        "a header's value cannot contain line breaks",
+                    ));
+                }
+            }
+        }
+        let mut removed = self.remove.iter().enumerate();
+        removed.try_for_each(|(at, name)| validate_name(&format!("Remove[{at}]"), name))
+    }
+}
+
+/// Envoy refuses changes of `:`-headers and `Host`.
+fn validate_name(field: &str, name: &str) -> Result<(), Invalid> {
+    let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || !name.chars().all(token) {
+        return Err(Invalid::new(
+            field,
+            format!("{name:?} is not the name of a header"),
+        ));
+    }
+    if name.eq_ignore_ascii_case("host") {
+        let reason = "the header Host cannot be changed: proxies choose it";
+        return Err(Invalid::new(field, reason));
+    }
+    Ok(())
+}

@@ -1,0 +1,429 @@
+//! `service-resolver`: which instances answer for a service, and which do when these cannot.
+
+mod load_balancer;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::{DEFAULT_ONLY, REFUSED};
+use crate::tenancy::{NotServed, OnlyDefault};
+use crate::{WILDCARD, duration, meta, name};
+
+pub use load_balancer::{
+    CookieConfig, HashField, HashPolicy, LeastRequestConfig, LoadBalancer, LoadBalancerPolicy,
+    RingHashConfig,
+};
+
+/// Subsets, failovers and targets of one at most; each is a cluster in every caller's proxy.
+const MAX_PARTS: usize = 100;
+
+/// The longest name of a subset: it is a label of a server name.
+const MAX_SUBSET_NAME: usize = 63;
+
+/// Which instances answer for a service.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceResolver {
+    /// The service that callers ask for.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The subset for callers that ask for none; empty means all instances.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub default_subset: String,
+    /// Parts of the instances, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub subsets: BTreeMap<String, Subset>,
+    /// Another service in the place of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect: Option<Redirect>,
+    /// Who answers when no instance can, by subset; `*` is for the others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failover: BTreeMap<String, Failover>,
+    /// Instances that are near are not preferred.
+    #[serde(skip_serializing)]
+    pub prioritize_by_locality: NotServed,
+    /// Longest time to connect; 0 means 5 seconds.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub connect_timeout: Duration,
+    /// Longest request; 0 means Envoy's 15 seconds.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub request_timeout: Duration,
+    /// How an instance is chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_balancer: Option<LoadBalancer>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// A part of a service's instances.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Subset {
+    /// An expression over instances; empty means all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub filter: String,
+    /// Without instances whose checks warn.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_passing: bool,
+}
+
+/// Another service in the place of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Redirect {
+    /// The other service; empty means the same.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// A subset of it; empty means its default.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_subset: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The datacenter; empty means the same.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub datacenter: String,
+    /// The cluster peer that it is imported from; empty means none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub peer: String,
+    /// Sameness groups are not served.
+    #[serde(skip_serializing)]
+    pub sameness_group: NotServed,
+}
+
+/// Who answers when no instance can, in order. One of `service` with `service_subset`,
+/// `datacenters` and `targets` is set, or the first two together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Failover {
+    /// The other service; empty means the same.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// A subset of it; empty means its default.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_subset: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// The same in each of these datacenters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub datacenters: Vec<String>,
+    /// Each of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<FailoverTarget>,
+    /// In which order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<FailoverPolicy>,
+    /// Sameness groups are not served.
+    #[serde(skip_serializing)]
+    pub sameness_group: NotServed,
+}
+
+/// One of those who answer when no instance can.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct FailoverTarget {
+    /// The service; empty means the same.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// A subset of it; empty means its default.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_subset: String,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// The datacenter; empty means the same.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub datacenter: String,
+    /// The cluster peer that it is imported from; empty means none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub peer: String,
+}
+
+/// In which order those answer who do when no instance can.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct FailoverPolicy {
+    /// Which order.
+    pub mode: FailoverMode,
+    /// Regions are not served.
+    #[serde(skip_serializing)]
+    pub regions: NotServed,
+}
+
+/// Which order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailoverMode {
+    /// Not said here: as they are listed.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// As they are listed.
+    Sequential,
+    /// The nearest first.
+    OrderByLocality,
+}
+
+impl ServiceResolver {
+    /// Whether a subset of this name can be asked for; all instances always can.
+    pub fn has_subset(&self, name: &str) -> bool {
+        name.is_empty() || self.subsets.contains_key(name)
+    }
+
+    /// Whether it says nothing that its absence does not say too.
+    pub fn is_default(&self) -> bool {
+        self.default_subset.is_empty()
+            && self.subsets.is_empty()
+            && self.redirect.is_none()
+            && self.failover.is_empty()
+            && self.connect_timeout.is_zero()
+            && self.request_timeout.is_zero()
+            && self.load_balancer.is_none()
+    }
+
+    /// A subset of a service, where the service is this one.
+    fn validate_subset(&self, service: &str, subset: &str) -> Result<(), Invalid> {
+        let own = service.is_empty() || service == self.name;
+        if own && !self.has_subset(subset) {
+            return Err(Invalid::new(
+                "ServiceSubset",
+                format!("{subset:?} is not a valid subset of {:?}", self.name),
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_subsets(&self) -> Result<(), Invalid> {
+        if self.subsets.len() > MAX_PARTS {
+            let reason = format!("at most {MAX_PARTS} subsets can be given");
+            return Err(Invalid::new("Subsets", reason));
+        }
+        for name in self.subsets.keys() {
+            validate_subset_name(name).map_err(|error| error.within("Subsets"))?;
+        }
+        if !self.has_subset(&self.default_subset) {
+            return Err(Invalid::new(
+                "DefaultSubset",
+                format!("{:?} is not a valid subset", self.default_subset),
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_redirect(&self, redirect: &Redirect) -> Result<(), Invalid> {
+        if !self.failover.is_empty() {
+            let reason = "Redirect and Failover cannot both be set";
+            return Err(Invalid::new("Redirect", reason));
+        }
+        let r = redirect;
+        if [&r.service, &r.service_subset, &r.datacenter, &r.peer]
+            .iter()
+            .all(|text| text.is_empty())
+        {
+            return Err(Invalid::new("Redirect", "it is empty: leave it out"));
+        }
+        validate_peer(&r.peer, &r.service_subset, &r.datacenter)
+            .map_err(|error| error.within("Redirect"))?;
+        if r.service.is_empty() {
+            for (field, value) in [("ServiceSubset", &r.service_subset), ("Peer", &r.peer)] {
+                if !value.is_empty() {
+                    return Err(Invalid::new(
+                        format!("Redirect.{field}"),
+                        "it is defined without Redirect.Service",
+                    ));
+                }
+            }
+        }
+        validate_service(&r.service).map_err(|error| error.within("Redirect"))?;
+        self.validate_subset(&r.service, &r.service_subset)
+            .map_err(|error| error.within("Redirect"))
+    }
+
+    fn validate_failover(&self, subset: &str, failover: &Failover) -> Result<(), Invalid> {
+        let f = failover;
+        if subset != WILDCARD && (subset.is_empty() || !self.has_subset(subset)) {
+            let reason = format!("{subset:?} is not a valid subset");
+            return Err(Invalid::new("", reason));
+        }
+        let single = !f.service.is_empty() || !f.service_subset.is_empty();
+        if !single && f.datacenters.is_empty() && f.targets.is_empty() {
+            return Err(Invalid::new(
+                "",
+                "one of Service, ServiceSubset, Targets, or Datacenters is required",
+            ));
+        }
+        if !f.targets.is_empty() && (single || !f.datacenters.is_empty()) {
+            return Err(Invalid::new(
+                "Targets",
+                "it cannot be set with Service, ServiceSubset or Datacenters",
+            ));
+        }
+        if f.targets.len().max(f.datacenters.len()) > MAX_PARTS {
+            let reason = format!("at most {MAX_PARTS} can be given");
+            return Err(Invalid::new("Targets", reason));
+        }
+        if f.datacenters.iter().any(String::is_empty) {
+            return Err(Invalid::new("Datacenters", "found empty datacenter"));
+        }
+        validate_service(&f.service)?;
+        self.validate_subset(&f.service, &f.service_subset)?;
+        for (at, target) in f.targets.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Targets[{at}]"));
+            validate_peer(&target.peer, &target.service_subset, &target.datacenter)
+                .map_err(within)?;
+            validate_service(&target.service).map_err(within)?;
+            self.validate_subset(&target.service, &target.service_subset)
+                .map_err(within)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a peer exports has neither subsets nor datacenters here.
+fn validate_peer(peer: &str, subset: &str, datacenter: &str) -> Result<(), Invalid> {
+    for (field, value) in [("ServiceSubset", subset), ("Datacenter", datacenter)] {
+        if !peer.is_empty() && !value.is_empty() {
+            return Err(Invalid::new(
+                "Peer",
+                format!("it cannot be set with {field}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn validate_service(service: &str) -> Result<(), Invalid> {
+    if service.is_empty() {
+        return Ok(());
+    }
+    name::validate_service_name(service).map_err(|error| Invalid::new("Service", error.to_string()))
+}
+
+fn validate_subset_name(subset: &str) -> Result<(), Invalid> {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let edges = !subset.starts_with('-') && !subset.ends_with('-');
+    if subset.is_empty() || subset.len() > MAX_SUBSET_NAME || !edges || !subset.chars().all(inner) {
+        return Err(Invalid::new(
+            format!("{subset:?}"),
+            "a subset's name has 1 to 63 lower case letters, digits and inner hyphens",
+        ));
+    }
+    Ok(())
+}
+
+impl Entry for ServiceResolver {
+    const RIGHTS: EntryRights = EntryRights::Service;
+    const SERVED: &'static [Rows] = &[
+        (
+            "ServiceResolver",
+            &[
+                (
+                    Yes,
+                    "Name DefaultSubset ConnectTimeout RequestTimeout Meta Hash CreateIndex \
+                     ModifyIndex",
+                ),
+                (Inside, "Subsets Redirect Failover LoadBalancer"),
+                (REFUSED, "PrioritizeByLocality"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        ("Subset", &[(Yes, "Filter OnlyPassing")]),
+        (
+            "Redirect",
+            &[
+                (Yes, "Service ServiceSubset Datacenter"),
+                (REFUSED, "Peer SamenessGroup"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "Failover",
+            &[
+                (Yes, "Service ServiceSubset Datacenters"),
+                (Inside, "Targets Policy"),
+                (REFUSED, "SamenessGroup"),
+                (DEFAULT_ONLY, "Namespace"),
+            ],
+        ),
+        (
+            "FailoverTarget",
+            &[
+                (Yes, "Service ServiceSubset Datacenter"),
+                (REFUSED, "Peer"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        ("FailoverPolicy", &[(Yes, "Mode"), (REFUSED, "Regions")]),
+        (
+            "LoadBalancer",
+            &[
+                (Yes, "Policy"),
+                (Inside, "RingHashConfig LeastRequestConfig HashPolicies"),
+            ],
+        ),
+        (
+            "RingHashConfig",
+            &[(Yes, "MinimumRingSize MaximumRingSize")],
+        ),
+        ("LeastRequestConfig", &[(Yes, "ChoiceCount")]),
+        (
+            "HashPolicy",
+            &[
+                (Yes, "Field FieldValue SourceIP Terminal"),
+                (Inside, "CookieConfig"),
+            ],
+        ),
+        ("CookieConfig", &[(Yes, "Session TTL Path")]),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        self.validate_subsets()?;
+        if let Some(redirect) = &self.redirect {
+            self.validate_redirect(redirect)?;
+        }
+        for (subset, failover) in &self.failover {
+            self.validate_failover(subset, failover)
+                .map_err(|error| error.within(format_args!("Failover[{subset:?}]")))?;
+        }
+        match &self.load_balancer {
+            Some(balancer) => balancer
+                .validate()
+                .map_err(|error| error.within("LoadBalancer")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! How callers choose one of a service's instances.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration;
+use crate::invalid::Invalid;
+
+/// How an instance is chosen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LoadBalancer {
+    /// The policy.
+    #[serde(skip_serializing_if = "LoadBalancerPolicy::is_default")]
+    pub policy: LoadBalancerPolicy,
+    /// With `ring_hash` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ring_hash_config: Option<RingHashConfig>,
+    /// With `least_request` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub least_request_config: Option<LeastRequestConfig>,
+    /// With `ring_hash` and `maglev` only: what of a request is hashed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hash_policies: Vec<HashPolicy>,
+}
+
+/// A policy of Envoy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadBalancerPolicy {
+    /// Not said here: one after the other.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// Any.
+    Random,
+    /// One after the other.
+    RoundRobin,
+    /// Of some chosen by chance the one with the fewest requests.
+    LeastRequest,
+    /// By a hash of the request, on a ring.
+    RingHash,
+    /// By a hash of the request, in a table.
+    Maglev,
+}
+
+impl LoadBalancerPolicy {
+    fn is_default(&self) -> bool {
+        *self == LoadBalancerPolicy::Default
+    }
+}
+
+/// The ring of `ring_hash`; 0 means Envoy's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RingHashConfig {
+    /// Fewest places on the ring; Envoy's default is 1024.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub minimum_ring_size: u64,
+    /// Most places on the ring; Envoy's default is 8 million.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub maximum_ring_size: u64,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// How many instances `least_request` compares.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LeastRequestConfig {
+    /// At least 2; 0 means Envoy's default, 2.
+    pub choice_count: u32,
+}
+
+/// What of a request is hashed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HashPolicy {
+    /// What kind of thing.
+    #[serde(skip_serializing_if = "HashField::is_none")]
+    pub field: HashField,
+    /// Its name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field_value: String,
+    /// The cookie that is set where the request has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cookie_config: Option<CookieConfig>,
+    /// The caller's address, in the place of a field.
+    #[serde(rename = "SourceIP", skip_serializing_if = "std::ops::Not::not")]
+    pub source_ip: bool,
+    /// Where it gives a hash, those after it are not looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
+}
+
+/// What kind of thing is hashed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HashField {
+    /// None: the caller's address.
+    #[default]
+    #[serde(rename = "")]
+    None,
+    /// A header.
+    Header,
+    /// A cookie.
+    Cookie,
+    /// A query parameter.
+    QueryParameter,
+}
+
+impl HashField {
+    fn is_none(&self) -> bool {
+        *self == HashField::None
+    }
+}
+
+/// A cookie that Envoy makes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CookieConfig {
+    /// It ends with the client's session.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub session: bool,
+    /// How long it lasts.
+    #[serde(
+        rename = "TTL",
+        with = "duration::nanos",
+        skip_serializing_if = "Duration::is_zero"
+    )]
+    pub ttl: Duration,
+    /// For which paths it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+}
+
+impl LoadBalancer {
+    /// Whether the same requests go to the same instances.
+    pub fn is_hash_based(&self) -> bool {
+        use LoadBalancerPolicy::{Maglev, RingHash};
+        matches!(self.policy, RingHash | Maglev)
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that does not fit the policy.
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        let refused = |field, wanted| {
+            let reason = format!("it is specified for an incompatible policy: it needs {wanted}");
+            Err(Invalid::new(field, reason))
+        };
+        if self.ring_hash_config.is_some() && self.policy != LoadBalancerPolicy::RingHash {
+            return refused("RingHashConfig", "ring_hash");
+        }
+        if self.least_request_config.is_some() && self.policy != LoadBalancerPolicy::LeastRequest {
+            return refused("LeastRequestConfig", "least_request");
+        }
+        if !self.hash_policies.is_empty() && !self.is_hash_based() {
+            return refused("HashPolicies", "ring_hash or maglev");
+        }
+        let mut policies = self.hash_policies.iter().enumerate();
+        policies.try_for_each(|(at, policy)| {
+            policy
+                .validate()
+                .map_err(|error| error.within(format_args!("HashPolicies[{at}]")))
+        })
+    }
+}
+
+impl HashPolicy {
+    fn validate(&self) -> Result<(), Invalid> {
+        let refused = |field, reason| Err(Invalid::new(field, reason));
+        if self.source_ip && !(self.field.is_none() && self.field_value.is_empty()) {
+            return refused(
+                "SourceIP",
+                "a single hash policy cannot hash both a source address and a field",
+            );
+        }
+        if !self.field.is_none() && self.field_value.is_empty() {
+            return refused("FieldValue", "Field was specified without a FieldValue");
+        }
+        if self.field.is_none() && !self.field_value.is_empty() {
+            return refused("Field", "FieldValue requires a Field to apply to");
+        }
+        let Some(cookie) = &self.cookie_config else {
+            return Ok(());
+        };
+        if self.field != HashField::Cookie {
+            return refused("CookieConfig", "it needs Field to be cookie");
+        }
+        if cookie.session && !cookie.ttl.is_zero() {
+            return refused(
+                "CookieConfig.TTL",
+                "a session cookie cannot have an associated TTL",
+            );
+        }
+        Ok(())
+    }
+}

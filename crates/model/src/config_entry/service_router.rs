@@ -1,0 +1,428 @@
+//! `service-router`: which service answers which HTTP requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::header_modifiers::HeaderModifiers;
+use super::registry::{Entry, EntryRights};
+use super::service_defaults::is_zero_u32;
+use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{duration, meta, name, regex};
+
+/// Routes at most; each is a route in every caller's proxy.
+const MAX_ROUTES: usize = 1_000;
+
+/// The methods of HTTP that can be matched.
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE",
+];
+
+/// The conditions of Envoy under which a request can be tried again.
+const RETRY_CONDITIONS: [&str; 12] = [
+    "5xx",
+    "gateway-error",
+    "reset",
+    "connect-failure",
+    "envoy-ratelimited",
+    "retriable-4xx",
+    "refused-stream",
+    "cancelled",
+    "deadline-exceeded",
+    "internal",
+    "resource-exhausted",
+    "unavailable",
+];
+
+/// Which service answers which HTTP requests.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceRouter {
+    /// The service that callers ask for.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The first that matches decides; what none matches goes to the service itself.
+    pub routes: Vec<Route>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// What becomes of some requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Route {
+    /// Which requests; all of them without it.
+    #[serde(rename = "Match", skip_serializing_if = "Option::is_none")]
+    pub matched: Option<RouteMatch>,
+    /// Where they go; to the service itself without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<RouteDestination>,
+}
+
+/// Which requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RouteMatch {
+    /// By their form.
+    #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpMatch>,
+}
+
+/// Conditions on a request, all of which must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpMatch {
+    /// The whole path, without its query.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_exact: String,
+    /// What the path begins with.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_prefix: String,
+    /// A regular expression that the whole path matches.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_regex: String,
+    /// Exact paths and prefixes are compared without regard to case.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub case_insensitive: bool,
+    /// Conditions on headers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub header: Vec<HeaderMatch>,
+    /// Conditions on query parameters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub query_param: Vec<QueryParamMatch>,
+    /// The method is one of these; any without them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+}
+
+/// A condition on one header; exactly one kind of condition is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HeaderMatch {
+    /// The header's name.
+    pub name: String,
+    /// It is there, with any value.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub present: bool,
+    /// Its value.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub exact: String,
+    /// What its value begins with.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// What its value ends with.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub suffix: String,
+    /// A regular expression that the whole value matches.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub regex: String,
+    /// The condition must not hold.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub invert: bool,
+}
+
+/// A condition on one query parameter; exactly one kind of condition is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct QueryParamMatch {
+    /// The parameter's name.
+    pub name: String,
+    /// It is there, with any value.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub present: bool,
+    /// Its value.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub exact: String,
+    /// A regular expression that the whole value matches.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub regex: String,
+}
+
+/// Where requests go, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RouteDestination {
+    /// The service; empty means the router's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// A subset of it; empty means its default, and that its splits apply.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_subset: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// What takes the place of the matched path or prefix.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub prefix_rewrite: String,
+    /// Longest request, with all attempts; 0 means the resolver's, or Envoy's 15 seconds.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub request_timeout: Duration,
+    /// Longest time without a byte in either direction; 0 means Envoy's 5 minutes.
+    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    pub idle_timeout: Duration,
+    /// How often a request is tried again; 0 means once where a condition is given.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub num_retries: u32,
+    /// Try again when no connection could be made.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub retry_on_connect_failure: bool,
+    /// Envoy's conditions for another attempt.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retry_on: Vec<String>,
+    /// Statuses that ask for another attempt.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retry_on_status_codes: Vec<u32>,
+    /// Changes of requests' headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_headers: Option<HeaderModifiers>,
+    /// Changes of responses' headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_headers: Option<HeaderModifiers>,
+}
+
+impl Entry for ServiceRouter {
+    const RIGHTS: EntryRights = EntryRights::Service;
+    const SERVED: &'static [Rows] = &[
+        (
+            "ServiceRouter",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (Inside, "Routes"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        ("Route", &[(Inside, "Match Destination")]),
+        ("RouteMatch", &[(Inside, "HTTP")]),
+        (
+            "HttpMatch",
+            &[
+                (
+                    Yes,
+                    "PathExact PathPrefix PathRegex CaseInsensitive Methods",
+                ),
+                (Inside, "Header QueryParam"),
+            ],
+        ),
+        (
+            "HeaderMatch",
+            &[(Yes, "Name Present Exact Prefix Suffix Regex Invert")],
+        ),
+        ("QueryParamMatch", &[(Yes, "Name Present Exact Regex")]),
+        (
+            "RouteDestination",
+            &[
+                (
+                    Yes,
+                    "Service ServiceSubset PrefixRewrite RequestTimeout IdleTimeout NumRetries \
+                     RetryOnConnectFailure RetryOn RetryOnStatusCodes",
+                ),
+                (Inside, "RequestHeaders ResponseHeaders"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        ("HeaderModifiers", &[(Yes, "Add Set Remove")]),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        if self.routes.len() > MAX_ROUTES {
+            let reason = format!("at most {MAX_ROUTES} routes can be given");
+            return Err(Invalid::new("Routes", reason));
+        }
+        let mut routes = self.routes.iter().enumerate();
+        routes.try_for_each(|(at, route)| {
+            route
+                .validate()
+                .map_err(|error| error.within(format_args!("Routes[{at}]")))
+        })
+    }
+
+    fn normalise(&mut self) {
+        let matches = self.routes.iter_mut().filter_map(|route| {
+            let matched = route.matched.as_mut()?;
+            matched.http.as_mut()
+        });
+        for http in matches {
+            for method in &mut http.methods {
+                method.make_ascii_uppercase();
+            }
+        }
+    }
+}
+
+impl Route {
+    fn validate(&self) -> Result<(), Invalid> {
+        let http = self.matched.as_ref().and_then(|one| one.http.as_ref());
+        if let Some(http) = http {
+            http.validate()
+                .map_err(|error| error.within("Match.HTTP"))?;
+        }
+        let Some(destination) = &self.destination else {
+            return Ok(());
+        };
+        let rewritable =
+            http.is_some_and(|http| !(http.path_exact.is_empty() && http.path_prefix.is_empty()));
+        if !destination.prefix_rewrite.is_empty() && !rewritable {
+            return Err(Invalid::new(
+                "Destination.PrefixRewrite",
+                "it needs Match.HTTP.PathExact or Match.HTTP.PathPrefix, whose place it takes",
+            ));
+        }
+        destination
+            .validate()
+            .map_err(|error| error.within("Destination"))
+    }
+}
+
+impl HttpMatch {
+    fn validate(&self) -> Result<(), Invalid> {
+        let paths = [
+            ("PathExact", &self.path_exact),
+            ("PathPrefix", &self.path_prefix),
+        ];
+        for (field, path) in paths {
+            if !path.is_empty() && !path.starts_with('/') {
+                let reason = format!("{path:?} must begin with a slash");
+                return Err(Invalid::new(field, reason));
+            }
+        }
+        validate_regex("PathRegex", &self.path_regex)?;
+        let given = [&self.path_exact, &self.path_prefix, &self.path_regex];
+        if given.iter().filter(|path| !path.is_empty()).count() > 1 {
+            return Err(Invalid::new(
+                "PathExact",
+                "at most one of PathExact, PathPrefix and PathRegex can be given",
+            ));
+        }
+        for (at, header) in self.header.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Header[{at}]"));
+            header.validate().map_err(within)?;
+        }
+        for (at, parameter) in self.query_param.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("QueryParam[{at}]"));
+            parameter.validate().map_err(within)?;
+        }
+        let mut seen = BTreeSet::new();
+        for method in &self.methods {
+            let upper = method.to_ascii_uppercase();
+            if !METHODS.contains(&upper.as_str()) {
+                let reason = format!("{method:?} is not one of {}", METHODS.join(", "));
+                return Err(Invalid::new("Methods", reason));
+            }
+            if !seen.insert(upper) {
+                return Err(Invalid::new(
+                    "Methods",
+                    format!("{method:?} is given twice"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HeaderMatch {
+    fn validate(&self) -> Result<(), Invalid> {
+        let texts = [&self.exact, &self.prefix, &self.suffix, &self.regex];
+        let given = texts.iter().filter(|text| !text.is_empty()).count();
+        validate_condition(
+            &self.name,
+            given + usize::from(self.present),
+            "exactly one of Present, Exact, Prefix, Suffix and Regex must be given",
+        )?;
+        validate_regex("Regex", &self.regex)
+    }
+}
+
+impl QueryParamMatch {
+    fn validate(&self) -> Result<(), Invalid> {
+        let texts = [&self.exact, &self.regex];
+        let given = texts.iter().filter(|text| !text.is_empty()).count();
+        validate_condition(
+            &self.name,
+            given + usize::from(self.present),
+            "exactly one of Present, Exact and Regex must be given",
+        )?;
+        validate_regex("Regex", &self.regex)
+    }
+}
+
+fn validate_condition(name: &str, given: usize, wanted: &str) -> Result<(), Invalid> {
+    if name.is_empty() {
+        return Err(Invalid::new("Name", "it must be given"));
+    }
+    if given != 1 {
+        return Err(Invalid::new("Exact", wanted));
+    }
+    Ok(())
+}
+
+fn validate_regex(field: &str, text: &str) -> Result<(), Invalid> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    regex::validate(text).map_err(|reason| Invalid::new(field, reason))
+}
+
+impl RouteDestination {
+    fn validate(&self) -> Result<(), Invalid> {
+        if !self.service.is_empty() {
+            name::validate_service_name(&self.service)
+                .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        }
+        let known = |condition: &&String| RETRY_CONDITIONS.contains(&condition.as_str());
+        if let Some(unknown) = self.retry_on.iter().find(|one| !known(one)) {
+            let reason = format!("{unknown:?} is not one of {}", RETRY_CONDITIONS.join(", "));
+            return Err(Invalid::new("RetryOn", reason));
+        }
+        let status = |code: &&u32| !(100..600).contains(*code);
+        if let Some(code) = self.retry_on_status_codes.iter().find(status) {
+            let reason = format!("{code} is not a status of HTTP: 100 to 599");
+            return Err(Invalid::new("RetryOnStatusCodes", reason));
+        }
+        for (field, modifiers) in [
+            ("RequestHeaders", &self.request_headers),
+            ("ResponseHeaders", &self.response_headers),
+        ] {
+            if let Some(modifiers) = modifiers {
+                modifiers.validate().map_err(|error| error.within(field))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it says anything of further attempts.
+    pub fn retries(&self) -> bool {
+        self.num_retries > 0
+            || self.retry_on_connect_failure
+            || !self.retry_on.is_empty()
+            || !self.retry_on_status_codes.is_empty()
+    }
+}

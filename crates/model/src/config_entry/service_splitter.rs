@@ -1,0 +1,174 @@
+//! `service-splitter`: which part of a service's requests goes where.
+
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::header_modifiers::HeaderModifiers;
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{meta, name};
+
+/// Splits at most; each is a cluster in every caller's proxy.
+const MAX_SPLITS: usize = 100;
+
+/// Which part of a service's requests goes where.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceSplitter {
+    /// The service that callers ask for.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The parts; their weights have the sum 100.
+    pub splits: Vec<Split>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// A part of the requests.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Split {
+    /// How many of a hundred, in steps of 0.01.
+    pub weight: f32,
+    /// The service; empty means the splitter's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// A subset of it; empty means its default.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_subset: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Changes of requests' headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_headers: Option<HeaderModifiers>,
+    /// Changes of responses' headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_headers: Option<HeaderModifiers>,
+}
+
+impl Split {
+    /// The weight in hundredths of a percent, which is as fine as weights are.
+    pub fn scaled_weight(&self) -> u32 {
+        // Saturating: what is out of range is refused before.
+        (self.weight * 100.0).round() as u32
+    }
+}
+
+impl Entry for ServiceSplitter {
+    const RIGHTS: EntryRights = EntryRights::Service;
+    const SERVED: &'static [Rows] = &[
+        (
+            "ServiceSplitter",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (Inside, "Splits"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "Split",
+            &[
+                (Yes, "Weight Service ServiceSubset"),
+                (Inside, "RequestHeaders ResponseHeaders"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        if self.splits.is_empty() || self.splits.len() > MAX_SPLITS {
+            let reason = format!("1 to {MAX_SPLITS} splits must be given");
+            return Err(Invalid::new("Splits", reason));
+        }
+        for (at, split) in self.splits.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Splits[{at}]"));
+            split.validate().map_err(within)?;
+            let destination = |split: &Split| {
+                let own = split.service.is_empty() || split.service == self.name;
+                let service = if own { &self.name } else { &split.service };
+                (service.clone(), split.service_subset.clone())
+            };
+            let earlier = self.splits[..at].iter();
+            if earlier
+                .map(destination)
+                .any(|one| one == destination(split))
+            {
+                let (service, subset) = destination(split);
+                return Err(Invalid::new(
+                    format!("Splits[{at}]"),
+                    format!(
+                        "split destination occurs more than once: service={service:?}, \
+                         subset={subset:?}"
+                    ),
+                ));
+            }
+        }
+        let sum: u32 = self.splits.iter().map(Split::scaled_weight).sum();
+        if sum != 100 * 100 {
+            let sum = f64::from(sum) / 100.0;
+            return Err(Invalid::new(
+                "Splits",
+                format!("the sum of all split weights must be 100, not {sum}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn normalise(&mut self) {
+        for split in &mut self.splits {
+            split.weight = (split.weight * 100.0).round() / 100.0;
+        }
+    }
+}
+
+impl Split {
+    fn validate(&self) -> Result<(), Invalid> {
+        if !(0.0..=100.0).contains(&self.weight) {
+            let reason = format!("{} must be between 0 and 100", self.weight);
+            return Err(Invalid::new("Weight", reason));
+        }
+        if !self.service.is_empty() {
+            name::validate_service_name(&self.service)
+                .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        }
+        for (field, modifiers) in [
+            ("RequestHeaders", &self.request_headers),
+            ("ResponseHeaders", &self.response_headers),
+        ] {
+            if let Some(modifiers) = modifiers {
+                modifiers.validate().map_err(|error| error.within(field))?;
+            }
+        }
+        Ok(())
+    }
+}
