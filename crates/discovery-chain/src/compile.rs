@@ -1,0 +1,347 @@
+//! From entries to a chain: routes, then splits, then redirects, default subsets and failover of each
+//! target.
+
+mod resolve;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use legate_model::{
+    DEFAULT_TENANCY, HttpMatch, MeshGatewayMode, Protocol, ProxyDefaults, Route, RouteDestination,
+    RouteMatch, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, Split,
+    TrustDomain,
+};
+
+use crate::chain::{Chain, Node, NodeKind, RouteStep, SplitStep, Target};
+use crate::error::ChainError;
+use crate::{merge, names};
+
+/// The most services that redirects or splits lead through one after the other.
+const MAX_LENGTH: usize = 64;
+
+/// Config entries, as they are or as they would be after a write.
+pub trait Entries {
+    /// The `service-router` of a service.
+    fn router(&self, service: &str) -> Option<ServiceRouter>;
+    /// The `service-splitter` of a service.
+    fn splitter(&self, service: &str) -> Option<ServiceSplitter>;
+    /// The `service-resolver` of a service.
+    fn resolver(&self, service: &str) -> Option<ServiceResolver>;
+    /// The `service-defaults` of a service.
+    fn defaults(&self, service: &str) -> Option<ServiceDefaults>;
+    /// The `proxy-defaults`.
+    fn proxy_defaults(&self) -> Option<ProxyDefaults>;
+}
+
+/// Whose chain, and from where.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The service that callers ask for.
+    pub service: &'a str,
+    /// The callers' datacenter.
+    pub datacenter: &'a str,
+    /// The mesh's trust domain.
+    pub trust_domain: &'a TrustDomain,
+    /// What a caller wants to be otherwise.
+    pub overrides: Overrides,
+}
+
+/// What a caller's registration says of an upstream, over what entries say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Gateways on the way.
+    pub mesh_gateway: MeshGatewayMode,
+    /// What is spoken. Where it is not HTTP, routes and splits are passed over.
+    pub protocol: Option<Protocol>,
+    /// Longest time to connect; zero means no override.
+    pub connect_timeout: Duration,
+}
+
+pub(crate) type Nodes = BTreeMap<String, Node>;
+
+/// The chain of a service.
+///
+/// # Errors
+///
+/// [`ChainError`] says which entries do not fit together. Where writes are checked by compiling, that
+/// does not happen to entries that are stored.
+pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, ChainError> {
+    let mut compiler = Compiler::new(request, entries);
+    let start = compiler.start()?;
+    merge::check_circles(&compiler.nodes, &start)?;
+    merge::flatten_splits(&mut compiler.nodes, request.service)?;
+    merge::drop_unused(&mut compiler.nodes, &start);
+    compiler.finish(start)
+}
+
+struct Compiler<'a> {
+    request: &'a Request<'a>,
+    entries: &'a dyn Entries,
+    proxy_defaults: Option<ProxyDefaults>,
+    /// Entries that were read; one that is needed twice is read once.
+    resolvers: BTreeMap<String, ServiceResolver>,
+    defaults: BTreeMap<String, Option<ServiceDefaults>>,
+    nodes: Nodes,
+    targets: BTreeMap<String, Target>,
+    /// The targets that requests can end at.
+    retained: BTreeSet<String>,
+    protocol: Option<Protocol>,
+    routes_or_splits: bool,
+    /// Splitters on the way to the one that is looked at.
+    splitters: usize,
+    customised: Overrides,
+    ignored_routes: bool,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(request: &'a Request<'a>, entries: &'a dyn Entries) -> Self {
+        Self {
+            request,
+            entries,
+            proxy_defaults: entries.proxy_defaults(),
+            resolvers: BTreeMap::new(),
+            defaults: BTreeMap::new(),
+            nodes: Nodes::new(),
+            targets: BTreeMap::new(),
+            retained: BTreeSet::new(),
+            protocol: None,
+            routes_or_splits: false,
+            splitters: 0,
+            customised: Overrides::default(),
+            ignored_routes: false,
+        }
+    }
+
+    /// The key of the node where requests come in.
+    fn start(&mut self) -> Result<String, ChainError> {
+        let service = self.request.service;
+        let router = self.entries.router(service);
+        match self.unless_ignored(router) {
+            Some(router) => self.router(router),
+            None => self.splitter_or_resolver(service),
+        }
+    }
+
+    /// Routes and splits, unless the caller speaks something that cannot be routed.
+    fn unless_ignored<T>(&mut self, entry: Option<T>) -> Option<T> {
+        let protocol = self.request.overrides.protocol;
+        let ignored = protocol.is_some_and(|protocol| !protocol.is_http());
+        self.ignored_routes |= ignored && entry.is_some();
+        entry.filter(|_| !ignored)
+    }
+
+    fn router(&mut self, router: ServiceRouter) -> Result<String, ChainError> {
+        self.routes_or_splits = true;
+        let service = self.request.service;
+        self.record_protocol(service)?;
+        let mut steps = Vec::with_capacity(router.routes.len() + 1);
+        for definition in router.routes.into_iter().chain([catch_all(service)]) {
+            let destination = definition.destination.as_ref();
+            let to = destination.map_or("", |to| to.service.as_str());
+            let subset = destination.map_or("", |to| to.service_subset.as_str());
+            let to = first_given(to, service);
+            let next_node = match subset {
+                "" => self.splitter_or_resolver(to)?,
+                subset => self.resolver(self.target(to, subset))?,
+            };
+            steps.push(RouteStep {
+                definition,
+                next_node,
+            });
+        }
+        Ok(self.add(Node {
+            name: names::of_service(service),
+            kind: NodeKind::Router(steps),
+            load_balancer: None,
+        }))
+    }
+
+    fn splitter_or_resolver(&mut self, service: &str) -> Result<String, ChainError> {
+        match self.splitter(service)? {
+            Some(key) => Ok(key),
+            None => self.resolver(self.target(service, "")),
+        }
+    }
+
+    /// `None` where the service has no splits.
+    fn splitter(&mut self, service: &str) -> Result<Option<String>, ChainError> {
+        let mut node = Node {
+            name: names::of_service(service),
+            kind: NodeKind::Splitter(Vec::new()),
+            load_balancer: None,
+        };
+        let key = node.key();
+        if self.nodes.contains_key(&key) {
+            return Ok(Some(key));
+        }
+        let splitter = self.entries.splitter(service);
+        let Some(splitter) = self.unless_ignored(splitter) else {
+            return Ok(None);
+        };
+        self.routes_or_splits = true;
+        // Whoever leads back here finds it, and is refused as a circle.
+        self.nodes.insert(key.clone(), node.clone());
+        self.splitters += 1;
+        self.check_length(self.splitters)?;
+        let mut steps = Vec::with_capacity(splitter.splits.len());
+        for definition in splitter.splits {
+            let next_node = self.split(service, &definition)?;
+            let next = self.nodes.get(&next_node);
+            let balancer = next.and_then(|next| next.load_balancer.as_ref());
+            // A route has one way to hash requests: the first that a split asks for.
+            if let Some(balancer) = balancer.filter(|balancer| balancer.is_hash_based())
+                && node.load_balancer.is_none()
+                && next.is_some_and(|next| matches!(next.kind, NodeKind::Resolver(_)))
+            {
+                node.load_balancer = Some(balancer.clone());
+            }
+            steps.push(SplitStep {
+                weight: definition.weight,
+                definition,
+                next_node,
+            });
+        }
+        self.splitters -= 1;
+        node.kind = NodeKind::Splitter(steps);
+        Ok(Some(self.add(node)))
+    }
+
+    /// Where a split leads: another service may split again.
+    fn split(&mut self, service: &str, split: &Split) -> Result<String, ChainError> {
+        let to = first_given(&split.service, service);
+        if to != service
+            && split.service_subset.is_empty()
+            && let Some(key) = self.splitter(to)?
+        {
+            return Ok(key);
+        }
+        self.resolver(self.target(to, &split.service_subset))
+    }
+
+    fn check_length(&self, length: usize) -> Result<(), ChainError> {
+        if length <= MAX_LENGTH {
+            return Ok(());
+        }
+        Err(ChainError::TooLong {
+            chain: self.request.service.to_owned(),
+            limit: MAX_LENGTH,
+        })
+    }
+
+    fn add(&mut self, node: Node) -> String {
+        let key = node.key();
+        self.nodes.insert(key.clone(), node);
+        key
+    }
+
+    /// A target in the callers' datacenter.
+    fn target(&self, service: &str, subset: &str) -> Target {
+        self.named(Target {
+            service: service.to_owned(),
+            service_subset: subset.to_owned(),
+            datacenter: self.request.datacenter.to_owned(),
+            ..Target::default()
+        })
+    }
+
+    /// The target with its names.
+    fn named(&self, mut target: Target) -> Target {
+        (target.namespace, target.partition) = (DEFAULT_TENANCY, DEFAULT_TENANCY);
+        target.id = target.make_id();
+        target.sni = target.make_sni(self.request.trust_domain);
+        target.name.clone_from(&target.sni);
+        target
+    }
+
+    fn service_defaults(&mut self, service: &str) -> Option<&ServiceDefaults> {
+        let read = || self.entries.defaults(service);
+        let entry = self.defaults.entry(service.to_owned());
+        entry.or_insert_with(read).as_ref()
+    }
+
+    /// All services of a chain speak alike.
+    fn record_protocol(&mut self, service: &str) -> Result<(), ChainError> {
+        let own = self.service_defaults(service);
+        let own = own.and_then(ServiceDefaults::protocol);
+        let usual = self.proxy_defaults.as_ref();
+        let usual = usual.and_then(ProxyDefaults::protocol);
+        let protocol = own.or(usual).unwrap_or_default();
+        let expected = *self.protocol.get_or_insert(protocol);
+        if protocol == expected {
+            return Ok(());
+        }
+        Err(ChainError::Protocols {
+            chain: self.request.service.to_owned(),
+            service: service.to_owned(),
+            protocol: protocol.to_string(),
+            expected: expected.to_string(),
+        })
+    }
+
+    fn finish(mut self, start_node: String) -> Result<Chain, ChainError> {
+        let service = self.request.service;
+        let mut protocol = self.protocol.unwrap_or_default();
+        if self.routes_or_splits && !protocol.is_http() {
+            return Err(ChainError::NotHttp {
+                chain: service.to_owned(),
+                protocol: protocol.to_string(),
+            });
+        }
+        let wanted = self.request.overrides.protocol;
+        if let Some(wanted) = wanted
+            && (wanted != protocol || self.ignored_routes)
+        {
+            protocol = wanted;
+            self.customised.protocol = Some(wanted);
+        }
+        let own = self.service_defaults(service).cloned();
+        let usual = self.proxy_defaults.as_ref();
+        let usual = usual.map(|entry| entry.envoy_extensions.clone());
+        let (service_meta, extensions) =
+            own.map_or_else(Default::default, |own| (own.meta, own.envoy_extensions));
+        self.targets.retain(|id, _| self.retained.contains(id));
+        let default = self.is_default(&start_node);
+        Ok(Chain {
+            service_name: service.to_owned(),
+            namespace: DEFAULT_TENANCY,
+            partition: DEFAULT_TENANCY,
+            datacenter: self.request.datacenter.to_owned(),
+            customised: self.customised,
+            default,
+            protocol,
+            service_meta,
+            envoy_extensions: usual.into_iter().flatten().chain(extensions).collect(),
+            start_node,
+            nodes: self.nodes,
+            targets: self.targets,
+        })
+    }
+
+    fn is_default(&self, start: &str) -> bool {
+        let Some(NodeKind::Resolver(resolver)) = self.nodes.get(start).map(|node| &node.kind)
+        else {
+            return false;
+        };
+        let target = self.targets.get(&resolver.target);
+        resolver.default && target.is_some_and(|target| target.service == self.request.service)
+    }
+}
+
+/// What no other route matches goes to the service itself.
+fn catch_all(service: &str) -> Route {
+    let http = HttpMatch {
+        path_prefix: "/".to_owned(),
+        ..HttpMatch::default()
+    };
+    Route {
+        matched: Some(RouteMatch { http: Some(http) }),
+        destination: Some(RouteDestination {
+            service: service.to_owned(),
+            ..RouteDestination::default()
+        }),
+    }
+}
+
+fn first_given<'t>(text: &'t str, otherwise: &'t str) -> &'t str {
+    if text.is_empty() { otherwise } else { text }
+}

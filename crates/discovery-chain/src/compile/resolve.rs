@@ -1,0 +1,272 @@
+//! The end of a chain: redirects, default subsets, settings and failover of a target.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use legate_model::{
+    FailoverTarget, MeshGatewayMode, ProxyDefaults, ServiceDefaults, ServiceResolver, WILDCARD,
+};
+
+use super::Compiler;
+use crate::chain::{Failover, Node, NodeKind, Resolver, Target};
+use crate::error::ChainError;
+
+/// Consul's, where nothing is said.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What differs from a target, of those that are set.
+#[derive(Default)]
+struct Change<'a> {
+    service: &'a str,
+    subset: &'a str,
+    datacenter: &'a str,
+    peer: &'a str,
+}
+
+impl Compiler<'_> {
+    /// The key of the node that ends at the target, or at where it is redirected to.
+    pub(super) fn resolver(&mut self, target: Target) -> Result<String, ChainError> {
+        let (mut target, entry) = self.redirected(target)?;
+        let node = Node {
+            kind: NodeKind::Resolver(Resolver {
+                default: entry.is_default(),
+                connect_timeout: Duration::ZERO,
+                request_timeout: entry.request_timeout,
+                target: target.id.clone(),
+                failover: None,
+            }),
+            name: target.id.clone(),
+            load_balancer: entry.load_balancer.clone(),
+        };
+        let key = node.key();
+        if self.nodes.contains_key(&key) {
+            return Ok(key);
+        }
+        self.complete(&mut target, &entry)?;
+        let others = self.failover(&target, &entry);
+        let connect_timeout = target.connect_timeout;
+        self.retain(target);
+        let mut ids = Vec::with_capacity(others.len());
+        for other in others {
+            // Redirects and subsets apply to it, its own failover does not.
+            let (mut other, entry) = self.redirected(other)?;
+            self.complete(&mut other, &entry)?;
+            ids.push(other.id.clone());
+            self.retain(other);
+        }
+        let failover = (!ids.is_empty()).then(|| Failover {
+            targets: ids,
+            policy: section(&entry, &node.name, &self.targets)
+                .and_then(|section| section.policy.clone()),
+        });
+        let NodeKind::Resolver(resolver) = node.kind else {
+            return Ok(key);
+        };
+        Ok(self.add(Node {
+            kind: NodeKind::Resolver(Resolver {
+                connect_timeout,
+                failover,
+                ..resolver
+            }),
+            ..node
+        }))
+    }
+
+    fn retain(&mut self, target: Target) {
+        self.retained.insert(target.id.clone());
+        self.targets.insert(target.id.clone(), target);
+    }
+
+    /// Follows redirects and default subsets.
+    fn redirected(&mut self, mut target: Target) -> Result<(Target, ServiceResolver), ChainError> {
+        let mut way: Vec<String> = Vec::new();
+        loop {
+            if target.peer.is_empty() {
+                self.record_protocol(&target.service)?;
+            }
+            let entry = self.resolver_of(&target.service).clone();
+            let again = way.contains(&target.id);
+            way.push(target.id.clone());
+            if again {
+                return Err(ChainError::CircularRedirect(way));
+            }
+            self.check_length(way.len())?;
+            if let Some(redirect) = &entry.redirect {
+                let to = self.changed(
+                    &target,
+                    &Change {
+                        service: &redirect.service,
+                        subset: &redirect.service_subset,
+                        datacenter: &redirect.datacenter,
+                        peer: &redirect.peer,
+                    },
+                );
+                if to.id != target.id {
+                    target = to;
+                    continue;
+                }
+            }
+            if target.service_subset.is_empty() && !entry.default_subset.is_empty() {
+                let subset = Change {
+                    subset: &entry.default_subset,
+                    ..Change::default()
+                };
+                target = self.changed(&target, &subset);
+                continue;
+            }
+            if !entry.has_subset(&target.service_subset) {
+                return Err(ChainError::NoSubset {
+                    service: target.service,
+                    subset: target.service_subset,
+                });
+            }
+            return Ok((target, entry));
+        }
+    }
+
+    fn resolver_of(&mut self, service: &str) -> &ServiceResolver {
+        let entry = self.resolvers.entry(service.to_owned());
+        entry.or_insert_with(|| {
+            let none = || ServiceResolver {
+                name: service.to_owned(),
+                ..ServiceResolver::default()
+            };
+            self.entries.resolver(service).unwrap_or_else(none)
+        })
+    }
+
+    /// Another service has other subsets; what comes from a peer is in no datacenter.
+    fn changed(&self, target: &Target, change: &Change<'_>) -> Target {
+        let mut changed = Target {
+            service: target.service.clone(),
+            service_subset: target.service_subset.clone(),
+            datacenter: target.datacenter.clone(),
+            peer: change.peer.to_owned(),
+            ..Target::default()
+        };
+        if !change.service.is_empty() && change.service != target.service {
+            changed.service = change.service.to_owned();
+            changed.service_subset.clear();
+        }
+        if !change.subset.is_empty() {
+            changed.service_subset = change.subset.to_owned();
+        }
+        if !change.peer.is_empty() {
+            changed.datacenter.clear();
+        } else if !change.datacenter.is_empty() {
+            changed.datacenter = change.datacenter.to_owned();
+        } else if changed.datacenter.is_empty() {
+            changed.datacenter = self.request.datacenter.to_owned();
+        }
+        self.named(changed)
+    }
+
+    /// What entries say of a target.
+    fn complete(&mut self, target: &mut Target, entry: &ServiceResolver) -> Result<(), ChainError> {
+        let timeout = match entry.connect_timeout {
+            Duration::ZERO => CONNECT_TIMEOUT,
+            timeout => timeout,
+        };
+        let wanted = self.request.overrides.connect_timeout;
+        target.connect_timeout = if wanted.is_zero() { timeout } else { wanted };
+        if target.connect_timeout != timeout {
+            self.customised.connect_timeout = wanted;
+        }
+        let subset = entry.subsets.get(&target.service_subset);
+        target.subset = subset.cloned().unwrap_or_default();
+        let usual = self.proxy_defaults.clone();
+        let own = self.service_defaults(&target.service);
+        let sni = own.map_or("", |own| own.external_sni.as_str());
+        if !sni.is_empty() {
+            target.sni = sni.to_owned();
+            target.external = true;
+            return check_external(target, entry);
+        }
+        let gateway = |own: Option<&ServiceDefaults>, usual: Option<&ProxyDefaults>| {
+            let own = own.map(|own| own.mesh_gateway.mode).unwrap_or_default();
+            let usual = usual.map(|usual| usual.mesh_gateway.mode);
+            match own {
+                MeshGatewayMode::Default => usual.unwrap_or_default(),
+                own => own,
+            }
+        };
+        let mode = gateway(own, usual.as_ref());
+        let own = own.is_some_and(|own| own.transparent_proxy.dialed_directly);
+        let usual = usual.is_some_and(|usual| usual.transparent_proxy.dialed_directly);
+        target.transparent_proxy.dialed_directly = own || usual;
+        let wanted = self.request.overrides.mesh_gateway;
+        target.mesh_gateway.mode = match wanted {
+            MeshGatewayMode::Default => mode,
+            wanted => wanted,
+        };
+        if target.mesh_gateway.mode != mode {
+            self.customised.mesh_gateway = wanted;
+        }
+        Ok(())
+    }
+
+    /// Who answers when no instance of the target can, apart from itself.
+    fn failover(&self, target: &Target, entry: &ServiceResolver) -> Vec<Target> {
+        let Some(section) = section_of(entry, &target.service_subset) else {
+            return Vec::new();
+        };
+        let change = |datacenter| Change {
+            service: &section.service,
+            subset: &section.service_subset,
+            datacenter,
+            peer: "",
+        };
+        let of_target = |other: &FailoverTarget| {
+            self.changed(
+                target,
+                &Change {
+                    service: &other.service,
+                    subset: &other.service_subset,
+                    datacenter: &other.datacenter,
+                    peer: &other.peer,
+                },
+            )
+        };
+        let others: Vec<Target> = if !section.datacenters.is_empty() {
+            let all = section.datacenters.iter();
+            all.map(|datacenter| self.changed(target, &change(datacenter)))
+                .collect()
+        } else if !section.targets.is_empty() {
+            section.targets.iter().map(of_target).collect()
+        } else {
+            vec![self.changed(target, &change(""))]
+        };
+        let elsewhere = |other: &Target| other.id != target.id;
+        others.into_iter().filter(elsewhere).collect()
+    }
+}
+
+/// The part of an entry that is for a subset.
+fn section_of<'e>(entry: &'e ServiceResolver, subset: &str) -> Option<&'e legate_model::Failover> {
+    let exact = entry.failover.get(subset);
+    exact.or_else(|| entry.failover.get(WILDCARD))
+}
+
+fn section<'e>(
+    entry: &'e ServiceResolver,
+    target: &str,
+    targets: &BTreeMap<String, Target>,
+) -> Option<&'e legate_model::Failover> {
+    section_of(entry, &targets.get(target)?.service_subset)
+}
+
+/// Services outside of the mesh have no instances that could be told apart.
+fn check_external(target: &Target, entry: &ServiceResolver) -> Result<(), ChainError> {
+    let given = [
+        (entry.redirect.is_some(), "redirects"),
+        (!entry.subsets.is_empty(), "subsets"),
+        (!entry.failover.is_empty(), "failover"),
+    ];
+    match given.into_iter().find(|(given, _)| *given) {
+        Some((_, what)) => Err(ChainError::External {
+            service: target.service.clone(),
+            what,
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,115 @@
+//! What is done to a graph once it is made: splits that lead to splits become one, and what nothing
+//! leads to is dropped.
+
+use std::collections::BTreeSet;
+
+use legate_model::{HeaderModifiers, Split};
+
+use crate::chain::{Node, NodeKind, SplitStep};
+use crate::compile::Nodes;
+use crate::error::ChainError;
+
+/// The most parts that requests are split into, so that chains of splits do not grow without bound.
+const MAX_SPLITS: usize = 1_000;
+
+/// Refuses routes and splits that lead back to where they come from.
+pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
+    // The way to each node, and those that no circle goes through.
+    let mut way: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut done = BTreeSet::new();
+    let next = |key: &str| nodes.get(key).map_or_else(BTreeSet::new, Node::next);
+    let first: Vec<&str> = vec![start];
+    way.push(("", first));
+    while let Some((_, open)) = way.last_mut() {
+        let Some(key) = open.pop() else {
+            if let Some((key, _)) = way.pop() {
+                done.insert(key);
+            }
+            continue;
+        };
+        if way.iter().any(|(on_the_way, _)| *on_the_way == key) {
+            let keys = way.iter().skip(1).map(|(key, _)| *key).chain([key]);
+            return Err(ChainError::Circle(keys.map(str::to_owned).collect()));
+        }
+        if !done.contains(key) {
+            way.push((key, next(key).into_iter().rev().collect()));
+        }
+    }
+    Ok(())
+}
+
+/// Makes splits that lead to splitters into the splits of those. There are no circles any more.
+pub(crate) fn flatten_splits(nodes: &mut Nodes, chain: &str) -> Result<(), ChainError> {
+    loop {
+        let leads_to_splitter = |node: &Node| {
+            let splitter = |key: &&str| {
+                let next = nodes.get(*key).map(|node| &node.kind);
+                matches!(next, Some(NodeKind::Splitter(_)))
+            };
+            matches!(node.kind, NodeKind::Splitter(_)) && node.next().iter().any(splitter)
+        };
+        let found = nodes.iter().find(|(_, node)| leads_to_splitter(node));
+        let Some((key, node)) = found else {
+            return Ok(());
+        };
+        let key = key.clone();
+        let NodeKind::Splitter(splits) = &node.kind else {
+            return Ok(());
+        };
+        let flat: Vec<SplitStep> = splits
+            .iter()
+            .flat_map(|split| flattened(nodes, split))
+            .collect();
+        if flat.len() > MAX_SPLITS {
+            return Err(ChainError::TooManySplits {
+                chain: chain.to_owned(),
+                limit: MAX_SPLITS,
+            });
+        }
+        if let Some(node) = nodes.get_mut(&key) {
+            node.kind = NodeKind::Splitter(flat);
+        }
+    }
+}
+
+fn flattened(nodes: &Nodes, split: &SplitStep) -> Vec<SplitStep> {
+    let next = nodes.get(&split.next_node).map(|node| &node.kind);
+    let Some(NodeKind::Splitter(inner)) = next else {
+        return vec![split.clone()];
+    };
+    let through = |inner: &SplitStep| SplitStep {
+        definition: through(&split.definition, &inner.definition),
+        weight: (split.weight * inner.weight).round() / 100.0,
+        next_node: inner.next_node.clone(),
+    };
+    inner.iter().map(through).collect()
+}
+
+/// A split of a splitter that another split leads to. Requests pass the outer one first, responses
+/// last: whoever comes last decides about a header.
+fn through(outer: &Split, inner: &Split) -> Split {
+    let both = |first: &Option<HeaderModifiers>, last: &Option<HeaderModifiers>| match (first, last)
+    {
+        (Some(first), Some(last)) => Some(first.then(last)),
+        (one, other) => one.clone().or_else(|| other.clone()),
+    };
+    Split {
+        request_headers: both(&outer.request_headers, &inner.request_headers),
+        response_headers: both(&inner.response_headers, &outer.response_headers),
+        ..inner.clone()
+    }
+}
+
+/// Drops the nodes that nothing leads to.
+pub(crate) fn drop_unused(nodes: &mut Nodes, start: &str) {
+    let mut used = BTreeSet::new();
+    let mut open = vec![start.to_owned()];
+    while let Some(key) = open.pop() {
+        if let Some(node) = nodes.get(&key)
+            && used.insert(key)
+        {
+            open.extend(node.next().into_iter().map(str::to_owned));
+        }
+    }
+    nodes.retain(|key, _| used.contains(key));
+}

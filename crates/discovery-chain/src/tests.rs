@@ -1,0 +1,406 @@
+//! Chains of entries as users write them, and of entries that are made up.
+
+mod generated;
+
+use std::collections::BTreeMap;
+
+use legate_model::{
+    ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, TrustDomain,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Entries as they are written, by kind and name.
+#[derive(Debug, Default)]
+struct Written(BTreeMap<(String, String), Value>);
+
+impl Written {
+    /// Each with `Kind` and `Name`.
+    fn new(entries: impl IntoIterator<Item = Value>) -> Self {
+        let key = |entry: &Value| {
+            let text = |field: &str| entry[field].as_str().unwrap().to_owned();
+            (text("Kind"), text("Name"))
+        };
+        Self(
+            entries
+                .into_iter()
+                .map(|entry| (key(&entry), entry))
+                .collect(),
+        )
+    }
+
+    fn read<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
+        let entry = self.0.get(&(kind.to_owned(), name.to_owned()))?.clone();
+        Some(serde_json::from_value(entry).unwrap())
+    }
+}
+
+impl Entries for Written {
+    fn router(&self, service: &str) -> Option<ServiceRouter> {
+        self.read("service-router", service)
+    }
+    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
+        self.read("service-splitter", service)
+    }
+    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
+        self.read("service-resolver", service)
+    }
+    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
+        self.read("service-defaults", service)
+    }
+    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
+        self.read("proxy-defaults", "global")
+    }
+}
+
+/// The chain of `web` in `dc1`.
+fn chain_with(entries: &Written, overrides: Overrides) -> Result<Chain, ChainError> {
+    let request = Request {
+        service: "web",
+        datacenter: "dc1",
+        trust_domain: &TrustDomain::of_cluster("c1"),
+        overrides,
+    };
+    compile(&request, entries)
+}
+
+fn chain(entries: impl IntoIterator<Item = Value>) -> Result<Chain, ChainError> {
+    chain_with(&Written::new(entries), Overrides::default())
+}
+
+fn json_of(entries: impl IntoIterator<Item = Value>) -> Value {
+    serde_json::to_value(chain(entries).unwrap()).unwrap()
+}
+
+fn refused(entries: impl IntoIterator<Item = Value>) -> String {
+    chain(entries).unwrap_err().to_string()
+}
+
+/// Every service speaks HTTP.
+fn http() -> Value {
+    json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}})
+}
+
+fn resolver(name: &str, more: Value) -> Value {
+    entry("service-resolver", name, more)
+}
+
+fn entry(kind: &str, name: &str, mut more: Value) -> Value {
+    more["Kind"] = kind.into();
+    more["Name"] = name.into();
+    more
+}
+
+fn splits(name: &str, splits: &[(f32, &str, &str)]) -> Value {
+    let splits: Vec<Value> = splits
+        .iter()
+        .map(|(weight, service, subset)| {
+            json!({"Weight": weight, "Service": service, "ServiceSubset": subset})
+        })
+        .collect();
+    entry("service-splitter", name, json!({"Splits": splits}))
+}
+
+#[test]
+fn without_entries_the_service_itself_answers() {
+    let id = "web.default.default.dc1";
+    let expected = json!({
+        "ServiceName": "web", "Namespace": "default", "Partition": "default", "Datacenter": "dc1",
+        "Default": true, "Protocol": "tcp", "StartNode": format!("resolver:{id}"),
+        "Nodes": {format!("resolver:{id}"): {
+            "Type": "resolver", "Name": id,
+            "Resolver": {"Default": true, "ConnectTimeout": "5s", "Target": id},
+        }},
+        "Targets": {id: {
+            "ID": id, "Service": "web", "Namespace": "default", "Partition": "default",
+            "Datacenter": "dc1", "MeshGateway": {}, "Subset": {}, "TransparentProxy": {},
+            "ConnectTimeout": "5s",
+            "SNI": "web.default.dc1.internal.c1.consul", "Name": "web.default.dc1.internal.c1.consul",
+        }},
+    });
+    assert_eq!(json_of([]), expected);
+}
+
+#[test]
+fn routes_lead_to_splits_subsets_and_the_service_itself() {
+    let routes = json!({"Routes": [
+        {"Match": {"HTTP": {"PathPrefix": "/v2"}}, "Destination": {"Service": "api"}},
+        {"Match": {"HTTP": {"PathExact": "/old"}}, "Destination": {"ServiceSubset": "v1"}},
+        {},
+    ]});
+    let chain = chain([
+        http(),
+        entry("service-router", "web", routes),
+        splits("api", &[(90.0, "", ""), (10.0, "beta", "")]),
+        resolver(
+            "web",
+            json!({"Subsets": {"v1": {"Filter": "Service.Meta.version == v1"}}}),
+        ),
+    ])
+    .unwrap();
+    assert_eq!(chain.start_node, "router:web.default.default");
+    let Some(NodeKind::Router(routes)) = chain.start().map(|node| &node.kind) else {
+        panic!("{chain:?}");
+    };
+    let next: Vec<&str> = routes.iter().map(|route| &*route.next_node).collect();
+    let own = "resolver:web.default.default.dc1";
+    let subset = "resolver:v1.web.default.default.dc1";
+    assert_eq!(next, ["splitter:api.default.default", subset, own, own]);
+    let filter = &chain.targets["v1.web.default.default.dc1"].subset.filter;
+    assert_eq!(filter, "Service.Meta.version == v1");
+    assert_eq!(chain.targets.len(), 4, "{:?}", chain.targets.keys());
+    assert!(!chain.default);
+}
+
+#[test]
+fn splits_that_lead_to_splits_become_one() {
+    let outer = json!({"Splits": [
+        {"Weight": 60, "Service": "a", "RequestHeaders": {"Set": {"x": "outer", "y": "outer"}},
+         "ResponseHeaders": {"Set": {"x": "outer"}}},
+        {"Weight": 40},
+    ]});
+    let inner = json!({"Splits": [
+        {"Weight": 50, "RequestHeaders": {"Set": {"x": "inner"}},
+         "ResponseHeaders": {"Set": {"x": "inner", "z": "inner"}}},
+        {"Weight": 50, "Service": "b"},
+    ]});
+    let chain = json_of([
+        http(),
+        entry("service-splitter", "web", outer),
+        entry("service-splitter", "a", inner),
+    ]);
+    let splits = &chain["Nodes"]["splitter:web.default.default"]["Splits"];
+    let parts: Vec<(f64, &str)> = splits
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|split| {
+            (
+                split["Weight"].as_f64().unwrap(),
+                split["NextNode"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let a = "resolver:a.default.default.dc1";
+    let b = "resolver:b.default.default.dc1";
+    let web = "resolver:web.default.default.dc1";
+    assert_eq!(parts, [(30.0, a), (30.0, b), (40.0, web)]);
+    let first = &splits[0]["Definition"];
+    assert_eq!(
+        first["RequestHeaders"]["Set"],
+        json!({"x": "inner", "y": "outer"})
+    );
+    assert_eq!(
+        first["ResponseHeaders"]["Set"],
+        json!({"x": "outer", "z": "inner"})
+    );
+    assert!(chain["Nodes"]["splitter:a.default.default"].is_null());
+}
+
+#[test]
+fn redirects_and_default_subsets_are_followed() {
+    let chain = chain([
+        resolver(
+            "web",
+            json!({"Redirect": {"Service": "api", "Datacenter": "dc2"}}),
+        ),
+        resolver(
+            "api",
+            json!({"DefaultSubset": "v2", "Subsets": {"v2": {"OnlyPassing": true}}}),
+        ),
+    ])
+    .unwrap();
+    assert_eq!(chain.start_node, "resolver:v2.api.default.default.dc2");
+    let targets: Vec<&String> = chain.targets.keys().collect();
+    assert_eq!(targets, ["v2.api.default.default.dc2"]);
+    let target = &chain.targets["v2.api.default.default.dc2"];
+    assert_eq!(target.sni, "v2.api.default.dc2.internal.c1.consul");
+    assert!(target.subset.only_passing && !chain.default);
+}
+
+#[test]
+fn failover_follows_redirects_and_leaves_out_the_target_itself() {
+    let failover = json!({"Failover": {"*": {"Targets": [
+        {"Service": "web"}, {"Service": "old"}, {"Datacenter": "dc2"}, {"Peer": "east"},
+    ]}}});
+    let chain = json_of([
+        resolver("web", failover),
+        resolver(
+            "old",
+            json!({"Redirect": {"Service": "new"}, "ConnectTimeout": "1s"}),
+        ),
+        resolver(
+            "new",
+            json!({"ConnectTimeout": "2s", "Failover": {"*": {"Service": "none"}}}),
+        ),
+    ]);
+    let node = &chain["Nodes"]["resolver:web.default.default.dc1"]["Resolver"];
+    let new = "new.default.default.dc1";
+    assert_eq!(
+        node["Failover"]["Targets"],
+        json!([
+            new,
+            "web.default.default.dc2",
+            "web.default.default.external.east"
+        ])
+    );
+    assert_eq!(chain["Targets"][new]["ConnectTimeout"], "2s");
+    assert_eq!(chain["Targets"].as_object().unwrap().len(), 4);
+    let imported = &chain["Targets"]["web.default.default.external.east"];
+    assert!(imported["SNI"].is_null() && imported["Datacenter"].is_null());
+}
+
+#[test]
+fn failover_may_be_for_one_subset() {
+    let entries = |subset: &str| {
+        [resolver(
+            "web",
+            json!({
+                "DefaultSubset": subset, "Subsets": {"v1": {}, "v2": {}},
+                "Failover": {"v1": {"Datacenters": ["dc2", "dc1", "dc3"],
+                                    "Policy": {"Mode": "sequential"}}},
+            }),
+        )]
+    };
+    let chain = json_of(entries("v1"));
+    let failover = &chain["Nodes"]["resolver:v1.web.default.default.dc1"]["Resolver"]["Failover"];
+    let expected = json!(["v1.web.default.default.dc2", "v1.web.default.default.dc3"]);
+    assert_eq!(failover["Targets"], expected);
+    assert_eq!(failover["Policy"]["Mode"], "sequential");
+    let chain = json_of(entries("v2"));
+    let node = &chain["Nodes"]["resolver:v2.web.default.default.dc1"]["Resolver"];
+    assert!(node["Failover"].is_null());
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_in_consuls_words() {
+    let speaks = |name, protocol| entry("service-defaults", name, json!({"Protocol": protocol}));
+    assert_eq!(
+        refused([
+            http(),
+            speaks("api", "grpc"),
+            splits("web", &[(50.0, "", ""), (50.0, "api", "")])
+        ]),
+        "discovery chain \"web\" uses inconsistent protocols; service \"api\" has \"grpc\" which is \
+         not \"http\""
+    );
+    assert_eq!(
+        refused([splits("web", &[(100.0, "", "")])]),
+        "discovery chain \"web\" uses a protocol \"tcp\" that does not permit advanced routing or \
+         splitting behavior"
+    );
+    assert_eq!(
+        refused([
+            http(),
+            splits("web", &[(100.0, "api", "")]),
+            splits("api", &[(100.0, "web", "")])
+        ]),
+        "detected circular reference: [splitter:web.default.default -> splitter:api.default.default \
+         -> splitter:web.default.default]"
+    );
+    let redirect = |to| json!({"Redirect": {"Service": to}});
+    assert_eq!(
+        refused([
+            resolver("web", redirect("api")),
+            resolver("api", redirect("web"))
+        ]),
+        "detected circular resolver redirect: [web.default.default.dc1 -> api.default.default.dc1 -> \
+         web.default.default.dc1]"
+    );
+    assert_eq!(
+        refused([http(), splits("web", &[(100.0, "", "v9")])]),
+        "service \"web\" does not have a subset named \"v9\""
+    );
+    let outside = || {
+        entry(
+            "service-defaults",
+            "web",
+            json!({"ExternalSNI": "example.com"}),
+        )
+    };
+    assert_eq!(
+        refused([outside(), resolver("web", json!({"Subsets": {"v1": {}}}))]),
+        "service \"web\" has an external SNI set; cannot define subsets for external services"
+    );
+}
+
+#[test]
+fn outside_of_the_mesh_there_are_no_gateways() {
+    let defaults = json!({"ExternalSNI": "example.com", "MeshGateway": {"Mode": "local"}});
+    let chain = chain([entry("service-defaults", "web", defaults)]).unwrap();
+    let target = &chain.targets["web.default.default.dc1"];
+    assert!(target.external && target.sni == "example.com");
+    assert_eq!(target.name, "web.default.dc1.internal.c1.consul");
+    assert_eq!(
+        target.mesh_gateway.mode,
+        legate_model::MeshGatewayMode::Default
+    );
+}
+
+#[test]
+fn a_callers_overrides_are_noted_where_they_change_something() {
+    use legate_model::{MeshGatewayMode, Protocol};
+    let entries = Written::new([
+        http(),
+        splits("web", &[(100.0, "", "")]),
+        resolver("web", json!({"ConnectTimeout": "3s"})),
+    ]);
+    let same = Overrides {
+        protocol: Some(Protocol::Http),
+        connect_timeout: std::time::Duration::from_secs(3),
+        ..Overrides::default()
+    };
+    let chain = chain_with(&entries, same).unwrap();
+    assert_eq!(chain.customised, Overrides::default());
+    let other = Overrides {
+        protocol: Some(Protocol::Tcp),
+        mesh_gateway: MeshGatewayMode::Local,
+        connect_timeout: std::time::Duration::from_secs(4),
+    };
+    let chain = chain_with(&entries, other).unwrap();
+    assert_eq!((chain.customised, chain.protocol), (other, Protocol::Tcp));
+    assert_eq!(chain.start_node, "resolver:web.default.default.dc1");
+}
+
+#[test]
+fn a_splitter_hashes_as_its_first_leg_does() {
+    let balancer = json!({"Policy": "maglev", "HashPolicies": [{"SourceIP": true}]});
+    let chain = json_of([
+        http(),
+        splits("web", &[(50.0, "", ""), (50.0, "api", "")]),
+        resolver("api", json!({"LoadBalancer": balancer})),
+    ]);
+    let splitter = &chain["Nodes"]["splitter:web.default.default"];
+    assert_eq!(splitter["LoadBalancer"]["Policy"], "maglev");
+}
+
+#[test]
+fn chains_without_end_are_refused() {
+    let name = |at: usize| match at {
+        0 => "web".to_owned(),
+        at => format!("s{at}"),
+    };
+    let redirect = |at| resolver(&name(at), json!({"Redirect": {"Service": name(at + 1)}}));
+    let split = |at| splits(&name(at), &[(100.0, &name(at + 1), "")]);
+    let text = |what: String| assert!(what.contains("more than 64 services"), "{what}");
+    text(refused((0..100_000).map(redirect)));
+    text(refused((0..100_000).map(split).chain([http()])));
+    assert!(chain((0..60).map(redirect)).is_ok());
+    assert!(chain((0..60).map(split).chain([http()])).is_ok());
+    // Each splits between two services, each of which does so again.
+    let two = |at: usize, place: usize| (50.0, format!("{}-{}", at + 1, place));
+    let fan = |at: usize, place: usize| {
+        let parts = [two(at, 0), two(at, 1)];
+        let parts: Vec<(f32, &str, &str)> = parts.iter().map(|(w, s)| (*w, &**s, "")).collect();
+        match at {
+            0 => splits("web", &parts),
+            _ => splits(&format!("{at}-{place}"), &parts),
+        }
+    };
+    let all = (0..40).flat_map(|at| [fan(at, 0), fan(at, 1)]);
+    let all: Vec<Value> = all.chain([http()]).collect();
+    let what = refused(all);
+    assert!(what.contains("into more than 1000 parts"), "{what}");
+}
