@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 /// How long a request may take, connecting included.
@@ -35,24 +36,37 @@ pub(crate) async fn request(
         .header(header::HOST, server.to_string())
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))?;
-    tokio::time::timeout(TIME_LIMIT, exchange(server, request))
+    let exchange = async {
+        let stream = TcpStream::connect(server).await?;
+        exchange(stream, request, SIZE_LIMIT).await
+    };
+    tokio::time::timeout(TIME_LIMIT, exchange)
         .await
         .context("no answer in time")
         .flatten()
         .with_context(|| format!("{method} http://{server}{path}"))
 }
 
-async fn exchange(
-    server: SocketAddr,
+/// Sends a request over a connection that is there, and returns status and answer. It sets no time
+/// limit; `limit` is the largest answer that is read, in bytes.
+///
+/// # Errors
+///
+/// When the connection fails, or the answer is larger than the limit.
+pub(crate) async fn exchange<S>(
+    stream: S,
     request: Request<Full<Bytes>>,
-) -> anyhow::Result<(StatusCode, Bytes)> {
-    let stream = TcpStream::connect(server).await?;
+    limit: usize,
+) -> anyhow::Result<(StatusCode, Bytes)>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
         let response = sender.send_request(request).await?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), SIZE_LIMIT)
+        let body = Limited::new(response.into_body(), limit)
             .collect()
             .await
             .map_err(anyhow::Error::from_boxed)?;

@@ -8,6 +8,7 @@
 
 mod dev;
 mod http_client;
+mod kubernetes;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,6 +27,10 @@ struct Args {
 enum Command {
     /// Run a whole mesh on this machine: a control plane, two services and a sidecar beside each
     Dev(dev::Options),
+    /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
+    Check(kubernetes::check::Options),
+    /// List the sidecars of a Kubernetes cluster, and show what one of them does and has
+    Proxy(kubernetes::proxy::Options),
 }
 
 fn main() -> ExitCode {
@@ -34,15 +39,23 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .map_err(anyhow::Error::from)
-        .and_then(|runtime| match args.command {
-            Command::Dev(options) => legate_runtime::block_on(runtime, dev::run(options)),
-        });
+        .and_then(|runtime| legate_runtime::block_on(runtime, run(args.command)));
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             // The terminal may be gone.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Whether what was asked for is as it should be.
+async fn run(command: Command) -> anyhow::Result<bool> {
+    match command {
+        Command::Dev(options) => dev::run(options).await.map(|()| true),
+        Command::Check(options) => kubernetes::check::run(options).await,
+        Command::Proxy(options) => kubernetes::proxy::run(options).await.map(|()| true),
     }
 }

@@ -9,10 +9,12 @@ mod trust;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -100,6 +102,9 @@ pub enum TlsError {
         /// The text.
         name: String,
     },
+    /// A server's certificates that a client would not accept.
+    #[error("{0}")]
+    Refused(rustls::Error),
     /// The TLS library refused the rest.
     #[error("TLS cannot be set up: {0}")]
     Library(#[source] rustls::Error),
@@ -181,6 +186,33 @@ pub fn client_config_with_roots(pem: &str, origin: &str) -> Result<Arc<ClientCon
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// Whether a client that trusts the authorities of `pem` would accept the certificates that a server
+/// showed, its own first, under `name` at the time `now`. `origin` is what errors call the text. For
+/// whoever looks at somebody else's connection: it opens none, and reads no clock.
+///
+/// # Errors
+///
+/// [`TlsError`] says why the text or the name cannot be used, or as [`TlsError::Refused`] what is wrong
+/// with the certificates.
+pub fn verify_server(
+    chain: &[CertificateDer<'static>],
+    pem: &str,
+    origin: &str,
+    name: &str,
+    now: SystemTime,
+) -> Result<(), TlsError> {
+    let roots = trust::from_text(&Source::text(pem, origin))?;
+    let verifier = NamedVerifier::new(roots, origin, provider())?;
+    let name = server_name(name)?;
+    let now = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = UnixTime::since_unix_epoch(now.unwrap_or_default());
+    let Some((own, others)) = chain.split_first() else {
+        return Err(TlsError::Refused(rustls::Error::NoCertificatesPresented));
+    };
+    let verified = verifier.verify_server_cert(own, others, &name, &[], now);
+    verified.map(|_| ()).map_err(TlsError::Refused)
 }
 
 /// Configuration of a gRPC server, TLS 1.2 and 1.3, with HTTP/2 in ALPN.

@@ -12,6 +12,7 @@
 mod bench;
 mod cluster;
 mod consul;
+mod legate;
 mod mesh;
 mod namespace;
 mod retry;

@@ -139,6 +139,30 @@ async fn the_wrong_ca_name_or_time_ends_the_handshake() {
     assert!(error.contains("expired"), "{error}");
 }
 
+#[test]
+fn what_a_server_showed_is_verified_without_a_connection() {
+    let (root, other) = (root(), root());
+    let now = SystemTime::now();
+    let shown = leaf(&root).cert_pem;
+    let chain = [CertificateDer::from_pem_slice(shown.as_bytes()).unwrap()];
+    let verified = |roots: &Authority, name: &str, now| {
+        let verified = verify_server(&chain, roots.cert_pem(), "the bundle", name, now);
+        verified.map_err(|error| error.to_string())
+    };
+    assert_eq!(verified(&root, "server.dc1.consul", now), Ok(()));
+    let refused = |roots: &Authority, name: &str, now| verified(roots, name, now).unwrap_err();
+    let error = refused(&other, "server.dc1.consul", now);
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    let error = refused(&root, "other.dc1.consul", now);
+    assert!(error.contains("other.dc1.consul"), "{error}");
+    let error = refused(&root, "server.dc1.consul", now + 2 * HOUR);
+    assert!(error.contains("expired"), "{error}");
+    let error = verify_server(&[], root.cert_pem(), "the bundle", "a", now).unwrap_err();
+    assert!(matches!(error, TlsError::Refused(_)), "{error}");
+    let error = verify_server(&chain, "none", "the bundle", "a", now).unwrap_err();
+    assert!(error.to_string().contains("the bundle"), "{error}");
+}
+
 #[tokio::test]
 async fn skipping_verification_accepts_any_certificate() {
     let directory = files(&root());

@@ -2,6 +2,7 @@
 
 mod away;
 mod changes;
+mod check;
 mod contract;
 mod external;
 mod image;
@@ -53,7 +54,7 @@ pub(crate) const GROUPS: [Group; 6] = [
         mesh: true,
         needs: Needs::Nothing,
         at_a_time: 1,
-        scenarios: &[whole::SCENARIOS],
+        scenarios: &[check::SCENARIOS, whole::SCENARIOS],
     },
     Group {
         mesh: false,

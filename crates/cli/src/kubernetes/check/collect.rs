@@ -1,0 +1,334 @@
+//! Collects the facts: from the API server, and by port-forward from the pods of the mesh. Every call
+//! has a time limit, and what could not be seen is a fact too.
+
+use std::time::SystemTime;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{ListParams, PostParams};
+use kube::core::{Selector, SelectorExt};
+use kube::{Api, Client, ResourceExt};
+use legate_kubernetes::annotations;
+use serde_json::{Value, json};
+
+use super::facts::{
+    Admission, BarePod, Facts, MeshPod, OperatorPod, Seen, ServerApi, ServerPod, Servers, Webhook,
+};
+use super::finding::Finding;
+use super::mesh_pods;
+use super::release::{self, Release};
+use crate::kubernetes::forward::{self, Port};
+use crate::kubernetes::sidecar::{self, Sidecar};
+use crate::kubernetes::{PODS_AT_A_TIME, answer, pages};
+
+/// Ports of the operator in the chart.
+const WEBHOOK_PORT: u16 = 8080;
+const HEALTH_PORT: u16 = 9444;
+/// How many namespaces are looked at for one whose pods the webhook is asked about.
+const NAMESPACES: usize = 5;
+
+/// Everything, or the one finding that keeps it from being collected.
+///
+/// # Errors
+///
+/// When there are several releases to choose from.
+pub(super) async fn collect(
+    client: &Client,
+    namespace: Option<&str>,
+) -> anyhow::Result<Result<Facts, Box<Finding>>> {
+    let failed = |check, what: String, next: &str| Box::new(Finding::failed(check, what, next));
+    let version = match answer(client.apiserver_version()).await {
+        Ok(version) => version.git_version,
+        Err(why) => {
+            return Ok(Err(failed(
+                "kubernetes",
+                format!("the API server does not answer: {why}"),
+                "check KUBECONFIG, --context, and the way to the cluster with kubectl version",
+            )));
+        }
+    };
+    let deployments = match deployments(client, namespace).await {
+        Ok(deployments) => deployments,
+        Err(why) => {
+            return Ok(Err(failed(
+                "operator",
+                format!("the operator cannot be looked for: {why}"),
+                "name the namespace of the release with --namespace, or ask for the right to list \
+                 Deployments",
+            )));
+        }
+    };
+    let release = match release::choose(&deployments, namespace)? {
+        Ok(release) => release,
+        Err(finding) => return Ok(Err(Box::new(finding))),
+    };
+    let (operator_pods, webhook, servers, pods, bare_pods) = tokio::join!(
+        operator_pods(client, &release),
+        webhook(client, &release),
+        servers(client, &release),
+        mesh_pods(client),
+        bare_pods(client),
+    );
+    let admission = match &webhook {
+        Ok(Some(found)) => {
+            let pods = pods.as_deref().unwrap_or_default();
+            admission(client, &release, found, pods).await
+        }
+        _ => Admission::NoNamespace,
+    };
+    Ok(Ok(Facts {
+        now: SystemTime::now(),
+        version,
+        release,
+        operator_pods,
+        webhook: webhook.map(|found| found.map(|(webhook, _)| webhook)),
+        admission,
+        servers,
+        pods,
+        bare_pods,
+    }))
+}
+
+async fn deployments(client: &Client, namespace: Option<&str>) -> Seen<Vec<Deployment>> {
+    let api: Api<Deployment> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let params = ListParams::default().labels(release::OPERATOR);
+    pages(params, async |params| api.list(&params).await).await
+}
+
+/// Pods of a component of the release that have not ended.
+async fn component(client: &Client, release: &Release, name: &str) -> Seen<Vec<Pod>> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &release.namespace);
+    let selector = format!("app=legate,release={},component={name}", release.label);
+    let params = ListParams::default().labels(&selector);
+    let mut pods = pages(params, async |params| api.list(&params).await).await?;
+    pods.retain(|pod| !mesh_pods::ends(pod));
+    pods.sort_by_key(ResourceExt::name_any);
+    Ok(pods)
+}
+
+async fn operator_pods(client: &Client, release: &Release) -> Seen<Vec<OperatorPod>> {
+    let pods = component(client, release, "operator").await?;
+    let look = async |pod: Pod| {
+        let name = pod.name_any();
+        let at = |port| Port {
+            namespace: &release.namespace,
+            pod: &name,
+            port,
+        };
+        let (readiness, shown) = tokio::join!(
+            forward::get(client, at(HEALTH_PORT), "/readyz"),
+            forward::get_tls(client, at(WEBHOOK_PORT), "/"),
+        );
+        let readiness = readiness.map(|answer| {
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            (answer.status.is_success(), text)
+        });
+        OperatorPod {
+            ready: mesh_pods::is_ready(pod.status.as_ref()),
+            readiness: readiness.map_err(|error| format!("{error:#}")),
+            chain: shown
+                .map(|answer| answer.chain)
+                .map_err(|error| format!("{error:#}")),
+            name,
+        }
+    };
+    Ok(side_by_side(pods, look).await)
+}
+
+/// Some at a time, in their order.
+async fn side_by_side<T, R>(items: Vec<T>, look: impl AsyncFn(T) -> R) -> Vec<R> {
+    let look = &look;
+    let all = stream::iter(items).map(|item| look(item));
+    all.buffered(PODS_AT_A_TIME).collect().await
+}
+
+/// The webhook, with what else of it decides about pods.
+async fn webhook(client: &Client, release: &Release) -> Seen<Option<(Webhook, MutatingWebhook)>> {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let configuration = format!("{}-operator", release.full_name);
+    let Some(found) = answer(api.get_opt(&configuration)).await? else {
+        return Ok(None);
+    };
+    let Some(hook) = found.webhooks.unwrap_or_default().into_iter().next() else {
+        return Ok(None);
+    };
+    let bundle = hook.client_config.ca_bundle.as_ref();
+    let bundle = bundle.map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned());
+    let service = hook.client_config.service.as_ref();
+    let webhook = Webhook {
+        configuration,
+        name: hook.name.clone(),
+        ca_bundle: bundle.filter(|bundle| !bundle.is_empty()),
+        host: service.map_or_else(String::new, |service| {
+            format!("{}.{}.svc", service.name, service.namespace)
+        }),
+    };
+    Ok(Some((webhook, hook)))
+}
+
+/// Creates a pod that the webhook refuses, as a dry run: neither the pod nor anything else comes of it.
+async fn admission(
+    client: &Client,
+    release: &Release,
+    (_, hook): &(Webhook, MutatingWebhook),
+    pods: &[MeshPod],
+) -> Admission {
+    let mut candidates = vec![release.namespace.clone()];
+    for pod in pods {
+        if candidates.len() < NAMESPACES && !candidates.contains(&pod.namespace) {
+            candidates.push(pod.namespace.clone());
+        }
+    }
+    for namespace in candidates {
+        match selects(client, hook, &namespace).await {
+            Ok(true) => return dry_run(client, namespace).await,
+            Ok(false) => {}
+            Err(why) => return Admission::Failed(why),
+        }
+    }
+    Admission::NoNamespace
+}
+
+async fn selects(client: &Client, hook: &MutatingWebhook, namespace: &str) -> Seen<bool> {
+    let Some(selector) = hook.namespace_selector.clone() else {
+        return Ok(true);
+    };
+    let selector = Selector::try_from(selector).map_err(|error| error.to_string())?;
+    if selector.selects_all() {
+        return Ok(true);
+    }
+    let api: Api<Namespace> = Api::all(client.clone());
+    let found = answer(api.get(namespace)).await?;
+    Ok(selector.matches(found.labels()))
+}
+
+async fn dry_run(client: &Client, namespace: String) -> Admission {
+    let refused = format!("{}connect-inject", annotations::PREFIX);
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "legate-check",
+            "annotations": {refused: "legate-check"},
+        },
+        "spec": {"containers": [{"name": "check", "image": "legate-check"}]},
+    });
+    let pod: Pod = match serde_json::from_value(pod) {
+        Ok(pod) => pod,
+        Err(error) => return Admission::Failed(error.to_string()),
+    };
+    let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    // The API server waits for the webhook for its own time.
+    let created = answer(async {
+        match api.create(&params, &pod).await {
+            Err(kube::Error::Api(status)) => Ok(Err(status)),
+            other => other.map(Ok),
+        }
+    });
+    match created.await {
+        Ok(Ok(_)) => Admission::Created { namespace },
+        Ok(Err(status)) => Admission::Refused {
+            namespace,
+            code: status.code,
+            words: status.message.clone(),
+        },
+        Err(why) => Admission::Failed(why),
+    }
+}
+
+async fn servers(client: &Client, release: &Release) -> Seen<Servers> {
+    let api: Api<StatefulSet> = Api::namespaced(client.clone(), &release.namespace);
+    let set = format!("{}-server", release.full_name);
+    let Some(set) = answer(api.get_opt(&set)).await? else {
+        return Ok(Servers::External(release.server_host.clone()));
+    };
+    let pods = component(client, release, "server").await?;
+    let look = async |pod: Pod| {
+        let name = pod.name_any();
+        let ready = mesh_pods::is_ready(pod.status.as_ref());
+        let api = match ready {
+            true => Some(server(client, release, &name).await),
+            false => None,
+        };
+        let spec = pod.spec.unwrap_or_default();
+        let container = spec.containers.into_iter().next();
+        ServerPod {
+            image: container.and_then(|it| it.image).unwrap_or_default(),
+            api: api.map(|api| api.map_err(|error| format!("{error:#}"))),
+            name,
+        }
+    };
+    Ok(Servers::InCluster {
+        replicas: set.spec.and_then(|spec| spec.replicas).unwrap_or(1),
+        pods: side_by_side(pods, look).await,
+    })
+}
+
+/// Asks for what needs no token.
+async fn server(client: &Client, release: &Release, pod: &str) -> anyhow::Result<ServerApi> {
+    let at = |port| Port {
+        namespace: &release.namespace,
+        pod,
+        port,
+    };
+    let path = "/v1/connect/ca/roots";
+    let answer = match release.tls {
+        true => forward::get_tls(client, at(8501), path).await?,
+        false => forward::get(client, at(8500), path).await?,
+    };
+    anyhow::ensure!(
+        answer.status.is_success(),
+        "{path}: {}: {}",
+        answer.status,
+        String::from_utf8_lossy(&answer.body).trim()
+    );
+    let roots: Value = serde_json::from_slice(&answer.body)?;
+    let text = |name: &str| roots[name].as_str().unwrap_or_default().to_owned();
+    Ok(ServerApi {
+        chain: answer.chain,
+        trust_domain: text("TrustDomain"),
+        active_root: text("ActiveRootID"),
+    })
+}
+
+async fn mesh_pods(client: &Client) -> Seen<Vec<MeshPod>> {
+    let api: Api<Pod> = Api::all(client.clone());
+    let params = ListParams::default().labels(&sidecar::selector());
+    let pods = pages(params, async |params| api.list(&params).await).await?;
+    let look = async |pod: Pod| {
+        let mut facts = mesh_pods::mesh_pod(&pod)?;
+        if let Some(sidecar) = Sidecar::of(&pod).filter(|_| mesh_pods::sidecar_runs(&pod)) {
+            let status = sidecar.status(client).await;
+            if let Ok(document) = &status {
+                let certs = sidecar.admin(client, Some(document), "/certs").await;
+                let leaves = certs.map(|certs| sidecar::leaves(&certs));
+                facts.leaves = Some(leaves.map_err(|error| format!("{error:#}")));
+            }
+            facts.status = Some(status.map_err(|error| format!("{error:#}")));
+        }
+        Some(facts)
+    };
+    let facts = side_by_side(pods, look).await;
+    Ok(facts.into_iter().flatten().collect())
+}
+
+async fn bare_pods(client: &Client) -> Seen<Vec<BarePod>> {
+    let api: Api<Pod> = Api::all(client.clone());
+    let params = ListParams::default()
+        .labels(&format!("!{}", annotations::STATUS))
+        .fields("status.phase!=Succeeded,status.phase!=Failed");
+    let pods = pages(params, async |params| api.list_metadata(&params).await).await?;
+    Ok(pods
+        .iter()
+        .filter_map(|pod| mesh_pods::bare_pod(&pod.metadata))
+        .collect())
+}

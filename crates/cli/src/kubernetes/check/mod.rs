@@ -1,0 +1,53 @@
+//! `legate check`: is the mesh on this cluster healthy?
+
+mod collect;
+mod facts;
+mod finding;
+mod findings;
+mod mesh_pods;
+mod pods;
+mod release;
+mod report;
+mod servers;
+#[cfg(test)]
+mod tests;
+mod webhook;
+
+use std::io::Write;
+
+use clap::Args;
+
+use super::{Cluster, Output};
+
+/// Options of `legate check`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Namespace of the release. Default: where the operator is found by its labels
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
+    output: Output,
+}
+
+/// Checks, prints a line for each finding, and answers whether nothing failed.
+///
+/// # Errors
+///
+/// When there is no cluster to ask, or more than one release to choose from.
+pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
+    let client = options.cluster.client().await?;
+    let findings = match collect::collect(&client, options.namespace.as_deref()).await? {
+        Ok(facts) => findings::all(&facts),
+        // Without a release, or without an API server, nothing else can be said.
+        Err(finding) => vec![*finding],
+    };
+    let text = match options.output {
+        Output::Text => report::text(&findings),
+        Output::Json => report::json(&findings),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(report::healthy(&findings))
+}

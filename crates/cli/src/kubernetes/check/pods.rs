@@ -1,0 +1,238 @@
+//! Findings about pods with sidecars, and about those that should have one.
+
+use serde_json::Value;
+
+use super::facts::{BarePod, Facts, MeshPod};
+use super::finding::Finding;
+use super::findings::cannot_see;
+use super::webhook::{Validity, validity};
+
+const INJECTED: &str = "pods-injected";
+const READY: &str = "pods-ready";
+const CONNECTED: &str = "proxies-connected";
+const CONFIGURED: &str = "proxies-configured";
+const CERTIFICATES: &str = "proxy-certificates";
+const VERSIONS: &str = "sidecar-versions";
+
+/// How many pods are named by one check; a mesh in which everything fails says it in a page.
+const NAMED: usize = 20;
+
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = match &facts.bare_pods {
+        Err(why) => vec![cannot_see(INJECTED, "pods", why)],
+        Ok(pods) => {
+            let release = &facts.release.namespace;
+            let bad = pods.iter().map(|pod| bare(pod, release)).collect();
+            one_or_all(INJECTED, bad, "no pod asks for a sidecar in vain")
+        }
+    };
+    let pods = match &facts.pods {
+        Err(why) => {
+            findings.push(cannot_see(READY, "pods with sidecars", why));
+            return findings;
+        }
+        Ok(pods) if pods.is_empty() => {
+            let none = "no pod has a sidecar yet";
+            findings.push(Finding::ok(READY, none));
+            return findings;
+        }
+        Ok(pods) => pods,
+    };
+    type Judge<'a> = dyn Fn(&MeshPod) -> Option<Finding> + 'a;
+    let mut each = |check, judge: &Judge<'_>, good: &str| {
+        let bad = pods.iter().filter_map(judge).collect();
+        findings.extend(one_or_all(check, bad, good));
+    };
+    let count = pods.len();
+    each(
+        READY,
+        &ready,
+        &format!("{count} of {count} pods with a sidecar are ready"),
+    );
+    each(
+        CONNECTED,
+        &connected,
+        "every proxy is connected to a server",
+    );
+    each(CONFIGURED, &configured, "every proxy has its configuration");
+    let lasts = |pod: &MeshPod| certificate(pod, facts);
+    each(
+        CERTIFICATES,
+        &lasts,
+        "no certificate has missed its renewal",
+    );
+    let image = &facts.release.dataplane_image;
+    let same = |pod: &MeshPod| version(pod, image);
+    each(VERSIONS, &same, &format!("all run {image}"));
+    findings
+}
+
+/// The line for all that is well, or the first lines about what is not.
+fn one_or_all(check: &'static str, mut bad: Vec<Finding>, good: &str) -> Vec<Finding> {
+    if bad.is_empty() {
+        return vec![Finding::ok(check, good)];
+    }
+    if bad.len() > NAMED {
+        let more = bad.split_off(NAMED);
+        // The worst of the rest decides how its line counts.
+        let failed = more
+            .iter()
+            .find(|finding| finding.outcome == super::finding::Outcome::Failed);
+        let sample = failed.or(more.first()).cloned();
+        bad.extend(sample.map(|sample| Finding {
+            message: format!("and {} more pods, such as {}", more.len(), sample.message),
+            ..sample
+        }));
+    }
+    bad
+}
+
+/// Makes the pods anew.
+fn again(namespace: &str, name: &str, owner: Option<&str>) -> String {
+    match owner {
+        Some(owner) => format!("kubectl rollout restart {owner} --namespace {namespace}"),
+        None => format!("delete pod {name} in {namespace} and create it again"),
+    }
+}
+
+fn bare(pod: &BarePod, release: &str) -> Finding {
+    let (namespace, name) = (&pod.namespace, &pod.name);
+    let asks = format!("{namespace}/{name} asks for a sidecar and has none");
+    if namespace == release || namespace == "kube-system" || namespace == "kube-public" {
+        let next = format!("run it in another namespace: pods of {namespace} never get a sidecar");
+        return Finding::failed(INJECTED, asks, next);
+    }
+    Finding::failed(
+        INJECTED,
+        format!("{asks}: the webhook was not asked when it was created, or left it alone"),
+        again(namespace, name, pod.owner.as_deref())
+            + "; if it stays so, look at connectInject.k8sDenyNamespaces and namespaceSelector",
+    )
+}
+
+fn object(pod: &MeshPod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+fn logs(pod: &MeshPod) -> String {
+    format!(
+        "read what it says: kubectl logs {} --namespace {} --container consul-dataplane",
+        pod.name, pod.namespace
+    )
+}
+
+fn ready(pod: &MeshPod) -> Option<Finding> {
+    let describe = format!(
+        "see why with kubectl describe pod {} --namespace {}",
+        pod.name, pod.namespace
+    );
+    let (message, next) = if let Some(why) = &pod.sidecar_waits {
+        (format!("its sidecar does not run: {why}"), describe)
+    } else if !pod.sidecar_ready {
+        let status = format!(
+            "see what is missing with legate proxy status {} --namespace {}",
+            pod.name, pod.namespace
+        );
+        ("its sidecar is not ready".to_owned(), status)
+    } else if !pod.unready.is_empty() {
+        let containers = pod.unready.join(", ");
+        (format!("container {containers} is not ready"), describe)
+    } else if !pod.ready {
+        ("it is not ready".to_owned(), describe)
+    } else {
+        return None;
+    };
+    Some(Finding::failed(
+        READY,
+        format!("{}: {message}", object(pod)),
+        next,
+    ))
+}
+
+fn text<'a>(document: &'a Value, path: &str) -> Option<&'a str> {
+    document.pointer(path).and_then(Value::as_str)
+}
+
+fn connected(pod: &MeshPod) -> Option<Finding> {
+    // A sidecar that does not run is named as not ready.
+    let document = match pod.status.as_ref()? {
+        Ok(document) => document,
+        Err(why) => {
+            return Some(Finding::failed(
+                CONNECTED,
+                format!("{}: its sidecar cannot be asked: {why}", object(pod)),
+                logs(pod),
+            ));
+        }
+    };
+    let state = text(document, "/session/state").unwrap_or("unknown");
+    if state == "connected" {
+        return None;
+    }
+    let why = text(document, "/session/last_error/error").unwrap_or("no server has answered yet");
+    Some(Finding::failed(
+        CONNECTED,
+        format!(
+            "{}: not connected to a server ({state}): {why}",
+            object(pod)
+        ),
+        "make sure that the servers run and that the pod may reach their gRPC port (see the checks \
+         of servers above, and NetworkPolicies)",
+    ))
+}
+
+fn configured(pod: &MeshPod) -> Option<Finding> {
+    let document = pod.status.as_ref()?.as_ref().ok()?;
+    let missing = text(document, "/relay/missing").map(str::to_owned);
+    let missing = missing.or_else(|| {
+        let ready = document["ready"] == Value::Bool(true);
+        let components = document["components"].as_array();
+        let mut components = components.into_iter().flatten();
+        let reason = components.find_map(|component| {
+            // Without a server a proxy serves on with what it has.
+            let counts = component["name"] != "session" && component["state"] != "ready";
+            counts.then(|| component["reason"].as_str()).flatten()
+        });
+        reason.filter(|_| !ready).map(str::to_owned)
+    })?;
+    Some(Finding::failed(
+        CONFIGURED,
+        format!("{}: {missing}", object(pod)),
+        format!(
+            "see where it stands with legate proxy status {} --namespace {}",
+            pod.name, pod.namespace
+        ),
+    ))
+}
+
+fn certificate(pod: &MeshPod, facts: &Facts) -> Option<Finding> {
+    let leaves = match pod.leaves.as_ref()? {
+        Ok(leaves) => leaves,
+        Err(why) => return Some(cannot_see(CERTIFICATES, &object(pod), why)),
+    };
+    let bad = leaves.iter().find_map(|leaf| {
+        match validity(leaf.not_before, leaf.not_after, facts.now) {
+            Validity::Good(_) => None,
+            Validity::Bad(why) => Some(why),
+        }
+    })?;
+    Some(Finding::failed(
+        CERTIFICATES,
+        format!("{}: its certificate {bad}", object(pod)),
+        format!(
+            "make sure that it is connected to a server, which renews it, then restart it: {}",
+            again(&pod.namespace, &pod.name, pod.owner.as_deref())
+        ),
+    ))
+}
+
+fn version(pod: &MeshPod, image: &str) -> Option<Finding> {
+    if pod.image == image {
+        return None;
+    }
+    Some(Finding::warning(
+        VERSIONS,
+        format!("{} runs {}, new pods get {image}", object(pod), pod.image),
+        again(&pod.namespace, &pod.name, pod.owner.as_deref()),
+    ))
+}

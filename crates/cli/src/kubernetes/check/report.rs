@@ -1,0 +1,44 @@
+//! Findings as lines for people and as JSON for programs.
+
+use serde_json::json;
+
+use super::finding::{Finding, Outcome};
+use crate::kubernetes::table::printable;
+
+/// Whether nothing failed.
+pub(super) fn healthy(findings: &[Finding]) -> bool {
+    !findings
+        .iter()
+        .any(|finding| finding.outcome == Outcome::Failed)
+}
+
+/// One line a finding, and one that counts them.
+pub(super) fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let label = finding.outcome.label();
+        text += &format!(
+            "{label:<4}  {}: {}",
+            finding.check,
+            printable(&finding.message)
+        );
+        if let Some(next) = &finding.next_step {
+            text += &format!(". Next: {}", printable(next));
+        }
+        text.push('\n');
+    }
+    let count = |outcome| findings.iter().filter(|it| it.outcome == outcome).count();
+    let (failed, warnings) = (count(Outcome::Failed), count(Outcome::Warning));
+    text += &match (failed, warnings) {
+        (0, 0) => "\nThe mesh is healthy.\n".to_owned(),
+        (0, _) => format!("\nThe mesh is healthy, with warnings: {warnings}.\n"),
+        _ => format!("\nThe mesh is not healthy: failed {failed}, warnings {warnings}.\n"),
+    };
+    text
+}
+
+/// `{"healthy": …, "findings": […]}`.
+pub(super) fn json(findings: &[Finding]) -> String {
+    let document = json!({ "healthy": healthy(findings), "findings": findings });
+    format!("{document:#}\n")
+}

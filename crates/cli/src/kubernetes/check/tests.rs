@@ -1,0 +1,605 @@
+//! Facts in, findings out: what a healthy mesh says, and that each failure is named with its next step.
+
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use legate_identity::{Authority, LeafRequest, RootRequest};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::{Value, json};
+
+use super::facts::*;
+use super::finding::{Finding, Outcome};
+use super::release::{self, Release};
+use super::{findings, mesh_pods, report};
+use crate::kubernetes::sidecar::Leaf;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const HOST: &str = "legate-operator.legate.svc";
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + 20_000 * DAY
+}
+
+/// A CA, and the chain of a certificate that it has signed for `host` and 90 days.
+fn issue(host: &str, not_before: SystemTime) -> (String, Vec<CertificateDer<'static>>) {
+    let root = Authority::generate_root(RootRequest {
+        common_name: "CA".to_owned(),
+        uri: "spiffe://x.consul".to_owned(),
+        serial: 1,
+        now: not_before - 10 * DAY,
+        ttl: 1000 * DAY,
+    })
+    .unwrap();
+    let leaf = root.issue(LeafRequest {
+        uris: Vec::new(),
+        dns_names: vec![host.to_owned()],
+        ips: Vec::new(),
+        serial: 2,
+        // The validity starts a minute earlier.
+        now: not_before + Duration::from_secs(60),
+        ttl: 90 * DAY,
+    });
+    let leaf = leaf.unwrap();
+    let chain = CertificateDer::from_pem_slice(leaf.cert_pem.as_bytes()).unwrap();
+    (root.cert_pem().to_owned(), vec![chain])
+}
+
+fn deployment(namespace: &str, available: i32) -> Deployment {
+    serde_json::from_value(json!({
+        "metadata": {"name": "legate-operator", "namespace": namespace,
+                     "labels": {"app": "legate", "component": "operator", "release": "mesh"}},
+        "spec": {
+            "replicas": 2, "selector": {},
+            "template": {"spec": {"containers": [{
+                "name": "operator", "image": "legate-k8s:1.0",
+                "args": ["operator", "--full-name=legate", "--tls",
+                         "--server-addresses=legate-server.legate.svc",
+                         "--dataplane-image=legate-dataplane:1.0"],
+            }]}},
+        },
+        "status": {"availableReplicas": available, "updatedReplicas": 2},
+    }))
+    .unwrap()
+}
+
+fn server(name: &str) -> ServerPod {
+    let (_, chain) = issue("legate-server.legate.svc", now() - 10 * DAY);
+    ServerPod {
+        name: name.to_owned(),
+        image: "legate-server:1.0".to_owned(),
+        api: Some(Ok(ServerApi {
+            chain,
+            trust_domain: "x.consul".to_owned(),
+            active_root: "aa:bb".to_owned(),
+        })),
+    }
+}
+
+fn status() -> Value {
+    json!({
+        "ready": true,
+        "components": [{"name": "session", "state": "ready"}],
+        "session": {"state": "connected", "server": "10.0.0.1:8502"},
+        "relay": {"upstream": {}},
+    })
+}
+
+fn pod() -> MeshPod {
+    MeshPod {
+        namespace: "shop".to_owned(),
+        name: "web-1".to_owned(),
+        owner: Some("deployment/web".to_owned()),
+        image: "legate-dataplane:1.0".to_owned(),
+        sidecar_ready: true,
+        sidecar_waits: None,
+        unready: Vec::new(),
+        ready: true,
+        status: Some(Ok(status())),
+        leaves: Some(Ok(vec![Leaf {
+            identity: "spiffe://x/svc/web".to_owned(),
+            not_before: now() - DAY,
+            not_after: now() + 2 * DAY,
+        }])),
+    }
+}
+
+fn refused(words: &str, code: u16) -> Admission {
+    Admission::Refused {
+        namespace: "legate".to_owned(),
+        code,
+        words: words.to_owned(),
+    }
+}
+
+fn healthy() -> Facts {
+    let (bundle, chain) = issue(HOST, now() - 10 * DAY);
+    let operator = |name: &str| OperatorPod {
+        name: name.to_owned(),
+        ready: true,
+        readiness: Ok((true, "ok\n".to_owned())),
+        chain: Ok(chain.clone()),
+    };
+    let denied = "admission webhook \"operator.consul.hashicorp.com\" denied the request: no";
+    Facts {
+        now: now(),
+        version: "v1.33.0".to_owned(),
+        release: Release::of(&deployment("legate", 2)),
+        operator_pods: Ok(vec![operator("operator-1"), operator("operator-2")]),
+        webhook: Ok(Some(Webhook {
+            configuration: "legate-operator".to_owned(),
+            name: "operator.consul.hashicorp.com".to_owned(),
+            ca_bundle: Some(bundle),
+            host: HOST.to_owned(),
+        })),
+        admission: refused(denied, 400),
+        servers: Ok(Servers::InCluster {
+            replicas: 1,
+            pods: vec![server("legate-server-0")],
+        }),
+        pods: Ok(vec![pod()]),
+        bare_pods: Ok(Vec::new()),
+    }
+}
+
+/// The findings that are not good.
+fn bad(facts: &Facts) -> Vec<Finding> {
+    let mut all = findings::all(facts);
+    all.retain(|finding| finding.outcome != Outcome::Ok);
+    for finding in &all {
+        let needs = matches!(finding.outcome, Outcome::Failed | Outcome::Warning);
+        assert_eq!(finding.next_step.is_some(), needs, "{finding:?}");
+    }
+    all
+}
+
+/// The only finding after a change, with its next step.
+fn only(change: impl FnOnce(&mut Facts)) -> (&'static str, Outcome, String) {
+    let mut facts = healthy();
+    change(&mut facts);
+    let bad = bad(&facts);
+    let [finding] = &bad[..] else {
+        panic!("{bad:#?}");
+    };
+    let next = finding.next_step.clone().unwrap_or_default();
+    (
+        finding.check,
+        finding.outcome,
+        format!("{} | {next}", finding.message),
+    )
+}
+
+fn fails(check: &str, parts: &[&str], change: impl FnOnce(&mut Facts)) {
+    expect(check, Outcome::Failed, parts, change);
+}
+
+fn expect(check: &str, outcome: Outcome, parts: &[&str], change: impl FnOnce(&mut Facts)) {
+    let (found, how, text) = only(change);
+    assert_eq!((found, how), (check, outcome), "{text}");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+fn with_pod(change: impl FnOnce(&mut MeshPod)) -> impl FnOnce(&mut Facts) {
+    |facts| change(&mut facts.pods.as_mut().unwrap()[0])
+}
+
+fn with_status(path: &'static str, value: Value) -> impl FnOnce(&mut Facts) {
+    with_pod(move |pod| {
+        let document = pod.status.as_mut().unwrap().as_mut().unwrap();
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        document.pointer_mut(parent).unwrap()[field] = value;
+    })
+}
+
+#[test]
+fn a_healthy_mesh_is_named_healthy() {
+    let all = findings::all(&healthy());
+    assert!(bad(&healthy()).is_empty() && report::healthy(&all));
+    let text = report::text(&all);
+    assert!(
+        text.lines()
+            .take(all.len())
+            .all(|line| line.starts_with("ok    ")),
+        "{text}"
+    );
+    assert!(text.ends_with("\nThe mesh is healthy.\n"), "{text}");
+    let document: Value = serde_json::from_str(&report::json(&all)).unwrap();
+    assert_eq!(document["healthy"], true);
+    assert_eq!(document["findings"][0]["outcome"], "ok");
+}
+
+#[test]
+fn a_failure_stands_in_one_line_with_its_next_step() {
+    let finding = Finding::failed("operator", "it is\naway", "look at it");
+    let text = report::text(&[finding]);
+    let first = text.lines().next();
+    assert_eq!(first, Some("FAIL  operator: it is away. Next: look at it"));
+    assert!(text.contains("not healthy: failed 1, warnings 0"), "{text}");
+}
+
+#[test]
+fn the_operator() {
+    fails(
+        "operator",
+        &["scaled to 0", "kubectl scale deployment/legate-operator"],
+        |facts| {
+            facts.release.replicas = 0;
+        },
+    );
+    fails(
+        "operator",
+        &["1 of 2", "kubectl describe deployment/legate-operator"],
+        |facts| {
+            facts.release.available = 1;
+        },
+    );
+    let unready = "servers: not reached\n".to_owned();
+    fails(
+        "operator",
+        &["operator-1", "servers: not reached", "kubectl logs"],
+        |facts| {
+            facts.operator_pods.as_mut().unwrap()[0].readiness = Ok((false, unready));
+        },
+    );
+    expect("operator", Outcome::Warning, &["rolled out"], |facts| {
+        facts.release.updated = 1
+    });
+    expect("operator", Outcome::Unchecked, &["forbidden"], |facts| {
+        facts.operator_pods.as_mut().unwrap()[0].readiness = Err("forbidden".to_owned());
+    });
+}
+
+#[test]
+fn the_configuration_of_the_webhook() {
+    fails(
+        "webhook-configuration",
+        &["there is no", "helm upgrade"],
+        |facts| {
+            facts.webhook = Ok(None);
+        },
+    );
+    fails(
+        "webhook-configuration",
+        &["no caBundle", "rollout restart"],
+        |facts| {
+            facts.webhook.as_mut().unwrap().as_mut().unwrap().ca_bundle = None;
+        },
+    );
+    expect(
+        "webhook-configuration",
+        Outcome::Unchecked,
+        &["forbidden"],
+        |facts| {
+            facts.webhook = Err("forbidden".to_owned());
+        },
+    );
+}
+
+#[test]
+fn the_certificate_of_the_webhook() {
+    let check = "webhook-certificate";
+    fn one(facts: &mut Facts) -> &mut OperatorPod {
+        &mut facts.operator_pods.as_mut().unwrap()[1]
+    }
+    fails(
+        check,
+        &[
+            "caBundle of legate-operator does not verify",
+            "UnknownIssuer",
+        ],
+        |facts| {
+            let (bundle, _) = issue(HOST, now());
+            facts.webhook.as_mut().unwrap().as_mut().unwrap().ca_bundle = Some(bundle);
+            facts.operator_pods.as_mut().unwrap().truncate(1);
+        },
+    );
+    fails(
+        check,
+        &["does not verify", "for other.legate.svc"],
+        |facts| {
+            facts.webhook.as_mut().unwrap().as_mut().unwrap().host = "other.legate.svc".to_owned();
+            facts.operator_pods.as_mut().unwrap().truncate(1);
+        },
+    );
+    fails(
+        check,
+        &["operator-2", "has expired", "5d ago", "rollout restart"],
+        |facts| {
+            let (_, chain) = issue(HOST, now() - 95 * DAY);
+            one(facts).chain = Ok(chain);
+        },
+    );
+    fails(check, &["expires soon", "in 5d"], |facts| {
+        let (_, chain) = issue(HOST, now() - 85 * DAY);
+        one(facts).chain = Ok(chain);
+    });
+    fails(check, &["compare the clocks"], |facts| {
+        let (_, chain) = issue(HOST, now() + DAY);
+        one(facts).chain = Ok(chain);
+    });
+    expect(
+        check,
+        Outcome::Unchecked,
+        &["operator-2", "refused"],
+        |facts| {
+            one(facts).chain = Err("refused".to_owned());
+        },
+    );
+}
+
+#[test]
+fn whether_the_webhook_is_called() {
+    let check = "webhook-called";
+    fails(check, &["without asking", "failurePolicy"], |facts| {
+        facts.admission = Admission::Created {
+            namespace: "legate".to_owned(),
+        };
+    });
+    let away = "failed calling webhook \"operator.consul.hashicorp.com\": no endpoints available";
+    fails(
+        check,
+        &["no endpoints available", "kubectl get pods"],
+        |facts| {
+            facts.admission = refused(away, 500);
+        },
+    );
+    let other = "admission webhook \"policy.example.com\" denied the request: no";
+    fails(check, &["something else", "policy.example.com"], |facts| {
+        facts.admission = refused(other, 400);
+    });
+    let forbidden = "pods is forbidden: User \"me\" cannot create resource";
+    expect(check, Outcome::Unchecked, &["cannot create"], |facts| {
+        facts.admission = refused(forbidden, 403);
+    });
+    expect(check, Outcome::Unchecked, &["namespaceSelector"], |facts| {
+        facts.admission = Admission::NoNamespace;
+    });
+}
+
+#[test]
+fn the_servers() {
+    fn pods(facts: &mut Facts) -> &mut Vec<ServerPod> {
+        match facts.servers.as_mut().unwrap() {
+            Servers::InCluster { pods, .. } => pods,
+            Servers::External(_) => unreachable!(),
+        }
+    }
+    fails(
+        "servers",
+        &["0 of 1", "statefulset/legate-server"],
+        |facts| pods(facts).clear(),
+    );
+    fails(
+        "servers",
+        &["legate-server-0 is not ready", "describe pod"],
+        |facts| {
+            pods(facts)[0].api = None;
+        },
+    );
+    fails(
+        "servers",
+        &["does not answer: refused", "kubectl logs legate-server-0"],
+        |facts| {
+            pods(facts)[0].api = Some(Err("refused".to_owned()));
+        },
+    );
+    fails("server-agreement", &["different meshes", "etcd"], |facts| {
+        let mut other = server("legate-server-1");
+        other.api.as_mut().unwrap().as_mut().unwrap().active_root = "cc:dd".to_owned();
+        pods(facts).push(other);
+    });
+    fails(
+        "server-certificate",
+        &["expires soon", "rollout restart statefulset"],
+        |facts| {
+            let (_, chain) = issue("x", now() - 85 * DAY);
+            pods(facts)[0].api.as_mut().unwrap().as_mut().unwrap().chain = chain;
+        },
+    );
+    let new = "legate-server:1.1".to_owned();
+    expect(
+        "versions",
+        Outcome::Warning,
+        &["server 1.1", "helm upgrade"],
+        |facts| {
+            pods(facts)[0].image = new;
+        },
+    );
+    expect(
+        "servers",
+        Outcome::Unchecked,
+        &["outside", "consul.example.com"],
+        |facts| {
+            facts.servers = Ok(Servers::External("consul.example.com".to_owned()));
+        },
+    );
+}
+
+#[test]
+fn pods_with_a_sidecar() {
+    fails(
+        "pods-ready",
+        &["shop/web-1", "ImagePullBackOff", "describe pod web-1"],
+        with_pod(|pod| {
+            pod.sidecar_waits = Some("ImagePullBackOff".to_owned());
+            pod.status = None;
+            pod.leaves = None;
+        }),
+    );
+    let unready = |pod: &mut MeshPod| pod.sidecar_ready = false;
+    fails(
+        "pods-ready",
+        &["sidecar is not ready", "legate proxy status web-1"],
+        with_pod(unready),
+    );
+    let app = |pod: &mut MeshPod| pod.unready = vec!["app".to_owned()];
+    fails(
+        "pods-ready",
+        &["container app is not ready", "--namespace shop"],
+        with_pod(app),
+    );
+    fails(
+        "proxies-connected",
+        &["cannot be asked", "kubectl logs web-1"],
+        with_pod(|pod| {
+            pod.status = Some(Err("refused".to_owned()));
+            pod.leaves = None;
+        }),
+    );
+    let waiting = with_status("/session/state", json!("waiting"));
+    fails(
+        "proxies-connected",
+        &["(waiting)", "NetworkPolicies"],
+        waiting,
+    );
+    let missing = with_status("/relay/missing", json!("Envoy rejected its listeners: no"));
+    fails(
+        "proxies-configured",
+        &["rejected its listeners", "legate proxy status"],
+        missing,
+    );
+    fails(
+        "proxies-configured",
+        &["not started yet"],
+        with_pod(|pod| {
+            let document = pod.status.as_mut().unwrap().as_mut().unwrap();
+            document["ready"] = json!(false);
+            let reason = "not started yet";
+            document["components"] =
+                json!([{"name": "envoy", "state": "pending", "reason": reason}]);
+        }),
+    );
+    fails(
+        "proxy-certificates",
+        &["has expired", "rollout restart deployment/web"],
+        with_pod(|pod| {
+            pod.leaves.as_mut().unwrap().as_mut().unwrap()[0].not_after = now() - DAY / 2;
+        }),
+    );
+    let old = |pod: &mut MeshPod| pod.image = "legate-dataplane:0.9".to_owned();
+    let next = "kubectl rollout restart deployment/web --namespace shop";
+    expect(
+        "sidecar-versions",
+        Outcome::Warning,
+        &["0.9", "1.0", next],
+        with_pod(old),
+    );
+}
+
+#[test]
+fn pods_that_ask_for_a_sidecar_in_vain() {
+    let bare = |namespace: &str| BarePod {
+        namespace: namespace.to_owned(),
+        name: "web-2".to_owned(),
+        owner: None,
+    };
+    let pod = bare("shop");
+    fails(
+        "pods-injected",
+        &["shop/web-2", "create it again"],
+        |facts| {
+            facts.bare_pods = Ok(vec![pod]);
+        },
+    );
+    let pod = bare("legate");
+    fails("pods-injected", &["another namespace"], |facts| {
+        facts.bare_pods = Ok(vec![pod])
+    });
+}
+
+#[test]
+fn a_mesh_in_which_all_fails_is_told_in_a_page() {
+    let mut facts = healthy();
+    let mut broken = pod();
+    broken.unready = vec!["app".to_owned()];
+    facts.pods = Ok(vec![broken; 500]);
+    let found = bad(&facts);
+    assert_eq!(found.len(), 21);
+    assert!(
+        found[20].message.contains("and 480 more"),
+        "{:?}",
+        found[20]
+    );
+}
+
+#[test]
+fn the_release_is_found_or_chosen() {
+    let one = deployment("legate", 2);
+    let release = release::choose(std::slice::from_ref(&one), None)
+        .unwrap()
+        .unwrap();
+    assert_eq!(release.full_name, "legate");
+    assert_eq!(release.dataplane_image, "legate-dataplane:1.0");
+    assert!(release.tls && release.label == "mesh");
+    let none = release::choose(&[], None).unwrap().unwrap_err();
+    assert_eq!(none.outcome, Outcome::Failed);
+    assert!(none.next_step.unwrap().contains("helm install"));
+    let several = [one, deployment("other", 1)];
+    let error = release::choose(&several, None).unwrap_err().to_string();
+    assert!(
+        error.contains("legate/legate-operator, other/legate-operator"),
+        "{error}"
+    );
+    assert!(error.contains("--namespace"), "{error}");
+}
+
+#[test]
+fn facts_of_pods() {
+    let object = json!({
+        "metadata": {
+            "name": "web-6c9-x", "namespace": "shop",
+            "labels": {"pod-template-hash": "6c9",
+                       "consul.hashicorp.com/connect-inject-managed-by": "legate-k8s"},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet",
+                                 "name": "web-6c9", "uid": "1", "controller": true}],
+        },
+        "spec": {
+            "containers": [{"name": "app"}],
+            "initContainers": [{"name": "consul-dataplane", "image": "d:1"}],
+        },
+        "status": {
+            "phase": "Pending",
+            "containerStatuses": [{"name": "app", "ready": false, "image": "", "imageID": "",
+                                   "restartCount": 0}],
+            "initContainerStatuses": [{
+                "name": "consul-dataplane", "ready": false, "image": "", "imageID": "",
+                "restartCount": 0,
+                "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}},
+            }],
+        },
+    });
+    let pod = |object: &Value| serde_json::from_value::<Pod>(object.clone()).unwrap();
+    let facts = mesh_pods::mesh_pod(&pod(&object)).unwrap();
+    assert_eq!(facts.owner.as_deref(), Some("deployment/web"));
+    assert_eq!(facts.unready, ["app"]);
+    assert_eq!(
+        facts.sidecar_waits.as_deref(),
+        Some("ErrImagePull: no such image")
+    );
+    assert!(!mesh_pods::sidecar_runs(&pod(&object)));
+    let mut ended = object.clone();
+    ended["status"]["phase"] = json!("Succeeded");
+    assert!(mesh_pods::mesh_pod(&pod(&ended)).is_none());
+    let mut other = object;
+    other["metadata"]["labels"]["consul.hashicorp.com/connect-inject-managed-by"] = json!("x");
+    assert!(mesh_pods::mesh_pod(&pod(&other)).is_none());
+}
+
+#[test]
+fn pods_without_a_sidecar_are_bare_where_they_ask_for_one() {
+    let metadata = |value: &str| -> ObjectMeta {
+        serde_json::from_value(json!({
+            "name": "web", "namespace": "shop",
+            "annotations": {"consul.hashicorp.com/connect-inject": value},
+        }))
+        .unwrap()
+    };
+    assert!(mesh_pods::bare_pod(&metadata("true")).is_some());
+    assert!(mesh_pods::bare_pod(&metadata("false")).is_none());
+    assert!(mesh_pods::bare_pod(&metadata("maybe")).is_none());
+    assert!(mesh_pods::bare_pod(&ObjectMeta::default()).is_none());
+}

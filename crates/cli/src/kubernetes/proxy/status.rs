@@ -1,0 +1,189 @@
+//! `legate proxy status POD`: what the sidecar says about itself, and what its Envoy has.
+
+use std::time::SystemTime;
+
+use clap::Args;
+use legate_dataplane::running::Status;
+use serde_json::{Value, json};
+
+use super::Target;
+use crate::kubernetes::Output;
+use crate::kubernetes::sidecar::{Leaf, leaves};
+use crate::kubernetes::table::{duration, table, time};
+
+/// Options of `legate proxy status`.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// How to print the result
+    #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
+    output: Output,
+}
+
+pub(super) async fn run(options: Options) -> anyhow::Result<String> {
+    let found = options.target.find().await?;
+    let (client, sidecar) = (&found.client, &found.sidecar);
+    let status = sidecar.status(client).await?;
+    let admin = |path| sidecar.admin(client, Some(&status), path);
+    let (certs, clusters, listeners) = tokio::join!(
+        admin("/certs"),
+        admin("/clusters?format=json"),
+        admin("/listeners?format=json"),
+    );
+    // Envoy may not have been started yet; the status says why.
+    let or_error = |page: anyhow::Result<Value>| {
+        page.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+    };
+    let (certs, clusters, listeners) = (or_error(certs), or_error(clusters), or_error(listeners));
+    Ok(match options.output {
+        Output::Json => {
+            let document = json!({
+                "status": status,
+                "certificates": certs["certificates"],
+                "clusters": clusters["cluster_statuses"],
+                "listeners": listeners["listener_statuses"],
+            });
+            format!("{document:#}\n")
+        }
+        Output::Text => {
+            let mut text = Status::from_document(status).text();
+            text += &certificates(&certs, SystemTime::now());
+            text += &section("listeners", &listeners, &["NAME", "ADDRESS"], listener_rows);
+            let header = ["NAME", "HEALTHY", "ENDPOINTS"];
+            text += &section("clusters", &clusters, &header, cluster_rows);
+            text
+        }
+    })
+}
+
+fn section(
+    title: &str,
+    page: &Value,
+    header: &[&str],
+    rows: fn(&Value) -> Vec<Vec<String>>,
+) -> String {
+    match page["error"].as_str() {
+        Some(error) => format!("\n{title}: {error}\n"),
+        None => format!("\n{title}\n{}", indented(&table(header, &rows(page)))),
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn certificates(certs: &Value, now: SystemTime) -> String {
+    let row = |leaf: &Leaf| {
+        let left = match leaf.not_after.duration_since(now) {
+            Ok(left) => format!("in {}", duration(left)),
+            Err(past) => format!("EXPIRED {} ago", duration(past.duration())),
+        };
+        vec![leaf.identity.clone(), time(leaf.not_after), left]
+    };
+    let rows = leaves(certs).iter().map(row).collect::<Vec<_>>();
+    let header = ["IDENTITY", "EXPIRES", ""];
+    match certs["error"].as_str() {
+        Some(error) => format!("\ncertificates: {error}\n"),
+        None => format!("\ncertificates\n{}", indented(&table(&header, &rows))),
+    }
+}
+
+/// An address of Envoy's: `10.0.0.1:8080`, or the path of a socket.
+pub(in crate::kubernetes) fn address(value: &Value) -> String {
+    let socket = &value["socket_address"];
+    if let (Some(host), Some(port)) = (socket["address"].as_str(), socket["port_value"].as_u64()) {
+        return match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+    }
+    let path = value["pipe"]["path"].as_str();
+    path.unwrap_or("unknown").to_owned()
+}
+
+fn entries<'a>(page: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    page[list].as_array().into_iter().flatten()
+}
+
+fn listener_rows(page: &Value) -> Vec<Vec<String>> {
+    let row = |listener: &Value| {
+        let name = listener["name"].as_str().unwrap_or_default();
+        vec![name.to_owned(), address(&listener["local_address"])]
+    };
+    entries(page, "listener_statuses").map(row).collect()
+}
+
+/// Whether Envoy sends requests to an endpoint: it was not found to be failing, by whatever check.
+fn is_healthy(host: &Value) -> bool {
+    let Some(health) = host["health_status"].as_object() else {
+        return true;
+    };
+    health.iter().all(|(check, value)| match value {
+        Value::Bool(failed) => !failed,
+        Value::String(state) if check == "eds_health_status" => state == "HEALTHY",
+        _ => true,
+    })
+}
+
+fn cluster_rows(page: &Value) -> Vec<Vec<String>> {
+    let row = |cluster: &Value| {
+        let name = cluster["name"].as_str().unwrap_or_default();
+        let healthy = entries(cluster, "host_statuses").filter(|host| is_healthy(host));
+        vec![
+            name.to_owned(),
+            healthy.count().to_string(),
+            entries(cluster, "host_statuses").count().to_string(),
+        ]
+    };
+    entries(page, "cluster_statuses").map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_healthy_unless_a_check_says_otherwise() {
+        let clusters = json!({"cluster_statuses": [{"name": "api", "host_statuses": [
+            {"health_status": {"eds_health_status": "HEALTHY"}},
+            {"health_status": {"eds_health_status": "UNHEALTHY"}},
+            {"health_status": {"eds_health_status": "HEALTHY", "failed_outlier_check": true}},
+            {},
+        ]}, {"name": "empty"}]});
+        let rows = cluster_rows(&clusters);
+        assert_eq!(rows, [["api", "2", "4"], ["empty", "0", "0"]]);
+    }
+
+    #[test]
+    fn addresses() {
+        let of =
+            |host: &str| address(&json!({"socket_address": {"address": host, "port_value": 80}}));
+        assert_eq!(of("10.0.0.1"), "10.0.0.1:80");
+        assert_eq!(of("::1"), "[::1]:80");
+        assert_eq!(address(&json!({"pipe": {"path": "/run/x"}})), "/run/x");
+    }
+
+    #[test]
+    fn a_page_that_envoy_does_not_give_is_named() {
+        let page = json!({"error": "port 19000: connection refused"});
+        let text = section("clusters", &page, &["NAME"], cluster_rows);
+        assert_eq!(text, "\nclusters: port 19000: connection refused\n");
+    }
+
+    #[test]
+    fn an_expired_certificate_is_seen() {
+        let certs = json!({"certificates": [{"cert_chain": [{
+            "subject_alt_names": [{"uri": "spiffe://x/svc/web"}],
+            "valid_from": "2026-01-01T00:00:00Z", "expiration_time": "2026-01-04T00:00:00Z",
+        }]}]});
+        let at = |text: &str| legate_model::timestamp::parse(text).unwrap();
+        let text = certificates(&certs, at("2026-01-03T00:00:00Z"));
+        assert!(
+            text.contains("spiffe://x/svc/web   2026-01-04T00:00:00Z   in 1d"),
+            "{text}"
+        );
+        let text = certificates(&certs, at("2026-01-04T01:00:00Z"));
+        assert!(text.contains("EXPIRED 1h ago"), "{text}");
+    }
+}
