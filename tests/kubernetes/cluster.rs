@@ -8,6 +8,7 @@ use kube::Client;
 use legate_kubernetes::leader::{self, Times};
 use legate_kubernetes::servers::{Credentials, Options, Servers};
 use legate_kubernetes::sync;
+use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope};
 use legate_server::{Parts, Server, ServerConfig};
 use legate_store::Store;
@@ -86,6 +87,11 @@ impl Cluster {
 
     /// Starts an operator, which ends with the scope.
     pub(crate) fn operator(&self, name: &str) -> Scope {
+        self.operator_with(name, &Registry::new())
+    }
+
+    /// The same with its metrics in a registry of the test.
+    pub(crate) fn operator_with(&self, name: &str, registry: &Registry) -> Scope {
         let scope = Scope::new("operator");
         let url = self.kubernetes.url().parse().unwrap();
         let kubernetes = Client::try_from(kube::Config::new(url)).unwrap();
@@ -100,6 +106,8 @@ impl Cluster {
             reporter: "legate-operator".to_owned(),
             node_meta: [("team".to_owned(), "a".to_owned())].into(),
             auth_method: self.auth_method.clone(),
+            metrics: sync::SyncMetrics::register(registry).unwrap(),
+            clock: Clock::system(),
         };
         let lease = leader::Settings {
             namespace: "default".to_owned(),

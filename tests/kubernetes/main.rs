@@ -8,5 +8,6 @@
 
 mod cluster;
 mod leader;
+mod metrics;
 mod sync;
 mod tokens;

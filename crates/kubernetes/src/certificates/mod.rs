@@ -17,6 +17,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use legate_identity::CertificateInfo;
+use legate_runtime::metrics::{self, Gauge, GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 use legate_runtime::{Backoff, BackoffPolicy, CancellationToken, Clock, ReadyHandle};
 use rustls::ServerConfig;
 use tokio::sync::watch;
@@ -91,10 +92,22 @@ pub fn start(context: &Context) -> anyhow::Result<Certificates> {
         None => WebhookSource::Own(keeper.clone()),
     };
     let ready = readiness.register("webhook certificate");
-    let webhook = keep(stop.clone(), keeper.clock.clone(), ready, move |now| {
-        let (source, serving) = (source.clone(), Arc::clone(&serving));
-        async move { source.look(&serving, now).await }
-    });
+    let (expiry, failures) = families(&context.registry)?;
+    let of = |certificate: &str| CertificateMetrics {
+        expiry: expiry.with_label_values(&[certificate]),
+        failures: failures.with_label_values(&[certificate]),
+    };
+    let counted = of("webhook");
+    let webhook = keep(
+        stop.clone(),
+        keeper.clock.clone(),
+        ready,
+        counted,
+        move |now| {
+            let (source, serving) = (source.clone(), Arc::clone(&serving));
+            async move { source.look(&serving, now).await }
+        },
+    );
     context.answers.spawn("webhook certificate", webhook);
 
     let (sender, servers_ca) = watch::channel(None);
@@ -107,7 +120,8 @@ pub fn start(context: &Context) -> anyhow::Result<Certificates> {
     if let Some(source) = source {
         let ready = readiness.register("servers' CA");
         let sender = Arc::new(sender);
-        let servers = keep(stop, keeper.clock, ready, move |now| {
+        let counted = of("servers-ca");
+        let servers = keep(stop, keeper.clock, ready, counted, move |now| {
             let (source, sender) = (source.clone(), Arc::clone(&sender));
             async move { source.look(&sender, now).await }
         });
@@ -125,6 +139,7 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
     stop: CancellationToken,
     clock: Clock,
     ready: ReadyHandle,
+    metrics: CertificateMetrics,
     look: impl Fn(SystemTime) -> F,
 ) -> Result<(), Infallible> {
     let (mut valid_until, mut backoff) = (None, Backoff::new(RETRY));
@@ -136,11 +151,13 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
         let wait = match found {
             Ok(found) => {
                 valid_until = Some(found.valid_until);
+                metrics.expires(found.valid_until);
                 backoff.reset();
                 let due = found.due.duration_since(now).unwrap_or_default();
                 due.clamp(Duration::from_secs(1), LOOK)
             }
             Err(reason) => {
+                metrics.failures.inc();
                 tracing::warn!(
                     reason,
                     "certificates cannot be kept up to date: trying again"
@@ -163,6 +180,35 @@ async fn keep<F: Future<Output = Result<Found, String>>>(
     }
     ready.remove();
     Ok(())
+}
+
+/// What is shown of one certificate.
+struct CertificateMetrics {
+    expiry: Gauge,
+    failures: IntCounter,
+}
+
+impl CertificateMetrics {
+    fn expires(&self, at: SystemTime) {
+        let since = at.duration_since(SystemTime::UNIX_EPOCH);
+        self.expiry.set(since.unwrap_or_default().as_secs_f64());
+    }
+}
+
+fn families(registry: &Registry) -> Result<(GaugeVec, IntCounterVec), metrics::Error> {
+    let expiry = Opts::new(
+        "legate_k8s_certificate_expiry_timestamp_seconds",
+        "When a certificate expires that the operator watches over, in Unix time.",
+    );
+    let failures = Opts::new(
+        "legate_k8s_certificate_failures_total",
+        "Attempts to read or renew a certificate that failed.",
+    );
+    let expiry = GaugeVec::new(expiry, &["certificate"])?;
+    let failures = IntCounterVec::new(failures, &["certificate"])?;
+    registry.register(Box::new(expiry.clone()))?;
+    registry.register(Box::new(failures.clone()))?;
+    Ok((expiry, failures))
 }
 
 /// What a look has found.

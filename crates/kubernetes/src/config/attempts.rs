@@ -85,6 +85,11 @@ impl Attempts {
         self.failed.remove(key);
     }
 
+    /// How many resources have failed.
+    pub(super) fn len(&self) -> usize {
+        self.failed.len()
+    }
+
     /// Everything may be tried at once: something has changed for all.
     pub(super) fn forget(&mut self) {
         self.failed.clear();

@@ -12,6 +12,7 @@ use legate_runtime::{CancellationToken, Clock, Spawner};
 use tokio::sync::watch;
 
 use super::kinds::{KINDS, Kind};
+use super::metrics::ConfigMetrics;
 use super::reconcile::{Context, reconcile, retry};
 use crate::leader::Lead;
 use crate::servers::Servers;
@@ -26,6 +27,8 @@ pub struct Settings {
     pub datacenter: String,
     /// Where the time of conditions comes from.
     pub clock: Clock,
+    /// What is counted.
+    pub metrics: ConfigMetrics,
 }
 
 /// Starts a controller for each kind in the scope of `spawner`, which ends with `lead`.
@@ -72,6 +75,7 @@ async fn run(
         datacenter: settings.datacenter,
         lead,
         clock: settings.clock,
+        metrics: settings.metrics,
         resources: controller.store(),
         attempts: std::sync::Mutex::default(),
         again,
@@ -94,6 +98,8 @@ async fn run(
             std::future::ready(())
         })
         .await;
+    // Who does not lead tries nothing again.
+    context.metrics.failing(kind.name, 0);
     match stop.is_cancelled() {
         true => Ok(()),
         false => Err(Stopped),

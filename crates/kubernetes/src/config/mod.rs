@@ -11,10 +11,12 @@ pub mod crds;
 pub mod decision;
 pub mod entry;
 pub mod kinds;
+mod metrics;
 mod reconcile;
 pub mod same;
 pub mod spec;
 pub mod status;
 
 pub use controller::{Settings, start};
+pub use metrics::ConfigMetrics;
 pub use reconcile::{COMPARE_EVERY, FINALIZER};

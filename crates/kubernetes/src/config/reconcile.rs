@@ -25,6 +25,7 @@ use super::attempts::{Attempts, Key, Version, key};
 use super::decision::{self, Reason, Removal, Write};
 use super::entry::{self, Entry};
 use super::kinds::Kind;
+use super::metrics::ConfigMetrics;
 use super::status::{Outcome, SYNCED, Status};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
@@ -45,6 +46,7 @@ pub(super) struct Context {
     pub(super) datacenter: String,
     pub(super) lead: Lead,
     pub(super) clock: Clock,
+    pub(super) metrics: ConfigMetrics,
     /// All resources of the kind, as the API server shows them.
     pub(super) resources: Store<DynamicObject>,
     pub(super) attempts: Mutex<Attempts>,
@@ -70,7 +72,7 @@ pub(super) enum Failed {
     Slow,
 }
 
-/// One look at one resource.
+/// One look at one resource, unless it is too early for another one.
 pub(super) async fn reconcile(
     resource: Arc<DynamicObject>,
     context: Arc<Context>,
@@ -80,6 +82,24 @@ pub(super) async fn reconcile(
     if let Some(wait) = context.attempts().wait(&key, &version, now) {
         return Ok(Action::requeue(wait));
     }
+    let (kind, metrics) = (context.kind.name, &context.metrics);
+    let timer = metrics.seconds(kind).start_timer();
+    let looked = look(resource, &context).await;
+    timer.observe_duration();
+    let result = match &looked {
+        Ok(_) => {
+            context.attempts().done(&key);
+            metrics.failing(kind, context.attempts().len());
+            "done"
+        }
+        Err(Failed::Told(_)) => "refused",
+        Err(_) => "failed",
+    };
+    metrics.reconciled(kind, result);
+    looked
+}
+
+async fn look(resource: Arc<DynamicObject>, context: &Context) -> Result<Action, Failed> {
     context.must_lead()?;
     let namespace = resource.namespace().unwrap_or_default();
     let api = Api::namespaced_with(
@@ -93,7 +113,7 @@ pub(super) async fn reconcile(
             Event::Cleanup(resource) => context.remove(&api, &resource).await,
         }
     });
-    let action = match tokio::time::timeout(TIME, work).await {
+    match tokio::time::timeout(TIME, work).await {
         Err(_) => Err(Failed::Slow),
         Ok(Err(finalizer::Error::ApplyFailed(error) | finalizer::Error::CleanupFailed(error))) => {
             Err(error)
@@ -104,9 +124,7 @@ pub(super) async fn reconcile(
         }
         Ok(Err(error)) => Err(Failed::Finalizer(Box::new(error))),
         Ok(Ok(action)) => Ok(action),
-    }?;
-    context.attempts().done(&key);
-    Ok(action)
+    }
 }
 
 /// When a resource that failed is tried again.
@@ -117,7 +135,12 @@ pub(super) fn retry(resource: Arc<DynamicObject>, error: &Failed, context: Arc<C
     }
     let version = Version::of(&resource);
     let now = Instant::now();
-    let wait = context.attempts().failed(key(&resource), version, now);
+    let (wait, failing) = {
+        let mut attempts = context.attempts();
+        let wait = attempts.failed(key(&resource), version, now);
+        (wait, attempts.len())
+    };
+    context.metrics.failing(context.kind.name, failing);
     Action::requeue(wait)
 }
 
@@ -128,7 +151,9 @@ impl Context {
 
     /// The resource is gone.
     pub(super) fn forget(&self, key: &Key) {
-        self.attempts().done(key);
+        let mut attempts = self.attempts();
+        attempts.done(key);
+        self.metrics.failing(self.kind.name, attempts.len());
     }
 
     /// Asked before every write: this process may have been stopped for a while.

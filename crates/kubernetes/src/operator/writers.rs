@@ -3,6 +3,7 @@
 
 use anyhow::Context as _;
 use legate_runtime::Spawner;
+use legate_runtime::metrics::{self, IntGauge, Registry};
 use tokio::sync::watch;
 
 use super::Context;
@@ -28,6 +29,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         identity: names.pod_name.clone(),
         times: leader::Times::default(),
     };
+    let metrics = Metrics::register(&context.registry)?;
     // Connections and the token are needed until the writers have ended.
     let servers = servers(context, ca, context.answers.clone())?;
     let started = context.clone();
@@ -37,7 +39,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         lease,
         context.clock.clone(),
         context.controllers.clone(),
-        move |lead, spawner| write(&started, &writers, &lead, &spawner),
+        move |lead, spawner| write(&started, &metrics, &writers, &lead, &spawner),
     );
     context.controllers.spawn("leader", async move {
         let ended = leading.await;
@@ -49,12 +51,52 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
     Ok(())
 }
 
+/// What is counted, whoever leads at the moment.
+struct Metrics {
+    leader: IntGauge,
+    sync: sync::SyncMetrics,
+    config: config::ConfigMetrics,
+}
+
+impl Metrics {
+    fn register(registry: &Registry) -> Result<Metrics, metrics::Error> {
+        let leader = IntGauge::new(
+            "legate_k8s_leader",
+            "1 while this operator holds the Lease and writes, else 0.",
+        )?;
+        registry.register(Box::new(leader.clone()))?;
+        Ok(Metrics {
+            leader,
+            sync: sync::SyncMetrics::register(registry)?,
+            config: config::ConfigMetrics::register(registry)?,
+        })
+    }
+}
+
+/// Shows that this operator leads, until its end.
+struct Leads(IntGauge);
+
+impl Leads {
+    fn new(gauge: &IntGauge) -> Leads {
+        gauge.set(1);
+        Leads(gauge.clone())
+    }
+}
+
+impl Drop for Leads {
+    fn drop(&mut self) {
+        self.0.set(0);
+    }
+}
+
 /// The controllers; each has its line here.
-fn write(context: &Context, servers: &Servers, lead: &Lead, spawner: &Spawner) {
+fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, spawner: &Spawner) {
     let options = sync::Options {
         reporter: format!("{}-operator", context.options.names.full_name),
         node_meta: context.config.consul_node.meta.clone(),
         auth_method: context.options.sidecars.sidecar_auth_method.clone(),
+        metrics: metrics.sync.clone(),
+        clock: context.clock.clone(),
     };
     let sync = sync::run(
         context.client.clone(),
@@ -62,10 +104,15 @@ fn write(context: &Context, servers: &Servers, lead: &Lead, spawner: &Spawner) {
         lead.clone(),
         options,
     );
-    spawner.spawn("sync", sync);
+    let leads = Leads::new(&metrics.leader);
+    spawner.spawn("sync", async move {
+        let _leads = leads;
+        sync.await
+    });
     let settings = config::Settings {
         datacenter: context.options.servers.datacenter.clone(),
         clock: context.clock.clone(),
+        metrics: metrics.config.clone(),
     };
     config::start(&context.client, servers, &settings, lead, spawner);
 }

@@ -64,6 +64,8 @@ pub struct Catalog {
     nodes: BTreeMap<String, NodeState>,
     /// Where the instances of each pod stand.
     owners: BTreeMap<Key, BTreeSet<Place>>,
+    /// How many instances these are.
+    owned: usize,
 }
 
 impl Catalog {
@@ -88,6 +90,12 @@ impl Catalog {
     pub fn of(&self, owner: &Key) -> impl Iterator<Item = (&Place, &Instance)> {
         let places = self.owners.get(owner).into_iter().flatten();
         places.filter_map(|place| Some((place, self.instance(&place.0, &place.1)?)))
+    }
+
+    /// How many instances are this operator's.
+    #[must_use]
+    pub fn owned(&self) -> usize {
+        self.owned
     }
 
     /// All pods that have instances.
@@ -123,6 +131,7 @@ impl Catalog {
         if let Some(owner) = &instance.owner {
             let places = self.owners.entry(owner.clone()).or_default();
             places.insert((node.to_owned(), id.to_owned()));
+            self.owned += 1;
         }
         let state = self.nodes.entry(node.to_owned()).or_insert(NodeState {
             removable: true,
@@ -135,6 +144,7 @@ impl Catalog {
     pub fn remove(&mut self, node: &str, id: &str) -> Option<Key> {
         let instance = self.nodes.get_mut(node)?.instances.remove(id)?;
         let owner = instance.owner?;
+        self.owned = self.owned.saturating_sub(1);
         if let Some(places) = self.owners.get_mut(&owner) {
             places.remove(&(node.to_owned(), id.to_owned()));
             if places.is_empty() {

@@ -1,6 +1,5 @@
 //! Watches, calls and events: everything of the catalog's keeping that waits for somebody.
 
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -9,17 +8,19 @@ use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1 as k8s;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
-use legate_runtime::{Backoff, BackoffPolicy};
+use legate_runtime::{Backoff, BackoffPolicy, Clock};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::catalog::{self, NodeState, SYNTHETIC};
-use super::core::{Core, Ended, Job, Notice, Outcome};
+use super::core::{Core, Ended, Job, Outcome};
 use super::difference::Call;
+use super::events::Events;
 use super::facts::{Key, Node, Pod, Service};
+use super::metrics::{self, ResetSizes, SyncMetrics, WATCHES};
 use super::objects::Change;
 use super::tokens;
 use super::wanted::Settings;
@@ -38,11 +39,6 @@ const API_SERVER: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(5),
 };
 
-/// Events that wait to be written; further ones are left out.
-const EVENTS: usize = 1_000;
-/// Events that are written at a time.
-const EVENTS_AT_A_TIME: usize = 4;
-
 /// What the driver works with.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -52,6 +48,10 @@ pub struct Options {
     pub node_meta: std::collections::BTreeMap<String, String>,
     /// The sidecars' auth method, whose tokens are removed with their pods.
     pub auth_method: Option<String>,
+    /// What is counted.
+    pub metrics: SyncMetrics,
+    /// The time that metrics tell.
+    pub clock: Clock,
 }
 
 /// Keeps the catalog in step with the pods as long as `lead` holds.
@@ -65,6 +65,7 @@ pub async fn run(
     lead: Lead,
     options: Options,
 ) -> Result<(), std::convert::Infallible> {
+    let _reset = ResetSizes(options.metrics.clone());
     let work = work(client, servers, &lead, options);
     lead.token().run_until_cancelled(work).await;
     Ok(())
@@ -76,21 +77,29 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
         node_meta: options.node_meta,
     };
     let reporter = Reporter::from(options.reporter);
-    let mut events = Events::new(Recorder::new(client.clone(), reporter));
+    let metrics = options.metrics;
+    let recorder = Recorder::new(client.clone(), reporter);
+    let mut events = Events::new(recorder, metrics.clone());
     let driver = Driver {
         client: &client,
         servers: &servers,
         lead,
         auth_method: options.auth_method.as_deref(),
         cluster: settings.cluster.clone(),
+        metrics: &metrics,
     };
     let mut core = Core::new(settings, driver.auth_method.is_some(), Instant::now());
-    let mut objects = objects(&client);
+    let mut objects = objects(&client, &metrics);
     let mut jobs = FuturesUnordered::new();
     loop {
         events.add(core.take_notices());
         for job in core.poll(Instant::now()) {
             jobs.push(driver.perform(job));
+        }
+        metrics.sizes(core.sizes());
+        metrics.lags(core.take_lags());
+        if core.take_compared() {
+            metrics.compared(options.clock.now());
         }
         tokio::select! {
             Some(object) = objects.next() => {
@@ -131,30 +140,36 @@ enum Object {
 
 impl Object {
     fn apply(self, core: &mut Core) {
+        let now = Instant::now();
         match self {
-            Object::Pod(change) => core.pod(change),
-            Object::Service(change) => core.service(change),
-            Object::Node(change) => core.node(change),
+            Object::Pod(change) => core.pod(change, now),
+            Object::Service(change) => core.service(change, now),
+            Object::Node(change) => core.node(change, now),
         }
     }
 }
 
 /// All watches together. They never end.
-fn objects(client: &Client) -> impl futures_util::Stream<Item = Object> + Unpin {
+fn objects(
+    client: &Client,
+    metrics: &SyncMetrics,
+) -> impl futures_util::Stream<Item = Object> + Unpin + use<> {
+    let [of_pods, of_services, of_nodes] = WATCHES;
     let config = watcher::Config::default().timeout(WATCH);
     let label = format!("{MANAGED_BY}={MANAGED_BY_LEGATE}");
     let pods = watcher(Api::all(client.clone()), config.clone().labels(&label));
     let services = watcher(Api::all(client.clone()), config.clone());
     let nodes: Api<PartialObjectMeta<k8s::Node>> = Api::all(client.clone());
     let nodes = watcher(nodes, config);
-    let pods: BoxStream<'static, Object> = changes("pods", pods, Pod::of, Object::Pod);
-    let services = changes("services", services, Service::of, Object::Service);
-    let nodes = changes("nodes", nodes, Node::of, Object::Node);
+    let pods = changes(of_pods, metrics, pods, Pod::of, Object::Pod);
+    let services = changes(of_services, metrics, services, Service::of, Object::Service);
+    let nodes = changes(of_nodes, metrics, nodes, Node::of, Object::Node);
     select_all([pods, services, nodes])
 }
 
 fn changes<K, T>(
     kind: &'static str,
+    metrics: &SyncMetrics,
     watch: impl futures_util::Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     of: fn(K) -> T,
     object: fn(Change<T>) -> Object,
@@ -163,6 +178,7 @@ where
     K: Send + 'static,
     T: 'static,
 {
+    let metrics = metrics.clone();
     let changes = watch.backoff(WatchBackoff(Backoff::new(API_SERVER)));
     let changes = changes.filter_map(move |event| {
         std::future::ready(match event {
@@ -174,6 +190,7 @@ where
                 watcher::Event::Delete(it) => Change::Gone(of(it)),
             })),
             Err(error) => {
+                metrics.watch_failed(kind);
                 tracing::warn!(kind, %error, "the API server's watch failed: trying again");
                 None
             }
@@ -206,18 +223,22 @@ struct Driver<'a> {
     lead: &'a Lead,
     auth_method: Option<&'a str>,
     cluster: String,
+    metrics: &'a SyncMetrics,
 }
 
 impl Driver<'_> {
     async fn perform(&self, job: Job) -> Ended {
         match job {
-            Job::ListNodes => Ended::Nodes(self.list_nodes().await.map_err(told)),
+            Job::ListNodes => {
+                let nodes = self.counted("list_nodes", self.list_nodes().await);
+                Ended::Nodes(nodes.map_err(told))
+            }
             Job::ReadNode(name) => {
-                let read = self.read_node(&name).await;
+                let read = self.counted("read_node", self.read_node(&name).await);
                 Ended::Node(name, read.map_err(told))
             }
             Job::RemoveNode(name) => {
-                let removed = self.remove_node(&name).await;
+                let removed = self.counted("remove_node", self.remove_node(&name).await);
                 Ended::Removed(name, removed.map_err(told).unwrap_or_default())
             }
             Job::Pod(key, calls) => {
@@ -235,6 +256,17 @@ impl Driver<'_> {
                 Ended::Swept
             }
         }
+    }
+
+    /// Counts how a call has ended.
+    fn counted<T>(&self, call: &str, made: Result<T, ServersError>) -> Result<T, ServersError> {
+        let ended = match &made {
+            Ok(_) => metrics::Ended::Done,
+            Err(error) if error.refusal().is_some() => metrics::Ended::Refused,
+            Err(_) => metrics::Ended::Unavailable,
+        };
+        self.metrics.called(call, ended);
+        made
     }
 
     async fn list_nodes(&self) -> Result<Vec<String>, ServersError> {
@@ -279,7 +311,11 @@ impl Driver<'_> {
             }
             let outcome = match self.lead.holds() {
                 true => self.call(&call).await,
-                false => Outcome::Unreachable("this operator does not lead any more".to_owned()),
+                false => {
+                    let not_made = metrics::Ended::NotLeading;
+                    self.metrics.called(name(&call), not_made);
+                    Outcome::Unreachable("this operator does not lead any more".to_owned())
+                }
             };
             match &outcome {
                 Outcome::Done => tracing::debug!(pod = %key, ?call, "done"),
@@ -305,18 +341,20 @@ impl Driver<'_> {
 
     async fn call(&self, call: &Call) -> Outcome {
         let servers = self.servers;
+        let counted = |made| self.counted(name(call), made);
         let made = match call {
-            Call::Register(wanted) => servers.register(&wanted.body).await,
-            Call::Checks { body, .. } => servers.register(body).await,
+            Call::Register(wanted) => counted(servers.register(&wanted.body).await),
+            Call::Checks { body, .. } => counted(servers.register(body).await),
             Call::Deregister { node, id } => {
                 let body = json!({"Node": node, "ServiceID": id});
-                servers.deregister(&body).await
+                counted(servers.deregister(&body).await)
             }
             Call::VirtualIp(virtual_ip) => {
                 let addresses = [virtual_ip.address.as_str()];
                 let set = servers
                     .set_virtual_ips(&virtual_ip.service, &addresses)
                     .await;
+                let set = counted(set);
                 match set.as_ref().err().and_then(ServersError::status) {
                     // Consul before 1.16.
                     Some(status) if [404, 405, 501].contains(&status.as_u16()) => {
@@ -328,6 +366,7 @@ impl Driver<'_> {
             Call::RemoveTokens { service, pod, uid } => match self.auth_method {
                 Some(method) => {
                     let removed = tokens::remove_of(servers, method, service, pod, uid).await;
+                    let removed = counted(removed);
                     if let Err(error) = removed {
                         // The next sweep finds them.
                         tracing::warn!(%pod, %error, "cannot remove the tokens of a pod");
@@ -347,82 +386,18 @@ impl Driver<'_> {
     }
 }
 
-/// A call in one word, for the log.
+/// A call in one word, for log and metrics.
 fn name(call: &Call) -> &'static str {
     match call {
         Call::Register(_) => "register",
         Call::Checks { .. } => "checks",
-        Call::VirtualIp(_) => "virtual IP",
+        Call::VirtualIp(_) => "virtual_ip",
         Call::Deregister { .. } => "deregister",
-        Call::RemoveTokens { .. } => "remove tokens",
+        Call::RemoveTokens { .. } => "remove_tokens",
     }
 }
 
 fn told(error: ServersError) -> String {
     tracing::warn!(%error, "cannot read the catalog: trying again");
     error.to_string()
-}
-
-/// Events on pods, written a few at a time.
-struct Events {
-    recorder: Recorder,
-    waiting: VecDeque<Notice>,
-    writing: FuturesUnordered<futures_util::future::BoxFuture<'static, ()>>,
-}
-
-impl Events {
-    fn new(recorder: Recorder) -> Events {
-        Events {
-            recorder,
-            waiting: VecDeque::new(),
-            writing: FuturesUnordered::new(),
-        }
-    }
-
-    fn add(&mut self, notices: Vec<Notice>) {
-        for notice in notices {
-            tracing::warn!(pod = %notice.pod, reason = notice.reason.reason, "{}", notice.reason.message);
-            if self.waiting.len() < EVENTS {
-                self.waiting.push_back(notice);
-            }
-        }
-        while self.writing.len() < EVENTS_AT_A_TIME {
-            let Some(notice) = self.waiting.pop_front() else {
-                return;
-            };
-            let recorder = self.recorder.clone();
-            self.writing.push(write(recorder, notice).boxed());
-        }
-    }
-
-    /// Waits until one is written; for ever where there is none.
-    async fn written(&mut self) {
-        if self.writing.next().await.is_none() {
-            std::future::pending().await
-        }
-    }
-}
-
-async fn write(recorder: Recorder, notice: Notice) {
-    // Longer notes are refused by the API server.
-    const LONGEST: usize = 1000;
-    let note: String = notice.reason.message.chars().take(LONGEST).collect();
-    let event = Event {
-        type_: EventType::Warning,
-        reason: notice.reason.reason.to_owned(),
-        note: Some(note),
-        action: "Register".to_owned(),
-        secondary: None,
-    };
-    let pod = k8s::ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        name: Some(notice.pod.name),
-        namespace: Some(notice.pod.namespace),
-        uid: Some(notice.uid),
-        ..k8s::ObjectReference::default()
-    };
-    if let Err(error) = recorder.publish(&event, &pod).await {
-        tracing::debug!(%error, "cannot write an event");
-    }
 }

@@ -10,10 +10,13 @@ pub mod catalog;
 pub mod core;
 pub mod difference;
 mod driver;
+mod events;
 pub mod facts;
 mod gateway;
+mod metrics;
 pub mod objects;
 mod tokens;
 pub mod wanted;
 
 pub use self::driver::{Options, run};
+pub use self::metrics::SyncMetrics;

@@ -21,6 +21,7 @@ impl Core {
                 for (key, _) in self.pods.iter() {
                     self.queue.push(key.clone());
                 }
+                self.end_comparison();
             }
             Ended::Nodes(Err(_)) => {
                 self.reading.listing = true;
@@ -28,10 +29,12 @@ impl Core {
             }
             Ended::Node(name, result) => {
                 self.unlock_alone(&name);
+                self.reading.under_way = self.reading.under_way.saturating_sub(1);
                 match result {
                     Ok(state) => {
                         self.reached();
                         self.take_node(&name, state);
+                        self.end_comparison();
                     }
                     Err(_) => {
                         self.reading.nodes.insert(name);
@@ -62,6 +65,16 @@ impl Core {
         }
     }
 
+    /// Notes the end of the full difference when nothing of it is left to be read.
+    fn end_comparison(&mut self) {
+        let reading = &mut self.reading;
+        let left = reading.listing || reading.under_way > 0 || !reading.nodes.is_empty();
+        if reading.comparing && !left {
+            reading.comparing = false;
+            reading.compared = true;
+        }
+    }
+
     fn unlock_alone(&mut self, node: &str) {
         self.locks.remove(node);
         self.queue.unpark(node);
@@ -74,7 +87,8 @@ impl Core {
             match &outcome {
                 Outcome::Refused(text) => refused = refused.or_else(|| Some(text.clone())),
                 Outcome::Unreachable(_) => unreachable = true,
-                Outcome::Done | Outcome::Unserved => {}
+                Outcome::Done => self.lags.written(key),
+                Outcome::Unserved => {}
             }
             self.note(call, &outcome);
         }

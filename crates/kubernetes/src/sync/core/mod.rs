@@ -9,6 +9,7 @@
 //! the catalog before that node has been read: an empty cache is not an empty cluster.
 
 mod ended;
+mod progress;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,9 @@ use super::facts::{Key, Node, Pod, Service};
 use super::objects::{Change, Objects};
 use super::wanted::{Reason, Settings, node_name, wanted};
 
+pub use self::progress::Sizes;
+
+use self::progress::Lags;
 use self::queue::Queue;
 
 /// Jobs under way at a time.
@@ -125,6 +129,7 @@ pub struct Core {
     said: BTreeMap<Key, (String, Reason)>,
     away: Away,
     notices: Vec<Notice>,
+    lags: Lags,
 }
 
 /// A pod's job that is under way.
@@ -153,6 +158,12 @@ struct Reading {
     listed: bool,
     /// Nodes still to be read.
     nodes: BTreeSet<String>,
+    /// How many are being read.
+    under_way: usize,
+    /// A full difference has begun and not come to its end.
+    comparing: bool,
+    /// One has come to its end, and nobody has asked since.
+    compared: bool,
 }
 
 #[derive(Debug)]
@@ -189,6 +200,9 @@ impl Core {
                 listing: false,
                 listed: false,
                 nodes: BTreeSet::new(),
+                under_way: 0,
+                comparing: false,
+                compared: false,
             },
             removable: BTreeSet::new(),
             sweep: false,
@@ -200,39 +214,43 @@ impl Core {
                 until: None,
             },
             notices: Vec::new(),
+            lags: Lags::default(),
         }
     }
 
     /// A pod came, changed or went.
-    pub fn pod(&mut self, change: Change<Pod>) {
+    pub fn pod(&mut self, change: Change<Pod>, now: Instant) {
         for key in self.pods.apply(change, |pod| pod.key.clone()) {
             if self.pods.get(&key).is_none() {
                 self.said.remove(&key);
             }
+            self.lags.changed(&key, now);
             self.queue.push(key);
         }
     }
 
     /// A Service came, changed or went.
-    pub fn service(&mut self, change: Change<Service>) {
+    pub fn service(&mut self, change: Change<Service>, now: Instant) {
         for key in self.services.apply(change, |service| service.key.clone()) {
             let first = Key::new(&key.namespace, "");
             let of_namespace = self.pods.range(first..);
             let keys = of_namespace.take_while(|(pod, _)| pod.namespace == key.namespace);
             for (pod, _) in keys {
+                self.lags.changed(pod, now);
                 self.queue.push(pod.clone());
             }
         }
     }
 
     /// A node of the cluster came, changed or went.
-    pub fn node(&mut self, change: Change<Node>) {
+    pub fn node(&mut self, change: Change<Node>, now: Instant) {
         let changed = self.nodes.apply(change, |node| node.name.clone());
         if changed.is_empty() {
             return;
         }
         for (key, pod) in self.pods.iter() {
             if changed.contains(&pod.node) {
+                self.lags.changed(key, now);
                 self.queue.push(key.clone());
             }
         }
@@ -310,6 +328,7 @@ impl Core {
         }
         self.reading.next = now + FULL_EVERY;
         self.reading.listing = true;
+        self.reading.comparing = true;
         self.virtual_ips.clear();
         // What is still refused is said again: events are forgotten after an hour.
         self.said.clear();
@@ -323,6 +342,7 @@ impl Core {
         if let Some(node) = self.free(&self.reading.nodes) {
             self.reading.nodes.remove(&node);
             self.lock(&node).alone = true;
+            self.reading.under_way += 1;
             return Some(Job::ReadNode(node));
         }
         if !self.objects_complete() || !self.reading.listed {
@@ -429,6 +449,7 @@ impl Core {
             self.fail(key, now, 0.5);
         } else if plan.calls.is_empty() {
             self.failures.remove(key);
+            self.lags.settled(key, now);
         }
         plan.calls
     }

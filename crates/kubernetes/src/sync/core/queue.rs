@@ -36,6 +36,11 @@ impl Queue {
         }
     }
 
+    /// How many pods wait.
+    pub(super) fn len(&self) -> usize {
+        self.order.len() + self.parked.values().map(BTreeSet::len).sum::<usize>()
+    }
+
     /// Whether no pod waits.
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty() && self.parked.is_empty()

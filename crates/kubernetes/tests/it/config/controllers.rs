@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use legate_kubernetes::config::kinds::{KINDS, Kind};
-use legate_kubernetes::config::{FINALIZER, Settings, start};
+use legate_kubernetes::config::{ConfigMetrics, FINALIZER, Settings, start};
 use legate_kubernetes::leader::Lead;
 use legate_kubernetes::servers::{Credentials, Options, Servers};
+use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope};
 use serde_json::{Value, json};
 
@@ -43,6 +44,7 @@ impl World {
         let settings = Settings {
             datacenter: "dc1".into(),
             clock: Clock::system(),
+            metrics: ConfigMetrics::register(&Registry::new()).unwrap(),
         };
         let lead = Lead::forever();
         let spawner = scope.spawner();

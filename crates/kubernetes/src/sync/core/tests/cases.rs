@@ -31,12 +31,12 @@ fn nothing_is_done_before_everything_was_listed() {
     }
     core.ended(Ended::Node(node.clone(), Ok(servers.read(&node))), now, 0.5);
     assert_eq!(core.poll(now), [], "the pod may exist");
-    core.pod(Change::Begin);
-    core.service(Change::Complete);
-    core.node(Change::Complete);
-    core.pod(Change::Listed(pod(1, 2, 1, true, "api")));
+    core.pod(Change::Begin, now);
+    core.service(Change::Complete, now);
+    core.node(Change::Complete, now);
+    core.pod(Change::Listed(pod(1, 2, 1, true, "api")), now);
     assert_eq!(core.poll(now), [], "the list is not complete");
-    core.pod(Change::Complete);
+    core.pod(Change::Complete, now);
     let jobs = core.poll(now);
     assert_eq!(jobs.len(), 2, "one comes, one goes: {jobs:?}");
     let removed = jobs.iter().any(|job| {
@@ -85,7 +85,7 @@ fn a_pod_that_ends_takes_nothing_new_and_stays_until_it_is_gone() {
     let check = &world.servers.checks[&("n1-virtual".to_owned(), "ns/p-0-web".to_owned())];
     assert_eq!(check["Status"], "critical");
     world.pods.clear();
-    world.core.pod(Change::Gone(ending));
+    world.core.pod(Change::Gone(ending), world.now);
     world.settle();
     world.check();
 }
@@ -163,4 +163,48 @@ fn an_id_that_is_somebody_elses_is_left_alone() {
     );
     let proxy = ("n1-virtual".to_owned(), "p-1-api-sidecar-proxy".to_owned());
     assert!(!world.servers.services.contains_key(&proxy));
+}
+
+#[test]
+fn what_is_under_way_can_be_seen_from_outside() {
+    let mut world = world_with(&[pod(0, 1, 0, false, "web")]);
+    assert!(
+        world.core.take_compared(),
+        "the catalog was read at the start"
+    );
+    assert!(!world.core.take_compared(), "once");
+    let sizes = world.core.sizes();
+    assert_eq!((sizes.pods, sizes.instances), (1, 2));
+    assert_eq!((sizes.waiting, sizes.jobs, sizes.failing), (0, 0, 0));
+    world.core.take_lags();
+
+    world.apply(pod(0, 1, 0, true, "web"));
+    assert_eq!(world.core.sizes().waiting, 1);
+    world.begin();
+    let sizes = world.core.sizes();
+    assert_eq!((sizes.waiting, sizes.jobs), (0, 1));
+    assert!(world.core.take_lags().is_empty(), "it is not written yet");
+    // The servers are away once, which counts from the change on.
+    let job = world.under_way.remove(0);
+    world.end(job, 0, false);
+    world.now += Duration::from_secs(5);
+    world.settle();
+    let [lag] = world.core.take_lags()[..] else {
+        panic!("one change was written")
+    };
+    assert_eq!(lag, Duration::from_secs(5));
+
+    // What does not concern the catalog is no lag.
+    let mut labelled = pod(0, 1, 0, true, "web");
+    labelled.labels.insert("x".to_owned(), "y".to_owned());
+    world.apply(labelled);
+    world.settle();
+    assert!(world.core.take_lags().is_empty());
+
+    world.apply(pod(2, 2, 0, true, "refused"));
+    world.settle();
+    assert_eq!(world.core.sizes().failing, 1);
+    world.now += FULL_EVERY;
+    world.settle();
+    assert!(world.core.take_compared());
 }

@@ -279,22 +279,23 @@ impl World {
         self.under_way.clear();
         for node in NODES {
             let name = node.to_owned();
-            self.core.node(Change::Listed(Node {
+            let node = Node {
                 name,
                 ..Node::default()
-            }));
+            };
+            self.core.node(Change::Listed(node), self.now);
         }
-        self.core.node(Change::Complete);
-        self.core.service(Change::Complete);
+        self.core.node(Change::Complete, self.now);
+        self.core.service(Change::Complete, self.now);
         self.relist();
     }
 
     fn relist(&mut self) {
-        self.core.pod(Change::Begin);
+        self.core.pod(Change::Begin, self.now);
         for pod in self.pods.values() {
-            self.core.pod(Change::Listed(pod.clone()));
+            self.core.pod(Change::Listed(pod.clone()), self.now);
         }
-        self.core.pod(Change::Complete);
+        self.core.pod(Change::Complete, self.now);
     }
 
     fn step(&mut self, event: &Event) {
@@ -332,7 +333,7 @@ impl World {
             Event::Remove(number) => {
                 let key = Key::new("ns", &format!("p-{number}"));
                 if let Some(pod) = self.pods.remove(&key) {
-                    self.core.pod(Change::Gone(pod));
+                    self.core.pod(Change::Gone(pod), self.now);
                 }
             }
             Event::Relist => self.relist(),
@@ -364,7 +365,7 @@ impl World {
 
     fn apply(&mut self, pod: Pod) {
         self.pods.insert(pod.key.clone(), pod.clone());
-        self.core.pod(Change::Applied(pod));
+        self.core.pod(Change::Applied(pod), self.now);
     }
 
     fn begin(&mut self) {
@@ -439,6 +440,7 @@ impl World {
                 }
             }
         }
+        assert_eq!(self.core.sizes().instances, wanted.len());
         let mut found = self.servers.services.clone();
         for place in &self.foreign {
             assert!(found.remove(place).is_some(), "foreign and gone: {place:?}");
