@@ -52,10 +52,10 @@ async fn measure(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let api = Api::connect().await?;
     let memory = scale::idle(&api).await?;
     stages::measure(cluster, &api, options.pod_starts).await?;
-    admission::measure(cluster, &api, options.admissions).await?;
     simulated::add_node(&api).await?;
     let measured = async {
         readiness::measure(cluster, &api, options.changes).await?;
+        admission::measure(cluster, &api, options.admissions).await?;
         scale::measure(cluster, &api, memory, options.simulated_pods).await
     };
     let measured = measured.await;
