@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use legate_runtime::BoxError;
 use legate_tests::scripted::Requests;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
+use nix::sys::signal::{Signal, kill};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -167,6 +168,29 @@ async fn what_an_application_has_seen_is_never_sent_again() {
             assert_eq!(requests.to(path) - before, 1, "{path} {headers}");
         }
     }
+    assert_eq!(scene.counter("upstream_rq_retry").await, 0);
+    scene.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_proxy_has_passed_on_is_not_sent_again_when_it_dies() {
+    let both = [Requests::default(), Requests::default()];
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    for (instance, requests) in [API, SECOND].iter().zip(&both) {
+        mesh.register_scripted(instance, NOT_SENT, requests).await;
+    }
+    let scene = Scene::start(mesh, &[API, SECOND]).await;
+    let seen = || both.each_ref().map(|requests| requests.to("/waits"));
+    let proxy_dies = async {
+        let at = eventually("it arrives", || async { seen() }, |seen| *seen != [0, 0]).await;
+        let has_it = at.iter().position(|count| *count > 0);
+        let proxy = &scene.sidecars[has_it.expect("one has it")];
+        kill(proxy.envoy(), Signal::SIGKILL).expect("Envoy runs");
+    };
+    let (answer, ()) = tokio::join!(ask(scene.upstream(), "GET /waits", "", &[]), proxy_dies);
+    let answer = answer.expect("an answer");
+    assert_eq!(status(&answer), "503", "{answer}");
+    assert_eq!(seen().iter().sum::<usize>(), 1);
     assert_eq!(scene.counter("upstream_rq_retry").await, 0);
     scene.stop().await;
 }

@@ -42,6 +42,7 @@ impl Requests {
 /// - `/fails` is answered with 503,
 /// - `/claims` with 503 and `header`,
 /// - `/slow` late,
+/// - `/waits` never,
 /// - anything else with the instance, as soon as the body is there.
 ///
 /// # Panics
@@ -104,7 +105,7 @@ impl Application {
                 stream.get_ref().set_zero_linger().ok()?;
                 return None;
             }
-            "/half" => {
+            "/half" | "/waits" => {
                 stream.read_u8().await.ok()?;
                 return None;
             }
