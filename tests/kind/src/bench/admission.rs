@@ -112,8 +112,8 @@ async fn direct(
         .arguments(&[
             "admit",
             &format!("{RELEASE}-operator.{RELEASE}.svc"),
-            "--authority",
-            &authority(api).await?,
+            // A PEM begins as a flag does.
+            &format!("--authority={}", authority(api).await?),
             "--review",
             &review(&space.name, app).to_string(),
             "--count",

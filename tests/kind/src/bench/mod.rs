@@ -51,14 +51,17 @@ pub(crate) fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
 async fn measure(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let api = Api::connect().await?;
     let memory = scale::idle(&api).await?;
-    stages::measure(cluster, &api, options.pod_starts).await?;
     simulated::add_node(&api).await?;
-    let measured = async {
-        readiness::measure(cluster, &api, options.changes).await?;
-        admission::measure(cluster, &api, options.admissions).await?;
-        scale::measure(cluster, &api, memory, options.simulated_pods).await
-    };
-    let measured = measured.await;
+    // A part that fails does not keep the others from being measured.
+    let parts = [
+        stages::measure(cluster, &api, options.pod_starts).await,
+        readiness::measure(cluster, &api, options.changes).await,
+        admission::measure(cluster, &api, options.admissions).await,
+        scale::measure(cluster, &api, memory, options.simulated_pods).await,
+    ];
     let removed = simulated::remove_node(&api).await;
-    measured.and(removed)
+    parts
+        .into_iter()
+        .collect::<anyhow::Result<()>>()
+        .and(removed)
 }
