@@ -21,8 +21,8 @@ struct LeafInput<'a> {
 }
 
 #[derive(Hash)]
-struct RootsInput {
-    bundle: String,
+struct RootsInput<'a> {
+    certificates: Vec<&'a str>,
 }
 
 /// The service's own certificate and key.
@@ -46,15 +46,16 @@ pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, Gen
 
 /// What peers' certificates are verified against.
 pub(crate) fn roots(memo: &Memo, roots: &CaRoots) -> Result<Arc<EncodedResource>, GenerateError> {
+    let certificates = roots.roots.iter().map(|root| root.root_cert.trim_end());
     let input = RootsInput {
-        bundle: roots.bundle_pem(),
+        certificates: certificates.collect(),
     };
-    if input.bundle.trim().is_empty() {
+    if input.certificates.iter().all(|pem| pem.trim().is_empty()) {
         return Err(GenerateError::NoRoots);
     }
-    memo.get(&input, |input| {
+    memo.get(&input, |_| {
         let context = CertificateValidationContext {
-            trusted_ca: Some(inline(&input.bundle)),
+            trusted_ca: Some(inline(&roots.bundle_pem())),
             ..CertificateValidationContext::default()
         };
         Ok(encode(ROOTS, secret::Type::ValidationContext(context)))
