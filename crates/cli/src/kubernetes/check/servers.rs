@@ -73,7 +73,7 @@ fn reached(release: &Release, replicas: i32, pods: &[ServerPod]) -> Vec<Finding>
         findings.push(Finding::failed(SERVERS, message, next));
     }
     if findings.is_empty() {
-        let message = format!("all answer: {} in {space}", pods.len());
+        let message = format!("{0} of {0} servers in {space} answer", pods.len());
         findings.push(Finding::ok(SERVERS, message));
     }
     findings
@@ -169,10 +169,13 @@ fn versions(release: &Release, pods: &[ServerPod]) -> Option<Finding> {
         .map(|(tag, parts)| format!("{} {tag}", parts.join(" and ")))
         .collect();
     Some(match tags.len() {
-        1 => Finding::ok(
-            VERSIONS,
-            format!("operator, servers and sidecars: {}", said[0]),
-        ),
+        1 => {
+            let tag = tags.keys().next().copied().unwrap_or_default();
+            Finding::ok(
+                VERSIONS,
+                format!("all images of the release have the tag {tag}"),
+            )
+        }
         _ => Finding::warning(
             VERSIONS,
             format!("images of different versions: {}", said.join(", ")),
