@@ -60,3 +60,33 @@ async fn scrape(State(registry): State<Registry>) -> Response {
     let content_type = [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)];
     (content_type, metrics::encode(&registry)).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use legate_runtime::Scope;
+    use legate_runtime::metrics::ProcessMetrics;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn metrics_are_read_over_http() {
+        let scope = Scope::new("test");
+        let registry = Registry::new();
+        ProcessMetrics::register(&registry).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        serve(listener, Readiness::new(), registry, &scope.spawner());
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nHost: operator\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains(metrics::CONTENT_TYPE), "{answer}");
+        let line = "\nprocess_resident_memory_bytes ";
+        assert!(answer.contains(line), "{answer}");
+        scope.stop(Duration::from_secs(5)).await.unwrap();
+    }
+}
