@@ -1,5 +1,5 @@
 //! What an operator needs with many pods: memory, processor time, and how long all of them take until
-//! they are in the catalog, and until they are out of it.
+//! they are in the catalog, and until callers find none of them there.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(super) async fn measure(
             1,
         ),
         (
-            "removed, s after the request that deletes them",
+            "none takes calls, s after the request that deletes them",
             Some(times.removed.as_secs_f64()),
             1,
         ),
