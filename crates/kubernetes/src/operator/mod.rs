@@ -25,8 +25,9 @@ use crate::{certificates, http_server, inject};
 /// How long requests are still answered after the end was asked for: the API server goes on sending
 /// them until it has heard that this pod is not ready.
 const STILL_ANSWERED: Duration = Duration::from_secs(5);
-/// How long controllers may take to end.
-const CONTROLLERS_END: Duration = Duration::from_secs(10);
+/// How long controllers may take to end: those that write, then the release of the lease, then the logout
+/// from the servers, each of which has a limit of its own.
+const CONTROLLERS_END: Duration = Duration::from_secs(15);
 /// How long requests that have begun may take.
 const ANSWERS_END: Duration = Duration::from_secs(5);
 

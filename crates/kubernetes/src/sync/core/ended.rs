@@ -85,7 +85,7 @@ impl Core {
         let (mut refused, mut unreachable) = (None, false);
         for (call, outcome) in results {
             match &outcome {
-                Outcome::Refused(text) => refused = refused.or_else(|| Some(text.clone())),
+                Outcome::Refused(text) => refused = refused.or_else(|| Some(refusal(&call, text))),
                 Outcome::Unreachable(_) => unreachable = true,
                 Outcome::Done => self.lags.written(key),
                 Outcome::Unserved => {}
@@ -98,7 +98,7 @@ impl Core {
             return;
         }
         self.reached();
-        let Some(text) = refused else {
+        let Some(reason) = refused else {
             self.failures.remove(key);
             // What was done is compared with what is wanted by now.
             self.queue.push(key.clone());
@@ -106,9 +106,7 @@ impl Core {
         };
         self.fail(key, now, random);
         if let Some(uid) = self.pods.get(key).map(|pod| pod.uid.clone()) {
-            let message = format!("The servers refuse the registration: {text}");
-            let reason = "RegistrationRefused";
-            self.say(key, &uid, Reason { reason, message });
+            self.say(key, &uid, reason);
         }
         if again {
             self.queue.push(key.clone());
@@ -192,4 +190,20 @@ impl Core {
             self.away.until = Some(now + self.away.backoff.next(random));
         }
     }
+}
+
+/// What people see of a call that the servers refuse.
+fn refusal(call: &Call, text: &str) -> Reason {
+    let (reason, what) = match call {
+        Call::VirtualIp(virtual_ip) => {
+            let (address, service) = (&virtual_ip.address, &virtual_ip.service);
+            (
+                "VirtualIPRefused",
+                format!("the virtual IP {address} of {service}"),
+            )
+        }
+        _ => ("RegistrationRefused", "the registration".to_owned()),
+    };
+    let message = format!("The servers refuse {what}: {text}");
+    Reason { reason, message }
 }

@@ -119,6 +119,25 @@ fn a_refusal_is_said_once_and_hurts_no_other_pod() {
 }
 
 #[test]
+fn a_refused_virtual_ip_is_not_called_a_registration() {
+    let mut world = world_with(&[pod(0, 1, 0, true, "web")]);
+    let virtual_ip = VirtualIp {
+        service: "web".to_owned(),
+        address: "10.96.0.1".to_owned(),
+    };
+    let outcome = Outcome::Refused("somebody else has it".to_owned());
+    let results = vec![(Call::VirtualIp(virtual_ip), outcome)];
+    let ended = Ended::Pod(Key::new("ns", "p-0"), results);
+    world.core.ended(ended, world.now, 0.5);
+    let notices = world.core.take_notices();
+    assert_eq!(notices[0].reason.reason, "VirtualIPRefused");
+    assert_eq!(
+        notices[0].reason.message,
+        "The servers refuse the virtual IP 10.96.0.1 of web: somebody else has it"
+    );
+}
+
+#[test]
 fn while_the_servers_are_away_one_job_at_a_time_looks_for_them() {
     let pods: Vec<Pod> = (0..PODS).map(|i| pod(i, 1, 0, true, "web")).collect();
     let mut world = world_with(&[]);

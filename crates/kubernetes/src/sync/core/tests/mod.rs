@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::sync::catalog::{self, CLUSTER};
-use crate::sync::wanted::Wanted;
+use crate::sync::wanted::{VirtualIp, Wanted};
 
 const CLUSTER_UID: &str = "cluster-1";
 const PODS: usize = 5;
