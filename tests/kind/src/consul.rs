@@ -1,16 +1,17 @@
 //! A real Consul server on this machine, outside of the cluster, with TLS and access control.
 
-use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::cluster::{Cluster, eventually, output};
+use crate::host::{Process, address_towards, api_server, free_ports};
 
 /// The name in its certificate.
 pub(crate) const NAME: &str = "server.dc1.consul";
@@ -18,7 +19,7 @@ pub(crate) const NAME: &str = "server.dc1.consul";
 /// One server, which ends when this is dropped.
 pub(crate) struct Consul {
     program: PathBuf,
-    process: Child,
+    process: Process,
     folder: TempDir,
     /// Its address, as pods see it.
     pub(crate) address: IpAddr,
@@ -72,20 +73,9 @@ impl Consul {
         });
         let file = folder.path().join("config.json");
         fs::write(&file, config.to_string())?;
-        let log = File::create(folder.path().join("log"))?;
-        // With this program the kernel ends it, however this program ends.
-        let mut agent = Command::new("setpriv");
-        agent
-            .args(["--pdeathsig", "KILL"])
-            .arg(program)
-            .args(["agent", "-config-file"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let process = agent
-            .spawn()
-            .context("cannot start setpriv (Debian: util-linux)")?;
+        let mut agent = Command::new(program);
+        agent.args(["agent", "-config-file"]).arg(&file);
+        let process = Process::start(agent, folder.path())?;
         let consul = Self {
             program: program.to_path_buf(),
             process,
@@ -139,17 +129,7 @@ impl Consul {
 
     /// The last lines of its log.
     pub(crate) fn log(&self) -> String {
-        let text = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        let last = &lines[lines.len().saturating_sub(40)..];
-        format!("# consul\n{}", last.join("\n"))
-    }
-}
-
-impl Drop for Consul {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        format!("# consul\n{}", self.process.log())
     }
 }
 
@@ -160,43 +140,4 @@ fn command(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder);
     command
-}
-
-/// Where the API server is, for pods and for this machine.
-fn api_server(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
-    let slice = cluster.json(&["get", "endpointslice", "kubernetes", "--namespace=default"])?;
-    let address = slice["endpoints"][0]["addresses"][0].as_str();
-    let port = slice["ports"][0]["port"].as_u64();
-    let port = port.and_then(|port| u16::try_from(port).ok());
-    let (address, port) = address.zip(port).with_context(|| slice.to_string())?;
-    Ok(SocketAddr::new(address.parse()?, port))
-}
-
-/// The address of this machine from which it reaches another, which therefore reaches it there.
-fn address_towards(other: SocketAddr) -> anyhow::Result<IpAddr> {
-    let any = match other {
-        SocketAddr::V4(_) => "0.0.0.0:0",
-        SocketAddr::V6(_) => "[::]:0",
-    };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(other)?;
-    let address = socket.local_addr()?.ip();
-    ensure!(
-        !address.is_loopback(),
-        "pods do not reach this machine at {address}, from where it reaches the API server at {other}"
-    );
-    Ok(address)
-}
-
-/// Ports that nobody listens at.
-fn free_ports<const N: usize>(address: IpAddr) -> anyhow::Result<[u16; N]> {
-    let mut listeners = Vec::new();
-    for _ in 0..N {
-        listeners.push(TcpListener::bind((address, 0))?);
-    }
-    let mut ports = [0; N];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
-    }
-    Ok(ports)
 }

@@ -12,6 +12,7 @@
 mod bench;
 mod cluster;
 mod consul;
+mod host;
 mod legate;
 mod mesh;
 mod namespace;
@@ -21,6 +22,7 @@ mod scenarios;
 mod tutorial;
 mod workload;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,7 +40,7 @@ struct Args {
     filter: Vec<String>,
     /// A real consul, for the chart with servers outside of the cluster
     #[arg(long, env = "LEGATE_CONSUL", value_name = "FILE")]
-    consul: Option<PathBuf>,
+    consul: Option<OsString>,
     /// Process 1 of the node that `cargo xtask kind` has started
     #[arg(long, value_name = "PID")]
     node: Option<u32>,
@@ -54,7 +56,10 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let cluster = Cluster {
         // An empty variable is none, as everywhere.
-        consul: args.consul.filter(|file| !file.as_os_str().is_empty()),
+        consul: args
+            .consul
+            .filter(|file| !file.is_empty())
+            .map(PathBuf::from),
         node: args.node,
     };
     let outcome = match &args.command {

@@ -8,6 +8,7 @@ mod external;
 mod image;
 mod manifests;
 mod pods;
+mod several;
 mod traffic;
 mod tutorial;
 mod whole;
@@ -16,7 +17,7 @@ use crate::run::{Group, Needs};
 
 /// The tutorial, which brings its own mesh; what needs none; what the mesh does for one application;
 /// what changes all of it; other meshes.
-pub(crate) const GROUPS: [Group; 6] = [
+pub(crate) const GROUPS: [Group; 7] = [
     Group {
         mesh: false,
         needs: Needs::Nothing,
@@ -55,6 +56,12 @@ pub(crate) const GROUPS: [Group; 6] = [
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[check::SCENARIOS, whole::SCENARIOS],
+    },
+    Group {
+        mesh: false,
+        needs: Needs::Nothing,
+        at_a_time: 1,
+        scenarios: &[several::SCENARIOS],
     },
     Group {
         mesh: false,
