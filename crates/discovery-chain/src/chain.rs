@@ -25,9 +25,12 @@ pub struct Chain {
     pub partition: &'static str,
     /// The callers' datacenter.
     pub datacenter: String,
-    /// What of a caller's overrides has changed something: its clusters need names of their own.
+    /// What of a caller's overrides has changed something.
     #[serde(skip)]
     pub customised: Overrides,
+    /// The same as eight hexadecimal digits: such a caller's clusters need names of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub customization_hash: Option<String>,
     /// No entry says anything but that the service's own instances answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub default: bool,

@@ -307,6 +307,7 @@ impl<'a> Compiler<'a> {
             partition: DEFAULT_TENANCY,
             datacenter: self.request.datacenter.to_owned(),
             customised: self.customised,
+            customization_hash: self.customised.hash(),
             default,
             protocol,
             service_meta,

@@ -6,6 +6,7 @@
 
 mod chain;
 mod compile;
+mod customisation;
 mod error;
 mod merge;
 mod names;

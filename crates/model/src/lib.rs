@@ -8,6 +8,7 @@
 pub mod acl;
 mod ca;
 mod catalog;
+mod chain_overrides;
 mod check;
 mod config_entry;
 mod definition;
@@ -35,6 +36,7 @@ pub mod virtual_ip;
 
 pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
+pub use chain_overrides::ChainOverrides;
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
 pub use config_entry::*;
 pub use definition::{CheckType, ConnectDefinition, DefinitionParts, ServiceDefinition};

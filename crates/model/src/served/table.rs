@@ -103,6 +103,13 @@ pub(super) const TABLE: &[Rows] = &[
         ],
     ),
     (
+        "ChainOverrides",
+        &[
+            (Yes, "OverrideProtocol OverrideConnectTimeout"),
+            (Inside, "OverrideMeshGateway"),
+        ],
+    ),
+    (
         "ConnectDefinition",
         &[(Yes, "Native"), (Inside, "SidecarService")],
     ),

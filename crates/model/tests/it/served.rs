@@ -10,8 +10,8 @@ use legate_model::json::{self, Request};
 use legate_model::served::{self, Served};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ConfigEntry, DeregisterRequest, Intention, Invalid, Mesh, ProxyDefaults, RegisterRequest,
-    ServiceDefaults, ServiceDefinition, ServiceIntentions,
+    ChainOverrides, ConfigEntry, DeregisterRequest, Intention, Invalid, Mesh, ProxyDefaults,
+    RegisterRequest, ServiceDefaults, ServiceDefinition, ServiceIntentions,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -416,6 +416,11 @@ fn access_control() -> Vec<Kind> {
     vec![
         (fields::<Policy>(), json!({"Name": "p"}), |value| {
             accept(value, Policy::validate)
+        }),
+        (fields::<ChainOverrides>(), json!({}), |value| {
+            accept(value, |overrides: &ChainOverrides| {
+                overrides.protocol().map(|_| ())
+            })
         }),
         (fields::<Role>(), json!({"Name": "r"}), |value| {
             accept(value, Role::validate)

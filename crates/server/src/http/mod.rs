@@ -8,6 +8,7 @@ mod call;
 mod catalog;
 mod config;
 mod connections;
+mod discovery_chain;
 mod error;
 mod health;
 mod intentions;
@@ -94,7 +95,9 @@ fn mesh_routes() -> Router<ApiState> {
     let exact = get(intentions::get)
         .put(intentions::put)
         .delete(intentions::delete);
+    let chain = get(discovery_chain::get).post(discovery_chain::get_with);
     Router::new()
+        .route("/v1/discovery-chain/{service}", chain)
         .route("/v1/connect/intentions", get(intentions::list))
         .route("/v1/connect/intentions/exact", exact)
         .route("/v1/connect/intentions/check", get(intentions::check))

@@ -44,7 +44,6 @@ const PREFIXES: &[&str] = &[
     "/v1/catalog/node-services/",
     "/v1/connect/intentions/",
     "/v1/coordinate/",
-    "/v1/discovery-chain/",
     "/v1/event/fire/",
     "/v1/health/checks/",
     "/v1/health/ingress/",

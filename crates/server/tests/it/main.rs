@@ -20,6 +20,7 @@ mod http_acl;
 mod http_acl_policies;
 mod http_acl_questions;
 mod http_bad_input;
+mod http_chain;
 mod http_client;
 mod http_mesh;
 mod http_not_served;

@@ -1,0 +1,38 @@
+//! What a caller of a service may want otherwise, when it asks for the service's discovery chain.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::duration;
+use crate::invalid::Invalid;
+use crate::protocol::Protocol;
+use crate::proxy::MeshGateway;
+
+/// The body of `POST /v1/discovery-chain/:service`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ChainOverrides {
+    /// Gateways on the way.
+    pub override_mesh_gateway: MeshGateway,
+    /// What is spoken; empty means what entries say.
+    pub override_protocol: String,
+    /// Longest time to connect; zero means what entries say.
+    #[serde(deserialize_with = "duration::text::deserialize")]
+    pub override_connect_timeout: Duration,
+}
+
+impl ChainOverrides {
+    /// The protocol, where one is given.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] when it is not a protocol.
+    pub fn protocol(&self) -> Result<Option<Protocol>, Invalid> {
+        let text = self.override_protocol.as_str();
+        let protocol = (!text.is_empty()).then(|| text.parse::<Protocol>());
+        protocol
+            .transpose()
+            .map_err(|error| Invalid::new("OverrideProtocol", error.to_string()))
+    }
+}

@@ -1,0 +1,135 @@
+//! `/v1/discovery-chain`: what config entries make of the name of a service.
+
+use axum::extract::Path;
+use axum::response::Response;
+use legate_discovery_chain::{Chain, Entries, Overrides, Request, compile};
+use legate_model::{
+    ChainOverrides, ConfigEntry, ConfigKind, ProxyDefaults, ServiceDefaults, ServiceResolver,
+    ServiceRouter, ServiceSplitter,
+};
+use legate_store::ReadTxn;
+use serde::Serialize;
+
+use super::call::Call;
+use super::error::ApiError;
+
+/// `GET /v1/discovery-chain/:service`
+pub(super) async fn get(Path(service): Path<String>, call: Call) -> Result<Response, ApiError> {
+    show(&call, &service, Overrides::default()).await
+}
+
+/// `POST /v1/discovery-chain/:service`, with what a caller wants otherwise.
+pub(super) async fn get_with(
+    Path(service): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let wanted: ChainOverrides = call.decode()?;
+    let overrides = Overrides {
+        mesh_gateway: wanted.override_mesh_gateway.mode,
+        protocol: wanted.protocol()?,
+        connect_timeout: wanted.override_connect_timeout,
+    };
+    show(&call, &service, overrides).await
+}
+
+async fn show(call: &Call, service: &str, overrides: Overrides) -> Result<Response, ApiError> {
+    if !call.authorizer()?.service_read(service) {
+        return Err(ApiError::denied("service:read", service));
+    }
+    let datacenter = &call.config.datacenter;
+    if let Some(other) = call.params.get("compile-dc")
+        && !other.is_empty()
+        && !other.eq_ignore_ascii_case(datacenter)
+    {
+        return Err(ApiError::bad_request(format!(
+            "Invalid query parameter ?compile-dc={other}: this server has callers in {datacenter:?} \
+             only, leave it out"
+        )));
+    }
+    let read = |state: &ReadTxn<'_>| chain(state, service, datacenter, overrides);
+    let answer = call.read(read).await?;
+    match &answer.value {
+        Ok(shown) => call.answer(answer.index, shown, false),
+        Err(reason) => Err(ApiError::internal(reason.clone())),
+    }
+}
+
+/// A chain, as Consul wraps it.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Shown {
+    chain: WithAddresses,
+}
+
+#[derive(Serialize)]
+struct WithAddresses {
+    #[serde(flatten)]
+    chain: Chain,
+    /// An empty list of Go's is `null`.
+    #[serde(rename = "AutoVirtualIPs")]
+    automatic: Option<Vec<String>>,
+    #[serde(rename = "ManualVirtualIPs")]
+    manual: Option<Vec<String>>,
+}
+
+fn chain(
+    state: &ReadTxn<'_>,
+    service: &str,
+    datacenter: &str,
+    overrides: Overrides,
+) -> Result<Shown, String> {
+    let roots = state.ca_roots();
+    let trust_domain = roots.and_then(|roots| roots.trust_domain.parse().ok());
+    let trust_domain = trust_domain.ok_or("the mesh has no roots yet: ask again")?;
+    let request = Request {
+        service,
+        datacenter,
+        trust_domain: &trust_domain,
+        overrides,
+    };
+    let chain = compile(&request, &Stored(state)).map_err(|error| error.to_string())?;
+    let list = |addresses: Vec<String>| (!addresses.is_empty()).then_some(addresses);
+    let automatic = state.virtual_ip(service).into_iter();
+    let manual = state.manual_virtual_ips(service).into_iter();
+    Ok(Shown {
+        chain: WithAddresses {
+            chain,
+            automatic: list(automatic.map(|ip| ip.address().to_string()).collect()),
+            manual: list(manual.map(|ip| ip.to_string()).collect()),
+        },
+    })
+}
+
+/// The entries of the store. Routers, splitters and resolvers are kinds that it does not take.
+struct Stored<'t, 's>(&'t ReadTxn<'s>);
+
+impl Entries for Stored<'_, '_> {
+    fn router(&self, _service: &str) -> Option<ServiceRouter> {
+        None
+    }
+
+    fn splitter(&self, _service: &str) -> Option<ServiceSplitter> {
+        None
+    }
+
+    fn resolver(&self, _service: &str) -> Option<ServiceResolver> {
+        None
+    }
+
+    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
+        match &*self.0.config_entry(ConfigKind::ServiceDefaults, service)? {
+            ConfigEntry::ServiceDefaults(entry) => Some(entry.clone()),
+            _ => None,
+        }
+    }
+
+    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
+        match &*self
+            .0
+            .config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME)?
+        {
+            ConfigEntry::ProxyDefaults(entry) => Some(entry.clone()),
+            _ => None,
+        }
+    }
+}
