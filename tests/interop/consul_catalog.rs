@@ -13,10 +13,9 @@ use crate::cluster::Cluster;
 
 const STOP: Duration = Duration::from_secs(10);
 
-/// A Consul alone, with its state in memory. It ends when it is dropped.
-async fn consul(binary: &std::path::Path) -> (Child, SocketAddr) {
-    // An address of its own: all its ports are fixed.
-    let address = "127.0.77.1";
+/// A Consul alone, with its state in memory, at an address of its own: all its ports are fixed. It ends
+/// when it is dropped.
+pub(crate) async fn consul(binary: &std::path::Path, address: &str) -> (Child, SocketAddr) {
     let child = Command::new(binary)
         .args(["agent", "-dev", "-bind", address, "-client", address])
         .stdout(Stdio::null())
@@ -37,7 +36,7 @@ async fn the_catalog_follows_the_pods() {
     let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
         return;
     };
-    let (mut consul, http) = consul(&binary).await;
+    let (mut consul, http) = consul(&binary, "127.0.77.1").await;
     let cluster = Cluster::new(http).await;
     let operator = cluster.operator("a");
     cluster.pod("web-0", "u0", false);

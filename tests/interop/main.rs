@@ -7,6 +7,7 @@
 
 #[path = "../mesh/captured_traffic.rs"]
 mod captured_traffic;
+mod chains;
 #[path = "../kubernetes/cluster.rs"]
 #[expect(
     clippy::unwrap_used,

@@ -163,7 +163,7 @@ pub struct Resolver {
     #[serde(with = "duration::text")]
     pub connect_timeout: Duration,
     /// Longest request; zero where nothing is said.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "duration::nanos", skip_serializing_if = "Duration::is_zero")]
     pub request_timeout: Duration,
     /// The target's id.
     pub target: String,

@@ -1,0 +1,214 @@
+//! Discovery chains beside those of a real Consul, for the same config entries.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use http::Method;
+use legate_discovery_chain::{Entries, Overrides, Request, compile};
+use legate_model::{
+    ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, TrustDomain,
+};
+use legate_tests::client;
+use legate_tests::interop::Pair;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::consul_catalog::consul;
+
+/// Entries by kind and name.
+struct Written<'a>(BTreeMap<(&'a str, &'a str), &'a Value>);
+
+impl<'a> Written<'a> {
+    fn new(entries: &'a [Value]) -> Self {
+        let text = |value: &'a Value| value.as_str().expect("a text");
+        let key = |entry: &'a Value| ((text(&entry["Kind"]), text(&entry["Name"])), entry);
+        Self(entries.iter().map(key).collect())
+    }
+
+    fn read<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
+        let entry = *self.0.get(&(kind, name))?;
+        Some(serde_json::from_value(entry.clone()).expect("an entry"))
+    }
+}
+
+impl Entries for Written<'_> {
+    fn router(&self, service: &str) -> Option<ServiceRouter> {
+        self.read("service-router", service)
+    }
+    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
+        self.read("service-splitter", service)
+    }
+    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
+        self.read("service-resolver", service)
+    }
+    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
+        self.read("service-defaults", service)
+    }
+    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
+        self.read("proxy-defaults", "global")
+    }
+}
+
+fn http() -> Value {
+    json!({
+        "Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"},
+        "MeshGateway": {"Mode": "local"},
+    })
+}
+
+fn splitter(name: &str, splits: Value) -> Value {
+    json!({"Kind": "service-splitter", "Name": name, "Splits": splits})
+}
+
+fn resolver(name: &str, mut entry: Value) -> Value {
+    entry["Kind"] = "service-resolver".into();
+    entry["Name"] = name.into();
+    entry
+}
+
+/// Routes to splits to subsets, redirects and failover.
+fn everything() -> Vec<Value> {
+    vec![
+        http(),
+        resolver(
+            "web",
+            json!({
+                "DefaultSubset": "v1", "ConnectTimeout": "3s", "RequestTimeout": "9s",
+                "Subsets": {
+                    "v1": {"Filter": "Service.Meta.version == v1"}, "v2": {"OnlyPassing": true},
+                },
+                "Failover": {
+                    "v1": {"ServiceSubset": "v2"},
+                    "*": {"Targets": [{"Service": "old"}, {"Datacenter": "dc2"}]},
+                },
+                "LoadBalancer": {"Policy": "ring_hash", "RingHashConfig": {"MinimumRingSize": 9},
+                    "HashPolicies": [{"Field": "header", "FieldValue": "x", "Terminal": true}]},
+            }),
+        ),
+        resolver("old", json!({"Redirect": {"Service": "new"}})),
+        resolver("new", json!({"ConnectTimeout": "1s"})),
+        splitter(
+            "web",
+            json!([
+                {"Weight": 33.33, "ServiceSubset": "v1",
+                 "RequestHeaders": {"Set": {"x": "1"}, "Remove": ["y"]}},
+                {"Weight": 66.67, "Service": "canary", "ResponseHeaders": {"Add": {"z": "2"}}},
+            ]),
+        ),
+        splitter(
+            "canary",
+            json!([
+                {"Weight": 10, "RequestHeaders": {"Set": {"x": "3"}}},
+                {"Weight": 90, "Service": "new", "ResponseHeaders": {"Add": {"z": "4"}}},
+            ]),
+        ),
+        json!({"Kind": "service-router", "Name": "web", "Routes": [
+            {"Match": {"HTTP": {"PathPrefix": "/a", "Methods": ["GET"],
+                "Header": [{"Name": "h", "Prefix": "p", "Invert": true}],
+                "QueryParam": [{"Name": "q", "Present": true}]}},
+             "Destination": {"Service": "new", "PrefixRewrite": "/", "RequestTimeout": "2s",
+                "IdleTimeout": "4s", "NumRetries": 3, "RetryOn": ["5xx"],
+                "RetryOnStatusCodes": [503]}},
+            {"Match": {"HTTP": {"PathExact": "/b", "CaseInsensitive": true}},
+             "Destination": {"ServiceSubset": "v2", "RetryOnConnectFailure": true}},
+            {"Match": {"HTTP": {"PathRegex": "/c.*"}}},
+        ]}),
+    ]
+}
+
+/// Entries in an order in which each fits those before it. The chain is that of `web`.
+fn cases() -> Vec<(&'static str, Vec<Value>)> {
+    vec![
+        ("nothing", vec![]),
+        (
+            "defaults",
+            vec![json!({
+                "Kind": "service-defaults", "Name": "web", "Protocol": "http2", "Meta": {"a": "b"},
+                "TransparentProxy": {"DialedDirectly": true}, "MeshGateway": {"Mode": "remote"},
+            })],
+        ),
+        (
+            "outside",
+            vec![json!({
+                "Kind": "service-defaults", "Name": "web", "Protocol": "tcp",
+                "ExternalSNI": "example.com",
+            })],
+        ),
+        ("everything", everything()),
+        (
+            "redirects",
+            vec![
+                resolver(
+                    "api",
+                    json!({"Subsets": {"v2": {}}, "Failover": {"v2": {
+                        "Datacenters": ["dc1", "dc2", "dc3"],
+                    }}}),
+                ),
+                resolver(
+                    "web",
+                    json!({"Redirect": {"Service": "api", "ServiceSubset": "v2"}}),
+                ),
+            ],
+        ),
+    ]
+}
+
+/// Without what is the same for everybody and said by Consul alone: the only tenancy there is.
+fn without_tenancy(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| name != "Namespace" && name != "Partition");
+            fields.values_mut().for_each(without_tenancy);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_tenancy),
+        // Go writes 10 where others write 10.0.
+        Value::Number(number) => *value = json!(number.as_f64()),
+        _ => {}
+    }
+}
+
+async fn ask(http: SocketAddr, path: &str) -> Value {
+    let (_, body) = client::get(http, path).await.expect("Consul answers");
+    serde_json::from_str(&body).unwrap_or_else(|_| panic!("{body}"))
+}
+
+#[tokio::test]
+async fn chains_are_those_of_consul() {
+    let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
+        return;
+    };
+    let (_consul, http) = consul(&binary, "127.0.77.2").await;
+    let roots = ask(http, "/v1/connect/ca/roots").await;
+    let trust_domain = roots["TrustDomain"].as_str().expect("a trust domain");
+    let trust_domain: TrustDomain = trust_domain.parse().expect("a trust domain");
+    for (what, entries) in cases() {
+        for entry in &entries {
+            let answer = client::send(Method::PUT, http, "/v1/config", None, Some(entry)).await;
+            let (status, body) = answer.expect("Consul answers");
+            assert!(status.is_success(), "{what}: {entry}: {}", body);
+        }
+        let mut theirs = ask(http, "/v1/discovery-chain/web").await["Chain"].take();
+        for field in ["AutoVirtualIPs", "ManualVirtualIPs"] {
+            theirs.as_object_mut().expect("a chain").remove(field);
+        }
+        let request = Request {
+            service: "web",
+            datacenter: "dc1",
+            trust_domain: &trust_domain,
+            overrides: Overrides::default(),
+        };
+        let ours = compile(&request, &Written::new(&entries)).expect("a chain");
+        // By its text: a weight has the digits that it was written with only there.
+        let text = serde_json::to_string(&ours).expect("JSON");
+        let mut ours: Value = serde_json::from_str(&text).expect("JSON");
+        without_tenancy(&mut theirs);
+        without_tenancy(&mut ours);
+        assert_eq!(ours, theirs, "{what}");
+        for entry in entries.iter().rev() {
+            let text = |field: &str| entry[field].as_str().unwrap_or_default();
+            let path = format!("/v1/config/{}/{}", text("Kind"), text("Name"));
+            let removed = client::send(Method::DELETE, http, &path, None, None).await;
+            removed.expect("Consul answers");
+        }
+    }
+}
