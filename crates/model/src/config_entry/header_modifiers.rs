@@ -37,7 +37,7 @@ impl HeaderModifiers {
     /// # Errors
     ///
     /// [`Invalid`] names the first header that Envoy would refuse.
-    pub(super) fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         for (field, pairs) in [("Add", &self.add), ("Set", &self.set)] {
             for (name, value) in pairs {
                 validate_name(&format!("{field}[{name:?}]"), name)?;
@@ -52,6 +52,21 @@ impl HeaderModifiers {
         let mut removed = self.remove.iter().enumerate();
         removed.try_for_each(|(at, name)| validate_name(&format!("Remove[{at}]"), name))
     }
+}
+
+/// # Errors
+///
+/// [`Invalid`] names the first header that Envoy would refuse, with the field that it is in.
+pub(super) fn validate_both(
+    request: Option<&HeaderModifiers>,
+    response: Option<&HeaderModifiers>,
+) -> Result<(), Invalid> {
+    for (field, modifiers) in [("RequestHeaders", request), ("ResponseHeaders", response)] {
+        if let Some(modifiers) = modifiers {
+            modifiers.validate().map_err(|error| error.within(field))?;
+        }
+    }
+    Ok(())
 }
 
 /// Envoy refuses changes of `:`-headers and `Host`.

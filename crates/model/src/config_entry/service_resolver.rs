@@ -261,7 +261,7 @@ impl ServiceResolver {
                 }
             }
         }
-        validate_service(&r.service).map_err(|error| error.within("Redirect"))?;
+        validate_destination(&r.service).map_err(|error| error.within("Redirect"))?;
         self.validate_subset(&r.service, &r.service_subset)
             .map_err(|error| error.within("Redirect"))
     }
@@ -292,13 +292,13 @@ impl ServiceResolver {
         if f.datacenters.iter().any(String::is_empty) {
             return Err(Invalid::new("Datacenters", "found empty datacenter"));
         }
-        validate_service(&f.service)?;
+        validate_destination(&f.service)?;
         self.validate_subset(&f.service, &f.service_subset)?;
         for (at, target) in f.targets.iter().enumerate() {
             let within = |error: Invalid| error.within(format_args!("Targets[{at}]"));
             validate_peer(&target.peer, &target.service_subset, &target.datacenter)
                 .map_err(within)?;
-            validate_service(&target.service).map_err(within)?;
+            validate_destination(&target.service).map_err(within)?;
             self.validate_subset(&target.service, &target.service_subset)
                 .map_err(within)?;
         }
@@ -319,7 +319,8 @@ fn validate_peer(peer: &str, subset: &str, datacenter: &str) -> Result<(), Inval
     Ok(())
 }
 
-fn validate_service(service: &str) -> Result<(), Invalid> {
+/// The service that something leads to; empty means the one that the entry is about.
+pub(super) fn validate_destination(service: &str) -> Result<(), Invalid> {
     if service.is_empty() {
         return Ok(());
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::header_modifiers::HeaderModifiers;
+use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::registry::{Entry, EntryRights};
 use super::service_defaults::is_zero_u32;
+use super::service_resolver::validate_destination;
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
@@ -393,10 +394,7 @@ fn validate_regex(field: &str, text: &str) -> Result<(), Invalid> {
 
 impl RouteDestination {
     fn validate(&self) -> Result<(), Invalid> {
-        if !self.service.is_empty() {
-            name::validate_service_name(&self.service)
-                .map_err(|error| Invalid::new("Service", error.to_string()))?;
-        }
+        validate_destination(&self.service)?;
         let known = |condition: &&String| RETRY_CONDITIONS.contains(&condition.as_str());
         if let Some(unknown) = self.retry_on.iter().find(|one| !known(one)) {
             let reason = format!("{unknown:?} is not one of {}", RETRY_CONDITIONS.join(", "));
@@ -407,15 +405,10 @@ impl RouteDestination {
             let reason = format!("{code} is not a status of HTTP: 100 to 599");
             return Err(Invalid::new("RetryOnStatusCodes", reason));
         }
-        for (field, modifiers) in [
-            ("RequestHeaders", &self.request_headers),
-            ("ResponseHeaders", &self.response_headers),
-        ] {
-            if let Some(modifiers) = modifiers {
-                modifiers.validate().map_err(|error| error.within(field))?;
-            }
-        }
-        Ok(())
+        validate_both(
+            self.request_headers.as_ref(),
+            self.response_headers.as_ref(),
+        )
     }
 
     /// Whether it says anything of further attempts.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::header_modifiers::HeaderModifiers;
+use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::registry::{Entry, EntryRights};
+use super::service_resolver::validate_destination;
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
@@ -157,18 +158,10 @@ impl Split {
             let reason = format!("{} must be between 0 and 100", self.weight);
             return Err(Invalid::new("Weight", reason));
         }
-        if !self.service.is_empty() {
-            name::validate_service_name(&self.service)
-                .map_err(|error| Invalid::new("Service", error.to_string()))?;
-        }
-        for (field, modifiers) in [
-            ("RequestHeaders", &self.request_headers),
-            ("ResponseHeaders", &self.response_headers),
-        ] {
-            if let Some(modifiers) = modifiers {
-                modifiers.validate().map_err(|error| error.within(field))?;
-            }
-        }
-        Ok(())
+        validate_destination(&self.service)?;
+        validate_both(
+            self.request_headers.as_ref(),
+            self.response_headers.as_ref(),
+        )
     }
 }
