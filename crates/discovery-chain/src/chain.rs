@@ -11,8 +11,6 @@ use legate_model::{
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::compile::Overrides;
-
 /// What becomes of a name that a caller asks for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -25,10 +23,8 @@ pub struct Chain {
     pub partition: &'static str,
     /// The callers' datacenter.
     pub datacenter: String,
-    /// What of a caller's overrides has changed something.
-    #[serde(skip)]
-    pub customised: Overrides,
-    /// The same as eight hexadecimal digits: such a caller's clusters need names of their own.
+    /// Eight hexadecimal digits for what of a caller's overrides has changed something: its clusters need
+    /// names of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub customization_hash: Option<String>,
     /// No entry says anything but that the service's own instances answer.

@@ -306,7 +306,6 @@ impl<'a> Compiler<'a> {
             namespace: DEFAULT_TENANCY,
             partition: DEFAULT_TENANCY,
             datacenter: self.request.datacenter.to_owned(),
-            customised: self.customised,
             customization_hash: self.customised.hash(),
             default,
             protocol,

@@ -7,7 +7,8 @@ use crate::compile::Overrides;
 
 impl Overrides {
     /// The first eight hexadecimal digits of Consul's hash; `None` where nothing is overridden.
-    pub(crate) fn hash(&self) -> Option<String> {
+    #[must_use]
+    pub fn hash(&self) -> Option<String> {
         if *self == Overrides::default() {
             return None;
         }

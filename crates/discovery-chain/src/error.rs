@@ -18,7 +18,7 @@ pub enum ChainError {
         /// What those before it speak.
         expected: String,
     },
-    /// Requests cannot be told apart.
+    /// What is spoken has no requests that could be routed or split.
     #[error(
         "discovery chain {chain:?} uses a protocol {protocol:?} that does not permit advanced routing \
          or splitting behavior"

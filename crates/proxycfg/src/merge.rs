@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use legate_discovery_chain::Overrides;
 use legate_model::{
     ConfigEntry, ConfigKind, MeshGateway, Opaque, Protocol, ProxyDefaults, ServiceDefaults,
     ServiceInstance, Upstream, UpstreamDefaults,
 };
 use serde::Serialize;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::opaque;
 use crate::queries::Instances;
@@ -343,33 +343,20 @@ pub(crate) fn resolve_upstream(
         .map_or(CONNECT_TIMEOUT, |millis| {
             Duration::from_millis(millis.into())
         });
+    // A timeout of zero overrides nothing.
+    let timeout = Some(connect_timeout).filter(|timeout| *timeout != CONNECT_TIMEOUT);
+    let overrides = Overrides {
+        protocol: (protocol != usual).then_some(protocol),
+        connect_timeout: timeout.unwrap_or_default(),
+        ..Overrides::default()
+    };
     UpstreamSnapshot {
         upstream: Arc::clone(upstream),
         protocol,
         connect_timeout,
-        customisation: customisation(
-            (protocol != usual).then_some(protocol),
-            (connect_timeout != CONNECT_TIMEOUT).then_some(connect_timeout),
-        ),
+        customisation: overrides.hash().map(Into::into),
         instances,
     }
-}
-
-/// Eight hexadecimal digits for what is overridden, nothing when nothing is.
-fn customisation(protocol: Option<Protocol>, timeout: Option<Duration>) -> Option<Arc<str>> {
-    if protocol.is_none() && timeout.is_none() {
-        return None;
-    }
-    let protocol = protocol.map_or("", Protocol::as_str);
-    let timeout = timeout.map_or(0, |timeout| timeout.as_millis());
-    let digest = Sha256::digest(format!("protocol={protocol} connect_timeout_ms={timeout}"));
-    Some(
-        digest[..4]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-            .into(),
-    )
 }
 
 #[cfg(test)]

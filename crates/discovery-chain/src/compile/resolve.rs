@@ -1,6 +1,5 @@
 //! The end of a chain: redirects, default subsets, settings and failover of a target.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use legate_model::{
@@ -44,6 +43,8 @@ impl Compiler<'_> {
         }
         self.complete(&mut target, &entry)?;
         let others = self.failover(&target, &entry);
+        let section = section_of(&entry, &target.service_subset);
+        let policy = section.and_then(|section| section.policy.clone());
         let connect_timeout = target.connect_timeout;
         self.retain(target);
         let mut ids = Vec::with_capacity(others.len());
@@ -54,10 +55,9 @@ impl Compiler<'_> {
             ids.push(other.id.clone());
             self.retain(other);
         }
-        let failover = (!ids.is_empty()).then(|| Failover {
+        let failover = (!ids.is_empty()).then_some(Failover {
             targets: ids,
-            policy: section(&entry, &node.name, &self.targets)
-                .and_then(|section| section.policy.clone()),
+            policy,
         });
         let NodeKind::Resolver(resolver) = node.kind else {
             return Ok(key);
@@ -247,15 +247,7 @@ fn section_of<'e>(entry: &'e ServiceResolver, subset: &str) -> Option<&'e legate
     exact.or_else(|| entry.failover.get(WILDCARD))
 }
 
-fn section<'e>(
-    entry: &'e ServiceResolver,
-    target: &str,
-    targets: &BTreeMap<String, Target>,
-) -> Option<&'e legate_model::Failover> {
-    section_of(entry, &targets.get(target)?.service_subset)
-}
-
-/// Services outside of the mesh have no instances that could be told apart.
+/// Services outside of the mesh have no instances that entries could choose from.
 fn check_external(target: &Target, entry: &ServiceResolver) -> Result<(), ChainError> {
     let given = [
         (entry.redirect.is_some(), "redirects"),
