@@ -6,7 +6,7 @@ use legate_kubernetes::config::kinds::{KINDS, Kind};
 use legate_kubernetes::config::{ConfigMetrics, FINALIZER, Settings, start};
 use legate_kubernetes::leader::Lead;
 use legate_kubernetes::servers::{Credentials, Options, Servers};
-use legate_runtime::metrics::Registry;
+use legate_runtime::metrics::{Registry, encode};
 use legate_runtime::{Clock, Scope};
 use serde_json::{Value, json};
 
@@ -21,6 +21,7 @@ struct World {
     api: FakeApi,
     servers: FakeServers,
     lead: Lead,
+    registry: Registry,
     _scope: Scope,
 }
 
@@ -41,10 +42,11 @@ impl World {
             tls: None,
             credentials: Credentials::None,
         };
+        let registry = Registry::new();
         let settings = Settings {
             datacenter: "dc1".into(),
             clock: Clock::system(),
-            metrics: ConfigMetrics::register(&Registry::new()).unwrap(),
+            metrics: ConfigMetrics::register(&registry).unwrap(),
         };
         let lead = Lead::forever();
         let spawner = scope.spawner();
@@ -54,6 +56,7 @@ impl World {
             api,
             servers,
             lead,
+            registry,
             _scope: scope,
         }
     }
@@ -418,7 +421,11 @@ async fn an_operator_that_does_not_lead_writes_nothing() {
     let world = World::start().await;
     world.lead.token().cancel();
     world.defaults("default", "http");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // The resource has been looked at.
+    let failed = "legate_k8s_config_reconciles_total{kind=\"ServiceDefaults\",result=\"failed\"} 1";
+    world
+        .until("looked at", |it| encode(&it.registry).contains(failed))
+        .await;
     assert_eq!(world.servers.writes(), Vec::<String>::new());
     assert_eq!(world.api.patches(), []);
 }
