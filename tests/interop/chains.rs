@@ -1,4 +1,4 @@
-//! Discovery chains beside those of a real Consul, for the same config entries.
+//! Discovery chains compared with those of a real Consul, for the same config entries.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a whole mesh on this machine: a control plane, two services and a sidecar beside each
+    /// Run a whole mesh on this machine: a control plane, two services and a sidecar for each
     Dev(dev::Options),
     /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
     Check(kubernetes::check::Options),

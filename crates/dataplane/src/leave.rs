@@ -1,5 +1,5 @@
-//! What a pod needs when it is about to end, before anything in it does: inbound connections are told
-//! to go, and from a moment on new ones are refused, so that callers turn to others. Outbound
+//! What a pod needs when it is about to end, before anything in it does: clients of inbound
+//! connections are asked to close them, and after a while new ones are refused, so that callers turn to others. Outbound
 //! connections are not touched, and nothing ends: that is asked for later, by a signal.
 
 use std::convert::Infallible;

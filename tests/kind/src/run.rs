@@ -97,7 +97,7 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
         );
     }
     println!("{count} scenarios passed");
-    // Those that were left out have to be seen beside the verdict.
+    // Those that were left out have to be seen with the verdict.
     for line in left_out {
         println!("{line}");
     }

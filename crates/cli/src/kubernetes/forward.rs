@@ -131,7 +131,7 @@ async fn ask(
     let answer = tokio::time::timeout(LIMIT, async {
         tokio::select! {
             answer = answer => answer,
-            // Why the kubelet cannot connect comes beside the stream, which only ends.
+            // Why the kubelet cannot connect is on an error channel of its own; the stream just ends.
             Some(words) = failed => Err(anyhow!("{}", words.trim())),
         }
     });

@@ -205,7 +205,7 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
             let report = supervisor.report();
             assert_eq!(report.epochs[0].state, EpochState::Draining);
 
-            // A client that is told to go does, and another one is still served.
+            // A client that is asked to close its connection does, and another one is still served.
             let answer = request(&mut http, "/").await;
             assert!(answer.contains("connection: close"), "{answer}");
             drop(http);
@@ -241,7 +241,7 @@ async fn closed_inbound_listeners_refuse_and_everything_else_goes_on() {
                 let mut open = keep_alive(place.at(HTTP), "/").await;
                 let mut outbound = TcpStream::connect(place.at(TCP)).await.unwrap();
                 admin.drain_listeners().await.unwrap();
-                // New connections are still served, and told to go.
+                // New connections are still served, and asked to close.
                 let mut late = TcpStream::connect(place.at(HTTP)).await.unwrap();
                 let answer = request(&mut late, "/").await;
                 assert!(answer.contains("connection: close"), "{answer}");

@@ -59,7 +59,7 @@ pub(super) struct Context {
 pub(super) enum Failed {
     /// The condition says why.
     #[error("{0}")]
-    Told(String),
+    Reported(String),
     #[error("the entry has changed meanwhile")]
     Changed,
     #[error("this operator does not lead any more")]
@@ -92,7 +92,7 @@ pub(super) async fn reconcile(
             metrics.failing(kind, context.attempts().len());
             "done"
         }
-        Err(Failed::Told(_)) => "refused",
+        Err(Failed::Reported(_)) => "refused",
         Err(_) => "failed",
     };
     metrics.reconciled(kind, result);
@@ -129,7 +129,7 @@ async fn look(resource: Arc<DynamicObject>, context: &Context) -> Result<Action,
 
 /// When a resource that failed is tried again.
 pub(super) fn retry(resource: Arc<DynamicObject>, error: &Failed, context: Arc<Context>) -> Action {
-    if !matches!(error, Failed::Told(_)) {
+    if !matches!(error, Failed::Reported(_)) {
         let (kind, namespace) = (context.kind.name, resource.namespace());
         tracing::warn!(kind, namespace, name = resource.name_any(), %error, "trying again");
     }
@@ -174,7 +174,7 @@ impl Context {
         match outcome {
             Outcome::Synced { .. } => Ok(Action::requeue(COMPARE_EVERY)),
             Outcome::Refused(_, message) | Outcome::Unknown(_, message) => {
-                Err(Failed::Told(message))
+                Err(Failed::Reported(message))
             }
         }
     }
@@ -271,7 +271,7 @@ impl Context {
     ) -> Result<Action, Failed> {
         let outcome = outcome("removing the config entry", error);
         self.tell(api, resource, &outcome).await?;
-        Err(Failed::Told(error.to_string()))
+        Err(Failed::Reported(error.to_string()))
     }
 
     /// Other resources that mean the same entry and are not being deleted.

@@ -116,7 +116,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
     }
 }
 
-/// The uid of `kube-system`, by which clusters are told apart.
+/// The uid of `kube-system`, which identifies a cluster.
 async fn cluster_uid(client: &Client) -> String {
     let mut backoff = Backoff::new(API_SERVER);
     let namespaces: Api<k8s::Namespace> = Api::all(client.clone());
@@ -231,15 +231,15 @@ impl Driver<'_> {
         match job {
             Job::ListNodes => {
                 let nodes = self.counted("list_nodes", self.list_nodes().await);
-                Ended::Nodes(nodes.map_err(told))
+                Ended::Nodes(nodes.map_err(logged))
             }
             Job::ReadNode(name) => {
                 let read = self.counted("read_node", self.read_node(&name).await);
-                Ended::Node(name, read.map_err(told))
+                Ended::Node(name, read.map_err(logged))
             }
             Job::RemoveNode(name) => {
                 let removed = self.counted("remove_node", self.remove_node(&name).await);
-                Ended::Removed(name, removed.map_err(told).unwrap_or_default())
+                Ended::Removed(name, removed.map_err(logged).unwrap_or_default())
             }
             Job::Pod(key, calls) => {
                 let results = self.pod(&key, calls).await;
@@ -397,7 +397,7 @@ fn name(call: &Call) -> &'static str {
     }
 }
 
-fn told(error: ServersError) -> String {
+fn logged(error: ServersError) -> String {
     tracing::warn!(%error, "cannot read the catalog: trying again");
     error.to_string()
 }

@@ -186,7 +186,7 @@ fn what_has_no_effect_is_told() {
 }
 
 #[test]
-fn two_listeners_on_one_port_are_told() {
+fn two_listeners_on_one_port_are_warned_about() {
     let path =
         |path: &str, port: u16| json!({"Path": path, "ListenerPort": port, "LocalPathPort": 8080});
     let on_exposed = json!({
@@ -203,13 +203,13 @@ fn two_listeners_on_one_port_are_told() {
         ..web()
     };
     let set = made(&snapshot);
-    let told = set.warnings().join("\n");
+    let warnings = set.warnings().join("\n");
     for part in [
         "/public has no listener, for 0.0.0.0:20000 is the public listener's",
         "listener exposed_path_b listens on 0.0.0.0:20300, as another one does",
         "upstream api listens on 0.0.0.0:20301, as another one does",
     ] {
-        assert!(told.contains(part), "{part} is missing in:\n{told}");
+        assert!(warnings.contains(part), "{part} is missing in:\n{warnings}");
     }
     let listeners: Vec<_> = set.get(&type_urls()[2]).keys().collect();
     let expected = [

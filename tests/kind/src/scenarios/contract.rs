@@ -1,5 +1,5 @@
 //! The image of sidecars with the containers that the injector of consul-k8s writes, in both forms:
-//! beside the application, and as a native sidecar.
+//! next to the application's, and as a native sidecar.
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
 /// The user of sidecars, whom no image knows.
 pub(super) const USER: u32 = 5995;
 
-/// How pods reach servers, and how these are told of pods.
+/// How pods reach servers, and how servers learn of pods.
 struct Servers<'a> {
     /// After `-addresses`.
     address: &'a str,
@@ -115,8 +115,8 @@ fn one_asks_the_other(
         pod.to_string()
     };
     let account = |name: &str| json!({"serviceAccountName": name});
-    let beside = [sidecar(servers, false), app(&["serve", "--name", api])];
-    space.apply(&annotated(pod(api, account(api), &beside)))?;
+    let containers = [sidecar(servers, false), app(&["serve", "--name", api])];
+    space.apply(&annotated(pod(api, account(api), &containers)))?;
     let asks = app(&["get", "--retry=60", "http://127.0.0.1:1234/"]);
     let mut once = account(web);
     once["restartPolicy"] = json!("Never");

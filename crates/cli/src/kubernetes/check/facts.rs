@@ -78,7 +78,7 @@ pub(super) enum Servers {
         replicas: i32,
         pods: Vec<ServerPod>,
     },
-    /// Outside of the release: where the operator is told that they are.
+    /// Outside of the release: the addresses that the operator has for them.
     External(String),
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Release {
     pub(super) image: String,
     /// Image of the sidecars that it injects.
     pub(super) dataplane_image: String,
-    /// Where it is told that the servers are.
+    /// The servers' addresses, as its flags have them.
     pub(super) server_host: String,
     /// Whether they are spoken to with TLS.
     pub(super) tls: bool,

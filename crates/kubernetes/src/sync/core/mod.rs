@@ -260,7 +260,7 @@ impl Core {
         self.pods.complete() && self.services.complete() && self.nodes.complete()
     }
 
-    /// What people should be told since the last time.
+    /// What people should know, since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }

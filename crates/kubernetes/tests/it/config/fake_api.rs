@@ -21,7 +21,7 @@ use super::http::{Answer, serve};
 struct State {
     version: u64,
     objects: Vec<Value>,
-    /// What watchers are told, with the version of each.
+    /// What watchers get, with the version of each.
     events: Vec<(u64, Value)>,
     /// Watches from before this version are answered with 410.
     oldest: u64,
