@@ -7,26 +7,38 @@ use super::table::table;
 /// What stands in place of a secret.
 const REDACTED: &str = "***";
 /// Fields whose value is a secret, in Envoy's API. Envoy itself leaves out those that its API marks.
-const SECRET_FIELDS: [&str; 9] = [
+const SECRET_FIELDS: [&str; 15] = [
+    "access_token",
+    "auth_password",
     "client_secret",
+    "downstream_auth_password",
+    "downstream_auth_passwords",
     "generic_secret",
     "hmac_secret",
     "password",
     "pkcs12",
     "private_key",
     "private_key_provider",
+    "secret_access_key",
     "session_ticket_keys",
+    "session_token",
     "token_secret",
 ];
 /// Lists of headers whose values may be credentials: those that Envoy sends to servers.
 const CREDENTIAL_LISTS: [&str; 2] = ["initial_metadata", "call_credentials"];
-/// Headers that carry credentials wherever they stand.
-const SECRET_HEADERS: [&str; 5] = [
-    "authorization",
-    "cookie",
-    "proxy-authorization",
-    "x-api-key",
-    "x-consul-token",
+/// Parts of the names of headers that carry credentials, wherever they stand.
+const SECRET_HEADERS: [&str; 6] = ["auth", "cookie", "key", "password", "secret", "token"];
+
+/// What a header is set to.
+const HEADER_VALUES: [&str; 2] = ["value", "raw_value"];
+/// What a header is compared with.
+const HEADER_MATCHES: [&str; 6] = [
+    "contains_match",
+    "exact_match",
+    "prefix_match",
+    "safe_regex_match",
+    "string_match",
+    "suffix_match",
 ];
 
 /// Replaces every secret, wherever it stands.
@@ -34,13 +46,14 @@ pub(super) fn redact(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(redact),
         Value::Object(fields) => {
-            let header = fields.get("key").and_then(Value::as_str);
-            let header = header.map(str::to_ascii_lowercase);
-            if header.is_some_and(|header| SECRET_HEADERS.contains(&header.as_str())) {
-                for name in ["value", "raw_value"] {
-                    if let Some(value) = fields.get_mut(name) {
-                        *value = Value::from(REDACTED);
-                    }
+            // A header to add has a key and a value, one to match a name and a condition.
+            for (name, values) in [("key", &HEADER_VALUES[..]), ("name", &HEADER_MATCHES[..])] {
+                let header = fields.get(name).and_then(Value::as_str);
+                let header = header.map(str::to_ascii_lowercase).unwrap_or_default();
+                if SECRET_HEADERS.iter().any(|part| header.contains(part)) {
+                    let present = fields.iter_mut();
+                    let values = present.filter(|(field, _)| values.contains(&field.as_str()));
+                    values.for_each(|(_, value)| *value = Value::from(REDACTED));
                 }
             }
             for (name, value) in fields {

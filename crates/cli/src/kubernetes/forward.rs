@@ -19,10 +19,35 @@ use tokio_rustls::TlsConnector;
 
 use crate::http_client;
 
-/// How long connecting may take, and how long the answer.
-const LIMIT: Duration = Duration::from_secs(10);
-/// Largest answer, in bytes: the configuration of a proxy with thousands of upstreams.
-const SIZE_LIMIT: usize = 256 << 20;
+/// How errors begin that say nothing of the pod: there is no way to it from here, for lack of a right for
+/// example.
+const NO_WAY: &str = "port-forward: ";
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// What an answer may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Its largest size, in bytes.
+    size: usize,
+    time: Duration,
+}
+
+/// A page about one process. Many pods are asked at a time, and anybody may have made one of them.
+pub(super) const SMALL: Limits = Limits {
+    size: 4 << 20,
+    time: Duration::from_secs(10),
+};
+/// The configuration of a proxy with thousands of upstreams.
+pub(super) const LARGE: Limits = Limits {
+    size: 256 << 20,
+    time: Duration::from_secs(120),
+};
+
+/// Whether an error means that there is no way to the pod from here.
+pub(super) fn is_no_way(error: &str) -> bool {
+    error.starts_with(NO_WAY)
+}
 
 /// A port of a pod.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +73,7 @@ pub(super) struct Answer {
 ///
 /// When the pod cannot be reached or does not answer in time.
 pub(super) async fn get(client: &Client, port: Port<'_>, path: &str) -> anyhow::Result<Answer> {
-    ask(client, port, path, None).await
+    ask(client, port, path, SMALL, None).await
 }
 
 /// `GET path` with TLS, whatever certificate the server shows: no secret is sent.
@@ -61,13 +86,8 @@ pub(super) async fn get_tls(client: &Client, port: Port<'_>, path: &str) -> anyh
         insecure_skip_verify: true,
         ..ClientTls::default()
     })?;
-    ask(
-        client,
-        port,
-        path,
-        Some(TlsConnector::from(Arc::clone(&config))),
-    )
-    .await
+    let connector = TlsConnector::from(Arc::clone(&config));
+    ask(client, port, path, SMALL, Some(connector)).await
 }
 
 /// The body of an answer that has to be a success.
@@ -75,8 +95,13 @@ pub(super) async fn get_tls(client: &Client, port: Port<'_>, path: &str) -> anyh
 /// # Errors
 ///
 /// As [`get`], and for every other status.
-pub(super) async fn body(client: &Client, port: Port<'_>, path: &str) -> anyhow::Result<Bytes> {
-    let answer = get(client, port, path).await?;
+pub(super) async fn body(
+    client: &Client,
+    port: Port<'_>,
+    path: &str,
+    limits: Limits,
+) -> anyhow::Result<Bytes> {
+    let answer = ask(client, port, path, limits, None).await?;
     ensure!(
         answer.status.is_success(),
         "port {} answered {path} with {}",
@@ -90,6 +115,7 @@ async fn ask(
     client: &Client,
     at: Port<'_>,
     path: &str,
+    limits: Limits,
     tls: Option<TlsConnector>,
 ) -> anyhow::Result<Answer> {
     let Port {
@@ -99,16 +125,18 @@ async fn ask(
     } = at;
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let ports = [port];
-    let forwarder = tokio::time::timeout(LIMIT, pods.portforward(pod, &ports));
-    let forwarder = forwarder.await.context("port-forward: no answer in time")?;
-    let mut forwarder =
-        forwarder.map_err(|error| anyhow!("port-forward: {}", super::words(&error)))?;
+    let forwarder = tokio::time::timeout(CONNECT_LIMIT, pods.portforward(pod, &ports));
+    let no_way = |why: String| anyhow!("{NO_WAY}{why}");
+    let forwarder = forwarder
+        .await
+        .map_err(|_| no_way("no answer in time".to_owned()))?;
+    let mut forwarder = forwarder.map_err(|error| no_way(super::words(&error)))?;
     let stream = forwarder.take_stream(port);
-    let stream = stream.context("port-forward: no stream for the port")?;
+    let stream = stream.ok_or_else(|| no_way("no stream for the port".to_owned()))?;
     let failure = forwarder.take_error(port);
     let answer = async {
         match tls {
-            None => exchange(stream, path, Vec::new()).await,
+            None => exchange(stream, path, limits, Vec::new()).await,
             Some(connector) => {
                 let stream = connector
                     .connect(tls::server_name("localhost")?, stream)
@@ -118,7 +146,7 @@ async fn ask(
                 let chain = shown.unwrap_or_default();
                 let chain = chain.iter().cloned().map(CertificateDer::into_owned);
                 let chain = chain.collect();
-                exchange(stream, path, chain).await
+                exchange(stream, path, limits, chain).await
             }
         }
     };
@@ -128,11 +156,12 @@ async fn ask(
             None => None,
         }
     };
-    let answer = tokio::time::timeout(LIMIT, async {
+    let answer = tokio::time::timeout(limits.time, async {
         tokio::select! {
-            answer = answer => answer,
+            biased;
             // Why the kubelet cannot connect is on an error channel of its own; the stream just ends.
             Some(words) = failed => Err(anyhow!("{}", words.trim())),
+            answer = answer => answer,
         }
     });
     let answer = answer.await;
@@ -148,6 +177,7 @@ async fn ask(
 async fn exchange<S>(
     stream: S,
     path: &str,
+    limits: Limits,
     chain: Vec<CertificateDer<'static>>,
 ) -> anyhow::Result<Answer>
 where
@@ -156,7 +186,7 @@ where
     let request = Request::get(path)
         .header(header::HOST, "localhost")
         .body(Full::new(Bytes::new()))?;
-    let (status, body) = http_client::exchange(stream, request, SIZE_LIMIT).await?;
+    let (status, body) = http_client::exchange(stream, request, limits.size).await?;
     Ok(Answer {
         status,
         body,

@@ -11,7 +11,7 @@ use legate_kubernetes::annotations;
 use legate_model::timestamp;
 use serde_json::Value;
 
-use super::forward::{self, Port};
+use super::forward::{self, Limits, Port, SMALL};
 
 /// The sidecar's container has this name, or begins with it, as in consul-k8s.
 const CONTAINER: &str = "consul-dataplane";
@@ -97,7 +97,8 @@ impl Sidecar {
     ///
     /// When it cannot be reached, or answers something else.
     pub(super) async fn status(&self, client: &Client) -> anyhow::Result<Value> {
-        let body = forward::body(client, self.port(self.lifecycle_port), "/status").await?;
+        let body = forward::body(client, self.port(self.lifecycle_port), "/status", SMALL);
+        let body = body.await?;
         let document: Value = serde_json::from_slice(&body).context("its status is no JSON")?;
         anyhow::ensure!(document.is_object(), "its status is no object");
         Ok(document)
@@ -113,9 +114,10 @@ impl Sidecar {
         client: &Client,
         status: Option<&Value>,
         path: &str,
+        limits: Limits,
     ) -> anyhow::Result<Value> {
         let port = self.port(admin_port(status));
-        let body = forward::body(client, port, path).await;
+        let body = forward::body(client, port, path, limits).await;
         let body = body.context("Envoy's admin interface")?;
         serde_json::from_slice(&body).with_context(|| format!("Envoy's {path} is no JSON"))
     }

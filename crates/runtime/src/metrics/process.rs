@@ -1,6 +1,7 @@
 //! What the kernel says about this process, under the names that Prometheus' own clients use.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -12,6 +13,8 @@ use prometheus::{Counter, Error, IntGauge, Registry};
 #[derive(Debug)]
 pub struct ProcessMetrics {
     processor: Counter,
+    /// Held while the counter catches up, so that two who ask at once do not both add the same.
+    catching_up: Mutex<()>,
     resident: IntGauge,
     descriptors: IntGauge,
     threads: IntGauge,
@@ -30,6 +33,7 @@ impl ProcessMetrics {
                 "process_cpu_seconds_total",
                 "Processor time of the process, of programs and of the kernel.",
             )?,
+            catching_up: Mutex::default(),
             resident: IntGauge::new(
                 "process_resident_memory_bytes",
                 "Resident memory of the process.",
@@ -47,6 +51,10 @@ impl ProcessMetrics {
         if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
             let used = usage.user_time() + usage.system_time();
             let seconds = std::time::Duration::from_micros(used.num_microseconds().unsigned_abs());
+            let _alone = self
+                .catching_up
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             self.processor
                 .inc_by((seconds.as_secs_f64() - self.processor.get()).max(0.0));
         }

@@ -19,7 +19,7 @@ use super::facts::{
 use super::finding::Finding;
 use super::mesh_pods;
 use super::release::{self, Release};
-use crate::kubernetes::forward::{self, Port};
+use crate::kubernetes::forward::{self, Port, SMALL};
 use crate::kubernetes::sidecar::{self, Sidecar};
 use crate::kubernetes::{PODS_AT_A_TIME, answer, pages};
 
@@ -309,7 +309,7 @@ async fn mesh_pods(client: &Client) -> Seen<Vec<MeshPod>> {
         if let Some(sidecar) = Sidecar::of(&pod).filter(|_| mesh_pods::sidecar_runs(&pod)) {
             let status = sidecar.status(client).await;
             if let Ok(document) = &status {
-                let certs = sidecar.admin(client, Some(document), "/certs").await;
+                let certs = sidecar.admin(client, Some(document), "/certs", SMALL).await;
                 let leaves = certs.map(|certs| sidecar::leaves(&certs));
                 facts.leaves = Some(leaves.map_err(|error| format!("{error:#}")));
             }

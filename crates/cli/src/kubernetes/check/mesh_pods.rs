@@ -41,11 +41,16 @@ pub(in crate::kubernetes) fn owner(metadata: &ObjectMeta) -> Option<String> {
     }
 }
 
+/// Whether a pod with a sidecar is of this mesh, and has not ended.
+pub(in crate::kubernetes) fn is_ours(pod: &Pod) -> bool {
+    let managed_by = pod.labels().get(MANAGED_BY);
+    !ends(pod) && managed_by.is_none_or(|by| by == MANAGED_BY_LEGATE)
+}
+
 /// A pod with a sidecar of this mesh, without what only the sidecar can say; `None` for pods that have
 /// ended, and for those of another integration.
 pub(super) fn mesh_pod(pod: &Pod) -> Option<MeshPod> {
-    let managed_by = pod.labels().get(MANAGED_BY);
-    if ends(pod) || managed_by.is_some_and(|other| other != MANAGED_BY_LEGATE) {
+    if !is_ours(pod) {
         return None;
     }
     let container = sidecar::container(pod)?;

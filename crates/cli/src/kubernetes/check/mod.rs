@@ -4,7 +4,7 @@ mod collect;
 mod facts;
 mod finding;
 mod findings;
-mod mesh_pods;
+pub(super) mod mesh_pods;
 mod pods;
 mod release;
 mod report;

@@ -6,6 +6,7 @@ use super::facts::{BarePod, Facts, MeshPod};
 use super::finding::Finding;
 use super::findings::cannot_see;
 use super::webhook::{Validity, validity};
+use crate::kubernetes::forward::is_no_way;
 
 const INJECTED: &str = "pods-injected";
 const READY: &str = "pods-ready";
@@ -157,6 +158,7 @@ fn connected(pod: &MeshPod) -> Option<Finding> {
     // A sidecar that does not run is named as not ready.
     let document = match pod.status.as_ref()? {
         Ok(document) => document,
+        Err(why) if is_no_way(why) => return Some(cannot_see(CONNECTED, &object(pod), why)),
         Err(why) => {
             return Some(Finding::failed(
                 CONNECTED,
@@ -182,7 +184,12 @@ fn connected(pod: &MeshPod) -> Option<Finding> {
 }
 
 fn configured(pod: &MeshPod) -> Option<Finding> {
-    let document = pod.status.as_ref()?.as_ref().ok()?;
+    let document = match pod.status.as_ref()? {
+        Ok(document) => document,
+        Err(why) if is_no_way(why) => return Some(cannot_see(CONFIGURED, &object(pod), why)),
+        // It is named as not connected.
+        Err(_) => return None,
+    };
     let missing = text(document, "/relay/missing").map(str::to_owned);
     let missing = missing.or_else(|| {
         let ready = document["ready"] == Value::Bool(true);
@@ -206,6 +213,11 @@ fn configured(pod: &MeshPod) -> Option<Finding> {
 }
 
 fn certificate(pod: &MeshPod, facts: &Facts) -> Option<Finding> {
+    if let Some(Err(why)) = &pod.status
+        && is_no_way(why)
+    {
+        return Some(cannot_see(CERTIFICATES, &object(pod), why));
+    }
     let leaves = match pod.leaves.as_ref()? {
         Ok(leaves) => leaves,
         Err(why) => return Some(cannot_see(CERTIFICATES, &object(pod), why)),

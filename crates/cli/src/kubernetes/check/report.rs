@@ -29,7 +29,12 @@ pub(super) fn text(findings: &[Finding]) -> String {
     }
     let count = |outcome| findings.iter().filter(|it| it.outcome == outcome).count();
     let (failed, warnings) = (count(Outcome::Failed), count(Outcome::Warning));
+    let unchecked = count(Outcome::Unchecked);
+    if unchecked > 0 {
+        text += &format!("\nNot checked: {unchecked}.");
+    }
     text += &match (failed, warnings) {
+        (0, _) if unchecked > 0 => format!("\nNothing failed, warnings {warnings}.\n"),
         (0, 0) => "\nThe mesh is healthy.\n".to_owned(),
         (0, _) => format!("\nThe mesh is healthy, with warnings: {warnings}.\n"),
         _ => format!("\nThe mesh is not healthy: failed {failed}, warnings {warnings}.\n"),
@@ -37,8 +42,12 @@ pub(super) fn text(findings: &[Finding]) -> String {
     text
 }
 
-/// `{"healthy": …, "findings": […]}`.
+/// `{"healthy": …, "unchecked": …, "findings": […]}`: healthy is where nothing failed of what was checked.
 pub(super) fn json(findings: &[Finding]) -> String {
-    let document = json!({ "healthy": healthy(findings), "findings": findings });
+    let unchecked = |finding: &&Finding| finding.outcome == Outcome::Unchecked;
+    let unchecked = findings.iter().filter(unchecked).count();
+    let document = json!({
+        "healthy": healthy(findings), "unchecked": unchecked, "findings": findings,
+    });
     format!("{document:#}\n")
 }

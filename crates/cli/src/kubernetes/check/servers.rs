@@ -10,6 +10,7 @@ use super::finding::Finding;
 use super::findings::cannot_see;
 use super::release::Release;
 use super::webhook::{Validity, validity};
+use crate::kubernetes::forward::is_no_way;
 
 const SERVERS: &str = "servers";
 const CERTIFICATE: &str = "server-certificate";
@@ -65,6 +66,10 @@ fn reached(release: &Release, replicas: i32, pods: &[ServerPod]) -> Vec<Finding>
                 format!("pod {name} is not ready"),
                 format!("see why with kubectl describe pod {name} --namespace {space}"),
             ),
+            Some(Err(why)) if is_no_way(why) => {
+                findings.push(cannot_see(SERVERS, &format!("pod {name}"), why));
+                continue;
+            }
             Some(Err(why)) => (
                 format!("pod {name} is ready, and does not answer: {why}"),
                 format!("read what it says: kubectl logs {name} --namespace {space}"),

@@ -255,6 +255,14 @@ fn the_servers() {
             pods(facts)[0].api = Some(Err("refused".to_owned()));
         },
     );
+    expect(
+        "servers",
+        Outcome::Unchecked,
+        &["legate-server-0", "forbidden"],
+        |facts| {
+            pods(facts)[0].api = Some(Err("port-forward: forbidden".to_owned()));
+        },
+    );
     fails("server-agreement", &["different meshes", "etcd"], |facts| {
         let mut other = server("legate-server-1");
         other.api.as_mut().unwrap().as_mut().unwrap().active_root = "cc:dd".to_owned();
@@ -470,4 +478,22 @@ fn pods_without_a_sidecar_are_bare_where_they_ask_for_one() {
     assert!(mesh_pods::bare_pod(&metadata("false")).is_none());
     assert!(mesh_pods::bare_pod(&metadata("maybe")).is_none());
     assert!(mesh_pods::bare_pod(&ObjectMeta::default()).is_none());
+}
+
+#[test]
+fn what_cannot_be_asked_for_lack_of_a_right_has_not_failed() {
+    let no_way = "port-forward: pods \"web-1\" is forbidden";
+    for check in [
+        "proxies-connected",
+        "proxies-configured",
+        "proxy-certificates",
+    ] {
+        let mut facts = healthy();
+        let pod = &mut facts.pods.as_mut().unwrap()[0];
+        (pod.status, pod.leaves) = (Some(Err(no_way.to_owned())), None);
+        let found = findings::all(&facts);
+        let found = found.iter().find(|one| one.check == check).unwrap();
+        assert_eq!(found.outcome, Outcome::Unchecked, "{}", found.message);
+        assert!(found.message.contains("forbidden"), "{}", found.message);
+    }
 }

@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::Target;
+use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::{Output, dump};
 
 /// Options of `legate proxy config`.
@@ -49,7 +50,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     // Only the port of the admin interface is taken from it.
     let status = sidecar.status(client).await.ok();
     let path = "/config_dump?include_eds";
-    let mut document = sidecar.admin(client, status.as_ref(), path).await?;
+    let mut document = sidecar.admin(client, status.as_ref(), path, LARGE).await?;
     dump::redact(&mut document);
     Ok(match (options.output, options.part) {
         (Output::Json, Part::All) => format!("{document:#}\n"),

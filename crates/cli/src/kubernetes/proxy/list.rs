@@ -11,6 +11,7 @@ use legate_kubernetes::annotations;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::kubernetes::check::mesh_pods::is_ours;
 use crate::kubernetes::sidecar::{self, Sidecar};
 use crate::kubernetes::table::{duration, table};
 use crate::kubernetes::{Cluster, Output, PODS_AT_A_TIME, pages};
@@ -64,7 +65,9 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     };
     let params = ListParams::default().labels(&sidecar::selector());
     let pods = pages(params, async |params| api.list(&params).await).await;
-    let pods = pods.map_err(anyhow::Error::msg)?;
+    let mut pods = pods.map_err(anyhow::Error::msg)?;
+    // Those that have ended have nothing to say, and those of other integrations are not ours.
+    pods.retain(is_ours);
     let client = &client;
     let rows = stream::iter(pods).map(|pod| async move {
         let status = match Sidecar::of(&pod) {

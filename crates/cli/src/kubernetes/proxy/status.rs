@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Target;
 use crate::kubernetes::Output;
+use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::sidecar::{Leaf, leaves};
 use crate::kubernetes::table::{duration, table, time};
 
@@ -25,7 +26,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     let found = options.target.find().await?;
     let (client, sidecar) = (&found.client, &found.sidecar);
     let status = sidecar.status(client).await?;
-    let admin = |path| sidecar.admin(client, Some(&status), path);
+    let admin = |path| sidecar.admin(client, Some(&status), path, LARGE);
     let (certs, clusters, listeners) = tokio::join!(
         admin("/certs"),
         admin("/clusters?format=json"),
@@ -43,6 +44,11 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
                 "certificates": certs["certificates"],
                 "clusters": clusters["cluster_statuses"],
                 "listeners": listeners["listener_statuses"],
+                "errors": {
+                    "certificates": certs["error"],
+                    "clusters": clusters["error"],
+                    "listeners": listeners["error"],
+                },
             });
             format!("{document:#}\n")
         }
