@@ -105,7 +105,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     let scope = Scope::new("acl-init");
     // Requests name their tokens themselves.
-    let servers = Servers::new(options.servers.options(Credentials::None), scope.spawner())?;
+    let servers = Servers::new(options.servers.options(Credentials::None)?, scope.spawner())?;
     let done = tokio::select! {
         done = attempts(options, &client, &servers) => done,
         failure = scope.failed() => Err(anyhow::Error::from(failure).context("a connection failed")),

@@ -210,8 +210,11 @@ impl Running {
         Running {
             world,
             client: Client::try_from(config).unwrap(),
-            servers: Servers::new(options.servers.options(Credentials::None), scope.spawner())
-                .unwrap(),
+            servers: Servers::new(
+                options.servers.options(Credentials::None).unwrap(),
+                scope.spawner(),
+            )
+            .unwrap(),
             options,
             _scope: scope,
         }

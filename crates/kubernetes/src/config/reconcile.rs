@@ -57,9 +57,12 @@ pub(super) struct Context {
 /// Why a resource has to be tried again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// The condition says why.
+    /// The servers say no; the condition says why.
     #[error("{0}")]
-    Reported(String),
+    Refused(String),
+    /// The servers could not be asked; the condition says why.
+    #[error("{0}")]
+    Unknown(String),
     #[error("the entry has changed meanwhile")]
     Changed,
     #[error("this operator does not lead any more")]
@@ -92,7 +95,7 @@ pub(super) async fn reconcile(
             metrics.failing(kind, context.attempts().len());
             "done"
         }
-        Err(Failed::Reported(_)) => "refused",
+        Err(Failed::Refused(_)) => "refused",
         Err(_) => "failed",
     };
     metrics.reconciled(kind, result);
@@ -129,7 +132,7 @@ async fn look(resource: Arc<DynamicObject>, context: &Context) -> Result<Action,
 
 /// When a resource that failed is tried again.
 pub(super) fn retry(resource: Arc<DynamicObject>, error: &Failed, context: Arc<Context>) -> Action {
-    if !matches!(error, Failed::Reported(_)) {
+    if !matches!(error, Failed::Refused(_) | Failed::Unknown(_)) {
         let (kind, namespace) = (context.kind.name, resource.namespace());
         tracing::warn!(kind, namespace, name = resource.name_any(), %error, "trying again");
     }
@@ -173,9 +176,8 @@ impl Context {
         self.tell(api, resource, &outcome).await?;
         match outcome {
             Outcome::Synced { .. } => Ok(Action::requeue(COMPARE_EVERY)),
-            Outcome::Refused(_, message) | Outcome::Unknown(_, message) => {
-                Err(Failed::Reported(message))
-            }
+            Outcome::Refused(_, message) => Err(Failed::Refused(message)),
+            Outcome::Unknown(_, message) => Err(Failed::Unknown(message)),
         }
     }
 
@@ -271,7 +273,10 @@ impl Context {
     ) -> Result<Action, Failed> {
         let outcome = outcome("removing the config entry", error);
         self.tell(api, resource, &outcome).await?;
-        Err(Failed::Reported(error.to_string()))
+        Err(match outcome {
+            Outcome::Refused(..) => Failed::Refused(error.to_string()),
+            _ => Failed::Unknown(error.to_string()),
+        })
     }
 
     /// Other resources that mean the same entry and are not being deleted.

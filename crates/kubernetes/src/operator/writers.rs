@@ -140,7 +140,7 @@ fn servers(
         }),
         (None, None) => Credentials::None,
     };
-    let options = flags.http.options(credentials);
+    let options = flags.http.options(credentials)?;
     let servers = match flags.managed_ca {
         true => Servers::trusting(options, ca, spawner),
         false => Servers::new(options, spawner),

@@ -29,8 +29,7 @@ pub struct ServerFlags {
         long,
         env = "LEGATE_K8S_CA_CERTS",
         value_name = "FILE",
-        requires = "tls",
-        conflicts_with = "use_system_roots"
+        requires = "tls"
     )]
     pub ca_certs: Option<PathBuf>,
 
@@ -46,10 +45,18 @@ pub struct ServerFlags {
 
 impl ServerFlags {
     /// What a client needs.
-    #[must_use]
-    pub fn options(&self, credentials: Credentials) -> Options {
+    ///
+    /// # Errors
+    ///
+    /// When two ways to verify the servers are asked for.
+    pub fn options(&self, credentials: Credentials) -> anyhow::Result<Options> {
+        // clap would count --use-system-roots=false as given, too.
+        anyhow::ensure!(
+            !(self.use_system_roots && self.ca_certs.is_some()),
+            "--ca-certs cannot be used with --use-system-roots: leave one of them out"
+        );
         let default_port = if self.tls { 8501 } else { 8500 };
-        Options {
+        Ok(Options {
             host: self.server_addresses.clone(),
             port: self.server_http_port.unwrap_or(default_port),
             tls: self.tls.then(|| Tls {
@@ -57,7 +64,7 @@ impl ServerFlags {
                 server_name: self.tls_server_name.clone(),
             }),
             credentials,
-        }
+        })
     }
 }
 
@@ -73,10 +80,10 @@ mod tests {
         servers: ServerFlags,
     }
 
-    fn parse(flags: &[&str]) -> Result<Options, clap::Error> {
+    fn parse(flags: &[&str]) -> anyhow::Result<Options> {
         let own = ["program", "--server-addresses=consul"];
         let program = Program::try_parse_from(own.iter().chain(flags))?;
-        Ok(program.servers.options(Credentials::None))
+        program.servers.options(Credentials::None)
     }
 
     #[test]
@@ -94,7 +101,8 @@ mod tests {
             .tls
             .unwrap();
         assert_eq!(tls.ca, None);
-        let tls = parse(&["--tls", "--ca-certs=ca.pem"]).unwrap().tls.unwrap();
+        let file = ["--tls", "--ca-certs=ca.pem", "--use-system-roots=false"];
+        let tls = parse(&file).unwrap().tls.unwrap();
         assert_eq!(tls.ca, Some(PathBuf::from("ca.pem")));
         for refused in [
             &["--ca-certs=ca.pem"][..],

@@ -354,13 +354,12 @@ impl Driver<'_> {
                 let set = servers
                     .set_virtual_ips(&virtual_ip.service, &addresses)
                     .await;
-                let set = counted(set);
                 match set.as_ref().err().and_then(ServersError::status) {
-                    // Consul before 1.16.
+                    // Consul before 1.16: nobody has refused anything.
                     Some(status) if [404, 405, 501].contains(&status.as_u16()) => {
                         return Outcome::Unserved;
                     }
-                    _ => set,
+                    _ => counted(set),
                 }
             }
             Call::RemoveTokens { service, pod, uid } => match self.auth_method {

@@ -15,6 +15,7 @@ impl Core {
         match ended {
             Ended::Nodes(Ok(names)) => {
                 self.reached();
+                self.reading.under_way = self.reading.under_way.saturating_sub(1);
                 self.reading.nodes.extend(names);
                 self.reading.nodes.extend(self.catalog.nodes().cloned());
                 self.reading.listed = true;
@@ -24,6 +25,7 @@ impl Core {
                 self.end_comparison();
             }
             Ended::Nodes(Err(_)) => {
+                self.reading.under_way = self.reading.under_way.saturating_sub(1);
                 self.reading.listing = true;
                 self.unreachable(now, random);
             }

@@ -158,7 +158,7 @@ struct Reading {
     listed: bool,
     /// Nodes still to be read.
     nodes: BTreeSet<String>,
-    /// How many are being read.
+    /// How many are being read, their list among them.
     under_way: usize,
     /// A full difference has begun and not come to its end.
     comparing: bool,
@@ -337,6 +337,7 @@ impl Core {
 
     fn next_job(&mut self, now: Instant) -> Option<Job> {
         if std::mem::take(&mut self.reading.listing) {
+            self.reading.under_way += 1;
             return Some(Job::ListNodes);
         }
         if let Some(node) = self.free(&self.reading.nodes) {

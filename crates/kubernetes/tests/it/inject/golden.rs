@@ -252,7 +252,6 @@ fn resources_and_concurrency() {
 fn servers() {
     let mut external = installation();
     external.servers.http.tls_server_name = Some("server.dc1.consul".to_owned());
-    external.servers.http.use_system_roots = true;
     external.servers.managed_ca = false;
     external.servers.skip_server_watch = true;
     external.servers.server_grpc_port = 8503;

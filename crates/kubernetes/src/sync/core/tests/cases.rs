@@ -227,3 +227,32 @@ fn what_is_under_way_can_be_seen_from_outside() {
     world.settle();
     assert!(world.core.take_compared());
 }
+
+#[test]
+fn a_comparison_does_not_end_before_its_list_has_come() {
+    let now = Instant::now();
+    let mut core = Core::new(settings(), false, now);
+    assert_eq!(core.poll(now), [Job::ListNodes]);
+    let nodes: Vec<String> = (0..JOBS + 3).map(|at| format!("n{at}-virtual")).collect();
+    core.ended(Ended::Nodes(Ok(nodes)), now, 0.5);
+    // More nodes than are read at a time: some are left when the next comparison begins.
+    let mut reads = core.poll(now);
+    let later = now + FULL_EVERY;
+    let mut list_under_way = false;
+    while let Some(job) = reads.pop() {
+        match job {
+            Job::ReadNode(name) => core.ended(Ended::Node(name, Ok(None)), later, 0.5),
+            Job::ListNodes => list_under_way = true,
+            other => panic!("{other:?}"),
+        }
+        reads.extend(core.poll(later));
+    }
+    assert!(list_under_way && !core.take_compared());
+    core.ended(Ended::Nodes(Ok(Vec::new())), later, 0.5);
+    for job in core.poll(later) {
+        if let Job::ReadNode(name) = job {
+            core.ended(Ended::Node(name, Ok(None)), later, 0.5);
+        }
+    }
+    assert!(core.take_compared());
+}
