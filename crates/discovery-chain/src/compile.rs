@@ -4,6 +4,7 @@
 mod resolve;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{
@@ -69,7 +70,7 @@ pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, Ch
     let mut compiler = Compiler::new(request, entries);
     let start = compiler.start()?;
     merge::check_circles(&compiler.nodes, &start)?;
-    merge::flatten_splits(&mut compiler.nodes, request.service)?;
+    merge::flatten_splits(&mut compiler.nodes, &compiler.finished, request.service)?;
     merge::drop_unused(&mut compiler.nodes, &start);
     compiler.finish(start)
 }
@@ -79,7 +80,7 @@ struct Compiler<'a> {
     entries: &'a dyn Entries,
     proxy_defaults: Option<ProxyDefaults>,
     /// Entries that were read; one that is needed twice is read once.
-    resolvers: BTreeMap<String, ServiceResolver>,
+    resolvers: BTreeMap<String, Arc<ServiceResolver>>,
     defaults: BTreeMap<String, Option<ServiceDefaults>>,
     nodes: Nodes,
     targets: BTreeMap<String, Target>,
@@ -89,6 +90,8 @@ struct Compiler<'a> {
     routes_or_splits: bool,
     /// Splitters on the way to the one that is looked at.
     splitters: usize,
+    /// The keys of those that are whole, each after those that it leads to.
+    finished: Vec<String>,
     customised: Overrides,
     ignored_routes: bool,
 }
@@ -107,6 +110,7 @@ impl<'a> Compiler<'a> {
             protocol: None,
             routes_or_splits: false,
             splitters: 0,
+            finished: Vec::new(),
             customised: Overrides::default(),
             ignored_routes: false,
         }
@@ -203,6 +207,7 @@ impl<'a> Compiler<'a> {
         }
         self.splitters -= 1;
         node.kind = NodeKind::Splitter(steps);
+        self.finished.push(key);
         Ok(Some(self.add(node)))
     }
 

@@ -66,7 +66,7 @@ pub enum ChainError {
     },
     /// Splits lead to splits so often that a proxy would have too many.
     #[error(
-        "discovery chain {chain:?} splits requests into more than {limit} parts: take splits out of \
+        "discovery chain {chain:?} splits requests into more than {limit} parts in all: take splits out of \
          the services that it splits between"
     )]
     TooManySplits {

@@ -9,8 +9,9 @@ use crate::chain::{Node, NodeKind, SplitStep};
 use crate::compile::Nodes;
 use crate::error::ChainError;
 
-/// The most parts that requests are split into, so that chains of splits do not grow without bound.
-const MAX_SPLITS: usize = 1_000;
+/// The most parts that all splitters of a chain have together, so that splits of splits do not grow
+/// without bound.
+const MAX_SPLITS: usize = 10_000;
 
 /// Refuses routes and splits that lead back to where they come from.
 pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
@@ -38,37 +39,42 @@ pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError
     Ok(())
 }
 
-/// Makes splits that lead to splitters into the splits of those. There are no circles any more.
-pub(crate) fn flatten_splits(nodes: &mut Nodes, chain: &str) -> Result<(), ChainError> {
-    loop {
-        let leads_to_splitter = |node: &Node| {
-            let splitter = |key: &&str| {
-                let next = nodes.get(*key).map(|node| &node.kind);
-                matches!(next, Some(NodeKind::Splitter(_)))
-            };
-            matches!(node.kind, NodeKind::Splitter(_)) && node.next().iter().any(splitter)
+/// Makes splits that lead to splitters into the splits of those. `splitters` are their keys, each after
+/// those that it leads to; there are no circles any more.
+pub(crate) fn flatten_splits(
+    nodes: &mut Nodes,
+    splitters: &[String],
+    chain: &str,
+) -> Result<(), ChainError> {
+    let mut all = 0;
+    for key in splitters {
+        let Some(NodeKind::Splitter(splits)) = nodes.get(key).map(|node| &node.kind) else {
+            continue;
         };
-        let found = nodes.iter().find(|(_, node)| leads_to_splitter(node));
-        let Some((key, node)) = found else {
-            return Ok(());
-        };
-        let key = key.clone();
-        let NodeKind::Splitter(splits) = &node.kind else {
-            return Ok(());
-        };
-        let flat: Vec<SplitStep> = splits
+        // Counted before anything is made.
+        all += splits
             .iter()
-            .flat_map(|split| flattened(nodes, split))
-            .collect();
-        if flat.len() > MAX_SPLITS {
+            .map(|split| parts(nodes, split))
+            .sum::<usize>();
+        if all > MAX_SPLITS {
             return Err(ChainError::TooManySplits {
                 chain: chain.to_owned(),
                 limit: MAX_SPLITS,
             });
         }
-        if let Some(node) = nodes.get_mut(&key) {
-            node.kind = NodeKind::Splitter(flat);
+        let splits = splits.iter().flat_map(|split| flattened(nodes, split));
+        let splits = splits.collect();
+        if let Some(node) = nodes.get_mut(key) {
+            node.kind = NodeKind::Splitter(splits);
         }
+    }
+    Ok(())
+}
+
+fn parts(nodes: &Nodes, split: &SplitStep) -> usize {
+    match nodes.get(&split.next_node).map(|node| &node.kind) {
+        Some(NodeKind::Splitter(inner)) => inner.len(),
+        _ => 1,
     }
 }
 
@@ -79,7 +85,8 @@ fn flattened(nodes: &Nodes, split: &SplitStep) -> Vec<SplitStep> {
     };
     let through = |inner: &SplitStep| SplitStep {
         definition: through(&split.definition, &inner.definition),
-        weight: (split.weight * inner.weight).round() / 100.0,
+        // As Consul computes it: the order decides about the last digit.
+        weight: (split.weight * inner.weight / 100.0 * 100.0).round() / 100.0,
         next_node: inner.next_node.clone(),
     };
     inner.iter().map(through).collect()

@@ -18,8 +18,11 @@ impl Target {
             peer => format!("external.{peer}"),
         };
         match self.service_subset.as_str() {
-            "" => format!("{service}.{place}"),
-            subset => format!("{subset}.{service}.{place}"),
+            // A peer exports services, not subsets.
+            subset if !subset.is_empty() && self.peer.is_empty() => {
+                format!("{subset}.{service}.{place}")
+            }
+            _ => format!("{service}.{place}"),
         }
     }
 

@@ -405,5 +405,32 @@ fn chains_without_end_are_refused() {
     let all = (0..40).flat_map(|at| [fan(at, 0), fan(at, 1)]);
     let all: Vec<Value> = all.chain([http()]).collect();
     let what = refused(all);
-    assert!(what.contains("into more than 1000 parts"), "{what}");
+    assert!(what.contains("into more than 10000 parts in all"), "{what}");
+}
+
+#[test]
+fn weights_are_rounded_as_consul_does() {
+    let chain = json_of([
+        http(),
+        splits("web", &[(0.5, "a", ""), (99.5, "", "")]),
+        splits("a", &[(53.0, "", ""), (47.0, "b", "")]),
+    ]);
+    let splits = &chain["Nodes"]["splitter:web.default.default"]["Splits"];
+    let first = splits[0]["Weight"].as_f64().unwrap();
+    assert!((first - 0.26).abs() < 0.001, "{first}");
+}
+
+#[test]
+fn what_a_peer_exports_has_no_subset() {
+    let more = json!({
+        "DefaultSubset": "v1", "Subsets": {"v1": {}},
+        "Failover": {"*": {"Targets": [{"Peer": "east"}]}},
+    });
+    let chain = chain([resolver("web", more)]).unwrap();
+    let targets: Vec<&String> = chain.targets.keys().collect();
+    let expected = [
+        "v1.web.default.default.dc1",
+        "web.default.default.external.east",
+    ];
+    assert_eq!(targets, expected);
 }

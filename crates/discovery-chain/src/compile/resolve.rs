@@ -1,10 +1,9 @@
 //! The end of a chain: redirects, default subsets, settings and failover of a target.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use legate_model::{
-    FailoverTarget, MeshGatewayMode, ProxyDefaults, ServiceDefaults, ServiceResolver, WILDCARD,
-};
+use legate_model::{FailoverTarget, MeshGatewayMode, ServiceResolver, WILDCARD};
 
 use super::Compiler;
 use crate::chain::{Failover, Node, NodeKind, Resolver, Target};
@@ -78,13 +77,16 @@ impl Compiler<'_> {
     }
 
     /// Follows redirects and default subsets.
-    fn redirected(&mut self, mut target: Target) -> Result<(Target, ServiceResolver), ChainError> {
+    fn redirected(
+        &mut self,
+        mut target: Target,
+    ) -> Result<(Target, Arc<ServiceResolver>), ChainError> {
         let mut way: Vec<String> = Vec::new();
         loop {
             if target.peer.is_empty() {
                 self.record_protocol(&target.service)?;
             }
-            let entry = self.resolver_of(&target.service).clone();
+            let entry = self.resolver_of(&target.service);
             let again = way.contains(&target.id);
             way.push(target.id.clone());
             if again {
@@ -124,15 +126,16 @@ impl Compiler<'_> {
         }
     }
 
-    fn resolver_of(&mut self, service: &str) -> &ServiceResolver {
+    fn resolver_of(&mut self, service: &str) -> Arc<ServiceResolver> {
         let entry = self.resolvers.entry(service.to_owned());
-        entry.or_insert_with(|| {
+        let entry = entry.or_insert_with(|| {
             let none = || ServiceResolver {
                 name: service.to_owned(),
                 ..ServiceResolver::default()
             };
-            self.entries.resolver(service).unwrap_or_else(none)
-        })
+            Arc::new(self.entries.resolver(service).unwrap_or_else(none))
+        });
+        Arc::clone(entry)
     }
 
     /// Another service has other subsets; what comes from a peer is in no datacenter.
@@ -174,7 +177,9 @@ impl Compiler<'_> {
         }
         let subset = entry.subsets.get(&target.service_subset);
         target.subset = subset.cloned().unwrap_or_default();
-        let usual = self.proxy_defaults.clone();
+        let usual = self.proxy_defaults.as_ref();
+        let usual_gateway = usual.map(|usual| usual.mesh_gateway.mode);
+        let usually_dialled = usual.is_some_and(|usual| usual.transparent_proxy.dialed_directly);
         let own = self.service_defaults(&target.service);
         let sni = own.map_or("", |own| own.external_sni.as_str());
         if !sni.is_empty() {
@@ -182,18 +187,12 @@ impl Compiler<'_> {
             target.external = true;
             return check_external(target, entry);
         }
-        let gateway = |own: Option<&ServiceDefaults>, usual: Option<&ProxyDefaults>| {
-            let own = own.map(|own| own.mesh_gateway.mode).unwrap_or_default();
-            let usual = usual.map(|usual| usual.mesh_gateway.mode);
-            match own {
-                MeshGatewayMode::Default => usual.unwrap_or_default(),
-                own => own,
-            }
+        let mode = match own.map(|own| own.mesh_gateway.mode).unwrap_or_default() {
+            MeshGatewayMode::Default => usual_gateway.unwrap_or_default(),
+            own => own,
         };
-        let mode = gateway(own, usual.as_ref());
         let own = own.is_some_and(|own| own.transparent_proxy.dialed_directly);
-        let usual = usual.is_some_and(|usual| usual.transparent_proxy.dialed_directly);
-        target.transparent_proxy.dialed_directly = own || usual;
+        target.transparent_proxy.dialed_directly = own || usually_dialled;
         let wanted = self.request.overrides.mesh_gateway;
         target.mesh_gateway.mode = match wanted {
             MeshGatewayMode::Default => mode,

@@ -30,7 +30,8 @@ impl HeaderModifiers {
         let pairs = |of: &BTreeMap<String, String>| of.clone().into_iter();
         both.add.extend(pairs(&later.add));
         both.set.extend(pairs(&later.set));
-        both.remove.extend(later.remove.iter().cloned());
+        let new = |name: &&String| !self.remove.contains(name);
+        both.remove.extend(later.remove.iter().filter(new).cloned());
         both
     }
 
