@@ -62,6 +62,10 @@ fn main() -> ExitCode {
             .map(PathBuf::from),
         node: args.node,
     };
+    if let Err(error) = mesh::refuse_somebodys_cluster(&cluster) {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
     let outcome = match &args.command {
         Some(Command::Bench(options)) => bench::run(&cluster, options),
         None => run::all(&cluster, &args.filter),

@@ -57,6 +57,25 @@ impl Release<'_> {
     }
 }
 
+/// Namespaces that scenarios and the tutorial make and delete, and that people have too.
+const COMMON: [&str; 4] = [RELEASE, "consul", "hello", "hello-restricted"];
+
+/// Fails where the cluster is not one that was made for this, and has something that would be deleted.
+pub(crate) fn refuse_somebodys_cluster(cluster: &Cluster) -> anyhow::Result<()> {
+    if cluster.node.is_some() {
+        return Ok(());
+    }
+    let words = ["get", "namespaces", "--ignore-not-found", "--output=name"];
+    let found = cluster.kubectl(&[&words[..], &COMMON].concat())?;
+    ensure!(
+        found.trim().is_empty(),
+        "the cluster has {} already, which would be deleted: delete it yourself, or name another \
+         cluster in KUBECONFIG",
+        found.split_whitespace().collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
+}
+
 /// The namespace of the release with servers of its own.
 pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     Namespace {

@@ -32,9 +32,9 @@ impl Needs {
     /// Why scenarios with this need cannot run here.
     fn missing(&self, cluster: &Cluster) -> Option<&'static str> {
         match self {
-            Self::OwnNode if cluster.node.is_none() => {
-                Some("it stops the API server, and the cluster is not a node of cargo xtask kind")
-            }
+            Self::OwnNode if cluster.node.is_none() => Some(
+                "it needs programs of the control plane, which only a node of cargo xtask kind has",
+            ),
             Self::Consul if cluster.consul.is_none() => Some("LEGATE_CONSUL names no consul"),
             Self::Nothing | Self::OwnNode | Self::Consul => None,
         }

@@ -29,10 +29,12 @@ pub(super) async fn measure(cluster: &Cluster, api: &Api, count: u32) -> anyhow:
     app.apply_without_pods(&space)?;
     let measured = rows(api, &space, &app, count).await;
     let measured = measured.map_err(|error| error.context(space.describe()));
-    space.delete()?;
+    let removed = space.delete();
+    let measured = measured?;
+    removed?;
     let title = format!("{count} pods each");
     figures::head(&title, &["p50, ms", "p99, ms", "most, ms", "per second"]);
-    for (label, sample, rate) in measured? {
+    for (label, sample, rate) in measured {
         let values = [
             sample.median(),
             sample.percentile(99),

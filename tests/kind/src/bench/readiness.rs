@@ -51,9 +51,10 @@ pub(super) async fn measure(cluster: &Cluster, api: &Api, changes: u32) -> anyho
     let space = Namespace::create(cluster, "bench-readiness")?;
     let measured = prepare_and_change(api, &space, changes).await;
     let measured = measured.map_err(|error| error.context(space.describe()));
-    simulated::remove_pods(&api.pods(&space.name)).await?;
-    space.delete()?;
+    let removed = simulated::remove_pods(&api.pods(&space.name)).await;
+    let removed = removed.and_then(|()| space.delete());
     let samples = measured?;
+    removed?;
     let title =
         format!("{changes} changes of a pod's readiness, ms from the request that writes it");
     figures::head(&title, &["p50", "p99", "most"]);

@@ -72,9 +72,10 @@ pub(super) async fn measure(
     let space = Namespace::create(cluster, "bench-scale")?;
     let times = all(api, &space, pods).await;
     // Nothing to say about pods without containers when this fails: the operators' logs are shown.
-    simulated::remove_pods(&api.pods(&space.name)).await?;
-    space.delete()?;
+    let removed = simulated::remove_pods(&api.pods(&space.name)).await;
+    let removed = removed.and_then(|()| space.delete());
     let times = times?;
+    removed?;
     let title = format!("{pods} pods of {SERVICES} Services");
     let rows = [
         ("created, s", Some(times.created.as_secs_f64()), 1),

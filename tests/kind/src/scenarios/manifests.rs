@@ -40,10 +40,12 @@ fn the_api_server_accepts_every_manifest(space: &Namespace) -> anyhow::Result<()
         let rendered = rendered(&root.join("tests/chart"))?;
         rendered.iter().try_for_each(|file| dry_run(cluster, file))
     });
-    for name in made {
-        cluster.kubectl(&["delete", "customresourcedefinition", &name])?;
-    }
+    let deleted = made.iter().try_for_each(|name| {
+        let words = ["delete", "customresourcedefinition", name];
+        cluster.kubectl(&words).map(|_| ())
+    });
     accepted?;
+    deleted?;
     release.delete()
 }
 

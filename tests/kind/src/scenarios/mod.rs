@@ -59,7 +59,7 @@ pub(crate) const GROUPS: [Group; 7] = [
     },
     Group {
         mesh: false,
-        needs: Needs::Nothing,
+        needs: Needs::OwnNode,
         at_a_time: 1,
         scenarios: &[several::SCENARIOS],
     },
