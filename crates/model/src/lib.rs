@@ -13,6 +13,7 @@ mod check;
 mod config_entry;
 mod definition;
 pub mod duration;
+pub mod filters;
 mod instance;
 mod intention;
 mod invalid;
@@ -22,7 +23,6 @@ pub mod name;
 mod node;
 mod protocol;
 mod proxy;
-mod regex;
 mod register;
 mod secret;
 pub mod served;
@@ -33,6 +33,8 @@ mod tenancy;
 pub mod timestamp;
 mod validate;
 pub mod virtual_ip;
+
+pub(crate) use legate_filter::re2 as regex;
 
 pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;

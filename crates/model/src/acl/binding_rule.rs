@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::acl::interpolation::{InterpolationError, interpolate};
-use crate::acl::selector::{Selector, SelectorError};
+use crate::acl::selector;
 use crate::acl::template::{TemplateVariables, TemplatedPolicy};
 use crate::acl::token::{NodeIdentity, ServiceIdentity};
 use crate::acl::variables::Variables;
@@ -104,9 +104,8 @@ impl BindingRule {
         if self.bind_name.is_empty() {
             return Err(Invalid::new("BindName", "it must not be empty"));
         }
-        Selector::parse(&self.selector)
-            .and_then(|selector| selector.check(known))
-            .map_err(|error: SelectorError| Invalid::new("Selector", error.to_string()))?;
+        selector::check(&self.selector, known)
+            .map_err(|error| Invalid::new("Selector", error.to_string()))?;
         // Every value could be anything that is valid, so that only the fixed parts are judged.
         let mut sample = known.clone();
         sample
@@ -178,8 +177,8 @@ pub fn bind<'a>(
             rule: rule.id.clone(),
             reason,
         };
-        let selector = Selector::parse(&rule.selector).map_err(|e| fail(e.to_string()))?;
-        if !selector.matches(variables) {
+        let fits = selector::matches(&rule.selector, variables);
+        if !fits.map_err(|error| fail(error.to_string()))? {
             continue;
         }
         if rule.bind_type == BindType::TemplatedPolicy {

@@ -28,7 +28,6 @@ pub use kubernetes::{KubernetesConfig, SERVICE_NAME_ANNOTATION, ServiceAccount};
 pub use policy::{GLOBAL_READ_ONLY, GLOBAL_READ_ONLY_ID, Policy};
 pub use role::Role;
 pub use rules::{Access, InvalidRules, Names, Resource, Rule, Rules};
-pub use selector::{Selector, SelectorError};
 pub use template::{TEMPLATES, Template, TemplateVariables, TemplatedPolicy};
 pub use token::{
     ANONYMOUS_ACCESSOR, ANONYMOUS_SECRET, GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID, NodeIdentity,

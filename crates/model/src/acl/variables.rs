@@ -16,12 +16,6 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// A single value that the login has.
-    pub(crate) fn value(&self, name: &str) -> Option<&str> {
-        let value = self.values.get(name)?;
-        (!self.missing.contains(name)).then_some(value)
-    }
-
     /// Whether the login has a variable.
     pub(crate) fn has(&self, name: &str) -> bool {
         let known = self.values.contains_key(name) || self.lists.contains_key(name);

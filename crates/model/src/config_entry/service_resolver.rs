@@ -9,6 +9,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::registry::{Entry, EntryRights};
+use crate::instance::CheckServiceNode;
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
@@ -225,8 +226,13 @@ impl ServiceResolver {
             let reason = format!("at most {MAX_PARTS} subsets can be given");
             return Err(Invalid::new("Subsets", reason));
         }
-        for name in self.subsets.keys() {
+        for (name, subset) in &self.subsets {
             validate_subset_name(name).map_err(|error| error.within("Subsets"))?;
+            if let Err(error) = CheckServiceNode::filter(&subset.filter) {
+                let reason =
+                    format!("Filter for subset {name:?} is not a valid expression: {error}");
+                return Err(Invalid::new("Subsets", reason));
+            }
         }
         if !self.has_subset(&self.default_subset) {
             return Err(Invalid::new(

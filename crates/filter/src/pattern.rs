@@ -7,11 +7,14 @@ const MAX_SIZE: usize = 256 * 1024;
 
 /// A regular expression that may match anywhere in a text.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern(Regex);
+pub struct Pattern {
+    text: String,
+    regex: Regex,
+}
 
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
+        self.text == other.text
     }
 }
 
@@ -21,20 +24,29 @@ impl Pattern {
     /// # Errors
     ///
     /// What is wrong, for people.
-    pub(super) fn new(text: &str) -> Result<Pattern, String> {
+    pub fn new(text: &str) -> Result<Pattern, String> {
         let rewritten = as_go_reads(text);
-        crate::regex::validate(&rewritten)?;
+        crate::re2::validate(&rewritten)?;
         let built = RegexBuilder::new(&rewritten)
             .size_limit(MAX_SIZE)
             .dfa_size_limit(MAX_SIZE)
             .build();
-        built.map(Pattern).map_err(|error| {
-            format!("{text:?} is not a regular expression that is served: {error}")
-        })
+        let text = text.to_owned();
+        match built {
+            Ok(regex) => Ok(Pattern { text, regex }),
+            Err(error) => Err(format!(
+                "{text:?} is not a regular expression that is served: {error}"
+            )),
+        }
     }
 
-    pub(super) fn is_match(&self, text: &str) -> bool {
-        self.0.is_match(text)
+    /// The text that it was made from.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn is_match(&self, text: &str) -> bool {
+        self.regex.is_match(text)
     }
 }
 

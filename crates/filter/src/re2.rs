@@ -16,7 +16,7 @@ const MAX_REPEAT: u32 = 1_000;
 /// # Errors
 ///
 /// What is wrong, for people.
-pub(crate) fn validate(text: &str) -> Result<(), String> {
+pub fn validate(text: &str) -> Result<(), String> {
     if text.contains("\\Q") || text.contains("\\C") {
         return Ok(());
     }

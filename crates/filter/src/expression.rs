@@ -1,0 +1,195 @@
+//! A filter as a tree, and its text.
+
+use std::fmt;
+
+use crate::FilterError;
+use crate::parser::{self, is_identifier};
+use crate::pattern::Pattern;
+
+/// Conditions joined by `and`, `or` and `not`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tree<M> {
+    /// All of them hold: two or more.
+    And(Vec<Tree<M>>),
+    /// One of them holds: two or more.
+    Or(Vec<Tree<M>>),
+    /// It does not hold.
+    Not(Box<Tree<M>>),
+    /// One condition.
+    Match(M),
+}
+
+/// What a text says, before it is known what it is asked of.
+pub type Expression = Tree<Match>;
+
+/// One question to one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// The field.
+    pub selector: Selector,
+    /// The question.
+    pub operator: Operator,
+    /// Whether the answer is turned round. With a list on the way that differs from [`Tree::Not`]:
+    /// `Checks.Status != passing` asks whether there is a check that does not pass.
+    pub negated: bool,
+}
+
+/// What a field is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operator {
+    /// `==`
+    Equal(String),
+    /// `in` and `contains`: an item of a list, a key of a map, a part of a text.
+    In(String),
+    /// `matches`: a regular expression matches a part of the text.
+    Matches(Pattern),
+    /// `is empty`
+    Empty,
+}
+
+/// A field by its names, from the outermost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selector {
+    /// At least one name.
+    pub parts: Vec<String>,
+    /// Where it stands in the text, in bytes. Selectors that are built and not read are at 0.
+    pub at: usize,
+}
+
+impl Expression {
+    /// Reads a filter; `None` for an empty one, which fits everything.
+    ///
+    /// # Errors
+    ///
+    /// [`FilterError::Syntax`] says where the text stops making sense and what was expected.
+    pub fn parse(text: &str) -> Result<Option<Expression>, FilterError> {
+        parser::parse(text)
+    }
+}
+
+impl<M> Tree<M> {
+    /// The same tree of other conditions.
+    pub(crate) fn try_map<N, E>(
+        &self,
+        map: &mut impl FnMut(&M) -> Result<N, E>,
+    ) -> Result<Tree<N>, E> {
+        let mut all = |trees: &[Tree<M>]| -> Result<Vec<Tree<N>>, E> {
+            trees.iter().map(|tree| tree.try_map(map)).collect()
+        };
+        Ok(match self {
+            Tree::And(trees) => Tree::And(all(trees)?),
+            Tree::Or(trees) => Tree::Or(all(trees)?),
+            Tree::Not(tree) => Tree::Not(Box::new(tree.try_map(map)?)),
+            Tree::Match(found) => Tree::Match(map(found)?),
+        })
+    }
+
+    /// Whether it holds, if each condition is judged so.
+    pub(crate) fn holds(&self, judge: &impl Fn(&M) -> bool) -> bool {
+        match self {
+            Tree::And(trees) => trees.iter().all(|tree| tree.holds(judge)),
+            Tree::Or(trees) => trees.iter().any(|tree| tree.holds(judge)),
+            Tree::Not(tree) => !tree.holds(judge),
+            Tree::Match(found) => judge(found),
+        }
+    }
+}
+
+impl Match {
+    /// The operator as Consul's errors name it.
+    pub(crate) fn operator_name(&self) -> &'static str {
+        match (&self.operator, self.negated) {
+            (Operator::Equal(_), false) => "Equal",
+            (Operator::Equal(_), true) => "Not Equal",
+            (Operator::In(_), false) => "In",
+            (Operator::In(_), true) => "Not In",
+            (Operator::Matches(_), false) => "Matches",
+            (Operator::Matches(_), true) => "Not Matches",
+            (Operator::Empty, false) => "Is Empty",
+            (Operator::Empty, true) => "Is Not Empty",
+        }
+    }
+}
+
+/// A text that is read as the same tree.
+impl<M: fmt::Display> fmt::Display for Tree<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |f: &mut fmt::Formatter<'_>, trees: &[Tree<M>], word: &str| {
+            for (i, tree) in trees.iter().enumerate() {
+                if i > 0 {
+                    write!(f, " {word} ")?;
+                }
+                match tree {
+                    Tree::And(_) | Tree::Or(_) => write!(f, "({tree})")?,
+                    Tree::Not(_) | Tree::Match(_) => tree.fmt(f)?,
+                }
+            }
+            Ok(())
+        };
+        match self {
+            Tree::And(trees) => joined(f, trees, "and"),
+            Tree::Or(trees) => joined(f, trees, "or"),
+            Tree::Not(tree) => match **tree {
+                Tree::And(_) | Tree::Or(_) => write!(f, "not ({tree})"),
+                Tree::Not(_) | Tree::Match(_) => write!(f, "not {tree}"),
+            },
+            Tree::Match(found) => found.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let selector = &self.selector;
+        let not = if self.negated { "not " } else { "" };
+        match &self.operator {
+            Operator::Equal(value) => {
+                let sign = if self.negated { "!=" } else { "==" };
+                write!(f, "{selector} {sign} {}", Quoted(value))
+            }
+            Operator::In(value) => write!(f, "{} {not}in {selector}", Quoted(value)),
+            Operator::Matches(pattern) => {
+                write!(f, "{selector} {not}matches {}", Quoted(pattern.as_str()))
+            }
+            Operator::Empty => write!(f, "{selector} is {not}empty"),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, part) in self.parts.iter().enumerate() {
+            match (i, is_identifier(part)) {
+                (0, _) => f.write_str(part)?,
+                (_, true) => write!(f, ".{part}")?,
+                (_, false) => write!(f, "[{}]", Quoted(part))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A string as filters write it.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Quoted(text) = self;
+        let special = |c: char| matches!(c, '"' | '\\') || c.is_control();
+        if !text.contains(special) {
+            return write!(f, "\"{text}\"");
+        }
+        if !text.contains('`') && !text.contains(char::is_control) {
+            return write!(f, "`{text}`");
+        }
+        f.write_str("\"")?;
+        for c in text.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                c if c.is_control() => write!(f, "\\u{:04x}", u32::from(c))?,
+                c => write!(f, "{c}")?,
+            }
+        }
+        f.write_str("\"")
+    }
+}

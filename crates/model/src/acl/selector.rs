@@ -1,0 +1,98 @@
+//! Selectors of binding rules: filters over the variables of a login. What a login lacks equals
+//! nothing, holds nothing, matches nothing and is empty.
+
+use std::collections::BTreeSet;
+
+use legate_filter::{AnyFields, Fields, Filter, FilterError, Kind, Place, Step};
+use serde::{Serialize, Serializer};
+
+use crate::acl::variables::Variables;
+
+/// Reads a selector of an auth method with these variables, whatever their values.
+///
+/// # Errors
+///
+/// [`FilterError`] says where the selector is wrong, or which variable there is not.
+pub(super) fn check(selector: &str, known: &Variables) -> Result<(), FilterError> {
+    Filter::parse(selector, known).map(|_| ())
+}
+
+/// Whether a login's variables fit a selector. A variable that the auth method does not have any more
+/// is one that the login lacks.
+///
+/// # Errors
+///
+/// [`FilterError`] when the selector is none.
+pub(super) fn matches(selector: &str, login: &Variables) -> Result<bool, FilterError> {
+    Ok(Filter::parse(selector, &AnyFields)?.matches(&Groups(login)))
+}
+
+impl Fields for Variables {
+    fn find(&self, selector: &[String]) -> Result<Place, (usize, String)> {
+        let name = selector.join(".");
+        let kind = if self.values.contains_key(&name) {
+            Kind::Text
+        } else if self.lists.contains_key(&name) {
+            Kind::Texts
+        } else if self.is_group(&name) {
+            Kind::Map
+        } else {
+            return Err((selector.len().saturating_sub(1), self.names()));
+        };
+        let mut steps: Vec<Step> = Vec::with_capacity(selector.len());
+        for part in selector {
+            let key = part.clone();
+            let kind = Kind::Map;
+            steps.push(Step { key, kind });
+        }
+        if let Some(last) = steps.last_mut() {
+            last.kind = kind;
+        }
+        Ok(Place { steps })
+    }
+}
+
+/// What a login has, as `{"value": {"team": …}, "list": {"groups": […]}}`.
+struct Groups<'a>(&'a Variables);
+
+impl Serialize for Groups<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Groups(variables) = self;
+        let names = variables.values.keys().chain(variables.lists.keys());
+        let groups: BTreeSet<&str> = names
+            .filter(|name| variables.has(name))
+            .filter_map(|name| Some(name.split_once('.')?.0))
+            .collect();
+        serializer.collect_map(
+            groups
+                .into_iter()
+                .map(|name| (name, Group(name, variables))),
+        )
+    }
+}
+
+/// The variables whose names begin with one word.
+struct Group<'a>(&'a str, &'a Variables);
+
+impl Serialize for Group<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Group(group, variables) = self;
+        let entries = variables.group(group).filter_map(|name| {
+            let (_, rest) = name.split_once('.')?;
+            let text = variables.values.get(name).map(Variable::Text);
+            let list = variables.lists.get(name).map(Variable::List);
+            Some((rest, text.or(list)?))
+        });
+        serializer.collect_map(entries)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Variable<'a> {
+    Text(&'a String),
+    List(&'a Vec<String>),
+}
+
+#[cfg(test)]
+mod tests;
