@@ -32,6 +32,7 @@ mod route;
 mod secret;
 mod set;
 mod settings;
+mod telemetry;
 mod tls;
 
 pub use encode::EncodedResource;

@@ -10,6 +10,8 @@ use legate_model::{Opaque, ServiceInstance, Upstream};
 use legate_proxycfg::opaque::{self, OpaqueError};
 use serde_json::Value;
 
+use crate::telemetry::Telemetry;
+
 /// How long a connection to the application may take when nothing says otherwise.
 const LOCAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -31,6 +33,8 @@ pub(crate) struct ProxySettings {
     pub(crate) balance_inbound: bool,
     /// How long Envoy waits for endpoints and routes at first; `None` is Envoy's 15 s.
     pub(crate) fetch_timeout: Option<Duration>,
+    /// What all listeners tell about connections and requests.
+    pub(crate) telemetry: Telemetry,
 }
 
 impl ProxySettings {
@@ -63,6 +67,7 @@ impl ProxySettings {
             max_inbound_connections: read.count(config, "max_inbound_connections").unwrap_or(0),
             balance_inbound: read.balance(config, "balance_inbound_connections"),
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
+            telemetry: Telemetry::read(instance, warnings),
         };
         for extension in &instance.proxy.envoy_extensions {
             warnings.push(format!("EnvoyExtensions: {} is not served", extension.name));
@@ -72,9 +77,6 @@ impl ProxySettings {
                 "Proxy.Expose.Checks is not served: name the paths of checks in Proxy.Expose.Paths"
                     .to_owned(),
             );
-        }
-        if instance.proxy.access_logs.enabled {
-            warnings.push("AccessLogs are not served: Envoy logs no requests".to_owned());
         }
         settings
     }

@@ -201,13 +201,10 @@ pub(super) const TABLE: &[Rows] = &[
     ),
     (
         "AccessLogs",
-        &[
-            (REPORTED, "Enabled"),
-            (
-                Detail,
-                "DisableListenerLogs Type Path JSONFormat TextFormat",
-            ),
-        ],
+        &[(
+            Yes,
+            "Enabled DisableListenerLogs Type Path JSONFormat TextFormat",
+        )],
     ),
     ("MeshGateway", &[(ReportedExcept(&["none"]), "Mode")]),
     ("Expose", &[(REPORTED, "Checks"), (Inside, "Paths")]),

@@ -23,6 +23,7 @@ use crate::route;
 use crate::secret;
 use crate::set::Type;
 use crate::settings::{ProxySettings, UpstreamSettings};
+use crate::telemetry::Telemetry;
 use crate::tls::TlsSettings;
 
 /// The place of the routes among the parts of the proxy's own side.
@@ -74,6 +75,8 @@ pub(super) struct Same {
     pub(super) instance: bool,
     protocol: bool,
     pub(super) mesh: bool,
+    /// What all listeners tell.
+    telemetry: bool,
     leaf: bool,
     roots: bool,
     intentions: bool,
@@ -86,6 +89,7 @@ impl Same {
             instance: Arc::ptr_eq(&last.instance, &now.instance),
             protocol: last.protocol == now.protocol,
             mesh: Arc::ptr_eq(&last.mesh, &now.mesh),
+            telemetry: Telemetry::is_same(&last.instance, &now.instance),
             leaf: Arc::ptr_eq(&last.leaf, &now.leaf),
             roots: Arc::ptr_eq(&last.roots, &now.roots),
             intentions: Arc::ptr_eq(&last.intentions, &now.intentions)
@@ -263,7 +267,7 @@ fn exposed_paths(
                 warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }
-            let resource = exposed::listener(memo, path, cluster, &bind)?;
+            let resource = exposed::listener(memo, path, cluster, &bind, &settings.0.telemetry)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });
@@ -312,7 +316,7 @@ impl<'a> UpstreamChange<'a> {
     fn add_parts(&self, unit: &mut UnitBuilder<'_>, memo: &Memo, settings: &Settings<'_>) {
         let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, self.upstream));
         self.add_cluster(unit, memo, settings, &plan);
-        self.add_listener(unit, memo, &plan);
+        self.add_listener(unit, memo, settings, &plan);
         self.add_endpoints(unit, memo, &plan);
     }
 
@@ -335,11 +339,12 @@ impl<'a> UpstreamChange<'a> {
         &self,
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
+        settings: &Settings<'_>,
         plan: &Plan<'a, F>,
     ) {
         let upstream = self.upstream;
         let id = || upstream.upstream.id().to_string();
-        let unchanged = self.is_spoken_to_alike() && !unit.troubled(CLUSTER);
+        let unchanged = self.is_spoken_to_alike() && self.same.telemetry && !unit.troubled(CLUSTER);
         // Envoy refuses a listener whose routes lead to a cluster that it does not have.
         let nowhere = match unchanged {
             true => None,
@@ -351,7 +356,7 @@ impl<'a> UpstreamChange<'a> {
                 return Err(reason);
             }
             let bind = listener::upstream::bind(&upstream.upstream)?;
-            let resource = listener::upstream::listener(memo, plan, &bind)?;
+            let resource = listener::upstream::listener(memo, plan, &bind, &settings.0.telemetry)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });

@@ -149,7 +149,8 @@ impl<'a> Transparent<'a, '_> {
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
             let bind = outbound::bind(&self.snapshot.instance)?;
-            let resource = outbound::listener(memo, &bind, &chains, !only_mesh)?;
+            let resource =
+                outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0.telemetry)?;
             let bind = Some(Box::new(bind));
             Ok(resource.map(|resource| Made { resource, bind }))
         });

@@ -17,6 +17,7 @@ use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names;
 use crate::route;
+use crate::telemetry::Telemetry;
 
 /// Which HTTP the paths of one port of the application are asked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +76,7 @@ struct Input<'a> {
     protocol: Protocol,
     cluster: &'a str,
     bind: &'a Bind,
+    telemetry: &'a Telemetry,
 }
 
 /// The listener of one path.
@@ -83,12 +85,14 @@ pub(crate) fn listener(
     path: &ExposePath,
     cluster: &str,
     bind: &Bind,
+    telemetry: &Telemetry,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
         path: &path.path,
         protocol: protocol(path),
         cluster,
         bind,
+        telemetry,
     };
     memo.get(&input, |input| {
         let listener = names::exposed_listener(input.path);
@@ -112,11 +116,19 @@ pub(crate) fn on_the_public_listener(path: &ExposePath, bind: &Bind) -> String {
 fn build(name: &str, filter: &str, input: &Input<'_>) -> Listener {
     let routes = route::path_to(input.path, input.cluster, filter);
     let routes = RouteSpecifier::RouteConfig(routes);
-    let manager = listener::connection_manager(filter, input.protocol, routes, Vec::new());
+    let manager =
+        listener::connection_manager(filter, input.protocol, routes, input.telemetry, Vec::new());
     let chain = FilterChain {
         filters: vec![listener::http_connection(&manager)],
         ..FilterChain::default()
     };
     let direction = TrafficDirection::Inbound;
-    listener::listener(name, input.bind, direction, false, vec![chain])
+    listener::listener(
+        name,
+        input.bind,
+        direction,
+        false,
+        input.telemetry,
+        vec![chain],
+    )
 }

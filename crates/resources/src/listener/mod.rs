@@ -33,6 +33,7 @@ use legate_model::Protocol;
 use crate::encode;
 use crate::error::GenerateError;
 use crate::names::{GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY};
+use crate::telemetry::Telemetry;
 
 /// An address that Envoy listens on or connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +97,7 @@ pub(crate) fn listener(
     bind: &Bind,
     direction: TrafficDirection,
     exact_balance: bool,
+    telemetry: &Telemetry,
     filter_chains: Vec<FilterChain>,
 ) -> Listener {
     use connection_balance_config::{BalanceType, ExactBalance};
@@ -107,6 +109,7 @@ pub(crate) fn listener(
         address: Some(bind.address()),
         traffic_direction: direction.into(),
         connection_balance_config: balance,
+        access_log: telemetry.listener_logs(),
         filter_chains,
         ..Listener::default()
     }
@@ -131,10 +134,16 @@ pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
 
 /// The filter that hands every connection to one cluster, at most `attempts` of whose instances are
 /// dialled.
-pub(crate) fn tcp_proxy(stats: &str, cluster: &str, attempts: u32) -> Filter {
+pub(crate) fn tcp_proxy(
+    stats: &str,
+    cluster: &str,
+    attempts: u32,
+    telemetry: &Telemetry,
+) -> Filter {
     let config = TcpProxy {
         stat_prefix: stats.to_owned(),
         cluster_specifier: Some(tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned())),
+        access_log: telemetry.filter_logs(),
         max_connect_attempts: (attempts > 1).then_some(UInt32Value { value: attempts }),
         ..TcpProxy::default()
     };
@@ -147,6 +156,7 @@ pub(crate) fn connection_manager(
     stats: &str,
     protocol: Protocol,
     routes: RouteSpecifier,
+    telemetry: &Telemetry,
     between: Vec<HttpFilter>,
 ) -> HttpConnectionManager {
     use http_connection_manager::{CodecType, Tracing, UpgradeConfig};
@@ -171,6 +181,7 @@ pub(crate) fn connection_manager(
         }],
         http2_protocol_options: protocol.is_http2().then(Http2ProtocolOptions::default),
         route_specifier: Some(routes),
+        access_log: telemetry.filter_logs(),
         ..HttpConnectionManager::default()
     }
 }

@@ -23,6 +23,7 @@ use crate::error::GenerateError;
 use crate::listener::{self, Bind, upstream};
 use crate::memo::Memo;
 use crate::names::{ORIGINAL_DESTINATION, ORIGINAL_DST_FILTER, OUTBOUND_LISTENER};
+use crate::telemetry::Telemetry;
 
 /// Where captured traffic arrives when nothing says otherwise. Consul's, and where whatever captures
 /// it sends it to by default.
@@ -48,6 +49,7 @@ struct Input<'a> {
     bind: &'a Bind,
     chains: &'a [Chain<'a>],
     leads_outside: bool,
+    telemetry: &'a Telemetry,
 }
 
 /// Where the listener listens.
@@ -66,6 +68,7 @@ pub(crate) fn listener(
     bind: &Bind,
     chains: &[Chain<'_>],
     leads_outside: bool,
+    telemetry: &Telemetry,
 ) -> Result<Option<Arc<EncodedResource>>, GenerateError> {
     if chains.is_empty() && !leads_outside {
         return Ok(None);
@@ -74,6 +77,7 @@ pub(crate) fn listener(
         bind,
         chains,
         leads_outside,
+        telemetry,
     };
     let made = memo.get(&input, |input| {
         let name = format!("{OUTBOUND_LISTENER}:{}", input.bind.suffix());
@@ -84,7 +88,7 @@ pub(crate) fn listener(
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
     let stats = upstream::stats(ORIGINAL_DESTINATION);
-    let outside = listener::tcp_proxy(&stats, ORIGINAL_DESTINATION, 1);
+    let outside = listener::tcp_proxy(&stats, ORIGINAL_DESTINATION, 1, input.telemetry);
     let outside = FilterChain {
         filters: vec![outside],
         ..FilterChain::default()
@@ -96,15 +100,23 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         ))),
         ..ListenerFilter::default()
     };
-    let chains = input.chains.iter().map(chain).collect();
+    let chains = input.chains.iter();
+    let chains = chains.map(|one| chain(one, input.telemetry)).collect();
     Listener {
         listener_filters: vec![original_destination],
         default_filter_chain: input.leads_outside.then_some(outside),
-        ..listener::listener(name, input.bind, TrafficDirection::Outbound, false, chains)
+        ..listener::listener(
+            name,
+            input.bind,
+            TrafficDirection::Outbound,
+            false,
+            input.telemetry,
+            chains,
+        )
     }
 }
 
-fn chain(chain: &Chain<'_>) -> FilterChain {
+fn chain(chain: &Chain<'_>, telemetry: &Telemetry) -> FilterChain {
     let range = |ip: &IpAddr| CidrRange {
         address_prefix: ip.to_string(),
         prefix_len: Some(UInt32Value {
@@ -122,6 +134,7 @@ fn chain(chain: &Chain<'_>) -> FilterChain {
             &chain.cluster,
             chain.protocol,
             chain.attempts,
+            telemetry,
         )],
         ..FilterChain::default()
     }

@@ -37,6 +37,7 @@ use crate::names::{
 use crate::rbac;
 use crate::retry;
 use crate::settings::ProxySettings;
+use crate::telemetry::Telemetry;
 use crate::tls::{self, TlsSettings};
 
 /// The header in which proxies tell who called.
@@ -75,6 +76,7 @@ struct Input<'a> {
     exact_balance: bool,
     forward_caller: bool,
     normalization: Normalization,
+    telemetry: &'a Telemetry,
     name: &'a str,
 }
 
@@ -104,6 +106,7 @@ pub(crate) fn listener(
         exact_balance: settings.balance_inbound,
         forward_caller: !sanitize && snapshot.protocol != Protocol::Grpc,
         normalization: Normalization::read(mesh)?,
+        telemetry: &settings.telemetry,
     };
     memo.get(&input, |input| {
         let routes: &[&str] = match input.access {
@@ -155,7 +158,7 @@ fn build(input: &Input<'_>) -> Listener {
         }
         Access::Connections(rules) => {
             let access = listener::network_filter(NETWORK_RBAC, rules.clone());
-            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, 1);
+            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, 1, input.telemetry);
             [access].into_iter().chain(limit).chain([proxy]).collect()
         }
     };
@@ -169,6 +172,7 @@ fn build(input: &Input<'_>) -> Listener {
         &input.bind,
         TrafficDirection::Inbound,
         input.exact_balance,
+        input.telemetry,
         vec![chain],
     )
 }
@@ -203,8 +207,13 @@ fn manager(input: &Input<'_>, fetch_timeout: Option<Duration>) -> HttpConnection
         config_source: Some(tls::ads(fetch_timeout.map(proto_duration))),
         route_config_name: PUBLIC_LISTENER.to_owned(),
     });
-    let mut manager =
-        listener::connection_manager(PUBLIC_LISTENER, input.protocol, routes, filters);
+    let mut manager = listener::connection_manager(
+        PUBLIC_LISTENER,
+        input.protocol,
+        routes,
+        input.telemetry,
+        filters,
+    );
     manager.local_reply_config = Some(retry::replies());
     if input.forward_caller {
         manager.forward_client_cert_details = ForwardClientCertDetails::AppendForward.into();

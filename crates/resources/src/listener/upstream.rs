@@ -14,6 +14,7 @@ use crate::memo::Memo;
 use crate::names;
 use crate::retry;
 use crate::route;
+use crate::telemetry::Telemetry;
 
 /// Statistics of upstreams stand under this.
 const STATS: &str = "upstream.";
@@ -26,6 +27,7 @@ struct Input<'a> {
     bind: Bind,
     protocol: Protocol,
     exact_balance: bool,
+    telemetry: &'a Telemetry,
 }
 
 /// The listener of an explicit upstream.
@@ -33,6 +35,7 @@ pub(crate) fn listener(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
     bind: &Bind,
+    telemetry: &Telemetry,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let definition = &plan.upstream.upstream;
     let input = Input {
@@ -42,6 +45,7 @@ pub(crate) fn listener(
         bind: bind.clone(),
         protocol: plan.upstream.protocol,
         exact_balance: plan.settings.balance_outbound,
+        telemetry,
     };
     memo.get(&input, |input| {
         let name = format!("{}:{}", input.id, input.bind.suffix());
@@ -88,6 +92,7 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         input.cluster,
         input.protocol,
         retry::ATTEMPTS,
+        input.telemetry,
     );
     let chain = FilterChain {
         filters: vec![filter],
@@ -98,6 +103,7 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         &input.bind,
         TrafficDirection::Outbound,
         input.exact_balance,
+        input.telemetry,
         vec![chain],
     )
 }
@@ -115,12 +121,13 @@ pub(crate) fn filter(
     cluster: &str,
     protocol: Protocol,
     attempts: u32,
+    telemetry: &Telemetry,
 ) -> Filter {
     let stats = stats(filter);
     if !protocol.is_http() {
-        return listener::tcp_proxy(&stats, cluster, attempts);
+        return listener::tcp_proxy(&stats, cluster, attempts, telemetry);
     }
     let routes = RouteSpecifier::RouteConfig(route::everything_to(cluster, id, filter));
-    let manager = listener::connection_manager(&stats, protocol, routes, Vec::new());
+    let manager = listener::connection_manager(&stats, protocol, routes, telemetry, Vec::new());
     listener::http_connection(&manager)
 }

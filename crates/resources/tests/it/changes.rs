@@ -129,6 +129,7 @@ fn registered(form: u8) -> serde_json::Value {
         1 => json!({"LocalServicePort": 8081, "Expose": {"Checks": true, "Paths": exposed(3)}}),
         2 => json!({"Config": {"xds_fetch_timeout_ms": 9, "local_request_timeout_ms": "soon"}}),
         3 => json!({
+            "AccessLogs": {"Enabled": true},
             "Config": {"bind_port": 20001, "max_inbound_connections": 5},
             "Expose": {"Paths": exposed(2)},
         }),

@@ -4,12 +4,21 @@
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 
+use envoy_types::pb::envoy::config::accesslog::v3::{AccessLog, access_log};
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
-use envoy_types::pb::envoy::config::core::v3::{TransportSocket, transport_socket};
+use envoy_types::pb::envoy::config::core::v3::{
+    SubstitutionFormatString, TransportSocket, substitution_format_string, transport_socket,
+};
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::config::listener::v3::{Listener, filter, listener_filter};
 use envoy_types::pb::envoy::config::rbac::v3::rbac::Action;
 use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
+use envoy_types::pb::envoy::extensions::access_loggers::file::v3::{
+    FileAccessLog, file_access_log,
+};
+use envoy_types::pb::envoy::extensions::access_loggers::stream::v3::{
+    StderrAccessLog, StdoutAccessLog, stderr_access_log, stdout_access_log,
+};
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as Bridge;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::FilterConfig;
 use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::Config as Metadata;
@@ -87,6 +96,7 @@ fn message(out: &mut String, any: Any) {
         take_socket(&mut nested, cluster.transport_socket.as_mut());
         brief(&cluster)
     } else if let Some(mut listener) = decode::<Listener>(&any) {
+        take_logs(&mut nested, &mut listener.access_log);
         for filter in &mut listener.listener_filters {
             if let Some(listener_filter::ConfigType::TypedConfig(any)) = filter.config_type.take() {
                 nested.push((filter.name.clone(), any));
@@ -102,7 +112,11 @@ fn message(out: &mut String, any: Any) {
             take_socket(&mut nested, chain.transport_socket.as_mut());
         }
         brief(&listener)
+    } else if let Some(mut proxy) = decode::<TcpProxy>(&any) {
+        take_logs(&mut nested, &mut proxy.access_log);
+        brief(&proxy)
     } else if let Some(mut manager) = decode::<HttpConnectionManager>(&any) {
+        take_logs(&mut nested, &mut manager.access_log);
         for filter in &mut manager.http_filters {
             if let Some(http_filter::ConfigType::TypedConfig(any)) = filter.config_type.take() {
                 nested.push((filter.name.clone(), any));
@@ -131,13 +145,52 @@ fn take_socket(nested: &mut Vec<(String, Any)>, socket: Option<&mut TransportSoc
     }
 }
 
+fn take_logs(nested: &mut Vec<(String, Any)>, logs: &mut [AccessLog]) {
+    for log in logs {
+        if let Some(access_log::ConfigType::TypedConfig(any)) = log.config_type.take() {
+            nested.push((log.name.clone(), any));
+        }
+    }
+}
+
+fn stream_log(format: Option<stdout_access_log::AccessLogFormat>) -> String {
+    let stdout_access_log::AccessLogFormat::LogFormat(format) = format.unwrap();
+    log_format(format)
+}
+
+fn error_log(format: Option<stderr_access_log::AccessLogFormat>) -> String {
+    let stderr_access_log::AccessLogFormat::LogFormat(format) = format.unwrap();
+    log_format(format)
+}
+
+fn file_log(log: FileAccessLog) -> String {
+    let Some(file_access_log::AccessLogFormat::LogFormat(format)) = log.access_log_format else {
+        panic!("{log:?}");
+    };
+    format!("path: {:?}\n{}", log.path, log_format(format))
+}
+
+/// A JSON object in the order of its keys.
+fn log_format(mut format: SubstitutionFormatString) -> String {
+    let Some(substitution_format_string::Format::JsonFormat(object)) = &mut format.format else {
+        return brief(&format);
+    };
+    let fields = object.fields.drain().collect::<BTreeMap<_, _>>();
+    fields
+        .into_iter()
+        .map(|(key, value)| format!("{key}: {}", brief(&value.kind.unwrap())))
+        .collect()
+}
+
 fn plain(any: &Any) -> String {
     None.or_else(|| decode::<ClusterLoadAssignment>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Secret>(any).map(|m| brief(&m)))
         .or_else(|| decode::<UpstreamTlsContext>(any).map(|m| brief(&m)))
         .or_else(|| decode::<DownstreamTlsContext>(any).map(|m| brief(&m)))
         .or_else(|| decode::<HttpProtocolOptions>(any).map(|m| brief(&m)))
-        .or_else(|| decode::<TcpProxy>(any).map(|m| brief(&m)))
+        .or_else(|| decode::<StdoutAccessLog>(any).map(|m| stream_log(m.access_log_format)))
+        .or_else(|| decode::<StderrAccessLog>(any).map(|m| error_log(m.access_log_format)))
+        .or_else(|| decode::<FileAccessLog>(any).map(file_log))
         .or_else(|| decode::<ConnectionLimit>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Router>(any).map(|m| brief(&m)))
         .or_else(|| decode::<OriginalDst>(any).map(|m| brief(&m)))

@@ -12,6 +12,7 @@ mod golden;
 mod intentions;
 mod kept;
 mod refused;
+mod settings;
 mod shared;
 mod support;
 mod transparent;

@@ -158,7 +158,6 @@ fn what_has_no_effect_is_told() {
     let snapshot = Snapshot {
         instance: sidecar(json!({
             "Config": {"envoy_public_listener_json": "{}", "local_connect_timeout_ms": "soon"},
-            "AccessLogs": {"Enabled": true},
             "Expose": {"Checks": true},
             "EnvoyExtensions": [{"Name": "builtin/lua"}],
         })),
@@ -173,7 +172,6 @@ fn what_has_no_effect_is_told() {
     for part in [
         "envoy_public_listener_json",
         "\"local_connect_timeout_ms\" is \"soon\"",
-        "AccessLogs",
         "Expose",
         "builtin/lua is not served",
         "envoy_cluster_json",

@@ -1,0 +1,229 @@
+//! What Envoy tells about connections and requests: access logs, on every listener and in every filter
+//! that ends a chain. The names, the filter and the default format are Consul's.
+//!
+//! The messages around a log's JSON object are declared here and not taken from Envoy's, because
+//! their map has no order and two encodings of it could differ.
+
+use std::collections::BTreeMap;
+
+use envoy_types::pb::envoy::config::accesslog::v3::{
+    AccessLog, AccessLogFilter, ResponseFlagFilter, access_log, access_log_filter,
+};
+use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
+use envoy_types::pb::envoy::extensions::access_loggers::file::v3::FileAccessLog;
+use envoy_types::pb::envoy::extensions::access_loggers::stream::v3::{
+    StderrAccessLog, StdoutAccessLog,
+};
+use envoy_types::pb::google::protobuf::Any;
+use legate_model::{AccessLogs, AccessLogsType, ServiceInstance};
+use prost::{Message, Name};
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+
+/// The log of connections that no filter chain takes.
+const LISTENER_LOG: &str = "Consul Listener Log";
+/// The log of connections and requests that a filter handles.
+const FILTER_LOG: &str = "Consul Listener Filter Log";
+/// Envoy's flag of a connection or request that nothing is configured for.
+const NO_ROUTE: &str = "NR";
+
+/// What is logged where nothing says otherwise: Consul's keys.
+const DEFAULT_FORMAT: [(&str, &str); 24] = [
+    ("start_time", "%START_TIME%"),
+    ("route_name", "%ROUTE_NAME%"),
+    ("method", "%REQ(:METHOD)%"),
+    ("path", "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"),
+    ("protocol", "%PROTOCOL%"),
+    ("response_code", "%RESPONSE_CODE%"),
+    ("response_flags", "%RESPONSE_FLAGS%"),
+    ("response_code_details", "%RESPONSE_CODE_DETAILS%"),
+    (
+        "connection_termination_details",
+        "%CONNECTION_TERMINATION_DETAILS%",
+    ),
+    ("bytes_received", "%BYTES_RECEIVED%"),
+    ("bytes_sent", "%BYTES_SENT%"),
+    ("duration", "%DURATION%"),
+    (
+        "upstream_service_time",
+        "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
+    ),
+    ("x_forwarded_for", "%REQ(X-FORWARDED-FOR)%"),
+    ("user_agent", "%REQ(USER-AGENT)%"),
+    ("request_id", "%REQ(X-REQUEST-ID)%"),
+    ("authority", "%REQ(:AUTHORITY)%"),
+    ("upstream_host", "%UPSTREAM_HOST%"),
+    ("upstream_cluster", "%UPSTREAM_CLUSTER%"),
+    ("upstream_local_address", "%UPSTREAM_LOCAL_ADDRESS%"),
+    ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
+    ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
+    ("requested_server_name", "%REQUESTED_SERVER_NAME%"),
+    (
+        "upstream_transport_failure_reason",
+        "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+    ),
+];
+
+/// What every listener of a proxy tells. The default tells nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Telemetry {
+    /// Where access logs go and in which form.
+    logger: Option<Any>,
+    /// Whether connections are logged that no filter chain takes.
+    logs_refused_connections: bool,
+}
+
+impl Telemetry {
+    pub(crate) fn read(instance: &ServiceInstance, warnings: &mut Vec<String>) -> Self {
+        let logs = &instance.proxy.access_logs;
+        Self {
+            logger: logs.enabled.then(|| logger(logs, warnings)),
+            logs_refused_connections: !logs.disable_listener_logs,
+        }
+    }
+
+    /// Whether two registrations say the same about it.
+    pub(crate) fn is_same(a: &ServiceInstance, b: &ServiceInstance) -> bool {
+        a.proxy.access_logs == b.proxy.access_logs
+    }
+
+    /// The logs of a listener.
+    pub(crate) fn listener_logs(&self) -> Vec<AccessLog> {
+        let filter = AccessLogFilter {
+            filter_specifier: Some(access_log_filter::FilterSpecifier::ResponseFlagFilter(
+                ResponseFlagFilter {
+                    flags: vec![NO_ROUTE.to_owned()],
+                },
+            )),
+        };
+        let logger = self.logger.as_ref();
+        let logger = logger.filter(|_| self.logs_refused_connections);
+        let log = logger.map(|logger| log_as(LISTENER_LOG, logger, Some(filter)));
+        log.into_iter().collect()
+    }
+
+    /// The logs of a filter that ends a chain.
+    pub(crate) fn filter_logs(&self) -> Vec<AccessLog> {
+        let log = self.logger.iter();
+        log.map(|logger| log_as(FILTER_LOG, logger, None)).collect()
+    }
+}
+
+fn log_as(name: &str, logger: &Any, filter: Option<AccessLogFilter>) -> AccessLog {
+    AccessLog {
+        name: name.to_owned(),
+        filter,
+        config_type: Some(access_log::ConfigType::TypedConfig(logger.clone())),
+    }
+}
+
+/// `envoy.extensions.access_loggers.stream.v3.StdoutAccessLog` and `StderrAccessLog`.
+#[derive(Clone, PartialEq, Message)]
+struct StreamLog {
+    #[prost(message, optional, tag = "1")]
+    log_format: Option<Format>,
+}
+
+/// `envoy.extensions.access_loggers.file.v3.FileAccessLog`.
+#[derive(Clone, PartialEq, Message)]
+struct FileLog {
+    #[prost(string, tag = "1")]
+    path: String,
+    #[prost(message, optional, tag = "5")]
+    log_format: Option<Format>,
+}
+
+/// `envoy.config.core.v3.SubstitutionFormatString` with its keys in order.
+#[derive(Clone, PartialEq, Message)]
+struct Format {
+    #[prost(message, optional, tag = "2")]
+    json_format: Option<Struct>,
+    #[prost(message, optional, tag = "5")]
+    text_format_source: Option<DataSource>,
+}
+
+fn logger(logs: &AccessLogs, warnings: &mut Vec<String>) -> Any {
+    let log_format = Some(format(logs, warnings));
+    match logs.r#type {
+        AccessLogsType::Default | AccessLogsType::Stdout => {
+            message::<StdoutAccessLog>(&StreamLog { log_format })
+        }
+        AccessLogsType::Stderr => message::<StderrAccessLog>(&StreamLog { log_format }),
+        AccessLogsType::File => message::<FileAccessLog>(&FileLog {
+            path: logs.path.clone(),
+            log_format,
+        }),
+    }
+}
+
+/// One of the messages above, under the type that Envoy knows it by.
+fn message<Known: Name>(message: &impl Message) -> Any {
+    Any {
+        type_url: Known::type_url(),
+        value: message.encode_to_vec(),
+    }
+}
+
+fn format(logs: &AccessLogs, warnings: &mut Vec<String>) -> Format {
+    if logs.json_format.is_empty() && !logs.text_format.is_empty() {
+        let mut line = logs.text_format.clone();
+        if !line.ends_with('\n') {
+            line.push('\n');
+        }
+        return Format {
+            json_format: None,
+            text_format_source: Some(DataSource {
+                specifier: Some(data_source::Specifier::InlineString(line)),
+                ..DataSource::default()
+            }),
+        };
+    }
+    let chosen = match logs.json_format.as_str() {
+        "" => None,
+        text => match serde_json::from_str(text) {
+            Ok(object) => Some(structure(object)),
+            Err(error) => {
+                warnings.push(format!(
+                    "AccessLogs.JSONFormat is no JSON object: {error}; the default is used"
+                ));
+                None
+            }
+        },
+    };
+    Format {
+        json_format: Some(chosen.unwrap_or_else(default_format)),
+        text_format_source: None,
+    }
+}
+
+fn default_format() -> Struct {
+    let fields = DEFAULT_FORMAT.map(|(key, operator)| {
+        let kind = Some(Kind::StringValue(operator.to_owned()));
+        (key.to_owned(), Value { kind })
+    });
+    Struct {
+        fields: BTreeMap::from(fields),
+    }
+}
+
+fn structure(object: serde_json::Map<String, serde_json::Value>) -> Struct {
+    let fields = object.into_iter();
+    Struct {
+        fields: fields.map(|(key, inner)| (key, value(inner))).collect(),
+    }
+}
+
+fn value(json: serde_json::Value) -> Value {
+    use serde_json::Value as Json;
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(flag) => Kind::BoolValue(flag),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text),
+        Json::Array(items) => Kind::ListValue(ListValue {
+            values: items.into_iter().map(value).collect(),
+        }),
+        Json::Object(fields) => Kind::StructValue(structure(fields)),
+    };
+    Value { kind: Some(kind) }
+}
