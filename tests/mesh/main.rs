@@ -7,6 +7,7 @@ mod instances;
 mod intentions;
 mod login;
 mod outage;
+mod permissive;
 mod process;
 mod refusals;
 mod repeats;

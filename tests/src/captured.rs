@@ -1,5 +1,6 @@
 //! A network in which the traffic of one user is captured, as in a pod whose service is in
-//! transparent mode: everything that the user's connections send arrives at port 15001.
+//! transparent mode: everything that the user's connections send arrives at port 15001. What a second
+//! user sends to port 8080 arrives at port 20000 of the same address, as what others send to a pod.
 //!
 //! It takes a network namespace, which belongs to a process: a test starts itself again in one. That
 //! takes root, `unshare` of util-linux, `ip` of iproute2 and `nft` of nftables.
@@ -19,6 +20,9 @@ use crate::client::{self, Answer};
 /// The user whose traffic is captured. Everybody else's is not.
 const APPLICATION: u32 = 1000;
 
+/// The user whose connections arrive at the sidecar of whom they are sent to.
+const STRANGER: u32 = 1001;
+
 /// An address of the network that is no loopback address.
 pub const OUTSIDE: [u8; 4] = [10, 77, 0, 1];
 
@@ -35,6 +39,7 @@ table ip captured {
   chain capture {
     type nat hook output priority -100
     meta skuid 1000 meta l4proto tcp redirect to :15001
+    meta skuid 1001 tcp dport 8080 dnat to :20000
   }
   chain nobody {
     type filter hook output priority 0
@@ -77,8 +82,21 @@ pub fn is_here() -> bool {
 ///
 /// When there is no complete HTTP answer in time.
 pub async fn get(server: SocketAddr) -> Result<Answer, BoxError> {
+    get_as(APPLICATION, server).await
+}
+
+/// `GET /` by a user who is not in the mesh, to an application beside a sidecar.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn get_from_outside(server: SocketAddr) -> Result<Answer, BoxError> {
+    get_as(STRANGER, server).await
+}
+
+async fn get_as(user: u32, server: SocketAddr) -> Result<Answer, BoxError> {
     // Whose a socket is says the thread that makes it.
-    let before = setfsuid(Uid::from_raw(APPLICATION));
+    let before = setfsuid(Uid::from_raw(user));
     let socket = TcpSocket::new_v4();
     setfsuid(before);
     let request = Request::get("/").header("host", server.to_string());

@@ -171,6 +171,11 @@ impl Mesh {
         text
     }
 
+    /// Writes a config entry.
+    pub async fn entry(&self, entry: Value) {
+        self.api(Method::PUT, "/v1/config", Some(entry)).await;
+    }
+
     /// Writes an intention.
     pub async fn intend(&self, source: &str, destination: &str, action: &str) {
         let path =
@@ -220,7 +225,7 @@ impl Mesh {
     async fn register_only(&self, spec: &ServiceSpec, status: Option<&str>) {
         let defaults =
             json!({"Kind": "service-defaults", "Name": spec.service, "Protocol": spec.protocol});
-        self.api(Method::PUT, "/v1/config", Some(defaults)).await;
+        self.entry(defaults).await;
         let mut proxy = json!({"Service": self.proxy(spec)});
         if let Some(status) = status {
             proxy["Check"] = ready_check(spec.instance, status);
@@ -329,7 +334,8 @@ impl Mesh {
     }
 
     /// Where the application of an instance listens.
-    fn application(&mut self, instance: &'static str) -> SocketAddr {
+    #[must_use]
+    pub fn application(&mut self, instance: &'static str) -> SocketAddr {
         (self.place(instance), APP).into()
     }
 

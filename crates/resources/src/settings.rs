@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
-use legate_model::{Opaque, ServiceInstance, Upstream};
+use legate_model::{MutualTlsMode, Opaque, ProxyMode, ServiceInstance, Upstream};
 use legate_proxycfg::opaque::{self, OpaqueError};
 use serde_json::Value;
 
@@ -75,6 +75,14 @@ impl ProxySettings {
         if instance.proxy.expose.checks {
             warnings.push(
                 "Proxy.Expose.Checks is not served: name the paths of checks in Proxy.Expose.Paths"
+                    .to_owned(),
+            );
+        }
+        if instance.proxy.mutual_tls_mode == MutualTlsMode::Permissive
+            && instance.proxy.mode != ProxyMode::Transparent
+        {
+            warnings.push(
+                "MutualTLSMode permissive has no effect: the proxy is not in transparent mode"
                     .to_owned(),
             );
         }

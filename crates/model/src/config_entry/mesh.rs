@@ -28,7 +28,8 @@ pub struct Mesh {
     pub partition: OnlyDefault,
     /// Captured traffic.
     pub transparent_proxy: MeshTransparentProxy,
-    /// Whether services may take plain connections.
+    /// Whether entries may be written that let services take plain connections. Those that are there
+    /// already keep what they say.
     #[serde(
         rename = "AllowEnablingPermissiveMutualTLS",
         skip_serializing_if = "std::ops::Not::not"
@@ -182,11 +183,9 @@ impl Entry for Mesh {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (DEFAULT_ONLY, "Namespace Partition"),
+                (Yes, "AllowEnablingPermissiveMutualTLS"),
                 (Inside, "TransparentProxy TLS HTTP"),
-                (
-                    REPORTED,
-                    "AllowEnablingPermissiveMutualTLS ValidateClusters",
-                ),
+                (REPORTED, "ValidateClusters"),
                 (REFUSED, "Peering"),
             ],
         ),

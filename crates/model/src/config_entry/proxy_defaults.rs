@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, MUTUAL_TLS_MODE, PROXY_CONFIG, REFUSED};
+use crate::served::table::{DEFAULT_ONLY, PROXY_CONFIG, REFUSED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::validate::{validate_bind_address, validate_extensions};
 use crate::{Opaque, meta};
@@ -90,12 +90,11 @@ impl Entry for ProxyDefaults {
             (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
             (DEFAULT_ONLY, "Namespace Partition"),
             (PROXY_CONFIG, "Config"),
-            (Yes, "Mode"),
+            (Yes, "Mode MutualTLSMode"),
             (
                 Inside,
                 "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",
             ),
-            (MUTUAL_TLS_MODE, "MutualTLSMode"),
             (REFUSED, "FailoverPolicy PrioritizeByLocality"),
         ],
     )];
@@ -126,7 +125,6 @@ impl Entry for ProxyDefaults {
                 .map_err(|error| Invalid::new("Config.protocol", error.to_string()))?;
         }
         validate_bind_address(&self.config)?;
-        self.mutual_tls_mode.validate()?;
         validate_extensions(&self.envoy_extensions)?;
         self.access_logs
             .validate()

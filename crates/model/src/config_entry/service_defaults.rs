@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, MUTUAL_TLS_MODE, REFUSED, REPORTED};
+use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::validate::validate_extensions;
 use crate::{WILDCARD, duration, meta, name};
@@ -27,25 +27,14 @@ pub enum MutualTlsMode {
     Default,
     /// Mutual TLS only.
     Strict,
-    /// Plain connections are taken as well.
+    /// Connections to the application's own port, which are captured, are taken without TLS as well.
+    /// It is for transparent mode, and needs the consent of the `mesh` entry.
     Permissive,
 }
 
 impl MutualTlsMode {
     pub(crate) fn is_default(&self) -> bool {
         *self == MutualTlsMode::Default
-    }
-
-    /// Consul serves `permissive` with captured traffic only, which is not served, and not without
-    /// the consent of the `mesh` entry.
-    pub(super) fn validate(self) -> Result<(), Invalid> {
-        match self {
-            MutualTlsMode::Default | MutualTlsMode::Strict => Ok(()),
-            MutualTlsMode::Permissive => Err(Invalid::new(
-                "MutualTLSMode",
-                "permissive is not served: proxies take mutual TLS only, use strict or leave it out",
-            )),
-        }
     }
 }
 
@@ -236,12 +225,11 @@ impl Entry for ServiceDefaults {
                  ModifyIndex",
                 ),
                 (DEFAULT_ONLY, "Namespace Partition"),
-                (Yes, "Mode"),
+                (Yes, "Mode MutualTLSMode"),
                 (
                     Inside,
                     "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions",
                 ),
-                (MUTUAL_TLS_MODE, "MutualTLSMode"),
                 (REPORTED, "ExternalSNI"),
                 (REFUSED, "Destination RateLimits"),
             ],
@@ -289,7 +277,6 @@ impl Entry for ServiceDefaults {
             "BalanceInboundConnections",
             &self.balance_inbound_connections,
         )?;
-        self.mutual_tls_mode.validate()?;
         validate_extensions(&self.envoy_extensions)?;
         self.expose.validate().map_err(|e| e.within("Expose"))?;
         meta::validate_entry("Meta", &self.meta)?;

@@ -6,7 +6,6 @@ pub(crate) const REFUSED: Served = RefusedExcept(&[]);
 pub(crate) const REPORTED: Served = ReportedExcept(&[]);
 /// Namespaces and partitions.
 pub(crate) const DEFAULT_ONLY: Served = RefusedExcept(&["default"]);
-pub(crate) const MUTUAL_TLS_MODE: Served = RefusedExcept(&["strict"]);
 const KIND: Served = ReportedExcept(&["connect-proxy"]);
 
 /// Keys of `Proxy.Config`: those that the server makes resources from, and those that the dataplane

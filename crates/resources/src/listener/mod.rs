@@ -16,12 +16,15 @@ use envoy_types::pb::envoy::config::core::v3::{
 use envoy_types::pb::envoy::config::listener::v3::listener::{
     ConnectionBalanceConfig, connection_balance_config,
 };
-use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
+use envoy_types::pb::envoy::config::listener::v3::{
+    Filter, FilterChain, Listener, ListenerFilter, filter, listener_filter,
+};
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as BridgeConfig;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
     FilterConfig as GrpcStatsConfig, filter_config,
 };
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, http_connection_manager, http_filter,
 };
@@ -32,7 +35,9 @@ use legate_model::Protocol;
 
 use crate::encode;
 use crate::error::GenerateError;
-use crate::names::{GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY};
+use crate::names::{
+    GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ORIGINAL_DST_FILTER, ROUTER, TCP_PROXY,
+};
 use crate::telemetry::Telemetry;
 
 /// An address that Envoy listens on or connects to.
@@ -112,6 +117,17 @@ pub(crate) fn listener(
         access_log: telemetry.listener_logs(),
         filter_chains,
         ..Listener::default()
+    }
+}
+
+/// The filter that finds out where a captured connection was sent to.
+pub(crate) fn original_destination() -> ListenerFilter {
+    ListenerFilter {
+        name: ORIGINAL_DST_FILTER.to_owned(),
+        config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
+            &OriginalDst {},
+        ))),
+        ..ListenerFilter::default()
     }
 }
 

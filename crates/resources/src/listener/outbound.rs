@@ -10,10 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::{CidrRange, TrafficDirection};
-use envoy_types::pb::envoy::config::listener::v3::{
-    FilterChain, FilterChainMatch, Listener, ListenerFilter, listener_filter,
-};
-use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
+use envoy_types::pb::envoy::config::listener::v3::{FilterChain, FilterChainMatch, Listener};
 use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_model::{Protocol, ServiceInstance};
 use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
@@ -22,7 +19,7 @@ use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener::{self, Bind, upstream};
 use crate::memo::Memo;
-use crate::names::{ORIGINAL_DESTINATION, ORIGINAL_DST_FILTER, OUTBOUND_LISTENER};
+use crate::names::{ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::telemetry::Telemetry;
 
 /// Where captured traffic arrives when nothing says otherwise. Consul's, and where whatever captures
@@ -93,17 +90,10 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         filters: vec![outside],
         ..FilterChain::default()
     };
-    let original_destination = ListenerFilter {
-        name: ORIGINAL_DST_FILTER.to_owned(),
-        config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
-            &OriginalDst {},
-        ))),
-        ..ListenerFilter::default()
-    };
     let chains = input.chains.iter();
     let chains = chains.map(|one| chain(one, input.telemetry)).collect();
     Listener {
-        listener_filters: vec![original_destination],
+        listener_filters: vec![listener::original_destination()],
         default_filter_chain: input.leads_outside.then_some(outside),
         ..listener::listener(
             name,

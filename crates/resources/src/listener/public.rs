@@ -6,6 +6,9 @@
 //! everything is refused. Those about connections are part of the listener; Envoy applies them when
 //! the first bytes of the caller arrive, so what a server says before it was spoken to is not held
 //! back.
+//!
+//! In transparent mode, `MutualTLSMode` permissive lets in besides what was sent to the application's own
+//! port and captured, without TLS and without access rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +16,9 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::core::v3::{
     HttpProtocolOptions, TrafficDirection, http_protocol_options,
 };
-use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener};
+use envoy_types::pb::envoy::config::listener::v3::{
+    Filter, FilterChain, FilterChainMatch, Listener,
+};
 use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::{
     Config as HeaderToMetadata, config,
 };
@@ -22,8 +27,8 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
     HttpConnectionManager, Rds, http_connection_manager,
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
-use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt64Value};
-use legate_model::{Mesh, Protocol};
+use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value, UInt64Value};
+use legate_model::{ConnectProxy, Mesh, MutualTlsMode, Protocol, ProxyMode};
 use legate_proxycfg::Snapshot;
 
 use crate::cluster::proto_duration;
@@ -56,6 +61,9 @@ const CALLER_PARTS: [(&str, &str); 5] = [
     ("service", r"\5"),
 ];
 
+/// What the filter chain for plain connections counts under. Consul's.
+const PERMISSIVE_STATS: &str = "permissive_public_listener";
+
 /// What the rules about callers look at.
 #[derive(Hash)]
 enum Access {
@@ -76,6 +84,8 @@ struct Input<'a> {
     exact_balance: bool,
     forward_caller: bool,
     normalization: Normalization,
+    /// The application's port, connections to which are let in as they are.
+    open_port: Option<u16>,
     telemetry: &'a Telemetry,
     name: &'a str,
 }
@@ -106,6 +116,7 @@ pub(crate) fn listener(
         exact_balance: settings.balance_inbound,
         forward_caller: !sanitize && snapshot.protocol != Protocol::Grpc,
         normalization: Normalization::read(mesh)?,
+        open_port: open_port(&snapshot.instance.proxy),
         telemetry: &settings.telemetry,
     };
     memo.get(&input, |input| {
@@ -115,6 +126,15 @@ pub(crate) fn listener(
         };
         Ok(encode::resource(input.name, &build(input), routes))
     })
+}
+
+/// The port that `MutualTLSMode` permissive opens: only where connections to it are captured is it known
+/// what they were made to.
+fn open_port(proxy: &ConnectProxy) -> Option<u16> {
+    let opens = proxy.mutual_tls_mode == MutualTlsMode::Permissive
+        && proxy.mode == ProxyMode::Transparent
+        && proxy.local_service_port != 0;
+    opens.then_some(proxy.local_service_port)
 }
 
 /// Where the public listener listens.
@@ -167,14 +187,36 @@ fn build(input: &Input<'_>) -> Listener {
         transport_socket: Some(tls::downstream(&input.tls, alpn(input.protocol))),
         ..FilterChain::default()
     };
-    listener::listener(
-        input.name,
-        &input.bind,
-        TrafficDirection::Inbound,
-        input.exact_balance,
-        input.telemetry,
-        vec![chain],
-    )
+    let plain = input.open_port.map(|port| plain(port, input.telemetry));
+    let listener_filters = plain.is_some().then(listener::original_destination);
+    Listener {
+        listener_filters: listener_filters.into_iter().collect(),
+        ..listener::listener(
+            input.name,
+            &input.bind,
+            TrafficDirection::Inbound,
+            input.exact_balance,
+            input.telemetry,
+            [chain].into_iter().chain(plain).collect(),
+        )
+    }
+}
+
+/// The filter chain for what was sent to the application's own port.
+fn plain(port: u16, telemetry: &Telemetry) -> FilterChain {
+    FilterChain {
+        filter_chain_match: Some(FilterChainMatch {
+            destination_port: Some(UInt32Value { value: port.into() }),
+            ..FilterChainMatch::default()
+        }),
+        filters: vec![listener::tcp_proxy(
+            PERMISSIVE_STATS,
+            LOCAL_APP,
+            1,
+            telemetry,
+        )],
+        ..FilterChain::default()
+    }
 }
 
 fn alpn(protocol: Protocol) -> &'static [&'static str] {

@@ -1,6 +1,8 @@
 //! What central configuration says for every listener and cluster of a proxy, in full.
 
-use legate_model::Protocol;
+use std::sync::Arc;
+
+use legate_model::{MutualTlsMode, Protocol};
 use legate_proxycfg::Snapshot;
 use serde_json::json;
 
@@ -65,4 +67,31 @@ fn an_own_json_format_goes_to_standard_error() {
         ..web()
     };
     insta::assert_snapshot!(listeners(&snapshot));
+}
+
+/// The registration itself cannot say it: it comes from central configuration.
+fn permissive(mode: &str, port: u16) -> Snapshot {
+    let mut instance = sidecar(json!({"LocalServicePort": port, "Mode": mode}));
+    Arc::make_mut(&mut instance).proxy.mutual_tls_mode = MutualTlsMode::Permissive;
+    Snapshot { instance, ..web() }
+}
+
+#[test]
+fn permissive_lets_in_what_was_sent_to_the_application() {
+    insta::assert_snapshot!(listeners(&permissive("transparent", 8080)));
+}
+
+#[test]
+fn permissive_opens_nothing_where_nothing_is_captured() {
+    let strict = |port| {
+        listeners(&Snapshot {
+            instance: sidecar(json!({"LocalServicePort": port})),
+            ..web()
+        })
+    };
+    let direct = listeners(&permissive("direct", 8080));
+    let warning =
+        "# warning: MutualTLSMode permissive has no effect: the proxy is not in transparent mode\n";
+    assert_eq!(direct, strict(8080) + warning);
+    assert_eq!(listeners(&permissive("transparent", 0)), strict(0));
 }

@@ -8,7 +8,7 @@ use legate_store::{Rejected, WriteTxn, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
-use super::protocol;
+use super::{permissive, protocol};
 
 /// `PUT /v1/config`
 pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
@@ -21,8 +21,10 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
     // As in Consul: an entry that is wrong by itself is refused before its index is looked at, one
     // that does not fit the others after.
     write(&call, &writer, move |txn| {
+        let was_permissive = permissive::was(&txn.read(), &entry);
         let written = txn.put_config_entry(entry.clone(), cas);
         if written.is_ok() {
+            permissive::refuse(&txn.read(), &entry, was_permissive)?;
             protocol::refuse_mismatch(&txn.read(), &entry)?;
         }
         Ok(written)

@@ -14,6 +14,7 @@ mod health;
 mod intentions;
 mod metrics;
 mod params;
+mod permissive;
 mod protocol;
 mod snapshot;
 mod state;

@@ -107,7 +107,7 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/v1/config",
             defaults(json!({ "MutualTLSMode": "permissive" })),
-            "MutualTLSMode",
+            "cannot set MutualTLSMode=permissive because AllowEnablingPermissiveMutualTLS=false",
         ),
         (
             "/v1/config",

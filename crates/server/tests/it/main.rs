@@ -25,6 +25,7 @@ mod http_client;
 mod http_mesh;
 mod http_not_served;
 mod http_paths;
+mod http_permissive;
 mod http_rights;
 mod http_virtual_ips;
 mod https;
