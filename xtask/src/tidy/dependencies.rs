@@ -11,7 +11,12 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Crates that take values and return values: no runtime, no sockets, no processes, no chance.
-const PURE: [&str; 3] = ["crates/model", "crates/intentions", "crates/resources"];
+const PURE: [&str; 4] = [
+    "crates/model",
+    "crates/intentions",
+    "crates/envoy-json",
+    "crates/resources",
+];
 const IMPURE_CRATES: [&str; 14] = [
     "axum",
     "hickory-proto",
@@ -29,11 +34,12 @@ const IMPURE_CRATES: [&str; 14] = [
     "tower",
 ];
 const HOST: [&str; 3] = ["crates/client", "crates/envoy", "crates/dataplane"];
-const CONTROL_PLANE: [&str; 7] = [
+const CONTROL_PLANE: [&str; 8] = [
     "crates/store",
     "crates/ca",
     "crates/intentions",
     "crates/proxycfg",
+    "crates/envoy-json",
     "crates/resources",
     "crates/xds",
     "crates/server",
