@@ -31,7 +31,7 @@ impl Invalid {
     /// The same error seen from the object that contains the field.
     #[must_use]
     pub fn within(self, parent: impl std::fmt::Display) -> Self {
-        let path = if self.path.starts_with('[') {
+        let path = if self.path.is_empty() || self.path.starts_with('[') {
             format!("{parent}{}", self.path)
         } else {
             format!("{parent}.{}", self.path)

@@ -45,7 +45,10 @@ pub struct OutOfRange(u32);
 /// does. Consul's kinds.
 pub fn is_given_for(kind: ConfigKind, name: &str) -> bool {
     match kind {
-        ConfigKind::ServiceDefaults => true,
+        ConfigKind::ServiceDefaults
+        | ConfigKind::ServiceRouter
+        | ConfigKind::ServiceSplitter
+        | ConfigKind::ServiceResolver => true,
         ConfigKind::ServiceIntentions => !name.contains(WILDCARD),
         ConfigKind::ProxyDefaults | ConfigKind::Mesh => false,
     }

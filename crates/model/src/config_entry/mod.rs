@@ -30,13 +30,12 @@ pub use service_defaults::{
 pub use service_intentions::SourceIntention;
 pub use service_resolver::{
     CookieConfig, Failover, FailoverMode, FailoverPolicy, FailoverTarget, HashField, HashPolicy,
-    LeastRequestConfig, LoadBalancer, LoadBalancerPolicy, Redirect, RingHashConfig,
-    ServiceResolver, Subset,
+    LeastRequestConfig, LoadBalancer, LoadBalancerPolicy, Redirect, RingHashConfig, Subset,
 };
 pub use service_router::{
-    HeaderMatch, HttpMatch, QueryParamMatch, Route, RouteDestination, RouteMatch, ServiceRouter,
+    HeaderMatch, HttpMatch, QueryParamMatch, Route, RouteDestination, RouteMatch,
 };
-pub use service_splitter::{ServiceSplitter, Split};
+pub use service_splitter::Split;
 
 use crate::invalid::Invalid;
 use crate::json;
@@ -52,6 +51,12 @@ config_entries! {
     mesh::Mesh = "mesh",
     /// Who may call one service.
     service_intentions::ServiceIntentions = "service-intentions",
+    /// Which service answers which HTTP requests.
+    service_router::ServiceRouter = "service-router",
+    /// Which part of a service's requests goes where.
+    service_splitter::ServiceSplitter = "service-splitter",
+    /// Which instances answer for a service.
+    service_resolver::ServiceResolver = "service-resolver",
 }
 
 /// The kinds of Consul 1.21.

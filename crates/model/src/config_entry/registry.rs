@@ -18,6 +18,11 @@ pub(crate) trait Entry {
     /// [`Invalid`] names the first field that cannot be accepted.
     fn validate(&self) -> Result<(), Invalid>;
 
+    /// Other services that it may send requests to; some may be named more than once.
+    fn destinations(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// Brings it into the form that is stored, once it is valid.
     fn normalise(&mut self) {}
 }
@@ -93,6 +98,18 @@ macro_rules! config_entries {
                 match self {
                     $(ConfigEntry::$entry(entry) => Entry::name(entry),)+
                 }
+            }
+
+            /// Other services that it may send requests to, without repetition: their discovery
+            /// chains are parts of its service's.
+            pub fn destinations(&self) -> Vec<&str> {
+                let mut all = match self {
+                    $(ConfigEntry::$entry(entry) => Entry::destinations(entry),)+
+                };
+                all.retain(|service| !service.is_empty() && *service != self.name());
+                all.sort_unstable();
+                all.dedup();
+                all
             }
 
             /// Index of the write that created it.

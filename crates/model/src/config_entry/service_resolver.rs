@@ -209,6 +209,37 @@ impl ServiceResolver {
             && self.load_balancer.is_none()
     }
 
+    /// Only one datacenter is served.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first place where another datacenter than `local` is named.
+    pub fn refuse_other_datacenters(&self, local: &str) -> Result<(), Invalid> {
+        let check = |field: String, datacenter: &str| {
+            if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local) {
+                return Ok(());
+            }
+            let reason = format!("{datacenter:?} is not served: there is {local:?} only");
+            Err(Invalid::new(field, reason))
+        };
+        if let Some(redirect) = &self.redirect {
+            check("Redirect.Datacenter".to_owned(), &redirect.datacenter)?;
+        }
+        for (subset, failover) in &self.failover {
+            for (at, datacenter) in failover.datacenters.iter().enumerate() {
+                check(
+                    format!("Failover[{subset:?}].Datacenters[{at}]"),
+                    datacenter,
+                )?;
+            }
+            for (at, target) in failover.targets.iter().enumerate() {
+                let field = format!("Failover[{subset:?}].Targets[{at}].Datacenter");
+                check(field, &target.datacenter)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A subset of a service, where the service is this one.
     fn validate_subset(&self, service: &str, subset: &str) -> Result<(), Invalid> {
         let own = service.is_empty() || service == self.name;
@@ -244,6 +275,7 @@ impl ServiceResolver {
     }
 
     fn validate_redirect(&self, redirect: &Redirect) -> Result<(), Invalid> {
+        refuse_peer(&redirect.peer).map_err(|error| error.within("Redirect"))?;
         if !self.failover.is_empty() {
             let reason = "Redirect and Failover cannot both be set";
             return Err(Invalid::new("Redirect", reason));
@@ -255,17 +287,11 @@ impl ServiceResolver {
         {
             return Err(Invalid::new("Redirect", "it is empty: leave it out"));
         }
-        validate_peer(&r.peer, &r.service_subset, &r.datacenter)
-            .map_err(|error| error.within("Redirect"))?;
-        if r.service.is_empty() {
-            for (field, value) in [("ServiceSubset", &r.service_subset), ("Peer", &r.peer)] {
-                if !value.is_empty() {
-                    return Err(Invalid::new(
-                        format!("Redirect.{field}"),
-                        "it is defined without Redirect.Service",
-                    ));
-                }
-            }
+        if r.service.is_empty() && !r.service_subset.is_empty() {
+            return Err(Invalid::new(
+                "Redirect.ServiceSubset",
+                "it is defined without Redirect.Service",
+            ));
         }
         validate_destination(&r.service).map_err(|error| error.within("Redirect"))?;
         self.validate_subset(&r.service, &r.service_subset)
@@ -302,8 +328,7 @@ impl ServiceResolver {
         self.validate_subset(&f.service, &f.service_subset)?;
         for (at, target) in f.targets.iter().enumerate() {
             let within = |error: Invalid| error.within(format_args!("Targets[{at}]"));
-            validate_peer(&target.peer, &target.service_subset, &target.datacenter)
-                .map_err(within)?;
+            refuse_peer(&target.peer).map_err(within)?;
             validate_destination(&target.service).map_err(within)?;
             self.validate_subset(&target.service, &target.service_subset)
                 .map_err(within)?;
@@ -312,17 +337,11 @@ impl ServiceResolver {
     }
 }
 
-/// What a peer exports has neither subsets nor datacenters here.
-fn validate_peer(peer: &str, subset: &str, datacenter: &str) -> Result<(), Invalid> {
-    for (field, value) in [("ServiceSubset", subset), ("Datacenter", datacenter)] {
-        if !peer.is_empty() && !value.is_empty() {
-            return Err(Invalid::new(
-                "Peer",
-                format!("it cannot be set with {field}"),
-            ));
-        }
+fn refuse_peer(peer: &str) -> Result<(), Invalid> {
+    match peer {
+        "" => Ok(()),
+        _ => Err(Invalid::new("Peer", "peers are not served: leave it out")),
     }
-    Ok(())
 }
 
 /// The service that something leads to; empty means the one that the entry is about.
@@ -412,6 +431,16 @@ impl Entry for ServiceResolver {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn destinations(&self) -> Vec<&str> {
+        let redirect = self.redirect.iter().map(|to| to.service.as_str());
+        let failover = self.failover.values().flat_map(|failover| {
+            let targets = failover.targets.iter();
+            let targets = targets.map(|target| target.service.as_str());
+            targets.chain([failover.service.as_str()])
+        });
+        redirect.chain(failover).collect()
     }
 
     fn validate(&self) -> Result<(), Invalid> {

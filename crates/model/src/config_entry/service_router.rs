@@ -250,6 +250,14 @@ impl Entry for ServiceRouter {
         &self.name
     }
 
+    fn destinations(&self) -> Vec<&str> {
+        let to = self
+            .routes
+            .iter()
+            .filter_map(|route| route.destination.as_ref());
+        to.map(|to| to.service.as_str()).collect()
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;

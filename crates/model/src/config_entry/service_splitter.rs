@@ -103,6 +103,11 @@ impl Entry for ServiceSplitter {
         &self.name
     }
 
+    fn destinations(&self) -> Vec<&str> {
+        let to = self.splits.iter();
+        to.map(|split| split.service.as_str()).collect()
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;

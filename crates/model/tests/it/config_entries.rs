@@ -43,8 +43,9 @@ fn the_kind_decides_in_any_spelling() {
 
 #[test]
 fn kinds_that_are_not_served_are_told_with_those_that_are() {
-    let error = refused(json!({"Kind": "service-router", "Name": "web"}));
+    let error = refused(json!({"Kind": "ingress-gateway", "Name": "web"}));
     for part in [
+        "ingress-gateway",
         "service-router",
         "service-defaults",
         "proxy-defaults",

@@ -11,7 +11,8 @@ use legate_model::served::{self, Served};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
     ChainOverrides, ConfigEntry, DeregisterRequest, Intention, Invalid, Mesh, ProxyDefaults,
-    RegisterRequest, ServiceDefaults, ServiceDefinition, ServiceIntentions,
+    RegisterRequest, ServiceDefaults, ServiceDefinition, ServiceIntentions, ServiceResolver,
+    ServiceRouter, ServiceSplitter,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -401,6 +402,25 @@ fn entries() -> Vec<Kind> {
         (fields::<ProxyDefaults>(), proxy_defaults, entry),
         (fields::<Mesh>(), json!({"Kind": "mesh"}), entry),
         (fields::<ServiceIntentions>(), intentions, entry),
+        (
+            fields::<ServiceRouter>(),
+            json!({"Kind": "service-router", "Name": "web", "Routes": [{"Match": {"HTTP": {
+                "PathPrefix": "/", "Header": [{"Name": "x", "Present": true}],
+                "QueryParam": [{"Name": "q", "Present": true}],
+            }}, "Destination": {"Service": "api"}}]}),
+            entry,
+        ),
+        (
+            fields::<ServiceSplitter>(),
+            json!({"Kind": "service-splitter", "Name": "web", "Splits": [{"Weight": 100}]}),
+            entry,
+        ),
+        (
+            fields::<ServiceResolver>(),
+            json!({"Kind": "service-resolver", "Name": "web", "Subsets": {"key": {}},
+                "Failover": {"key": {"Targets": [{"Service": "api"}]}}}),
+            entry,
+        ),
         (fields::<Intention>(), intention, |value| {
             accept(value, Intention::validate)
         }),
