@@ -1,6 +1,7 @@
 //! Whole-mesh scenarios with real Envoys: what users rely on, seen from outside.
 
 mod captured_traffic;
+mod chains;
 mod counters;
 mod dev;
 mod instances;

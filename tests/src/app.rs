@@ -3,15 +3,16 @@
 
 use std::net::SocketAddr;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::{Json, Router, routing};
 use http::HeaderMap;
 use legate_runtime::{Scope, Spawner};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Serves HTTP until the scope stops: `{"instance": …, "caller": …}`.
+/// Serves HTTP until the scope stops: `{"instance": …, "caller": …}`, and on every other path than `/`
+/// also what the request was: `"method"`, `"path"` with its query, and `"headers"`.
 ///
 /// # Panics
 ///
@@ -22,6 +23,7 @@ pub async fn http(instance: &str, address: SocketAddr, scope: &Scope) {
         .expect("the address is free");
     let router = Router::new()
         .route("/", routing::get(answer))
+        .fallback(echo)
         .with_state(instance.to_owned());
     let stop = scope.token().cancelled_owned();
     scope.spawn(format!("app {instance}"), async move {
@@ -29,6 +31,19 @@ pub async fn http(instance: &str, address: SocketAddr, scope: &Scope) {
             .with_graceful_shutdown(stop)
             .await
     });
+}
+
+async fn echo(State(instance): State<String>, request: Request) -> Json<Value> {
+    let (parts, _body) = request.into_parts();
+    let texts = parts.headers.iter().map(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.to_string(), Value::from(value))
+    });
+    let headers: Map<String, Value> = texts.collect();
+    Json(json!({
+        "instance": instance, "method": parts.method.as_str(), "path": parts.uri.to_string(),
+        "headers": headers,
+    }))
 }
 
 async fn answer(State(instance): State<String>, headers: HeaderMap) -> Json<Value> {

@@ -234,6 +234,13 @@ impl Mesh {
         self.catalog(proxy).await;
     }
 
+    /// Gives the proxy of an instance that is registered these metadata.
+    pub async fn describe(&self, spec: &ServiceSpec, meta: Value) {
+        let mut proxy = self.proxy(spec);
+        proxy["Meta"] = meta;
+        self.catalog(json!({"Service": proxy})).await;
+    }
+
     /// Starts an application that the mesh does not know.
     pub async fn outsider(&mut self, name: &str, address: SocketAddr) {
         app::http(name, address, &self.apps).await;

@@ -15,6 +15,7 @@
 //! - `schedule` and `limiter` decide when a snapshot is published, also without doing any IO.
 //! - `driver` is the one asynchronous file: it computes again what has changed.
 
+mod chain;
 mod driver;
 mod error;
 mod kinds;
@@ -29,12 +30,12 @@ mod snapshot;
 mod transparent;
 mod watch;
 
+pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use error::{Ended, WatchError};
 /// Part of every snapshot; here so that later stages need not know the CA.
 pub use legate_ca::Leaf;
 pub use manager::{Manager, ManagerConfig};
 pub use merge::merge_central_config;
-pub use queries::Instances;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
 pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
 pub use watch::SnapshotWatch;

@@ -16,11 +16,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::opaque;
-use crate::queries::Instances;
-use crate::snapshot::UpstreamSnapshot;
-
-/// How long a connection to an upstream's instance may take when nothing says otherwise.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The entries that a registration is completed from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -292,28 +287,6 @@ pub(crate) fn own_protocol(instance: &ServiceInstance) -> Protocol {
     config_protocol(&instance.proxy.config).unwrap_or_default()
 }
 
-/// What services speak that have no `service-defaults`.
-pub(crate) fn default_protocol(proxy_defaults: Option<&ConfigEntry>) -> Protocol {
-    match proxy_defaults {
-        Some(ConfigEntry::ProxyDefaults(entry)) => entry.protocol().unwrap_or_default(),
-        _ => Protocol::default(),
-    }
-}
-
-/// What a `service-defaults` entry says about the protocol.
-pub(crate) fn entry_protocol(entry: &ConfigEntry) -> Option<Protocol> {
-    match entry {
-        ConfigEntry::ServiceDefaults(entry) => entry.protocol(),
-        _ => None,
-    }
-}
-
-/// What everybody speaks to a service with this central configuration.
-pub(crate) fn usual_protocol(callee: &Central<'_>) -> Protocol {
-    let own = callee.service_defaults.and_then(entry_protocol);
-    own.unwrap_or_else(|| default_protocol(callee.proxy_defaults))
-}
-
 /// Whether all instances of a service with this central configuration may be dialled directly.
 pub(crate) fn is_dialled_directly(callee: &Central<'_>) -> bool {
     let service = callee.service().map(|entry| &entry.transparent_proxy);
@@ -328,34 +301,16 @@ fn config_protocol(config: &Opaque) -> Option<Protocol> {
     text.parse().ok().filter(|_| !text.is_empty())
 }
 
-/// An upstream with its protocol and timeout decided. `usual` is the protocol that everyone else
-/// speaks to it.
-pub(crate) fn resolve_upstream(
-    upstream: &Arc<Upstream>,
-    usual: Protocol,
-    instances: Arc<Instances>,
-) -> UpstreamSnapshot {
-    let protocol = config_protocol(&upstream.config).unwrap_or(usual);
-    let connect_timeout = opaque::count(&upstream.config, "connect_timeout_ms")
-        .ok()
-        .flatten()
-        .filter(|millis| *millis > 0)
-        .map_or(CONNECT_TIMEOUT, |millis| {
-            Duration::from_millis(millis.into())
-        });
-    // A timeout of zero overrides nothing.
-    let timeout = Some(connect_timeout).filter(|timeout| *timeout != CONNECT_TIMEOUT);
-    let overrides = Overrides {
-        protocol: (protocol != usual).then_some(protocol),
-        connect_timeout: timeout.unwrap_or_default(),
-        ..Overrides::default()
-    };
-    UpstreamSnapshot {
-        upstream: Arc::clone(upstream),
-        protocol,
-        connect_timeout,
-        customisation: overrides.hash().map(Into::into),
-        instances,
+/// What a caller's registration, or its `service-defaults`, want of an upstream otherwise than
+/// everybody else.
+pub(crate) fn overrides(upstream: &Upstream) -> Overrides {
+    let timeout = opaque::count(&upstream.config, "connect_timeout_ms");
+    let timeout = timeout.ok().flatten().unwrap_or_default();
+    Overrides {
+        mesh_gateway: upstream.mesh_gateway.mode,
+        protocol: config_protocol(&upstream.config),
+        // A timeout of zero overrides nothing.
+        connect_timeout: Duration::from_millis(timeout.into()),
     }
 }
 

@@ -61,18 +61,14 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
             continue;
         };
         upstream.upstream = Arc::clone(&before.upstream);
-        if shared(&before.instances, &upstream.instances) {
-            upstream.instances = Arc::clone(&before.instances);
+        if shared(&before.resolved, &upstream.resolved) {
+            upstream.resolved = Arc::clone(&before.resolved);
         }
     }
 }
 
 pub(crate) fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
-    a.upstream == b.upstream
-        && a.protocol == b.protocol
-        && a.connect_timeout == b.connect_timeout
-        && a.customisation == b.customisation
-        && shared(&a.instances, &b.instances)
+    shared(&a.upstream, &b.upstream) && shared(&a.resolved, &b.resolved)
 }
 
 /// The same value, which is most often the same pointer.

@@ -6,13 +6,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use legate_ca::Leaf;
 use legate_intentions::Action;
 use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream};
 
-use crate::queries::Instances;
+use crate::chain::ResolvedChain;
 use crate::transparent::ImplicitUpstreams;
 
 /// Names one proxy: the node it is registered on, and the ID of its registration there.
@@ -69,24 +68,17 @@ impl Snapshot {
         let implicit = self.implicit.iter().flat_map(|implicit| &implicit.0);
         let implicit = implicit.map(|one| &one.upstream);
         let upstreams = self.upstreams.iter().chain(implicit);
-        let values = upstreams.map(|one| 1 + one.instances.len());
+        let values = upstreams.map(|one| 1 + one.resolved.size());
         values.sum::<usize>() + self.intentions.len()
     }
 }
 
-/// One upstream of a proxy, resolved as far as is known.
+/// One upstream of a proxy.
 #[derive(Clone, Debug)]
 pub struct UpstreamSnapshot {
     /// The registration's upstream, its config filled up from `service-defaults`. Without a local
     /// port or socket where nobody registered it.
     pub upstream: Arc<Upstream>,
-    /// What is spoken to the upstream.
-    pub protocol: Protocol,
-    /// How long a connection to one instance may take. 5 s where nothing says otherwise.
-    pub connect_timeout: Duration,
-    /// Set when this registration overrides the protocol or the timeout that the upstream has for
-    /// everyone else: eight hexadecimal digits that keep its cluster apart from the usual one.
-    pub customisation: Option<Arc<str>>,
-    /// The instances that can be reached in the mesh.
-    pub instances: Arc<Instances>,
+    /// What becomes of what is sent to it, shared by all who want nothing otherwise.
+    pub resolved: Arc<ResolvedChain>,
 }

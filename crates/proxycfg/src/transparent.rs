@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::EXTERNAL_TAGGED_ADDRESS;
-use legate_model::{CheckServiceNode, Opaque, Upstream};
+use legate_model::{CheckServiceNode, ConfigKind, ProxyDefaults, TrustDomain, Upstream};
 use legate_store::ReadTxn;
 
+use crate::chain;
 use crate::merge::{self, Central};
 use crate::queries;
 use crate::same;
@@ -67,35 +68,31 @@ impl PartialEq for ImplicitUpstream {
     }
 }
 
-/// The upstream of a service for callers that have this config for it. `callee` is the service's own
-/// central configuration.
+/// The service of an upstream that nobody registered. `local` is the datacenter whose catalog this
+/// is. The service's own instances say by which addresses it is dialled, wherever its chain leads.
 pub(crate) fn resolve(
     txn: &ReadTxn<'_>,
-    service: &str,
-    config: &Opaque,
-    callee: &Central<'_>,
+    upstream: Upstream,
+    local: &str,
+    trust_domain: &TrustDomain,
 ) -> ImplicitUpstream {
-    let upstream = Upstream {
-        destination_name: service.to_owned(),
-        config: config.clone(),
-        ..Upstream::default()
-    };
-    let usual = merge::usual_protocol(callee);
-    let instances = queries::instances(txn, service);
-    let addresses = addresses(txn, service, &instances, callee);
+    let resolved = queries::upstream(txn, &upstream, local, trust_domain);
     ImplicitUpstream {
-        upstream: merge::resolve_upstream(&Arc::new(upstream), usual, instances),
-        addresses,
+        addresses: addresses(txn, &upstream.destination_name),
+        upstream: UpstreamSnapshot {
+            upstream: Arc::new(upstream),
+            resolved,
+        },
     }
 }
 
-fn addresses(
-    txn: &ReadTxn<'_>,
-    service: &str,
-    instances: &[CheckServiceNode],
-    callee: &Central<'_>,
-) -> BTreeSet<Dialled> {
-    let directly = merge::is_dialled_directly(callee);
+fn addresses(txn: &ReadTxn<'_>, service: &str) -> BTreeSet<Dialled> {
+    let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
+    let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, service);
+    let directly = merge::is_dialled_directly(&Central {
+        proxy_defaults: proxy_defaults.as_deref(),
+        service_defaults: service_defaults.as_deref(),
+    });
     let automatic = txn.virtual_ip(service).map(|ip| ip.address());
     let owned = automatic.into_iter().chain(txn.manual_virtual_ips(service));
     let owned = owned.map(|ip| Dialled {
@@ -103,6 +100,7 @@ fn addresses(
         age: 0,
         ip: ip.into(),
     });
+    let instances = chain::instances(txn, service);
     let of_instances = instances.iter();
     let of_instances = of_instances.flat_map(|instance| of_instance(instance, directly));
     owned.chain(of_instances).collect()

@@ -7,6 +7,7 @@ use envoy_types::pb::envoy::config::cluster::v3::{
     CircuitBreakers, Cluster, OutlierDetection, circuit_breakers, cluster,
 };
 use envoy_types::pb::envoy::config::core::v3::{Http1ProtocolOptions, Http2ProtocolOptions};
+use envoy_types::pb::envoy::extensions::clusters::aggregate::v3::ClusterConfig as AggregateConfig;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
     HttpProtocolOptions, http_protocol_options,
 };
@@ -15,10 +16,10 @@ use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
 use legate_model::{ServiceInstance, SpiffeId};
 use legate_proxycfg::Snapshot;
 
+use crate::balancing::Balancing;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::GenerateError;
-use crate::kinds::sidecar::UpstreamPlan;
 use crate::listener::Bind;
 use crate::listener::exposed::Asked;
 use crate::memo::Memo;
@@ -26,9 +27,13 @@ use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::retry;
 use crate::settings::{Limits, Outliers, ProxySettings};
 use crate::tls::{self, TlsSettings};
+use crate::upstream::{ClusterKind, ClusterPlan, UpstreamPlan};
 
 /// How long a connection to somewhere outside the mesh may take. Consul's.
 const ORIGINAL_DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection to an instance that is dialled directly may take. Consul's.
+const PASSTHROUGH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which HTTP Envoy speaks to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,25 +157,39 @@ struct UpstreamInput<'a> {
     identity: String,
     connect_timeout: Duration,
     http2: bool,
+    balancing: Balancing,
     limits: Option<&'a Limits>,
     outliers: &'a Outliers,
     tls: &'a TlsSettings,
     fetch_timeout: Option<Duration>,
 }
 
-/// The cluster of one upstream. Its endpoints come separately, under the same name.
+#[derive(Hash)]
+struct FailoverInput<'a> {
+    name: &'a str,
+    members: &'a [String],
+    connect_timeout: Duration,
+}
+
+/// A cluster of an upstream. Its endpoints come separately, under the same name.
 pub(crate) fn upstream(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
+    cluster: &ClusterPlan<'_>,
     tls: &TlsSettings,
     fetch_timeout: Option<Duration>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
+    let (target, balancer) = match &cluster.kind {
+        ClusterKind::Target(target, balancer) => (target, balancer),
+        ClusterKind::Failover(members) => return failover(memo, cluster, members),
+    };
     let input = UpstreamInput {
-        name: &plan.cluster,
-        sni: &plan.sni,
-        identity: identity(plan),
-        connect_timeout: plan.upstream.connect_timeout,
-        http2: plan.upstream.protocol.is_http2(),
+        name: &cluster.name,
+        sni: &target.sni,
+        identity: identity(plan, &target.service, &target.datacenter),
+        connect_timeout: cluster.connect_timeout,
+        http2: plan.protocol().is_http2(),
+        balancing: Balancing::of(*balancer),
         limits: plan.settings.limits.as_ref(),
         outliers: &plan.settings.outliers,
         tls,
@@ -180,6 +199,43 @@ pub(crate) fn upstream(
         let cluster = build_upstream(input);
         Ok(encode::resource(input.name, &cluster, &[input.name]))
     })
+}
+
+/// The cluster that takes the first of others that can answer.
+fn failover(
+    memo: &Memo,
+    cluster: &ClusterPlan<'_>,
+    members: &[String],
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = FailoverInput {
+        name: &cluster.name,
+        members,
+        connect_timeout: cluster.connect_timeout,
+    };
+    memo.get(&input, |input| {
+        Ok(encode::resource(input.name, &build_failover(input), &[]))
+    })
+}
+
+fn build_failover(input: &FailoverInput<'_>) -> Cluster {
+    let config = AggregateConfig {
+        clusters: input.members.to_vec(),
+    };
+    Cluster {
+        name: input.name.to_owned(),
+        alt_stat_name: input.name.to_owned(),
+        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::ClusterType(
+            cluster::CustomClusterType {
+                name: "envoy.clusters.aggregate".to_owned(),
+                typed_config: Some(encode::any(&config)),
+            },
+        )),
+        lb_policy: cluster::LbPolicy::ClusterProvided.into(),
+        connect_timeout: Some(proto_duration(input.connect_timeout)),
+        // How often requests are repeated counts here, and the other limits in the members.
+        circuit_breakers: Some(upstream_breakers(None)),
+        ..Cluster::default()
+    }
 }
 
 fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
@@ -206,6 +262,7 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
         transport_socket: Some(tls::upstream(input.tls, input.sni, &input.identity)),
         ..Cluster::default()
     };
+    input.balancing.apply(&mut cluster);
     if input.http2 {
         set_http_options(&mut cluster, http2_only());
     }
@@ -227,11 +284,14 @@ pub(crate) fn passthrough(
     plan: &UpstreamPlan<'_>,
     tls: &TlsSettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
+    let definition = &plan.upstream.upstream;
+    let sni = names::upstream_sni(plan.snapshot, definition);
+    let datacenter = names::datacenter(plan.snapshot, definition);
     let input = PassthroughInput {
-        name: names::passthrough_cluster(&plan.sni),
-        sni: &plan.sni,
-        identity: identity(plan),
-        connect_timeout: plan.upstream.connect_timeout,
+        name: names::passthrough_cluster(&sni),
+        sni: &sni,
+        identity: identity(plan, &definition.destination_name, datacenter),
+        connect_timeout: PASSTHROUGH_TIMEOUT,
         tls,
     };
     memo.get(&input, |input| {
@@ -264,12 +324,12 @@ fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
     }
 }
 
-/// Whom the instances of an upstream must prove to be.
-fn identity(plan: &UpstreamPlan<'_>) -> String {
+/// Whom instances must prove to be.
+fn identity(plan: &UpstreamPlan<'_>, service: &str, datacenter: &str) -> String {
     let identity = SpiffeId::Service {
         trust_domain: plan.snapshot.trust_domain.clone(),
-        datacenter: names::datacenter(plan.snapshot, &plan.upstream.upstream).to_owned(),
-        service: plan.upstream.upstream.destination_name.clone(),
+        datacenter: datacenter.to_owned(),
+        service: service.to_owned(),
     };
     identity.to_string()
 }

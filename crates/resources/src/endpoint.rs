@@ -48,11 +48,11 @@ pub(crate) fn assignment(
 fn of_list(
     memo: &Memo,
     cluster: &str,
-    instances: &[CheckServiceNode],
+    instances: &Instances,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let endpoints = instances.iter().filter_map(|instance| {
-        let target = target(instance);
+        let target = target(instance, instances.only_passing);
         if target.is_none() {
             let (address, port) = instance.address();
             warnings.push(format!(
@@ -71,21 +71,21 @@ fn of_list(
     })
 }
 
-fn target(instance: &CheckServiceNode) -> Option<Target> {
+fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
     let (address, port) = instance.address();
     let address = address.parse().ok().filter(|_| port != 0)?;
     let weights = instance.service.weights;
     let has = |status| instance.checks.iter().any(|check| check.status == status);
-    let weight = if has(CheckStatus::Warning) {
-        weights.warning
-    } else {
-        weights.passing
+    let warns = has(CheckStatus::Warning);
+    let weight = match warns {
+        true => weights.warning,
+        false => weights.passing,
     };
     Some(Target {
         address,
         port,
         // No share of the traffic is the same as being down; Envoy has no weight for it.
-        healthy: weight > 0 && !has(CheckStatus::Critical),
+        healthy: weight > 0 && !has(CheckStatus::Critical) && !(warns && only_passing),
         weight: weight.clamp(1, MAX_WEIGHT),
     })
 }

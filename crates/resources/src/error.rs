@@ -1,5 +1,7 @@
 //! Why a resource cannot be made from a snapshot.
 
+use legate_discovery_chain::ChainError;
+
 /// The resource was not made: without this it would be wrong or unsafe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
@@ -76,4 +78,7 @@ pub enum GenerateError {
         /// The header.
         header: String,
     },
+    /// The entries that decide where an upstream leads do not fit together.
+    #[error("{0}; correct the config entries that it names")]
+    Chain(ChainError),
 }

@@ -16,6 +16,8 @@
 //! and kept in its last good version when it cannot be made. A listener or cluster that cannot be
 //! given its TLS or its access rules is never made without them.
 
+mod balancing;
+mod chain_route;
 mod cluster;
 mod encode;
 mod endpoint;
@@ -34,6 +36,7 @@ mod set;
 mod settings;
 mod telemetry;
 mod tls;
+mod upstream;
 
 pub use encode::EncodedResource;
 pub use error::GenerateError;

@@ -10,6 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use legate_discovery_chain::Chain;
 use legate_proxycfg::Instances;
 use sha2::{Digest, Sha256};
 
@@ -19,11 +20,12 @@ use crate::error::GenerateError;
 /// Dead entries are looked for when there are more entries than this, and than twice the live ones.
 const SWEEP_FROM: usize = 1024;
 
-/// Resources by the hash of their input.
+/// Resources by the hash of their input, and by what they were made of.
 #[derive(Debug)]
 pub(crate) struct Memo {
     inner: Mutex<Inner>,
-    by_list: Mutex<ByList>,
+    by_list: Mutex<BySource<Instances>>,
+    by_chain: Mutex<BySource<Chain>>,
     encoded: AtomicU64,
 }
 
@@ -33,47 +35,55 @@ struct Inner {
     sweep_at: usize,
 }
 
-/// What was made of lists of instances, found by the list itself. Hashing a list takes as long as
-/// it is, and all proxies that call a service have the same one.
+/// What was made of lists of instances or of chains, found by the list or chain itself. Hashing one
+/// takes as long as it is, and all proxies that call a service have the same one.
 #[derive(Debug)]
-struct ByList {
-    known: HashMap<usize, OfList>,
+struct BySource<S> {
+    known: HashMap<usize, OfSource<S>>,
     sweep_at: usize,
 }
 
 #[derive(Debug)]
-struct OfList {
-    /// Keeps the list's address from being used again.
-    list: Weak<Instances>,
-    assignments: Vec<Assignment>,
+struct OfSource<S> {
+    /// Keeps its address from being used again.
+    source: Weak<S>,
+    made: Vec<MadeOf>,
 }
 
-/// The endpoints of a cluster, and what was left out of them.
+/// What was made of a source, and what was left out of it.
 #[derive(Clone, Debug)]
-struct Assignment {
-    cluster: Box<str>,
+struct MadeOf {
+    /// Apart from the source, all that it is made of.
+    key: Box<str>,
     resource: Weak<EncodedResource>,
     warnings: Arc<[String]>,
 }
 
-impl ByList {
-    fn get(&self, list: &Arc<Instances>, cluster: &str) -> Option<&Assignment> {
-        let known = self.known.get(&Arc::as_ptr(list).addr())?;
-        let mut assignments = known.assignments.iter();
-        assignments.find(|one| *one.cluster == *cluster)
+impl<S> BySource<S> {
+    fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            sweep_at: SWEEP_FROM,
+        }
     }
 
-    fn put(&mut self, list: &Arc<Instances>, assignment: Assignment) {
-        let empty = || OfList {
-            list: Arc::downgrade(list),
-            assignments: Vec::new(),
+    fn get(&self, source: &Arc<S>, key: &str) -> Option<&MadeOf> {
+        let known = self.known.get(&Arc::as_ptr(source).addr())?;
+        known.made.iter().find(|one| *one.key == *key)
+    }
+
+    fn put(&mut self, source: &Arc<S>, one: MadeOf) {
+        let empty = || OfSource {
+            source: Arc::downgrade(source),
+            made: Vec::new(),
         };
-        let known = self.known.entry(Arc::as_ptr(list).addr());
-        let assignments = &mut known.or_insert_with(empty).assignments;
-        assignments.retain(|one| one.resource.strong_count() > 0);
-        assignments.push(assignment);
+        let known = self.known.entry(Arc::as_ptr(source).addr());
+        let made = &mut known.or_insert_with(empty).made;
+        made.retain(|one| one.resource.strong_count() > 0);
+        made.push(one);
         if self.known.len() > self.sweep_at {
-            self.known.retain(|_, known| known.list.strong_count() > 0);
+            self.known
+                .retain(|_, known| known.source.strong_count() > 0);
             self.sweep_at = SWEEP_FROM.max(2 * self.known.len());
         }
     }
@@ -86,10 +96,8 @@ impl Memo {
                 known: HashMap::new(),
                 sweep_at: SWEEP_FROM,
             }),
-            by_list: Mutex::new(ByList {
-                known: HashMap::new(),
-                sweep_at: SWEEP_FROM,
-            }),
+            by_list: Mutex::new(BySource::new()),
+            by_chain: Mutex::new(BySource::new()),
             encoded: AtomicU64::new(0),
         }
     }
@@ -102,22 +110,19 @@ impl Memo {
         warnings: &mut Vec<String>,
         make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
-        if let Some(known) = self.lock_lists().get(list, cluster)
-            && let Some(held) = known.resource.upgrade()
-        {
-            warnings.extend_from_slice(&known.warnings);
-            return Ok(held);
-        }
-        let mut own = Vec::new();
-        let resource = make(&mut own)?;
-        let assignment = Assignment {
-            cluster: cluster.into(),
-            resource: Arc::downgrade(&resource),
-            warnings: own.as_slice().into(),
-        };
-        self.lock_lists().put(list, assignment);
-        warnings.append(&mut own);
-        Ok(resource)
+        of_source(&self.by_list, list, cluster, warnings, make)
+    }
+
+    /// The routes of this name of this very chain, by `make` when nobody holds them.
+    pub(crate) fn routes(
+        &self,
+        chain: &Arc<Chain>,
+        (name, validate_clusters): (&str, bool),
+        make: impl FnOnce() -> Result<Arc<EncodedResource>, GenerateError>,
+    ) -> Result<Arc<EncodedResource>, GenerateError> {
+        let key = format!("{validate_clusters}/{name}");
+        let mut warnings = Vec::new();
+        of_source(&self.by_chain, chain, &key, &mut warnings, |_| make())
     }
 
     /// The resource made from `input`, by `build` when nobody holds it. `build` must depend on
@@ -156,15 +161,39 @@ impl Memo {
         self.lock().known.len()
     }
 
-    fn lock_lists(&self) -> MutexGuard<'_, ByList> {
-        // As below.
-        self.by_list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change of the map is complete before anything can panic.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
+}
+
+fn of_source<S>(
+    known: &Mutex<BySource<S>>,
+    source: &Arc<S>,
+    key: &str,
+    warnings: &mut Vec<String>,
+    make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    if let Some(known) = lock(known).get(source, key)
+        && let Some(held) = known.resource.upgrade()
+    {
+        warnings.extend_from_slice(&known.warnings);
+        return Ok(held);
+    }
+    let mut own = Vec::new();
+    let resource = make(&mut own)?;
+    let made = MadeOf {
+        key: key.into(),
+        resource: Arc::downgrade(&resource),
+        warnings: own.as_slice().into(),
+    };
+    lock(known).put(source, made);
+    warnings.append(&mut own);
+    Ok(resource)
+}
+
+/// Every change of what is locked is complete before anything can panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A hash on which no two inputs collide: access rules must never be mistaken for others.
@@ -258,7 +287,7 @@ mod tests {
             memo.assignment(&Arc::default(), &text, &mut Vec::new(), make)
                 .unwrap();
         }
-        assert!(memo.lock_lists().known.len() <= SWEEP_FROM + 1);
+        assert!(lock(&memo.by_list).known.len() <= SWEEP_FROM + 1);
     }
 
     #[test]

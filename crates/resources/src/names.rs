@@ -1,7 +1,7 @@
 //! The names of resources and filters, in one place because others refer to them by name.
 
 use legate_model::{DEFAULT_TENANCY, Upstream, sni};
-use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_proxycfg::Snapshot;
 
 /// The secret with the proxy's own certificate and key.
 pub const LEAF: &str = "leaf";
@@ -78,13 +78,9 @@ pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
     )
 }
 
-/// The cluster of an upstream: its server name, kept apart when this proxy overrides what it
-/// speaks.
-pub(crate) fn upstream_cluster(upstream: &UpstreamSnapshot, sni: &str) -> String {
-    match &upstream.customisation {
-        Some(hash) => format!("{hash}~{sni}"),
-        None => sni.to_owned(),
-    }
+/// One of those that a cluster takes instances from. Consul's name.
+pub(crate) fn failover_member(at: usize, cluster: &str) -> String {
+    format!("failover-target~{at}~{cluster}")
 }
 
 /// The cluster that leads to the instance of a service that a captured connection was sent to.

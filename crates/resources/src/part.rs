@@ -45,20 +45,51 @@ pub(crate) struct Part {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unit {
     pub(crate) parts: Vec<Part>,
-    /// Earlier versions that stay in use, with the place of their part.
-    pub(crate) kept: Vec<(usize, Made)>,
+    /// Earlier versions that stay in use.
+    pub(crate) kept: Vec<Kept>,
+}
+
+/// An earlier version of a resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// The place of its part when it was made.
+    at: usize,
+    pub(crate) kind: Type,
+    pub(crate) made: Made,
 }
 
 impl Unit {
-    /// The last good version of the part at this place.
-    fn last_good(&self, at: usize) -> Option<&Made> {
-        let kept = self.kept.iter().find(|(place, _)| *place == at);
-        let made = self.parts.get(at).and_then(|part| part.made.as_ref());
-        made.or_else(|| kept.map(|(_, made)| made))
+    /// The last version of everything that the unit has.
+    fn versions(&self) -> impl Iterator<Item = Kept> {
+        let made = self.parts.iter().enumerate().filter_map(|(at, part)| {
+            let (kind, made) = (part.kind, part.made.clone()?);
+            Some(Kept { at, kind, made })
+        });
+        self.kept.iter().cloned().chain(made)
     }
 
-    fn has_failed(&self) -> bool {
-        self.parts.iter().any(|part| part.failure.is_some())
+    /// The last good version of what failed at this place: the one that was at the same place, or
+    /// else has the same name.
+    fn last_good(&self, at: usize, failure: &Failure) -> Option<Kept> {
+        let versions = || {
+            let is = |one: &Kept| failure.is_about(one.kind, &one.made.resource.name);
+            self.versions().filter(is)
+        };
+        let in_place = versions().find(|one| one.at == at);
+        in_place.or_else(|| versions().next())
+    }
+}
+
+impl Kept {
+    fn is(&self, kind: Type, name: &str) -> bool {
+        self.kind == kind && *self.made.resource.name == *name
+    }
+
+    /// Whether it names the other one. What only looks like its name is kept for nothing.
+    fn refers_to(&self, other: &Self) -> bool {
+        let name = other.made.resource.name.as_bytes();
+        let mut texts = self.made.resource.body.windows(name.len().max(1));
+        self.kind.refers_to(other.kind) && texts.any(|text| text == name)
     }
 }
 
@@ -159,10 +190,36 @@ impl UnitBuilder<'_> {
 
     /// Why the part at this place cannot be had in any version of this name, when that is so.
     pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
-        let failure = self.parts[at].failure.as_ref()?;
-        let good = self.previous.and_then(|unit| unit.last_good(at));
-        let is_there = good.is_some_and(|made| *made.resource.name == *name);
+        let part = &self.parts[at];
+        let failure = part.failure.as_ref()?;
+        let mut versions = self.previous.into_iter().flat_map(|unit| unit.versions());
+        let is_there = versions.any(|one| one.is(part.kind, name));
         (!is_there).then_some(&failure.reason)
+    }
+
+    /// Why some resource of this type cannot be had in any version, when that is so.
+    pub(crate) fn lacking(&self, kind: Type) -> Option<&GenerateError> {
+        let mut parts = self.parts.iter();
+        parts.find_map(|part| {
+            let failure = part.failure.as_ref().filter(|_| part.kind == kind)?;
+            let mut versions = self.previous.into_iter().flat_map(|unit| unit.versions());
+            let is_there = versions.any(|one| failure.is_about(one.kind, &one.made.resource.name));
+            (!is_there).then_some(&failure.reason)
+        })
+    }
+
+    /// Takes over all parts of the previous unit, where there is one.
+    pub(crate) fn take_over(&mut self) -> bool {
+        let parts = self.previous.map(|unit| unit.parts.iter().cloned());
+        self.parts.extend(parts.into_iter().flatten());
+        self.previous.is_some()
+    }
+
+    /// Whether a part of this type fails, or did in the previous unit.
+    pub(crate) fn has_trouble(&self, kind: Type) -> bool {
+        let before = self.previous.into_iter().flat_map(|unit| &unit.parts);
+        let mut parts = self.parts.iter().chain(before);
+        parts.any(|part| part.kind == kind && part.failure.is_some())
     }
 
     /// Whether the part at this place fails, or did in the previous unit.
@@ -181,50 +238,42 @@ impl UnitBuilder<'_> {
         // It lives as long as the proxy is as it is.
         self.parts.shrink_to_fit();
         let kept = self.keep();
-        for (at, part) in self.parts.iter_mut().enumerate() {
-            if let Some(failure) = &mut part.failure {
-                failure.kept = kept.iter().any(|(place, _)| *place == at);
-            }
-        }
         Arc::new(Unit {
             parts: self.parts,
             kept,
         })
     }
 
-    /// The last good versions of what failed and of what those refer to. What was kept before is
-    /// not followed by later versions, so that a part that fails for long keeps one of each.
-    fn keep(&self) -> Vec<(usize, Made)> {
-        let mut kept: Vec<(usize, Made)> = Vec::new();
+    /// The last good versions of what failed, and of what those refer to.
+    fn keep(&mut self) -> Vec<Kept> {
         let Some(previous) = self.previous else {
-            return kept;
+            return Vec::new();
         };
-        let failed = |at: usize| self.parts[at].failure.is_some();
-        let needed = |at: usize| {
-            let to = self.parts[at].kind;
-            let mut parts = self.parts.iter().filter(|part| part.failure.is_some());
-            failed(at) || parts.any(|part| part.kind.refers_to(to))
-        };
-        // The unit may have had more parts: what those made is not wanted any more.
-        let is_part = |at: usize| at < self.parts.len();
-        let made = previous.parts.iter().enumerate();
-        let made = made.filter(|(at, _)| is_part(*at) && (!previous.has_failed() || failed(*at)));
-        let made = made.filter_map(|(at, part)| Some((at, part.made.clone()?)));
-        let all = previous.kept.iter().cloned().chain(made);
-        for (at, one) in all.filter(|(at, _)| is_part(*at)) {
-            let is = |kind: Type, other: &Made| {
-                kind == self.parts[at].kind && other.resource.name == one.resource.name
+        let mut kept: Vec<Kept> = Vec::new();
+        for (at, part) in self.parts.iter_mut().enumerate() {
+            let Some(failure) = &mut part.failure else {
+                continue;
             };
-            let replaced = self
-                .parts
-                .iter()
-                .any(|part| part.made.as_ref().is_some_and(|made| is(part.kind, made)));
-            let twice = kept
-                .iter()
-                .any(|(place, made)| is(self.parts[*place].kind, made));
-            if needed(at) && !replaced && !twice {
-                kept.push((at, one));
+            let good = previous.last_good(at, failure);
+            failure.kept = good.is_some();
+            kept.extend(good);
+        }
+        let is_made = |one: &Kept| {
+            let mut parts = self.parts.iter();
+            parts.any(|part| {
+                let name = part.made.as_ref().map(|made| &made.resource.name);
+                name.is_some_and(|name| one.is(part.kind, name))
+            })
+        };
+        let mut place = 0;
+        while let Some(one) = kept.get(place).cloned() {
+            for other in previous.versions().filter(|other| one.refers_to(other)) {
+                let is = |known: &Kept| known.is(other.kind, &other.made.resource.name);
+                if !kept.iter().any(is) && !is_made(&other) {
+                    kept.push(other);
+                }
             }
+            place += 1;
         }
         kept
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
 use crate::names::EXPOSED_LISTENER;
-use crate::part::{Made, Unit};
+use crate::part::{Kept, Made, Unit};
 
 /// The types of resources that are made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +81,12 @@ impl Failure {
         self.kind.url()
     }
 
-    fn is_about(&self, name: &str) -> bool {
-        match name.strip_prefix(self.resource.as_str()) {
-            Some("") => true,
-            Some(rest) => self.kind == Type::Listener && rest.starts_with(':'),
-            None => false,
-        }
+    /// Whether it is about the resource of this type and name.
+    pub(crate) fn is_about(&self, kind: Type, name: &str) -> bool {
+        let rest = name.strip_prefix(self.resource.as_str());
+        let named = rest
+            .is_some_and(|rest| rest.is_empty() || kind == Type::Listener && rest.starts_with(':'));
+        named && kind == self.kind
     }
 }
 
@@ -215,7 +215,8 @@ impl ResourceSet {
     /// from an earlier stream keeps it.
     pub fn cannot_make(&self, type_url: &str, name: &str) -> bool {
         let mut lacking = self.failures.iter().filter(|failure| !failure.kept);
-        lacking.any(|failure| failure.type_url() == type_url && failure.is_about(name))
+        let kind = Type::from_url(type_url);
+        kind.is_some_and(|kind| lacking.any(|failure| failure.is_about(kind, name)))
     }
 
     /// Why a proxy cannot do anything with the set: it has nothing to listen on, or no certificate
@@ -237,10 +238,10 @@ impl ResourceSet {
             set.add_made(unit, &mut taken);
         }
         for unit in &units {
-            for (at, made) in &unit.kept {
+            for Kept { kind, made, .. } in &unit.kept {
                 let free = made.bind.as_ref().is_none_or(|bind| taken.insert(bind));
                 if free {
-                    set.put(unit.parts[*at].kind, &made.resource);
+                    set.put(*kind, &made.resource);
                 }
             }
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
+    CheckServiceNode, ConfigKind, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
     UpstreamType, WILDCARD,
 };
 use legate_store::ReadTxn;
@@ -48,11 +48,14 @@ fn snapshot(
     let upstreams = instance.proxy.upstreams.iter();
     let explicit = upstreams.filter(|upstream| is_explicit(upstream));
     let upstreams = explicit
-        .map(|upstream| resolve(txn, upstream, proxy_defaults.as_deref(), config))
+        .map(|upstream| UpstreamSnapshot {
+            upstream: Arc::clone(upstream),
+            resolved: queries::upstream(txn, upstream, &config.datacenter, &trust_domain),
+        })
         .collect();
     let is_transparent = instance.proxy.mode == ProxyMode::Transparent;
     let implicit = is_transparent
-        .then(|| queries::implicit_upstreams(txn, destination, config.default_intention));
+        .then(|| queries::implicit_upstreams(txn, destination, config, &trust_domain));
     Some(Snapshot {
         proxy: proxy.clone(),
         datacenter: Arc::clone(&config.datacenter),
@@ -70,36 +73,12 @@ fn snapshot(
     })
 }
 
-fn resolve(
-    txn: &ReadTxn<'_>,
-    upstream: &Arc<Upstream>,
-    proxy_defaults: Option<&ConfigEntry>,
-    config: &ManagerConfig,
-) -> UpstreamSnapshot {
-    let service = &upstream.destination_name;
-    let fallback = merge::default_protocol(proxy_defaults);
-    let (usual, instances) = if is_local(upstream, &config.datacenter) {
-        let instances = queries::instances(txn, service);
-        (instances.protocol.unwrap_or(fallback), instances)
-    } else {
-        // The catalog holds one datacenter.
-        (fallback, Arc::default())
-    };
-    merge::resolve_upstream(upstream, usual, instances)
-}
-
 /// Whether the upstream is a service that the application dials, and not a default for others or a
 /// prepared query.
 fn is_explicit(upstream: &Upstream) -> bool {
     upstream.destination_type == UpstreamType::Service
         && upstream.destination_name != WILDCARD
         && (upstream.local_bind_port != 0 || upstream.has_local_socket())
-}
-
-fn is_local(upstream: &Upstream, datacenter: &str) -> bool {
-    let own =
-        upstream.datacenter.is_empty() || upstream.datacenter.eq_ignore_ascii_case(datacenter);
-    own && upstream.destination_peer.is_empty()
 }
 
 #[cfg(test)]

@@ -95,37 +95,18 @@ fn upstreams_take_their_settings_from_the_callers_entry() {
 }
 
 #[test]
-fn what_everyone_does_is_no_customisation() {
-    let resolve = |config: Value, usual| {
-        let upstream = Arc::new(Upstream {
+fn what_an_upstream_wants_otherwise() {
+    let wanted = |config: Value| {
+        overrides(&Upstream {
             config: map(config),
             ..Upstream::default()
-        });
-        resolve_upstream(&upstream, usual, Arc::default())
+        })
     };
-    let plain = resolve(json!({}), Protocol::Http);
-    assert_eq!(plain.protocol, Protocol::Http);
-    assert_eq!(plain.connect_timeout, CONNECT_TIMEOUT);
-    assert_eq!(plain.customisation, None);
-
-    let same = resolve(
-        json!({"protocol": "HTTP", "connect_timeout_ms": 5000}),
-        Protocol::Http,
-    );
-    assert_eq!(same.customisation, None);
-
-    let other = resolve(json!({"protocol": "grpc"}), Protocol::Http);
-    assert_eq!(other.protocol, Protocol::Grpc);
-    let slower = resolve(json!({"connect_timeout_ms": "6000"}), Protocol::Http);
-    assert_eq!(slower.connect_timeout, Duration::from_secs(6));
-    assert_eq!(other.customisation.as_ref().unwrap().len(), 8);
-    assert_ne!(other.customisation, slower.customisation);
-
+    assert_eq!(wanted(json!({})), Overrides::default());
+    let both = wanted(json!({"protocol": "GRPC", "connect_timeout_ms": "6000"}));
+    assert_eq!(both.protocol, Some(Protocol::Grpc));
+    assert_eq!(both.connect_timeout, Duration::from_secs(6));
     // What cannot be read is as if it were not there.
-    let unreadable = resolve(
-        json!({"protocol": "quic", "connect_timeout_ms": -1}),
-        Protocol::Tcp,
-    );
-    assert_eq!(unreadable.protocol, Protocol::Tcp);
-    assert_eq!(unreadable.customisation, None);
+    let unreadable = wanted(json!({"protocol": "quic", "connect_timeout_ms": -1}));
+    assert_eq!(unreadable, Overrides::default());
 }

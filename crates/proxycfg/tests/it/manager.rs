@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Mesh, api, at_once, next, ports, quiet, web, web_proxy};
+use crate::support::{Mesh, api, at_once, instances, next, ports, quiet, web, web_proxy};
 
 #[tokio::test(start_paused = true)]
 async fn the_first_snapshot_is_complete_and_comes_at_once() {
@@ -49,7 +49,7 @@ async fn what_matters_is_published_and_at_once_after_a_quiet_time() {
 
     mesh.entry(json!({"Kind": "service-defaults", "Name": "api", "Protocol": "http"}));
     assert_eq!(
-        at_once(&mut watch).await.upstreams[0].protocol,
+        at_once(&mut watch).await.upstreams[0].resolved.protocol(),
         Protocol::Http
     );
     quiet(&mut watch).await;
@@ -88,7 +88,7 @@ async fn parts_that_have_not_changed_stay_the_same() {
         let upstreams = upstreams.flat_map(|(before, after)| {
             [
                 Arc::ptr_eq(&before.upstream, &after.upstream),
-                Arc::ptr_eq(&before.instances, &after.instances),
+                Arc::ptr_eq(&before.resolved, &after.resolved),
             ]
         });
         [
@@ -231,7 +231,7 @@ async fn proxies_share_what_they_have_in_common() {
     assert!(Arc::ptr_eq(&a.leaf, &b.leaf));
     assert!(Arc::ptr_eq(&a.roots, &b.roots));
     assert!(Arc::ptr_eq(&a.intentions, &b.intentions));
-    let instances = |snapshot: &Arc<Snapshot>| snapshot.upstreams[0].instances.clone();
+    let instances = |snapshot: &Arc<Snapshot>| instances(snapshot, 0);
     assert!(Arc::ptr_eq(&instances(&a), &instances(&b)));
 }
 
@@ -304,12 +304,12 @@ async fn upstreams_come_and_go_with_the_registration() {
     mesh.register("n1", web(&["api", "db"]));
     let snapshot = at_once(&mut watch).await;
     assert_eq!(names(&snapshot), ["api", "db"]);
-    assert_eq!(snapshot.upstreams[1].instances.len(), 0);
+    assert_eq!(instances(&snapshot, 1).len(), 0);
     quiet(&mut watch).await;
 
     mesh.entry(json!({"Kind": "service-defaults", "Name": "db", "Protocol": "http2"}));
     assert_eq!(
-        at_once(&mut watch).await.upstreams[1].protocol,
+        at_once(&mut watch).await.upstreams[1].resolved.protocol(),
         Protocol::Http2
     );
     quiet(&mut watch).await;

@@ -8,9 +8,10 @@
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
 
 use super::transparent::Transparent;
+use crate::chain_route;
 use crate::cluster;
 use crate::encode::EncodedResource;
 use crate::endpoint;
@@ -22,9 +23,10 @@ use crate::part::{Composer, Made, UnitBuilder};
 use crate::route;
 use crate::secret;
 use crate::set::Type;
-use crate::settings::{ProxySettings, UpstreamSettings};
+use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
 use crate::tls::TlsSettings;
+use crate::upstream::{self, ClusterKind, Leads, UpstreamPlan};
 
 /// The place of the routes among the parts of the proxy's own side.
 const ROUTES: usize = 3;
@@ -32,39 +34,9 @@ const ROUTES: usize = 3;
 /// The place of the application's cluster among the parts of the proxy's own side.
 const APPLICATION: usize = 2;
 
-/// The place of the cluster among the parts of an upstream, implicit ones included.
-pub(super) const CLUSTER: usize = 0;
-
 /// The place of the first explicit upstream among the units of a set.
 fn first_upstream(snapshot: &Snapshot) -> usize {
     1 + usize::from(snapshot.implicit.is_some())
-}
-
-/// One upstream with what its resources have in common.
-pub(crate) struct UpstreamPlan<'a> {
-    pub(crate) snapshot: &'a Snapshot,
-    pub(crate) upstream: &'a UpstreamSnapshot,
-    /// The server name by which it is dialled.
-    pub(crate) sni: String,
-    /// The name of its cluster and its endpoints.
-    pub(crate) cluster: String,
-    pub(crate) settings: UpstreamSettings,
-    pub(super) warnings: Vec<String>,
-}
-
-impl<'a> UpstreamPlan<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, upstream: &'a UpstreamSnapshot) -> Self {
-        let sni = names::upstream_sni(snapshot, &upstream.upstream);
-        let mut warnings = Vec::new();
-        Self {
-            snapshot,
-            upstream,
-            cluster: names::upstream_cluster(upstream, &sni),
-            sni,
-            settings: UpstreamSettings::read(&upstream.upstream, &mut warnings),
-            warnings,
-        }
-    }
 }
 
 /// The parts of a snapshot that are the same as in the last one.
@@ -290,49 +262,107 @@ impl<'a> UpstreamChange<'a> {
         self.earlier.is_some_and(equal)
     }
 
-    /// Whether its names and settings are as they were.
-    fn is_named_alike(&self) -> bool {
-        let upstream = self.upstream;
-        self.same.mesh_name
-            && self.is(|last| {
-                Arc::ptr_eq(&last.upstream, &upstream.upstream)
-                    && last.customisation == upstream.customisation
-            })
-    }
-
-    /// Whether the same is spoken to it, besides.
-    fn is_spoken_to_alike(&self) -> bool {
-        self.is_named_alike() && self.is(|last| last.protocol == self.upstream.protocol)
+    /// Whether its names and settings are as they were, and what its chain makes of them.
+    fn leads_alike(&self) -> bool {
+        self.same.mesh_name && self.is(|last| same_chain(last, self.upstream))
     }
 
     /// Whether connections to it are made as they were, besides.
     pub(super) fn is_dialled_alike(&self) -> bool {
-        self.is_spoken_to_alike()
-            && self.same.mesh
-            && self.same.instance
-            && self.is(|last| last.connect_timeout == self.upstream.connect_timeout)
+        self.leads_alike() && self.same.mesh && self.same.instance
+    }
+
+    /// Whether nothing about it has changed.
+    fn is_as_it_was(&self) -> bool {
+        let resolved = &self.upstream.resolved;
+        self.is_dialled_alike() && self.is(|last| Arc::ptr_eq(&last.resolved, resolved))
     }
 
     fn add_parts(&self, unit: &mut UnitBuilder<'_>, memo: &Memo, settings: &Settings<'_>) {
+        if self.is_as_it_was() && unit.take_over() {
+            return;
+        }
         let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, self.upstream));
-        self.add_cluster(unit, memo, settings, &plan);
+        self.add_clusters(unit, memo, settings, &plan);
+        self.add_routes(unit, memo, &plan);
         self.add_listener(unit, memo, settings, &plan);
-        self.add_endpoints(unit, memo, &plan);
     }
 
-    pub(super) fn add_cluster<F: FnOnce() -> UpstreamPlan<'a>>(
+    /// A cluster for each end of the chain, each followed by its endpoints where it has some of its
+    /// own. None where the entries that are stored do not make a chain.
+    pub(super) fn add_clusters<F: FnOnce() -> UpstreamPlan<'a>>(
         &self,
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
         settings: &Settings<'_>,
         plan: &Plan<'a, F>,
     ) {
-        let name = || plan.cluster.clone();
-        unit.part(Type::Cluster, name, self.is_dialled_alike(), |_| {
-            let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
-            let fetch_timeout = settings.0.fetch_timeout;
-            made(cluster::upstream(memo, plan, &tls, fetch_timeout))
-        });
+        let resolved = &self.upstream.resolved;
+        let Ok(chain) = &resolved.chain else {
+            return;
+        };
+        for cluster in upstream::clusters(chain) {
+            let name = || cluster.name.clone();
+            unit.part(Type::Cluster, name, self.is_dialled_alike(), |_| {
+                let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+                let fetch_timeout = settings.0.fetch_timeout;
+                made(cluster::upstream(memo, plan, &cluster, &tls, fetch_timeout))
+            });
+            let ClusterKind::Target(target, _) = cluster.kind else {
+                continue;
+            };
+            let of = |resolved: &'a ResolvedChain| resolved.instances(&target.id);
+            let Some(instances) = of(resolved) else {
+                continue;
+            };
+            let before = self.earlier.and_then(|last| of(&last.resolved));
+            let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
+            let unchanged = self.leads_alike() && same;
+            unit.part(Type::Endpoints, name, unchanged, |warnings| {
+                made(endpoint::assignment(
+                    memo,
+                    &cluster.name,
+                    instances,
+                    warnings,
+                ))
+            });
+        }
+    }
+
+    /// The routes, where the chain says more than that all goes to one cluster.
+    pub(super) fn add_routes<F: FnOnce() -> UpstreamPlan<'a>>(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        plan: &Plan<'a, F>,
+    ) {
+        let Ok(chain) = &self.upstream.resolved.chain else {
+            return;
+        };
+        let unchanged = self.leads_alike()
+            && (self.same.mesh || !upstream::has_routes(chain))
+            && !unit.has_trouble(Type::Cluster);
+        let nowhere = match unchanged {
+            true => None,
+            false => unit.lacking(Type::Cluster).cloned(),
+        };
+        unit.part(
+            Type::Routes,
+            || plan.id.clone(),
+            unchanged,
+            |_| {
+                let Leads::Routes(name) = plan.leads()? else {
+                    return Ok(None);
+                };
+                // Envoy refuses requests to a cluster that it does not have, and routes if it is asked to.
+                if let Some(reason) = nowhere {
+                    return Err(reason);
+                }
+                let mesh = (*self.snapshot.mesh).as_ref();
+                let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
+                made(chain_route::routes(memo, &name, chain, validate))
+            },
+        );
     }
 
     fn add_listener<F: FnOnce() -> UpstreamPlan<'a>>(
@@ -343,40 +373,50 @@ impl<'a> UpstreamChange<'a> {
         plan: &Plan<'a, F>,
     ) {
         let upstream = self.upstream;
-        let id = || upstream.upstream.id().to_string();
-        let unchanged = self.is_spoken_to_alike() && self.same.telemetry && !unit.troubled(CLUSTER);
-        // Envoy refuses a listener whose routes lead to a cluster that it does not have.
+        let chain = upstream.resolved.chain.as_ref();
+        let waits_for_routes = chain.is_ok_and(|chain| upstream::has_routes(chain));
+        let unchanged = self.leads_alike()
+            && self.same.telemetry
+            && (self.same.instance || !waits_for_routes)
+            && !unit.has_trouble(Type::Cluster)
+            && !unit.has_trouble(Type::Routes);
+        // Envoy refuses a listener whose routes lead to a cluster that it does not have, and one
+        // whose routes do not come refuses requests.
         let nowhere = match unchanged {
             true => None,
-            false => unit.missing(CLUSTER, &plan.cluster).cloned(),
+            false => [Type::Cluster, Type::Routes]
+                .into_iter()
+                .find_map(|kind| unit.lacking(kind).cloned()),
         };
-        unit.part(Type::Listener, id, unchanged, |warnings| {
-            warnings.clone_from(&plan.warnings);
-            if let Some(reason) = nowhere {
-                return Err(reason);
-            }
-            let bind = listener::upstream::bind(&upstream.upstream)?;
-            let resource = listener::upstream::listener(memo, plan, &bind, &settings.0.telemetry)?;
-            let bind = Some(Box::new(bind));
-            Ok(Some(Made { resource, bind }))
-        });
+        unit.part(
+            Type::Listener,
+            || plan.id.clone(),
+            unchanged,
+            |warnings| {
+                warnings.clone_from(&plan.warnings);
+                plan.chain()?;
+                if let Some(reason) = nowhere {
+                    return Err(reason);
+                }
+                let bind = listener::upstream::bind(&upstream.upstream)?;
+                let resource = listener::upstream::listener(memo, plan, &bind, &settings.0)?;
+                let bind = Some(Box::new(bind));
+                Ok(Some(Made { resource, bind }))
+            },
+        );
     }
+}
 
-    pub(super) fn add_endpoints<F: FnOnce() -> UpstreamPlan<'a>>(
-        &self,
-        unit: &mut UnitBuilder<'_>,
-        memo: &Memo,
-        plan: &Plan<'a, F>,
-    ) {
-        let instances = &self.upstream.instances;
-        let unchanged =
-            self.is_named_alike() && self.is(|last| Arc::ptr_eq(&last.instances, instances));
-        let name = || plan.cluster.clone();
-        unit.part(Type::Endpoints, name, unchanged, |warnings| {
-            let made_now = endpoint::assignment(memo, &plan.cluster, instances, warnings);
-            made(made_now)
-        });
-    }
+/// Whether the same settings hold for two upstreams, and the same chain.
+pub(super) fn same_chain(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> bool {
+    let chains = last
+        .resolved
+        .chain
+        .as_ref()
+        .ok()
+        .zip(now.resolved.chain.as_ref().ok());
+    Arc::ptr_eq(&last.upstream, &now.upstream)
+        && chains.is_some_and(|(last, now)| Arc::ptr_eq(last, now))
 }
 
 pub(super) fn made(

@@ -15,7 +15,7 @@ use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 
-use super::sidecar::{CLUSTER, Same, Settings, UpstreamChange, UpstreamPlan, made};
+use super::sidecar::{Same, Settings, UpstreamChange, made, same_chain};
 use crate::cluster;
 use crate::listener::outbound::{self, Chain};
 use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
@@ -23,6 +23,7 @@ use crate::part::{Composer, Made, UnitBuilder};
 use crate::retry;
 use crate::set::Type;
 use crate::tls::TlsSettings;
+use crate::upstream::{Leads, UpstreamPlan};
 
 /// A proxy in transparent mode, and what it was in the last snapshot.
 pub(super) struct Transparent<'a, 's> {
@@ -56,7 +57,8 @@ impl<'a> Transparent<'a, '_> {
         upstreams.map(unit).collect()
     }
 
-    /// Always the same three parts, so that each has its place.
+    /// The clusters and routes of a service, and the cluster that leads to its instances, where each
+    /// is needed.
     fn add_parts(
         &self,
         composer: &Composer<'_>,
@@ -76,14 +78,9 @@ impl<'a> Transparent<'a, '_> {
             same: self.same,
         };
         let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, upstream));
-        if is_explicit {
-            let unchanged = change.earlier.is_some();
-            for kind in [Type::Cluster, Type::Endpoints] {
-                unit.part(kind, || plan.cluster.clone(), unchanged, |_| Ok(None));
-            }
-        } else {
-            change.add_cluster(unit, composer.memo, self.settings, &plan);
-            change.add_endpoints(unit, composer.memo, &plan);
+        if !is_explicit {
+            change.add_clusters(unit, composer.memo, self.settings, &plan);
+            change.add_routes(unit, composer.memo, &plan);
         }
         let is_instance = |one: &ImplicitUpstream| {
             let mut addresses = one.addresses.iter();
@@ -92,9 +89,14 @@ impl<'a> Transparent<'a, '_> {
         let directly = is_instance(implicit);
         let unchanged = change.is_dialled_alike()
             && earlier.is_some_and(|earlier| is_instance(earlier) == directly);
-        let name = || names::passthrough_cluster(&plan.sni);
+        let name = || {
+            let sni = names::upstream_sni(self.snapshot, &upstream.upstream);
+            names::passthrough_cluster(&sni)
+        };
         unit.part(Type::Cluster, name, unchanged, |warnings| {
             warnings.clone_from(&plan.warnings);
+            // What does not make a chain is reported here: nothing else is made of it.
+            plan.chain()?;
             if !directly {
                 return Ok(None);
             }
@@ -131,7 +133,7 @@ impl<'a> Transparent<'a, '_> {
             && self
                 .last
                 .is_some_and(|last| same_explicit(last, self.snapshot))
-            && !units.any(|unit| unit.troubled(CLUSTER));
+            && !units.any(|unit| unit.has_trouble(Type::Cluster) || unit.has_trouble(Type::Routes));
         let name = || OUTBOUND_LISTENER.to_owned();
         unit.part(Type::Listener, name, unchanged, |warnings| {
             let owners = outbound::owners(&self.implicit.0, warnings);
@@ -149,8 +151,7 @@ impl<'a> Transparent<'a, '_> {
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
             let bind = outbound::bind(&self.snapshot.instance)?;
-            let resource =
-                outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0.telemetry)?;
+            let resource = outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0)?;
             let bind = Some(Box::new(bind));
             Ok(resource.map(|resource| Made { resource, bind }))
         });
@@ -159,24 +160,29 @@ impl<'a> Transparent<'a, '_> {
 
     fn to_service(&self, upstream: &UpstreamSnapshot, unit: &UnitBuilder<'_>) -> Chain<'static> {
         let plan = UpstreamPlan::new(self.snapshot, upstream);
-        let is_missing = unit.missing(CLUSTER, &plan.cluster).is_some();
-        Chain {
-            // Envoy refuses routes to a cluster that it does not have, and closes connections to it.
-            // Without a chain they would leave the mesh.
-            protocol: match is_missing {
-                true => Protocol::Tcp,
-                false => upstream.protocol,
+        let kinds = [Type::Cluster, Type::Routes];
+        let is_lacking = kinds.into_iter().any(|kind| unit.lacking(kind).is_some());
+        let named = self.named(upstream);
+        match plan.leads() {
+            Ok(leads) if !is_lacking => Chain {
+                protocol: plan.protocol(),
+                leads,
+                attempts: retry::ATTEMPTS,
+                ..named
             },
-            cluster: plan.cluster,
-            attempts: retry::ATTEMPTS,
-            ..self.named(upstream)
+            // Envoy closes connections to a cluster that it does not have, and no cluster has this
+            // name. Without a chain they would leave the mesh.
+            _ => Chain {
+                leads: Leads::Cluster(plan.id),
+                ..named
+            },
         }
     }
 
     fn to_instances(&self, upstream: &UpstreamSnapshot) -> Chain<'static> {
         let sni = names::upstream_sni(self.snapshot, &upstream.upstream);
         Chain {
-            cluster: names::passthrough_cluster(&sni),
+            leads: Leads::Cluster(names::passthrough_cluster(&sni)),
             ..self.named(upstream)
         }
     }
@@ -185,7 +191,7 @@ impl<'a> Transparent<'a, '_> {
         Chain {
             filter: names::upstream_filter(self.snapshot, &upstream.upstream),
             id: upstream.upstream.id().to_string(),
-            cluster: String::new(),
+            leads: Leads::Cluster(String::new()),
             protocol: Protocol::Tcp,
             attempts: 1,
             addresses: &[],
@@ -218,20 +224,13 @@ fn same_chains(last: &ImplicitUpstreams, now: &ImplicitUpstreams) -> bool {
         || last.0.len() == now.0.len()
             && std::iter::zip(&last.0, &now.0).all(|(last, now)| {
                 Arc::ptr_eq(last, now)
-                    || last.addresses == now.addresses
-                        && same_cluster(&last.upstream, &now.upstream)
+                    || last.addresses == now.addresses && same_chain(&last.upstream, &now.upstream)
             })
 }
 
 fn same_explicit(last: &Snapshot, now: &Snapshot) -> bool {
     let pairs = || std::iter::zip(&last.upstreams, &now.upstreams);
-    last.upstreams.len() == now.upstreams.len() && pairs().all(|(a, b)| same_cluster(a, b))
-}
-
-fn same_cluster(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> bool {
-    Arc::ptr_eq(&last.upstream, &now.upstream)
-        && last.protocol == now.protocol
-        && last.customisation == now.customisation
+    last.upstreams.len() == now.upstreams.len() && pairs().all(|(a, b)| same_chain(a, b))
 }
 
 /// Where implicit upstreams were in the last snapshot.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{CidrRange, TrafficDirection};
 use envoy_types::pb::envoy::config::listener::v3::{FilterChain, FilterChainMatch, Listener};
@@ -17,10 +18,13 @@ use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
-use crate::listener::{self, Bind, upstream};
+use crate::listener::upstream::{self, Way};
+use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
+use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
+use crate::upstream::Leads;
 
 /// Where captured traffic arrives when nothing says otherwise. Consul's, and where whatever captures
 /// it sends it to by default.
@@ -33,7 +37,7 @@ pub(crate) struct Chain<'a> {
     pub(crate) filter: String,
     /// Of the upstream.
     pub(crate) id: String,
-    pub(crate) cluster: String,
+    pub(crate) leads: Leads,
     pub(crate) protocol: Protocol,
     /// How many instances are dialled at most until one connection is made.
     pub(crate) attempts: u32,
@@ -47,6 +51,7 @@ struct Input<'a> {
     chains: &'a [Chain<'a>],
     leads_outside: bool,
     telemetry: &'a Telemetry,
+    fetch_timeout: Option<Duration>,
 }
 
 /// Where the listener listens.
@@ -65,7 +70,7 @@ pub(crate) fn listener(
     bind: &Bind,
     chains: &[Chain<'_>],
     leads_outside: bool,
-    telemetry: &Telemetry,
+    settings: &ProxySettings,
 ) -> Result<Option<Arc<EncodedResource>>, GenerateError> {
     if chains.is_empty() && !leads_outside {
         return Ok(None);
@@ -74,11 +79,17 @@ pub(crate) fn listener(
         bind,
         chains,
         leads_outside,
-        telemetry,
+        telemetry: &settings.telemetry,
+        fetch_timeout: settings.fetch_timeout,
     };
     let made = memo.get(&input, |input| {
         let name = format!("{OUTBOUND_LISTENER}:{}", input.bind.suffix());
-        Ok(encode::resource(&name, &build(&name, input), &[]))
+        let routes: Vec<&str> = input
+            .chains
+            .iter()
+            .filter_map(|one| one.leads.routes())
+            .collect();
+        Ok(encode::resource(&name, &build(&name, input), &routes))
     })?;
     Ok(Some(made))
 }
@@ -91,7 +102,7 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         ..FilterChain::default()
     };
     let chains = input.chains.iter();
-    let chains = chains.map(|one| chain(one, input.telemetry)).collect();
+    let chains = chains.map(|one| chain(one, input)).collect();
     Listener {
         listener_filters: vec![listener::original_destination()],
         default_filter_chain: input.leads_outside.then_some(outside),
@@ -106,7 +117,7 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     }
 }
 
-fn chain(chain: &Chain<'_>, telemetry: &Telemetry) -> FilterChain {
+fn chain(chain: &Chain<'_>, input: &Input<'_>) -> FilterChain {
     let range = |ip: &IpAddr| CidrRange {
         address_prefix: ip.to_string(),
         prefix_len: Some(UInt32Value {
@@ -118,14 +129,15 @@ fn chain(chain: &Chain<'_>, telemetry: &Telemetry) -> FilterChain {
             prefix_ranges: chain.addresses.iter().map(range).collect(),
             ..FilterChainMatch::default()
         }),
-        filters: vec![upstream::filter(
-            &chain.id,
-            &chain.filter,
-            &chain.cluster,
-            chain.protocol,
-            chain.attempts,
-            telemetry,
-        )],
+        filters: vec![upstream::filter(&Way {
+            id: &chain.id,
+            filter: &chain.filter,
+            leads: &chain.leads,
+            protocol: chain.protocol,
+            attempts: chain.attempts,
+            fetch_timeout: input.fetch_timeout,
+            telemetry: input.telemetry,
+        })],
         ..FilterChain::default()
     }
 }

@@ -1,31 +1,37 @@
 //! The listener on which the application reaches one upstream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener};
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
 use legate_model::{Protocol, Upstream};
 
+use crate::cluster::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
-use crate::kinds::sidecar::UpstreamPlan;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names;
 use crate::retry;
 use crate::route;
+use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
+use crate::tls;
+use crate::upstream::{Leads, UpstreamPlan};
 
 /// Statistics of upstreams stand under this.
 const STATS: &str = "upstream.";
 
 #[derive(Hash)]
 struct Input<'a> {
-    id: String,
+    id: &'a str,
     filter: String,
-    cluster: &'a str,
+    leads: Leads,
     bind: Bind,
     protocol: Protocol,
+    fetch_timeout: Option<Duration>,
     exact_balance: bool,
     telemetry: &'a Telemetry,
 }
@@ -35,21 +41,27 @@ pub(crate) fn listener(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
     bind: &Bind,
-    telemetry: &Telemetry,
+    settings: &ProxySettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let definition = &plan.upstream.upstream;
     let input = Input {
-        id: definition.id().to_string(),
+        id: &plan.id,
         filter: names::upstream_filter(plan.snapshot, definition),
-        cluster: &plan.cluster,
+        leads: plan.leads()?,
         bind: bind.clone(),
-        protocol: plan.upstream.protocol,
+        protocol: plan.protocol(),
+        fetch_timeout: settings.fetch_timeout,
         exact_balance: plan.settings.balance_outbound,
-        telemetry,
+        telemetry: &settings.telemetry,
     };
     memo.get(&input, |input| {
         let name = format!("{}:{}", input.id, input.bind.suffix());
-        Ok(encode::resource(&name, &build(&name, input), &[]))
+        let routes = input.leads.routes();
+        Ok(encode::resource(
+            &name,
+            &build(&name, input),
+            routes.as_slice(),
+        ))
     })
 }
 
@@ -86,14 +98,15 @@ fn socket_mode(upstream: &Upstream) -> Result<u32, GenerateError> {
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
-    let filter = filter(
-        &input.id,
-        &input.filter,
-        input.cluster,
-        input.protocol,
-        retry::ATTEMPTS,
-        input.telemetry,
-    );
+    let filter = filter(&Way {
+        id: input.id,
+        filter: &input.filter,
+        leads: &input.leads,
+        protocol: input.protocol,
+        attempts: retry::ATTEMPTS,
+        fetch_timeout: input.fetch_timeout,
+        telemetry: input.telemetry,
+    });
     let chain = FilterChain {
         filters: vec![filter],
         ..FilterChain::default()
@@ -113,21 +126,38 @@ pub(crate) fn stats(filter: &str) -> String {
     names::stat_prefix(STATS, filter)
 }
 
-/// The filter that hands what an application sends to the cluster of an upstream. At most `attempts`
-/// of its instances are dialled for a connection that is not HTTP.
-pub(crate) fn filter(
-    id: &str,
-    filter: &str,
-    cluster: &str,
-    protocol: Protocol,
-    attempts: u32,
-    telemetry: &Telemetry,
-) -> Filter {
-    let stats = stats(filter);
-    if !protocol.is_http() {
-        return listener::tcp_proxy(&stats, cluster, attempts, telemetry);
-    }
-    let routes = RouteSpecifier::RouteConfig(route::everything_to(cluster, id, filter));
-    let manager = listener::connection_manager(&stats, protocol, routes, telemetry, Vec::new());
+/// How what an application sends goes on.
+#[derive(Clone, Copy)]
+pub(crate) struct Way<'a> {
+    /// Of the upstream.
+    pub(crate) id: &'a str,
+    /// As in statistics.
+    pub(crate) filter: &'a str,
+    pub(crate) leads: &'a Leads,
+    pub(crate) protocol: Protocol,
+    /// How many instances are dialled at most for a connection that is not HTTP.
+    pub(crate) attempts: u32,
+    /// How long Envoy waits for routes at first.
+    pub(crate) fetch_timeout: Option<Duration>,
+    pub(crate) telemetry: &'a Telemetry,
+}
+
+/// The filter that hands what an application sends to an upstream.
+pub(crate) fn filter(way: &Way<'_>) -> Filter {
+    let stats = stats(way.filter);
+    let routes = match way.leads {
+        Leads::Cluster(cluster) if !way.protocol.is_http() => {
+            return listener::tcp_proxy(&stats, cluster, way.attempts, way.telemetry);
+        }
+        Leads::Cluster(cluster) => {
+            RouteSpecifier::RouteConfig(route::everything_to(cluster, way.id, way.filter))
+        }
+        Leads::Routes(name) => RouteSpecifier::Rds(Rds {
+            config_source: Some(tls::ads(way.fetch_timeout.map(proto_duration))),
+            route_config_name: name.clone(),
+        }),
+    };
+    let manager =
+        listener::connection_manager(&stats, way.protocol, routes, way.telemetry, Vec::new());
     listener::http_connection(&manager)
 }

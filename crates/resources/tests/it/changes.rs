@@ -12,10 +12,13 @@ use legate_proxycfg::{
 };
 use legate_resources::{Generator, ResourceSet};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::describe::type_urls;
-use crate::support::{instance, intentions, leaf, mesh, roots, sidecar, upstream, web};
+use crate::support::{
+    chained, connect_within, customise, edit_chain, instance, intentions, leaf, mesh, roots,
+    set_instances, sidecar, upstream, web,
+};
 
 /// What may change. Numbers choose one of a few values, so that a value also comes back, as another
 /// `Arc`; all of them can be made into resources.
@@ -45,6 +48,7 @@ enum UpstreamChange {
     Timeout(u8),
     Customisation(bool),
     Instances(u8),
+    Chain(u8),
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -55,6 +59,7 @@ fn change() -> impl Strategy<Value = Change> {
         few.clone().prop_map(UpstreamChange::Timeout),
         any::<bool>().prop_map(UpstreamChange::Customisation),
         few.clone().prop_map(UpstreamChange::Instances),
+        (0..5u8).prop_map(UpstreamChange::Chain),
     ];
     prop_oneof![
         few.clone().prop_map(Change::Leaf),
@@ -91,7 +96,7 @@ fn implicit(name: u8, form: u8) -> Arc<ImplicitUpstream> {
         0 => {}
         1 => addresses.push((DialledKind::Instance, format!("10.0.1.{name}"))),
         2 => addresses.push((DialledKind::Tagged, "10.96.0.1".to_owned())),
-        3 => upstream.customisation = Some("12345678".into()),
+        3 => customise(&mut upstream, Some("12345678")),
         _ => addresses.clear(),
     }
     crate::transparent::implicit(upstream, &addresses)
@@ -114,7 +119,7 @@ fn defined(name: u8, form: u8) -> UpstreamSnapshot {
 
 /// Paths: of another port, of what may be the application's port in HTTP/2, and where the public
 /// listener or an upstream is.
-fn exposed(most: usize) -> serde_json::Value {
+fn exposed(most: usize) -> Value {
     let paths = [
         json!({"Path": "/a", "ListenerPort": 20001, "LocalPathPort": 9000}),
         json!({"Path": "/b", "ListenerPort": 20402, "LocalPathPort": 8081, "Protocol": "http2"}),
@@ -123,7 +128,7 @@ fn exposed(most: usize) -> serde_json::Value {
     json!(paths[..most])
 }
 
-fn registered(form: u8) -> serde_json::Value {
+fn registered(form: u8) -> Value {
     match form {
         0 => json!({"LocalServicePort": 8080}),
         1 => json!({"LocalServicePort": 8081, "Expose": {"Checks": true, "Paths": exposed(3)}}),
@@ -200,19 +205,56 @@ fn apply_to(upstream: &mut UpstreamSnapshot, change: &UpstreamChange) {
         UpstreamChange::Definition(name, form) => {
             upstream.upstream = defined(*name, *form).upstream;
         }
-        UpstreamChange::Protocol(n) => upstream.protocol = protocol(*n),
+        UpstreamChange::Protocol(n) => edit_chain(upstream, |chain| chain.protocol = protocol(*n)),
+        UpstreamChange::Chain(form) => {
+            let definition = serde_json::to_value(&*upstream.upstream).unwrap();
+            let entries = entries(&upstream.upstream.destination_name, *form);
+            let instances = |_: &str| vec![instance("10.0.0.1", 20001, &[])];
+            upstream.resolved = chained(definition, &entries, instances).resolved;
+        }
         UpstreamChange::Timeout(n) => {
-            upstream.connect_timeout = Duration::from_secs(u64::from(*n) + 1);
+            connect_within(upstream, Duration::from_secs(u64::from(*n) + 1));
         }
         UpstreamChange::Customisation(set) => {
-            upstream.customisation = set.then(|| "12345678".into());
+            customise(upstream, set.then_some("12345678"));
         }
         UpstreamChange::Instances(n) => {
             // The last one has no address, which is a warning.
             let address = ["10.0.0.1", "10.0.0.2", "nowhere"][usize::from(*n)];
-            upstream.instances = Arc::new(vec![instance(address, 20001, &[])].into());
+            let instances = vec![instance(address, 20001, &[])];
+            set_instances(upstream, &Arc::new(instances.into()));
         }
     }
+}
+
+/// A service that answers itself, with others, or not at all.
+fn entries(name: &str, form: u8) -> Vec<Value> {
+    let defaults =
+        |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
+    let resolver = |more: Value| {
+        let mut entry = more;
+        entry["Kind"] = json!("service-resolver");
+        entry["Name"] = json!(name);
+        entry
+    };
+    let more = match form {
+        0 => return Vec::new(),
+        1 => resolver(json!({"Redirect": {"Service": "b"}})),
+        2 => {
+            resolver(json!({"Failover": {"*": {"Targets": [{"Service": "b"}, {"Service": "c"}]}}}))
+        }
+        3 => json!({
+            "Kind": "service-splitter", "Name": name,
+            "Splits": [{"Weight": 90}, {"Weight": 10, "Service": "b"}],
+        }),
+        _ => json!({
+            "Kind": "service-router", "Name": name, "Routes": [
+                {"Match": {"HTTP": {"PathPrefix": "/b"}}, "Destination": {"Service": "b"}},
+                {"Match": {"HTTP": {"PathExact": "/c"}}, "Destination": {"Service": "c"}},
+            ],
+        }),
+    };
+    vec![defaults(name), defaults("b"), defaults("c"), more]
 }
 
 type Versions = BTreeMap<(String, Arc<str>), Arc<str>>;

@@ -8,7 +8,10 @@ use legate_proxycfg::Snapshot;
 use serde_json::json;
 
 use crate::describe::{describe, one, type_urls};
-use crate::support::{api, instance, intentions, made, mesh, sidecar, upstream, web, weighted};
+use crate::support::{
+    api, connect_within, customise, instance, intentions, made, mesh, sidecar, upstream, web,
+    weighted,
+};
 
 fn all(snapshot: &Snapshot) -> String {
     describe(&made(snapshot))
@@ -163,8 +166,8 @@ fn two_upstreams_that_speak_differently() {
         Protocol::Tcp,
         vec![instance("10.0.3.1", 20003, &[])],
     );
-    slow.connect_timeout = Duration::from_millis(1234);
-    slow.customisation = Some("0badcafe".into());
+    connect_within(&mut slow, Duration::from_millis(1234));
+    customise(&mut slow, Some("0badcafe"));
     let snapshot = Snapshot {
         upstreams: vec![api(Protocol::Grpc), slow],
         ..web()

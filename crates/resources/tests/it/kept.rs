@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::describe::type_urls;
 use crate::support::{
-    api, instance, intentions, leaf, mesh, roots, sidecar, upstream, web, weighted,
+    api, customise, instance, intentions, leaf, mesh, roots, set_instances, sidecar, upstream, web,
+    weighted,
 };
 
 const API: &str = "api.default.dc1.internal.c1.consul";
@@ -158,7 +159,7 @@ fn a_kept_listener_keeps_what_it_refers_to() {
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
     let mut odd = odd_api(&json!({"LocalBindAddress": "localhost"}));
-    odd.customisation = Some("12345678".into());
+    customise(&mut odd, Some("12345678"));
     let second = Snapshot {
         protocol: Protocol::Tcp,
         mesh: bad_incoming(),
@@ -172,7 +173,7 @@ fn a_kept_listener_keeps_what_it_refers_to() {
     assert_eq!(listener(&after, PUBLIC), listener(&before, PUBLIC));
     assert_eq!(routes(&after), routes(&before));
     // One earlier version is kept, however often the rest changes.
-    odd.customisation = Some("87654321".into());
+    customise(&mut odd, Some("87654321"));
     let third = Snapshot {
         upstreams: vec![odd],
         ..second.clone()
@@ -202,7 +203,7 @@ fn a_listener_is_not_made_without_its_cluster() {
     assert_eq!(names(&after), names(&before));
     // Another cluster, which cannot be made either: the listener stays with the one that there is.
     let mut moved = bad_outgoing(first.clone());
-    moved.upstreams[0].customisation = Some("12345678".into());
+    customise(&mut moved.upstreams[0], Some("12345678"));
     let after = generator.generate(&moved, Some((&first, &before)));
     assert_eq!(listener(&after, upstream), listener(&before, upstream));
     assert_eq!(cluster(&after, API), cluster(&before, API));
@@ -312,10 +313,7 @@ fn a_change_computes_the_parts_that_it_is_about() {
     assert_eq!(cost(&|s| s.roots = roots("two")), (1, 1));
     let flap = weighted("10.0.2.2", 20001, &[], (2, 1));
     let flap = Arc::new(vec![flap].into());
-    assert_eq!(
-        cost(&|s| s.upstreams[7].instances = Arc::clone(&flap)),
-        (1, 1)
-    );
+    assert_eq!(cost(&|s| set_instances(&mut s.upstreams[7], &flap)), (1, 1));
     let allow = intentions(&[("shop", json!("allow"))]);
     assert_eq!(cost(&|s| s.intentions = Arc::clone(&allow)), (1, 1));
     // The public listener and each upstream's cluster have the mesh's TLS in them.
@@ -344,7 +342,7 @@ fn what_proxies_have_in_common_is_encoded_once_for_all() {
         .zip(&sets)
         .map(|(proxy, set)| {
             let mut next = proxy.clone();
-            next.upstreams[0].instances = Arc::clone(&flap);
+            set_instances(&mut next.upstreams[0], &flap);
             generator.generate(&next, Some((proxy, set)))
         })
         .collect();

@@ -11,7 +11,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::describe::type_urls;
-use crate::support::{api, instance, intentions, leaf, made, roots, sidecar, upstream, web};
+use crate::support::{
+    api, instance, intentions, leaf, made, roots, set_instances, sidecar, upstream, web,
+};
 
 type Named = BTreeMap<(String, Arc<str>), Arc<EncodedResource>>;
 
@@ -139,7 +141,7 @@ fn each_change_touches_only_what_depends_on_it() {
         ["public_listener"]
     );
     assert_eq!(
-        after(&|s| s.upstreams[0].instances = Arc::default()),
+        after(&|s| set_instances(&mut s.upstreams[0], &Arc::default())),
         ["api.default.dc1.internal.c1.consul"]
     );
     assert_eq!(

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use legate_discovery_chain::{Chain, Entries, NodeKind, Overrides, Request, compile};
 use legate_intentions::Action;
 use legate_model::{
     CaRoot, CaRoots, CheckServiceNode, CheckStatus, ConfigEntry, HealthCheck, Intention, Mesh,
-    Node, Protocol, Secret, ServiceInstance, TrustDomain, Upstream,
+    Node, Protocol, ProxyDefaults, Secret, ServiceDefaults, ServiceInstance, ServiceResolver,
+    ServiceRouter, ServiceSplitter, TrustDomain, Upstream,
 };
-use legate_proxycfg::{Leaf, ProxyId, Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Instances, Leaf, ProxyId, ResolvedChain, Snapshot, UpstreamSnapshot};
 use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
 
@@ -113,19 +115,125 @@ pub(crate) fn mesh(entry: Value) -> Arc<Option<Mesh>> {
     }
 }
 
+/// An upstream of which no entry says more than what it speaks.
 pub(crate) fn upstream(
     definition: Value,
     protocol: Protocol,
     instances: Vec<CheckServiceNode>,
 ) -> UpstreamSnapshot {
+    let name = &definition["DestinationName"];
+    let entries =
+        [json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol.as_str()})];
+    chained(definition, &entries, |_| instances.clone())
+}
+
+/// An upstream with the chain that these entries make, and the instances of each target by its id.
+pub(crate) fn chained(
+    definition: Value,
+    entries: &[Value],
+    instances: impl Fn(&str) -> Vec<CheckServiceNode>,
+) -> UpstreamSnapshot {
     let definition: Upstream = serde_json::from_value(definition).unwrap();
+    let datacenter = match definition.datacenter.as_str() {
+        "" => "dc1",
+        other => other,
+    };
+    let request = Request {
+        service: &definition.destination_name,
+        datacenter,
+        trust_domain: &TrustDomain::of_cluster("c1"),
+        overrides: Overrides::default(),
+    };
+    let entries = entries.iter().map(|entry| {
+        let mut entry: ConfigEntry = serde_json::from_value(entry.clone()).unwrap();
+        entry.validate().unwrap();
+        entry.normalise();
+        entry
+    });
+    let chain = Arc::new(compile(&request, &Written(entries.collect())).unwrap());
+    let lists = chain.targets.values().map(|target| {
+        let mut list = Instances::from(instances(&target.id));
+        list.only_passing = target.subset.only_passing;
+        Arc::new(list)
+    });
+    let resolved = ResolvedChain::new(Arc::clone(&chain), lists.collect::<Vec<_>>());
     UpstreamSnapshot {
         upstream: Arc::new(definition),
-        protocol,
-        connect_timeout: Duration::from_secs(5),
-        customisation: None,
-        instances: Arc::new(instances.into()),
+        resolved: Arc::new(resolved),
     }
+}
+
+/// Entries as documents have them.
+struct Written(Vec<ConfigEntry>);
+
+/// The entry of a kind with a name.
+macro_rules! written {
+    ($entries:expr, $kind:ident, $name:expr) => {
+        $entries.0.iter().find_map(|entry| match entry {
+            ConfigEntry::$kind(found) if found.name == $name => Some(found.clone()),
+            _ => None,
+        })
+    };
+}
+
+impl Entries for Written {
+    fn router(&self, service: &str) -> Option<ServiceRouter> {
+        written!(self, ServiceRouter, service)
+    }
+
+    fn splitter(&self, service: &str) -> Option<ServiceSplitter> {
+        written!(self, ServiceSplitter, service)
+    }
+
+    fn resolver(&self, service: &str) -> Option<ServiceResolver> {
+        written!(self, ServiceResolver, service)
+    }
+
+    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
+        written!(self, ServiceDefaults, service)
+    }
+
+    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
+        None
+    }
+}
+
+/// Changes the chain of an upstream; the instances stay.
+pub(crate) fn edit_chain(upstream: &mut UpstreamSnapshot, edit: impl FnOnce(&mut Chain)) {
+    let mut chain = Chain::clone(upstream.resolved.chain.as_ref().unwrap());
+    let ids = chain.targets.keys();
+    let lists = ids.map(|id| Arc::clone(upstream.resolved.instances(id).unwrap()));
+    let lists: Vec<_> = lists.collect();
+    edit(&mut chain);
+    upstream.resolved = Arc::new(ResolvedChain::new(Arc::new(chain), lists));
+}
+
+/// Gives clusters of an upstream names of their own.
+pub(crate) fn customise(upstream: &mut UpstreamSnapshot, hash: Option<&str>) {
+    edit_chain(upstream, |chain| {
+        chain.customization_hash = hash.map(str::to_owned);
+    });
+}
+
+pub(crate) fn connect_within(upstream: &mut UpstreamSnapshot, timeout: Duration) {
+    edit_chain(upstream, |chain| {
+        for node in chain.nodes.values_mut() {
+            if let NodeKind::Resolver(resolver) = &mut node.kind {
+                resolver.connect_timeout = timeout;
+            }
+        }
+    });
+}
+
+/// Gives every target of an upstream these instances.
+pub(crate) fn set_instances(upstream: &mut UpstreamSnapshot, instances: &Arc<Instances>) {
+    let chain = Arc::clone(upstream.resolved.chain.as_ref().unwrap());
+    let lists: Vec<_> = chain
+        .targets
+        .iter()
+        .map(|_| Arc::clone(instances))
+        .collect();
+    upstream.resolved = Arc::new(ResolvedChain::new(chain, lists));
 }
 
 /// `api` on 127.0.0.1:9191 with one healthy instance.

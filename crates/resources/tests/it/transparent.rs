@@ -10,7 +10,9 @@ use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
 
 use crate::describe::{one, type_urls};
-use crate::support::{api, instance, made, mesh, roots, sidecar, upstream, web};
+use crate::support::{
+    api, customise, instance, made, mesh, roots, set_instances, sidecar, upstream, web,
+};
 
 use DialledKind::{Instance, Service, Tagged};
 
@@ -122,7 +124,7 @@ fn only_the_mesh_on_another_port() {
 #[test]
 fn an_explicit_upstream_has_one_cluster_for_both_ways() {
     let mut explicit = api(Protocol::Grpc);
-    explicit.customisation = Some("12345678".into());
+    customise(&mut explicit, Some("12345678"));
     let snapshot = Snapshot {
         upstreams: vec![explicit],
         ..captured(json!({}), two())
@@ -263,7 +265,7 @@ fn a_change_costs_what_it_changes() {
     let instances = |s: &mut Snapshot| {
         edit(s, |all| {
             let mut api = ImplicitUpstream::clone(&all[0]);
-            api.upstream.instances = Arc::default();
+            set_instances(&mut api.upstream, &Arc::default());
             all[0] = Arc::new(api);
         });
     };
@@ -284,8 +286,8 @@ fn a_change_costs_what_it_changes() {
     };
     assert_eq!(
         cost(more),
-        (4, 3),
-        "its cluster and endpoints, and the listener"
+        (5, 3),
+        "what it has and does not have of its own, and the listener"
     );
     assert_eq!(
         cost(|s| edit(s, |all| drop(all.remove(0)))),

@@ -2,11 +2,9 @@
 
 use axum::extract::Path;
 use axum::response::Response;
-use legate_discovery_chain::{Chain, Entries, Overrides, Request, compile};
-use legate_model::{
-    ChainOverrides, ConfigEntry, ConfigKind, ProxyDefaults, ServiceDefaults, ServiceResolver,
-    ServiceRouter, ServiceSplitter,
-};
+use legate_discovery_chain::{Chain, Overrides, Request, compile};
+use legate_model::ChainOverrides;
+use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 use serde::Serialize;
 
@@ -87,7 +85,7 @@ fn chain(
         trust_domain: &trust_domain,
         overrides,
     };
-    let chain = compile(&request, &Stored(state)).map_err(|error| error.to_string())?;
+    let chain = compile(&request, &StoredEntries(state)).map_err(|error| error.to_string())?;
     let list = |addresses: Vec<String>| (!addresses.is_empty()).then_some(addresses);
     let automatic = state.virtual_ip(service).into_iter();
     let manual = state.manual_virtual_ips(service).into_iter();
@@ -98,38 +96,4 @@ fn chain(
             manual: list(manual.map(|ip| ip.to_string()).collect()),
         },
     })
-}
-
-/// The entries of the store. Routers, splitters and resolvers are kinds that it does not take.
-struct Stored<'t, 's>(&'t ReadTxn<'s>);
-
-impl Entries for Stored<'_, '_> {
-    fn router(&self, _service: &str) -> Option<ServiceRouter> {
-        None
-    }
-
-    fn splitter(&self, _service: &str) -> Option<ServiceSplitter> {
-        None
-    }
-
-    fn resolver(&self, _service: &str) -> Option<ServiceResolver> {
-        None
-    }
-
-    fn defaults(&self, service: &str) -> Option<ServiceDefaults> {
-        match &*self.0.config_entry(ConfigKind::ServiceDefaults, service)? {
-            ConfigEntry::ServiceDefaults(entry) => Some(entry.clone()),
-            _ => None,
-        }
-    }
-
-    fn proxy_defaults(&self) -> Option<ProxyDefaults> {
-        match &*self
-            .0
-            .config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME)?
-        {
-            ConfigEntry::ProxyDefaults(entry) => Some(entry.clone()),
-            _ => None,
-        }
-    }
 }

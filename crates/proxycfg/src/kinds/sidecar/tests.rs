@@ -18,6 +18,7 @@ use legate_store::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::chain::Instances;
 use crate::error::WatchError;
 use crate::kinds::{self, Leaves, Outcome};
 use crate::manager::ManagerConfig;
@@ -178,6 +179,14 @@ fn snapshot(store: &Store) -> Option<Snapshot> {
     }
 }
 
+/// The instances of the first target of the first upstream.
+fn instances(snapshot: &Snapshot) -> Arc<Instances> {
+    let resolved = &snapshot.upstreams[0].resolved;
+    let chain = resolved.chain.as_ref().unwrap();
+    let target = chain.targets.keys().next().unwrap();
+    Arc::clone(resolved.instances(target).unwrap())
+}
+
 fn woken(watch: &mut Watch) -> bool {
     watch.changed().now_or_never().is_some()
 }
@@ -192,7 +201,7 @@ fn roots_and_certificate_are_waited_for() {
     assert!(matches!(compute(&store, false).0, Ok(Outcome::Pending)));
     let snapshot = snapshot(&store).unwrap();
     assert_eq!(snapshot.leaf.service, "web");
-    assert!(snapshot.upstreams[0].instances.is_empty());
+    assert!(instances(&snapshot).is_empty());
 }
 
 #[test]
@@ -220,7 +229,7 @@ fn an_upstream_elsewhere_has_no_instances_and_is_not_watched() {
     });
     apply(&store, register("n1", service, Vec::new()));
     let (_, reads) = compute(&store, true);
-    assert!(snapshot(&store).unwrap().upstreams[0].instances.is_empty());
+    assert!(instances(&snapshot(&store).unwrap()).is_empty());
     let mut watch = store.watch(&reads);
     apply(&store, deregister("n2", "api-proxy"));
     assert!(!woken(&mut watch));
@@ -241,7 +250,6 @@ fn only_what_callers_see_of_an_instance_is_news() {
     );
     let after = snapshot(&store).unwrap();
     assert!(same::snapshots(&before, &after));
-    let instances = |snapshot: &Snapshot| Arc::clone(&snapshot.upstreams[0].instances);
     assert!(Arc::ptr_eq(&instances(&before), &instances(&after)));
 
     apply(
@@ -261,6 +269,33 @@ fn what_cannot_be_served_is_refused() {
     apply(&store, register("n1", service, Vec::new()));
     let refused = compute(&store, true).0.unwrap_err();
     assert!(matches!(refused, WatchError::NotAProxy { .. }));
+}
+
+/// Entries that lead from `api` to itself, to others and back to nothing.
+fn chain_entries() -> Vec<Value> {
+    let resolver = |more: Value| {
+        let mut entry = json!({"Kind": "service-resolver", "Name": "api"});
+        entry
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        entry
+    };
+    vec![
+        resolver(json!({})),
+        resolver(json!({"Redirect": {"Service": "db"}})),
+        resolver(json!({"Failover": {"*": {"Service": "db"}}, "ConnectTimeout": "3s"})),
+        resolver(json!({
+            "DefaultSubset": "odd",
+            "Subsets": {"odd": {"Filter": "Service.Port == 1"}, "even": {"OnlyPassing": true}},
+        })),
+        json!({"Kind": "service-splitter", "Name": "api", "Splits": [
+            {"Weight": 50}, {"Weight": 50, "Service": "db"},
+        ]}),
+        json!({"Kind": "service-router", "Name": "api", "Routes": [
+            {"Match": {"HTTP": {"PathPrefix": "/db"}}, "Destination": {"Service": "db"}},
+        ]}),
+    ]
 }
 
 fn any_change() -> impl Strategy<Value = Command> {
@@ -294,6 +329,7 @@ fn any_change() -> impl Strategy<Value = Command> {
         1 => protocol().prop_map(|protocol| entry(
             json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": protocol}}),
         )),
+        4 => prop::sample::select(chain_entries()).prop_map(entry),
         1 => Just(entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}))),
         2 => (
             prop::sample::select(vec!["web", "db", "*"]),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use super::*;
-use crate::{DialledKind, ImplicitUpstream};
+use crate::{DialledKind, ImplicitUpstream, ResolvedChain};
 
 /// The sidecar of `web` in transparent mode, with these fields of `Proxy`.
 pub(super) fn transparent(mut proxy: Value) -> Command {
@@ -157,6 +158,12 @@ fn callers_without_settings_share_what_they_call() {
     );
 }
 
+/// How long a connection to the first target may take.
+fn connect_timeout(resolved: &ResolvedChain) -> Duration {
+    let chain = resolved.chain.as_ref().unwrap();
+    chain.targets.values().next().unwrap().connect_timeout
+}
+
 #[test]
 fn settings_for_upstreams_hold_for_those_that_nobody_registered() {
     let store = captured();
@@ -177,7 +184,7 @@ fn settings_for_upstreams_hold_for_those_that_nobody_registered() {
             let config = one.upstream.upstream.config.clone();
             let limits = config.get("limits").cloned().unwrap_or_default();
             (
-                one.upstream.connect_timeout.as_millis(),
+                connect_timeout(&one.upstream.resolved).as_millis(),
                 limits["MaxConnections"].clone(),
             )
         };

@@ -1,0 +1,346 @@
+//! The routes of an upstream whose chain is more than its service: what the router matches, what the
+//! splitter splits, and how each request goes on.
+//!
+//! Routes of which the router says nothing about repeats repeat what no application has seen, as
+//! those of every other upstream do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
+use envoy_types::pb::envoy::config::route::v3::{
+    HeaderMatcher, QueryParameterMatcher, RetryPolicy, Route, RouteAction, RouteConfiguration,
+    RouteMatch, VirtualHost, WeightedCluster, header_matcher, query_parameter_matcher, route,
+    route_action, route_match, weighted_cluster,
+};
+use envoy_types::pb::envoy::r#type::matcher::v3::{
+    RegexMatcher, StringMatcher, string_matcher::MatchPattern,
+};
+use envoy_types::pb::google::protobuf::{BoolValue, UInt32Value};
+use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, RouteStep, SplitStep};
+use legate_model::{HeaderMatch, HeaderModifiers, HttpMatch, QueryParamMatch, RouteDestination};
+
+use crate::balancing;
+use crate::cluster::proto_duration;
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::memo::Memo;
+use crate::retry;
+use crate::upstream::cluster_name;
+
+/// The routes of a chain, under the name of the upstream.
+pub(crate) fn routes(
+    memo: &Memo,
+    name: &str,
+    chain: &Arc<Chain>,
+    validate_clusters: bool,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    memo.routes(chain, (name, validate_clusters), || {
+        let configuration = build(name, chain, validate_clusters);
+        memo.get(&encode::any(&configuration), |_| {
+            Ok(encode::resource(name, &configuration, &[]))
+        })
+    })
+}
+
+fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfiguration {
+    let start = chain.start();
+    let routes = match start.map(|start| &start.kind) {
+        Some(NodeKind::Router(steps)) => steps.iter().map(|step| routed(chain, step)).collect(),
+        Some(_) => vec![to_node(chain, start)],
+        None => Vec::new(),
+    };
+    let host = VirtualHost {
+        name: name.to_owned(),
+        domains: vec!["*".to_owned()],
+        routes,
+        // It is for the proxies: they have read it by then.
+        response_headers_to_remove: vec![retry::NOT_SENT.to_owned()],
+        ..VirtualHost::default()
+    };
+    RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![host],
+        validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
+        ..RouteConfiguration::default()
+    }
+}
+
+/// Everything to one node.
+fn to_node(chain: &Chain, node: Option<&Node>) -> Route {
+    let mut action = action(chain, node);
+    action.retry_policy = Some(retry::policy());
+    Route {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(everything()),
+            ..RouteMatch::default()
+        }),
+        action: Some(route::Action::Route(action)),
+        ..Route::default()
+    }
+}
+
+/// What a route of a router matches, to where that leads.
+fn routed(chain: &Chain, step: &RouteStep) -> Route {
+    let matched = step.definition.matched.as_ref();
+    let http = matched.and_then(|matched| matched.http.as_ref());
+    let mut route = to_node(chain, chain.nodes.get(&step.next_node));
+    route.r#match = Some(http.map_or_else(
+        || RouteMatch {
+            path_specifier: Some(everything()),
+            ..RouteMatch::default()
+        },
+        request_match,
+    ));
+    let Some(destination) = &step.definition.destination else {
+        return route;
+    };
+    if let Some(route::Action::Route(action)) = &mut route.action {
+        direct(action, destination);
+    }
+    let (request, response) = (
+        destination.request_headers.as_ref(),
+        destination.response_headers.as_ref(),
+    );
+    route.request_headers_to_add = added(request);
+    route.request_headers_to_remove = removed(request);
+    route.response_headers_to_add = added(response);
+    route.response_headers_to_remove = removed(response);
+    route
+}
+
+/// What a destination says, over what the nodes after it say.
+fn direct(action: &mut RouteAction, destination: &RouteDestination) {
+    action
+        .prefix_rewrite
+        .clone_from(&destination.prefix_rewrite);
+    if !destination.request_timeout.is_zero() {
+        action.timeout = Some(proto_duration(destination.request_timeout));
+    }
+    if !destination.idle_timeout.is_zero() {
+        action.idle_timeout = Some(proto_duration(destination.idle_timeout));
+    }
+    if let Some(policy) = repeats(destination) {
+        action.retry_policy = Some(policy);
+    }
+}
+
+/// How requests are repeated, where the destination says so.
+fn repeats(destination: &RouteDestination) -> Option<RetryPolicy> {
+    const CONNECT_FAILURE: &str = "connect-failure";
+    let codes = &destination.retry_on_status_codes;
+    let mut conditions: Vec<&str> = destination.retry_on.iter().map(String::as_str).collect();
+    if destination.retry_on_connect_failure && !conditions.contains(&CONNECT_FAILURE) {
+        conditions.push(CONNECT_FAILURE);
+    }
+    if !codes.is_empty() {
+        conditions.push("retriable-status-codes");
+    }
+    let count = destination.num_retries;
+    let number = (count > 0).then_some(UInt32Value { value: count });
+    if conditions.is_empty() {
+        // As often as it says, for the reasons for which every request is repeated.
+        return number.map(|number| RetryPolicy {
+            num_retries: Some(number),
+            ..retry::policy()
+        });
+    }
+    Some(RetryPolicy {
+        retry_on: conditions.join(","),
+        num_retries: number,
+        retriable_status_codes: codes.clone(),
+        ..RetryPolicy::default()
+    })
+}
+
+fn action(chain: &Chain, node: Option<&Node>) -> RouteAction {
+    let specifier = match node.map(|node| &node.kind) {
+        Some(NodeKind::Resolver(resolver)) => {
+            route_action::ClusterSpecifier::Cluster(cluster_name(chain, resolver))
+        }
+        Some(NodeKind::Splitter(splits)) => {
+            route_action::ClusterSpecifier::WeightedClusters(weighted(chain, splits))
+        }
+        // A router is never the next node of another.
+        Some(NodeKind::Router(_)) | None => return RouteAction::default(),
+    };
+    RouteAction {
+        cluster_specifier: Some(specifier),
+        timeout: timeout(chain, node).map(proto_duration),
+        hash_policy: balancing::hash_policies(node.and_then(|node| node.load_balancer.as_ref())),
+        ..RouteAction::default()
+    }
+}
+
+/// The longest request to a node. Of several the longest: a split has one limit for all.
+fn timeout(chain: &Chain, node: Option<&Node>) -> Option<Duration> {
+    let of = |resolver: &Resolver| resolver.request_timeout;
+    let longest = match &node?.kind {
+        NodeKind::Resolver(resolver) => of(resolver),
+        NodeKind::Splitter(splits) => {
+            let resolvers = splits.iter().filter_map(|split| resolver(chain, split));
+            let timeouts: Vec<Duration> = resolvers.map(of).collect();
+            // One that says nothing has Envoy's own limit, which is not shortened for it.
+            match timeouts.iter().any(Duration::is_zero) {
+                true => Duration::ZERO,
+                false => timeouts.into_iter().max()?,
+            }
+        }
+        NodeKind::Router(_) => return None,
+    };
+    (!longest.is_zero()).then_some(longest)
+}
+
+fn resolver<'a>(chain: &'a Chain, split: &SplitStep) -> Option<&'a Resolver> {
+    match &chain.nodes.get(&split.next_node)?.kind {
+        NodeKind::Resolver(resolver) => Some(resolver),
+        // Splits of splits have become one.
+        NodeKind::Splitter(_) | NodeKind::Router(_) => None,
+    }
+}
+
+fn weighted(chain: &Chain, splits: &[SplitStep]) -> WeightedCluster {
+    let cluster = |split: &SplitStep| {
+        let (request, response) = (
+            split.definition.request_headers.as_ref(),
+            split.definition.response_headers.as_ref(),
+        );
+        let resolver = resolver(chain, split)?;
+        Some(weighted_cluster::ClusterWeight {
+            name: cluster_name(chain, resolver),
+            // In hundredths of a percent. Saturating: what is out of range is refused before.
+            weight: Some(UInt32Value {
+                value: (split.weight * 100.0).round() as u32,
+            }),
+            request_headers_to_add: added(request),
+            request_headers_to_remove: removed(request),
+            response_headers_to_add: added(response),
+            response_headers_to_remove: removed(response),
+            ..weighted_cluster::ClusterWeight::default()
+        })
+    };
+    WeightedCluster {
+        clusters: splits.iter().filter_map(cluster).collect(),
+        ..WeightedCluster::default()
+    }
+}
+
+fn everything() -> route_match::PathSpecifier {
+    route_match::PathSpecifier::Prefix("/".to_owned())
+}
+
+fn request_match(http: &HttpMatch) -> RouteMatch {
+    use route_match::PathSpecifier;
+    let path = if !http.path_exact.is_empty() {
+        PathSpecifier::Path(http.path_exact.clone())
+    } else if !http.path_prefix.is_empty() {
+        PathSpecifier::Prefix(http.path_prefix.clone())
+    } else if !http.path_regex.is_empty() {
+        PathSpecifier::SafeRegex(regex(&http.path_regex))
+    } else {
+        everything()
+    };
+    let mut headers: Vec<HeaderMatcher> = http.header.iter().map(header).collect();
+    if !http.methods.is_empty() {
+        headers.push(HeaderMatcher {
+            name: ":method".to_owned(),
+            header_match_specifier: Some(text(MatchPattern::SafeRegex(regex(
+                &http.methods.join("|"),
+            )))),
+            ..HeaderMatcher::default()
+        });
+    }
+    RouteMatch {
+        path_specifier: Some(path),
+        case_sensitive: http.case_insensitive.then_some(BoolValue { value: false }),
+        headers,
+        query_parameters: http.query_param.iter().map(query).collect(),
+        ..RouteMatch::default()
+    }
+}
+
+fn regex(regex: &str) -> RegexMatcher {
+    RegexMatcher {
+        regex: regex.to_owned(),
+        ..RegexMatcher::default()
+    }
+}
+
+fn text(pattern: MatchPattern) -> header_matcher::HeaderMatchSpecifier {
+    header_matcher::HeaderMatchSpecifier::StringMatch(StringMatcher {
+        match_pattern: Some(pattern),
+        ..StringMatcher::default()
+    })
+}
+
+fn header(matched: &HeaderMatch) -> HeaderMatcher {
+    let specifier = if !matched.exact.is_empty() {
+        text(MatchPattern::Exact(matched.exact.clone()))
+    } else if !matched.regex.is_empty() {
+        text(MatchPattern::SafeRegex(regex(&matched.regex)))
+    } else if !matched.prefix.is_empty() {
+        text(MatchPattern::Prefix(matched.prefix.clone()))
+    } else if !matched.suffix.is_empty() {
+        text(MatchPattern::Suffix(matched.suffix.clone()))
+    } else {
+        header_matcher::HeaderMatchSpecifier::PresentMatch(true)
+    };
+    HeaderMatcher {
+        name: matched.name.clone(),
+        invert_match: matched.invert,
+        header_match_specifier: Some(specifier),
+        ..HeaderMatcher::default()
+    }
+}
+
+fn query(matched: &QueryParamMatch) -> QueryParameterMatcher {
+    use query_parameter_matcher::QueryParameterMatchSpecifier::{PresentMatch, StringMatch};
+    let matcher = |pattern| {
+        StringMatch(StringMatcher {
+            match_pattern: Some(pattern),
+            ..StringMatcher::default()
+        })
+    };
+    let specifier = if !matched.exact.is_empty() {
+        matcher(MatchPattern::Exact(matched.exact.clone()))
+    } else if !matched.regex.is_empty() {
+        matcher(MatchPattern::SafeRegex(regex(&matched.regex)))
+    } else {
+        PresentMatch(true)
+    };
+    QueryParameterMatcher {
+        name: matched.name.clone(),
+        query_parameter_match_specifier: Some(specifier),
+    }
+}
+
+/// What is added, then what takes the place of what is there.
+fn added(modifiers: Option<&HeaderModifiers>) -> Vec<HeaderValueOption> {
+    let Some(modifiers) = modifiers else {
+        return Vec::new();
+    };
+    let all = |pairs: &BTreeMap<String, String>, action: HeaderAppendAction| {
+        let option = |(key, value): (&String, &String)| HeaderValueOption {
+            header: Some(HeaderValue {
+                key: key.clone(),
+                value: value.clone(),
+                ..HeaderValue::default()
+            }),
+            append_action: action.into(),
+            // An empty value is one too.
+            keep_empty_value: value.is_empty(),
+            ..HeaderValueOption::default()
+        };
+        pairs.iter().map(option).collect::<Vec<_>>()
+    };
+    let mut options = all(&modifiers.add, HeaderAppendAction::AppendIfExistsOrAdd);
+    let set = HeaderAppendAction::OverwriteIfExistsOrAdd;
+    options.extend(all(&modifiers.set, set));
+    options
+}
+
+fn removed(modifiers: Option<&HeaderModifiers>) -> Vec<String> {
+    modifiers.map_or_else(Vec::new, |modifiers| modifiers.remove.clone())
+}

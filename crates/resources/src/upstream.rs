@@ -1,0 +1,168 @@
+//! What an upstream is made into: a cluster for each place where its chain ends, and what leads
+//! there.
+//!
+//! A resolver of the chain is one cluster. Where others answer when its target cannot, it is a
+//! cluster for each of these, and one that takes the first that can.
+
+use std::time::Duration;
+
+use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, Target};
+use legate_model::{LoadBalancer, Protocol};
+use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+
+use crate::error::GenerateError;
+use crate::names;
+use crate::settings::UpstreamSettings;
+
+/// One upstream with what its resources have in common.
+pub(crate) struct UpstreamPlan<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) upstream: &'a UpstreamSnapshot,
+    /// Its name in the registration, by which its listener and routes are named.
+    pub(crate) id: String,
+    pub(crate) settings: UpstreamSettings,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// One cluster of an upstream.
+pub(crate) struct ClusterPlan<'a> {
+    pub(crate) name: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) kind: ClusterKind<'a>,
+}
+
+pub(crate) enum ClusterKind<'a> {
+    /// The instances of a target.
+    Target(&'a Target, Option<&'a LoadBalancer>),
+    /// The first of these clusters of which an instance can answer.
+    Failover(Vec<String>),
+}
+
+/// Where what is sent to an upstream goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Leads {
+    /// All to one cluster.
+    Cluster(String),
+    /// Wherever the routes of this name say.
+    Routes(String),
+}
+
+impl Leads {
+    /// The names of its routes.
+    pub(crate) fn routes(&self) -> Option<&str> {
+        match self {
+            Self::Cluster(_) => None,
+            Self::Routes(name) => Some(name),
+        }
+    }
+}
+
+impl<'a> UpstreamPlan<'a> {
+    pub(crate) fn new(snapshot: &'a Snapshot, upstream: &'a UpstreamSnapshot) -> Self {
+        let mut warnings = Vec::new();
+        Self {
+            snapshot,
+            upstream,
+            id: upstream.upstream.id().to_string(),
+            settings: UpstreamSettings::read(&upstream.upstream, &mut warnings),
+            warnings,
+        }
+    }
+
+    /// # Errors
+    /// When the entries that are stored do not make a chain.
+    pub(crate) fn chain(&self) -> Result<&'a Chain, GenerateError> {
+        chain(self.upstream)
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.upstream.resolved.protocol()
+    }
+
+    /// # Errors
+    /// As [`UpstreamPlan::chain`].
+    pub(crate) fn leads(&self) -> Result<Leads, GenerateError> {
+        let chain = self.chain()?;
+        Ok(match chain.start().and_then(resolver) {
+            Some(resolver) if !has_routes(chain) => Leads::Cluster(cluster_name(chain, resolver)),
+            _ => Leads::Routes(self.id.clone()),
+        })
+    }
+}
+
+/// # Errors
+/// When the entries that are stored do not make a chain.
+pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError> {
+    match &upstream.resolved.chain {
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(GenerateError::Chain(error.clone())),
+    }
+}
+
+/// Whether requests go where routes of their own say.
+pub(crate) fn has_routes(chain: &Chain) -> bool {
+    chain.protocol.is_http() && !chain.default
+}
+
+/// The resolver of a node that is one.
+fn resolver(node: &Node) -> Option<&Resolver> {
+    match &node.kind {
+        NodeKind::Resolver(resolver) => Some(resolver),
+        NodeKind::Router(_) | NodeKind::Splitter(_) => None,
+    }
+}
+
+/// The clusters of a chain, each after those that it takes instances from.
+pub(crate) fn clusters(chain: &Chain) -> Vec<ClusterPlan<'_>> {
+    let mut clusters = Vec::new();
+    for node in chain.nodes.values() {
+        if let Some(resolver) = resolver(node) {
+            add_clusters(&mut clusters, chain, node, resolver);
+        }
+    }
+    clusters
+}
+
+fn add_clusters<'a>(
+    clusters: &mut Vec<ClusterPlan<'a>>,
+    chain: &'a Chain,
+    node: &'a Node,
+    resolver: &'a Resolver,
+) {
+    let name = cluster_name(chain, resolver);
+    let balancer = node.load_balancer.as_ref();
+    let of_target = |name: String, id: &String| {
+        let target = chain.targets.get(id)?;
+        Some(ClusterPlan {
+            name,
+            connect_timeout: resolver.connect_timeout,
+            kind: ClusterKind::Target(target, balancer),
+        })
+    };
+    let Some(failover) = &resolver.failover else {
+        clusters.extend(of_target(name, &resolver.target));
+        return;
+    };
+    let first = clusters.len();
+    let targets = [&resolver.target].into_iter().chain(&failover.targets);
+    let members = targets.enumerate();
+    clusters
+        .extend(members.filter_map(|(at, id)| of_target(names::failover_member(at, &name), id)));
+    let members = clusters[first..].iter().map(|one| one.name.clone());
+    clusters.push(ClusterPlan {
+        kind: ClusterKind::Failover(members.collect()),
+        name,
+        connect_timeout: resolver.connect_timeout,
+    });
+}
+
+/// The name of the cluster that a resolver is: that of its target, kept apart where the proxy wants
+/// something otherwise than everybody else.
+pub(crate) fn cluster_name(chain: &Chain, resolver: &Resolver) -> String {
+    let target = chain.targets.get(&resolver.target);
+    let name = target.map_or("", |target| target.name.as_str());
+    match &chain.customization_hash {
+        Some(hash) => format!("{hash}~{name}"),
+        None => name.to_owned(),
+    }
+}
