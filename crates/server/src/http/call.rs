@@ -11,6 +11,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, Heade
 use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use http_body_util::LengthLimitError;
+use legate_filter::{Field, Filter};
 use legate_model::acl::Authorizer;
 use legate_model::json;
 use legate_runtime::CancellationToken;
@@ -56,6 +57,8 @@ pub(crate) struct Call {
     /// The secret of the caller's token; empty when there is none.
     pub(crate) token: String,
     body: Bytes,
+    /// Set once the endpoint has taken the filter.
+    filtered: OnceLock<()>,
     /// Fields of the body that have no effect, once it is decoded.
     not_served: OnceLock<Vec<String>>,
 }
@@ -153,6 +156,7 @@ impl Call {
             params,
             token,
             body: Bytes::new(),
+            filtered: OnceLock::new(),
             not_served: OnceLock::new(),
         })
     }
@@ -195,6 +199,21 @@ impl Call {
         Ok(value)
     }
 
+    /// What the client wants left of a list, by the fields of its items; everything if it does not say.
+    ///
+    /// # Errors
+    ///
+    /// 400 with Consul's text. Consul's own status is 500.
+    pub(crate) fn filter(&self, fields: &[Field]) -> Result<Filter, ApiError> {
+        // A second call sets the same.
+        let _ = self.filtered.set(());
+        Filter::parse(self.params.filter().unwrap_or_default(), fields).map_err(|error| {
+            ApiError::bad_request(format!(
+                "Failed to create boolean expression evaluator: {error}"
+            ))
+        })
+    }
+
     /// Whether there is a body at all.
     pub(crate) fn has_body(&self) -> bool {
         !self.body.iter().all(u8::is_ascii_whitespace)
@@ -208,6 +227,11 @@ impl Call {
         read: impl Fn(&ReadTxn<'_>) -> T + Send,
     ) -> Result<Answer<T>, ApiError> {
         self.params.consistency()?;
+        if self.params.filter().is_some() && self.filtered.get().is_none() {
+            return Err(ApiError::bad_request(
+                "Invalid query parameter ?filter: this endpoint has nothing to filter; leave it out",
+            ));
+        }
         let query = self.params.blocking(rand::random())?;
         let before = self.rights.of(&self.token);
         let answer = tokio::select! {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use legate_filter::Filter;
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, DeregisterRequest, HealthCheck, Node, RegisterRequest, ServiceKind,
-    ServiceNode,
+    CheckServiceNode, DeregisterRequest, HealthCheck, Node, RegisterRequest, ServiceInstance,
+    ServiceKind, ServiceNode, filters,
 };
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 
@@ -189,6 +190,7 @@ pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wanted = call.params.node_meta();
+    let filter = call.filter(&filters::NODE)?;
     let answer = call
         .read(|state| {
             let mut nodes = state.nodes();
@@ -196,13 +198,15 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
             nodes
         })
         .await?;
-    let (nodes, filtered) = visible(answer.value, |node| authorizer.node_read(&node.node));
+    let (mut nodes, filtered) = visible(answer.value, |node| authorizer.node_read(&node.node));
+    nodes.retain(|node| filter.matches(node));
     call.answer(answer.index, &nodes, filtered)
 }
 
 /// `GET /v1/catalog/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let filter = call.filter(&filters::SERVICE)?;
     let answer = call
         .read(|state| {
             let node = state.node(&name)?;
@@ -216,7 +220,8 @@ pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Respons
     else {
         return call.answer(answer.index, &serde_json::Value::Null, exists);
     };
-    let (services, filtered) = visible(services, |s| authorizer.service_read(&s.service));
+    let (mut services, filtered) = visible(services, |s| authorizer.service_read(&s.service));
+    services.retain(|service| filter.matches(service));
     let by_id: BTreeMap<_, _> = services.iter().map(|s| (&s.id, s)).collect();
     let body = serde_json::json!({ "Node": node, "Services": by_id });
     call.answer(answer.index, &body, filtered)
@@ -226,7 +231,8 @@ pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Respons
 pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wanted = call.params.node_meta();
-    let all_nodes = wanted.is_empty() && authorizer.node_read_all();
+    let filter = call.filter(&filters::SERVICE_NODE)?;
+    let all_nodes = wanted.is_empty() && filter.is_empty() && authorizer.node_read_all();
     let answer = call
         .read(|state| {
             if all_nodes {
@@ -235,7 +241,7 @@ pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
             let mut nodes = state.nodes();
             nodes.retain(|node| has_meta(node, &wanted));
             let (nodes, filtered) = visible(nodes, |node| authorizer.node_read(&node.node));
-            (services_on(state, &nodes), filtered)
+            (services_on(state, &nodes, &filter), filtered)
         })
         .await?;
     let (services, nodes_filtered) = answer.value;
@@ -246,10 +252,23 @@ pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &services, filtered || nodes_filtered)
 }
 
-fn services_on(state: &ReadTxn<'_>, nodes: &[Arc<Node>]) -> BTreeMap<String, Vec<String>> {
+fn services_on(
+    state: &ReadTxn<'_>,
+    nodes: &[Arc<Node>],
+    filter: &Filter,
+) -> BTreeMap<String, Vec<String>> {
+    let fits = |node: &Arc<Node>, service: &Arc<ServiceInstance>| {
+        filter.is_empty()
+            || filter.matches(&ServiceNode::from(&CheckServiceNode {
+                node: node.clone(),
+                service: service.clone(),
+                checks: Vec::new(),
+            }))
+    };
     let mut services = BTreeMap::<String, BTreeSet<String>>::new();
     for node in nodes {
-        for instance in state.instances_on(&node.node) {
+        let instances = state.instances_on(&node.node);
+        for instance in instances.iter().filter(|instance| fits(node, instance)) {
             services
                 .entry(instance.service.clone())
                 .or_default()
@@ -289,15 +308,17 @@ async fn list(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;
+    let filter = call.filter(&filters::SERVICE_NODE)?;
     let answer = call
         .read(|state| {
             let found = selection.apply(find(state));
             found.iter().map(ServiceNode::from).collect::<Vec<_>>()
         })
         .await?;
-    let (rows, filtered) = visible(answer.value, |row| {
+    let (mut rows, filtered) = visible(answer.value, |row| {
         authorizer.node_read(&row.node) && authorizer.service_read(&row.service_name)
     });
+    rows.retain(|row| filter.matches(row));
     call.answer(answer.index, &rows, filtered)
 }
 

@@ -2,8 +2,9 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use legate_filter::Field;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigEntry, ConfigKind, EntryRights};
+use legate_model::{ConfigEntry, ConfigKind, EntryRights, filters};
 use legate_store::{Rejected, WriteTxn, Writer};
 
 use super::call::{Call, visible};
@@ -56,10 +57,21 @@ pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Respons
         return call.answer(none.index, &none.value, false);
     }
     let kind = parse_kind(&kind)?;
+    let fields: &[Field] = match kind {
+        ConfigKind::ServiceDefaults => &filters::SERVICE_DEFAULTS,
+        _ if call.params.filter().is_some() => {
+            return Err(ApiError::bad_request(format!(
+                "filtering not supported for config entry kind={kind}"
+            )));
+        }
+        _ => &[],
+    };
+    let filter = call.filter(fields)?;
     let answer = call.read(|state| state.config_entries(kind)).await?;
-    let (entries, filtered) = visible(answer.value, |entry| {
+    let (mut entries, filtered) = visible(answer.value, |entry| {
         may_read(&authorizer, kind, entry.name()).is_ok()
     });
+    entries.retain(|entry| filter.matches(entry));
     call.answer(answer.index, &entries, filtered)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::response::Response;
-use legate_model::CheckServiceNode;
+use legate_model::{CheckServiceNode, filters};
 use legate_store::ReadTxn;
 
 use super::call::{Call, visible};
@@ -25,12 +25,14 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
 /// `GET /v1/health/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let filter = call.filter(&filters::CHECK)?;
     let answer = call.read(|state| state.checks_on(&name)).await?;
-    let (checks, filtered) = visible(answer.value, |check| {
+    let (mut checks, filtered) = visible(answer.value, |check| {
         let service = &check.service_name;
         authorizer.node_read(&check.node)
             && (check.service_id.is_empty() || authorizer.service_read(service))
     });
+    checks.retain(|check| filter.matches(check));
     call.answer(answer.index, &checks, filtered)
 }
 
@@ -40,6 +42,7 @@ async fn list(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;
+    let filter = call.filter(&filters::INSTANCE)?;
     let merge = call.params.flag("merge-central-config")?;
     let answer = call
         .read(|state| {
@@ -53,9 +56,10 @@ async fn list(
             found
         })
         .await?;
-    let (instances, filtered) = visible(answer.value, |instance| {
+    let (mut instances, filtered) = visible(answer.value, |instance| {
         authorizer.node_read(&instance.node.node)
             && authorizer.service_read(&instance.service.service)
     });
+    instances.retain(|instance| instance.matches(&filter));
     call.answer(answer.index, &instances, filtered)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::{DEFAULT_TENANCY, Intention, WILDCARD};
+use legate_model::{DEFAULT_TENANCY, Intention, WILDCARD, filters};
 use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
@@ -17,8 +17,10 @@ use super::protocol;
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let filter = call.filter(&filters::INTENTION)?;
     let answer = call.read(|state| state.intentions()).await?;
-    let (intentions, filtered) = visible(answer.value, |i| may_read(&authorizer, i));
+    let (mut intentions, filtered) = visible(answer.value, |i| may_read(&authorizer, i));
+    intentions.retain(|intention| filter.matches(intention));
     call.answer(answer.index, &intentions, filtered)
 }
 

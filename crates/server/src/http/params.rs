@@ -154,7 +154,7 @@ impl Params {
     }
 
     /// Refuses what would silently give another answer than the one that was asked for: other
-    /// datacenters, tenancies, peers, and filter expressions.
+    /// datacenters, tenancies and peers. [`super::call::Call::read`] does so with filters.
     pub(crate) fn refuse_unserved(&self, local: &str) -> Result<(), ApiError> {
         for name in ["dc", "datacenter"] {
             if let Some(dc) = self.get(name)
@@ -184,13 +184,12 @@ impl Params {
                 )));
             }
         }
-        if self.get("filter").is_some_and(|value| !value.is_empty()) {
-            return Err(ApiError::bad_request(
-                "Invalid query parameter ?filter: filter expressions are not served; read without \
-                 it and filter the answer",
-            ));
-        }
         Ok(())
+    }
+
+    /// What is to be left of a list: a filter expression, if there is one.
+    pub(crate) fn filter(&self) -> Option<&str> {
+        self.get("filter").filter(|text| !text.is_empty())
     }
 
     /// The `node-meta=key:value` pairs; a value may be left out.

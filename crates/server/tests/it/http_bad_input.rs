@@ -219,7 +219,7 @@ fn reads() -> Vec<Bad> {
         get("/v1/health/service/web?stale&consistent", "consistent"),
         get("/v1/health/service/web?cached&consistent", "consistent"),
         get("/v1/health/service/web?passing=maybe", "passing"),
-        get("/v1/health/service/web?filter=x", "filter"),
+        get("/v1/health/service/web?filter=x", "expected =="),
         get("/v1/health/service/web?peer=east", "peer"),
         get("/v1/health/service/web?ns=other", "ns"),
         get("/v1/health/service/web?tag=%ff", "not UTF-8"),

@@ -22,6 +22,7 @@ mod http_acl_questions;
 mod http_bad_input;
 mod http_chain;
 mod http_client;
+mod http_filters;
 mod http_mesh;
 mod http_not_served;
 mod http_paths;
