@@ -5,20 +5,21 @@
 //! are reported; errors say where in the document they are. Keys of maps are data and are kept.
 
 mod place;
+mod tagged;
 
 use serde::de::value::{StrDeserializer, StringDeserializer};
 use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess,
-    SeqAccess, Unexpected, VariantAccess, Visitor,
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
 };
 use serde_json::{Map, Value};
 
 use self::place::{Fault, Met, Place, Segment};
+use self::tagged::take_kind;
 use crate::served;
 
 /// Asks the decoder for an enum whose variant is the object's `Kind` field.
 pub(crate) const KIND_TAGGED: &str = "$legate_model::kind-tagged";
-const KIND: &str = "Kind";
 
 /// What happens to fields that the target does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +97,22 @@ pub fn from_value<T: DeserializeOwned>(
     Ok(decoded)
 }
 
+/// Decodes what [`crate::hcl::to_json`] has made of a text: where a list is wanted one value stands
+/// for a list of it, and where an object is wanted a list of one object stands for it, as in Consul.
+/// Unknown fields are refused.
+///
+/// # Errors
+///
+/// [`DecodeError`] says what is wrong and where.
+pub fn from_hcl<T: DeserializeOwned>(value: Value) -> Result<Request<T>, DecodeError> {
+    let (value, met) = run_at(value, Place::of_hcl())?;
+    refuse_unknown(&met)?;
+    Ok(Request {
+        value,
+        not_served: met.unserved,
+    })
+}
+
 /// A request's body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request<T> {
@@ -120,7 +137,10 @@ pub fn request<T: DeserializeOwned>(text: &[u8]) -> Result<Request<T>, DecodeErr
 }
 
 fn run<T: DeserializeOwned>(value: Value) -> Result<(T, Met), DecodeError> {
-    let place = Place::default();
+    run_at(value, Place::default())
+}
+
+fn run_at<T: DeserializeOwned>(value: Value, place: Place) -> Result<(T, Met), DecodeError> {
     let decoder = Decoder {
         value,
         place: &place,
@@ -148,6 +168,17 @@ struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
+    /// In HCL a list of one object stands for the object.
+    fn take_only(&mut self) {
+        if self.place.is_hcl
+            && let Value::Array(items) = &mut self.value
+            && let [Value::Object(_)] = items.as_slice()
+            && let Some(only) = items.pop()
+        {
+            self.value = only;
+        }
+    }
+
     fn unexpected(&self) -> Unexpected<'_> {
         match &self.value {
             Value::Null => Unexpected::Other("null"),
@@ -187,12 +218,25 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         }
     }
 
+    fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Fault> {
+        if self.place.is_hcl && !self.value.is_array() {
+            self.value = Value::Array(vec![self.value]);
+        }
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Fault> {
+        self.take_only();
+        self.deserialize_any(visitor)
+    }
+
     fn deserialize_struct<V: Visitor<'de>>(
-        self,
+        mut self,
         name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
+        self.take_only();
         match self.value {
             Value::Object(object) => visitor.visit_map(Fields {
                 known: known_fields(object, name, fields, self.place)?.into_iter(),
@@ -230,7 +274,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
 
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map identifier ignored_any
+        unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 
@@ -369,95 +413,5 @@ impl<'de> SeqAccess<'de> for Items<'_> {
                 seed.deserialize(Decoder { value, place })
             })
             .map(Some)
-    }
-}
-
-/// An object split into its `Kind` and the rest.
-struct Tagged {
-    kind: String,
-    rest: Map<String, Value>,
-}
-
-fn take_kind(decoder: Decoder<'_>) -> Result<Tagged, Fault> {
-    let Value::Object(mut rest) = decoder.value else {
-        return Err(de::Error::invalid_type(
-            decoder.unexpected(),
-            &"an object with the field Kind",
-        ));
-    };
-    let spellings: Vec<String> = rest
-        .keys()
-        .filter(|key| same_key(key, KIND))
-        .cloned()
-        .collect();
-    let fault = |message: &str| Fault {
-        path: Some(KIND.to_owned()),
-        message: message.to_owned(),
-    };
-    match spellings.as_slice() {
-        [] => Err(fault("the field is missing")),
-        [key] => match rest.remove(key) {
-            Some(Value::String(kind)) => Ok(Tagged { kind, rest }),
-            _ => Err(fault("it must be a string")),
-        },
-        _ => Err(fault("the field is given twice, in two spellings")),
-    }
-}
-
-impl Tagged {
-    fn at(self, place: &Place) -> TaggedAccess<'_> {
-        TaggedAccess {
-            tagged: self,
-            place,
-        }
-    }
-}
-
-struct TaggedAccess<'a> {
-    tagged: Tagged,
-    place: &'a Place,
-}
-
-impl<'a, 'de> EnumAccess<'de> for TaggedAccess<'a> {
-    type Error = Fault;
-    type Variant = Decoder<'a>;
-
-    fn variant_seed<V: DeserializeSeed<'de>>(
-        self,
-        seed: V,
-    ) -> Result<(V::Value, Decoder<'a>), Fault> {
-        let kind: StringDeserializer<Fault> = self.tagged.kind.into_deserializer();
-        let kind = self
-            .place
-            .at(Segment::Key(KIND), || seed.deserialize(kind))?;
-        let fields = Decoder {
-            value: Value::Object(self.tagged.rest),
-            place: self.place,
-        };
-        Ok((kind, fields))
-    }
-}
-
-impl<'de> VariantAccess<'de> for Decoder<'_> {
-    type Error = Fault;
-
-    fn unit_variant(self) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Fault> {
-        seed.deserialize(self)
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.deserialize_any(visitor)
-    }
-
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Fault> {
-        self.deserialize_struct("", fields, visitor)
     }
 }

@@ -14,6 +14,7 @@ mod config_entry;
 mod definition;
 pub mod duration;
 pub mod filters;
+pub mod hcl;
 mod instance;
 mod intention;
 mod invalid;

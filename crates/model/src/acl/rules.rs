@@ -3,11 +3,9 @@
 //! A rule is about all names of a resource, those that start with a prefix, or one name. It permits
 //! up to an access level, or denies. Which rule decides is said in [`crate::acl::Authorizer`].
 
-mod text;
-
 use std::fmt;
 
-use self::text::Node;
+use crate::hcl::{self, Node};
 
 /// How far a rule goes. In the order in which one takes precedence over another for the same names:
 /// what is denied anywhere is denied.
@@ -177,7 +175,7 @@ impl Rules {
         let unreadable = |reason: &dyn fmt::Display| {
             InvalidRules(format!("Failed to parse ACL rules: {reason}"))
         };
-        let fields = text::parse(text).map_err(|error| unreadable(&error))?;
+        let fields = hcl::parse(text).map_err(|error| unreadable(&error))?;
         let mut rules = Vec::new();
         for (name, node) in fields {
             add(&mut rules, &name.to_ascii_lowercase(), node)?;
@@ -277,7 +275,7 @@ fn objects(name: &str, node: Node) -> Result<Vec<(String, Node)>, InvalidRules> 
             }
             Ok(all)
         }
-        Node::Text(_) | Node::Other => Err(bad()),
+        Node::Text(_) | Node::Scalar(_) => Err(bad()),
     }
 }
 

@@ -16,12 +16,22 @@ pub(super) struct Met {
 /// Where the decoder is, and what it has met.
 #[derive(Default)]
 pub(super) struct Place {
+    /// Whether one value stands for a list of it, and a list of one object for the object.
+    pub(super) is_hcl: bool,
     path: RefCell<String>,
     unknown: RefCell<Vec<String>>,
     unserved: RefCell<Vec<String>>,
 }
 
 impl Place {
+    /// The top of a document that was HCL.
+    pub(super) fn of_hcl() -> Self {
+        Self {
+            is_hcl: true,
+            ..Self::default()
+        }
+    }
+
     /// What was met, once everything is decoded.
     pub(super) fn into_met(self) -> Met {
         Met {

@@ -1,33 +1,78 @@
-//! Reads rules as text: HCL of the first version, which is Consul's, or JSON. Knows shapes only; what
-//! they mean is the business of the module above.
+//! Reads HCL of the first version, which is the language of Consul's configuration and rules, or
+//! JSON in its place. Knows shapes only; what they mean is the business of those who ask.
 //!
-//! HCL's second version is another language: it has expressions, which rules do not, and it refuses
-//! commas and several arguments on one line, which rules may have.
+//! HCL's second version is another language: it has expressions, which the first does not, and it
+//! refuses commas, quoted names and several arguments on one line, which the first may have.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
 
-/// How deep objects and lists may be nested. Rules need three levels.
+/// How deep objects and lists may be nested.
 const MAX_DEPTH: usize = 16;
 
-/// A value of a rules text. Names of an object may be repeated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Node {
+/// A value of a text. Names of an object may be repeated.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Node {
+    /// Text in quotes, or a heredoc.
     Text(String),
+    /// A block, or an object behind `=`.
     Object(Vec<(String, Node)>),
+    /// Values in brackets.
     List(Vec<Node>),
-    /// A number, true, false or null: no rule has one.
-    Other,
+    /// A number, true, false or null.
+    Scalar(Value),
 }
 
 /// Where a text cannot be read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Unreadable(String);
+pub struct Unreadable(String);
+
+/// The whole of a text as one JSON object. What is repeated becomes a list, so that one block and
+/// several have different shapes: [`crate::json::from_hcl`] takes both where a list is wanted.
+///
+/// # Errors
+/// [`Unreadable`] says where and why.
+pub fn to_json(text: &str) -> Result<Value, Unreadable> {
+    Ok(Node::Object(parse(text)?).into_json())
+}
+
+impl Node {
+    /// The same as JSON.
+    fn into_json(self) -> Value {
+        match self {
+            Node::Text(text) => Value::String(text),
+            Node::Scalar(value) => value,
+            Node::List(items) => Value::Array(items.into_iter().map(Node::into_json).collect()),
+            Node::Object(fields) => {
+                let mut object = Map::new();
+                for (name, node) in fields {
+                    let all = match (object.remove(&name), node.into_json()) {
+                        (None, value) => value,
+                        (Some(first), more) => Value::Array([items(first), items(more)].concat()),
+                    };
+                    object.insert(name, all);
+                }
+                Value::Object(object)
+            }
+        }
+    }
+}
+
+fn items(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items,
+        one => vec![one],
+    }
+}
 
 /// The top of a text: an object.
-pub(super) fn parse(text: &str) -> Result<Vec<(String, Node)>, Unreadable> {
+///
+/// # Errors
+/// [`Unreadable`] says where and why.
+pub fn parse(text: &str) -> Result<Vec<(String, Node)>, Unreadable> {
     if text.trim_start().starts_with('{') {
         return match serde_json::from_str(text) {
             Ok(Node::Object(fields)) => Ok(fields),
@@ -47,11 +92,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, Node)>, Unreadable> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Token {
     Name(String),
     Text(String),
-    Number,
+    Number(Number),
     Sign(char),
     End,
 }
@@ -61,7 +106,7 @@ impl fmt::Display for Token {
         match self {
             Token::Name(name) => f.write_str(name),
             Token::Text(text) => write!(f, "{text:?}"),
-            Token::Number => f.write_str("a number"),
+            Token::Number(number) => write!(f, "{number}"),
             Token::Sign(sign) => write!(f, "{sign}"),
             Token::End => f.write_str("the end of the text"),
         }
@@ -141,8 +186,9 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Node, Unreadable> {
         match self.token()? {
             Token::Text(text) => Ok(Node::Text(text)),
-            Token::Number => Ok(Node::Other),
-            Token::Name(name) if name == "true" || name == "false" => Ok(Node::Other),
+            Token::Number(number) => Ok(Node::Scalar(Value::Number(number))),
+            Token::Name(name) if name == "true" => Ok(Node::Scalar(Value::Bool(true))),
+            Token::Name(name) if name == "false" => Ok(Node::Scalar(Value::Bool(false))),
             Token::Sign('{') => self.object(depth),
             Token::Sign('[') => self.list(depth),
             other => Err(self.wrong("a value in quotes", &other)),
@@ -197,8 +243,12 @@ impl Reader<'_> {
             }
             '-' | '0'..='9' => {
                 let part = |c: char| !(c.is_ascii_alphanumeric() || "+-.".contains(c));
-                self.at += self.rest().find(part).unwrap_or(self.rest().len());
-                Ok(Token::Number)
+                let rest = self.rest();
+                let text = &rest[..rest.find(part).unwrap_or(rest.len())];
+                let number = number(text)
+                    .ok_or_else(|| self.error(format_args!("{text} is not a number")))?;
+                self.at += text.len();
+                Ok(Token::Number(number))
             }
             letter if letter.is_alphabetic() || letter == '_' => {
                 let part = |c: char| !(c.is_alphanumeric() || "_-.".contains(c));
@@ -297,6 +347,31 @@ impl Reader<'_> {
     }
 }
 
+/// An integer, also in hexadecimal or octal digits, or a decimal number.
+fn number(text: &str) -> Option<Number> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let radix = |digits: &str, radix| {
+        let value = i64::from_str_radix(digits, radix).ok()?;
+        Some(Number::from(if text.starts_with('-') {
+            -value
+        } else {
+            value
+        }))
+    };
+    if let Some(hex) = digits.strip_prefix("0x") {
+        return radix(hex, 16);
+    }
+    if digits.len() > 1
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && digits.starts_with('0')
+    {
+        return radix(digits, 8);
+    }
+    let signed = text.parse::<i64>().map(Number::from).ok();
+    let integer = signed.or_else(|| text.parse::<u64>().map(Number::from).ok());
+    integer.or_else(|| Number::from_f64(text.parse().ok()?))
+}
+
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Json)
@@ -317,24 +392,24 @@ impl<'de> Visitor<'de> for Json {
         Ok(Node::Text(text.to_owned()))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Bool(value)))
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::from(value)))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::from(value)))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::from(value)))
     }
 
     fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Other)
+        Ok(Node::Scalar(Value::Null))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
@@ -351,5 +426,69 @@ impl<'de> Visitor<'de> for Json {
             fields.push(entry);
         }
         Ok(Node::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn value(text: &str) -> Value {
+        to_json(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn blocks_may_be_repeated_nested_and_on_one_line() {
+        let text = r#"
+            # comment
+            services {
+              name = "s1"
+              connect { sidecar_service { proxy { upstreams = [ { destination_name = "s2" local_bind_port = 5000 } ] } } }
+            }
+            services { name = "s2" connect { sidecar_service {} } }
+            "quoted" = true, ports { http = -1 }
+            template = "{{ GetInterfaceIP \"eth0\" }}" // not HCL's
+        "#;
+        let upstream = json!({"destination_name": "s2", "local_bind_port": 5000});
+        let sidecar = json!({"sidecar_service": {"proxy": {"upstreams": [upstream]}}});
+        assert_eq!(
+            value(text),
+            json!({
+                "services": [
+                    {"name": "s1", "connect": sidecar},
+                    {"name": "s2", "connect": {"sidecar_service": {}}},
+                ],
+                "quoted": true,
+                "ports": {"http": -1},
+                "template": "{{ GetInterfaceIP \"eth0\" }}",
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_repeated_is_one_list() {
+        assert_eq!(value("a = 1 a = 2 a = 3"), json!({"a": [1, 2, 3]}));
+        assert_eq!(value("a = [1] a = [2]"), json!({"a": [1, 2]}));
+        assert_eq!(value("a {} a = [{}]"), json!({"a": [{}, {}]}));
+        assert_eq!(value(r#"{"a": 1}"#), json!({"a": 1}));
+    }
+
+    #[test]
+    fn numbers_and_texts() {
+        assert_eq!(
+            value("a = 0x10 b = 1.5 c = -3 d = 010 e = 0"),
+            json!({"a": 16, "b": 1.5, "c": -3, "d": 8, "e": 0})
+        );
+        assert_eq!(value("a = <<EOF\nx ${y}\nEOF\n"), json!({"a": "x ${y}\n"}));
+        assert!(
+            to_json("a = 1x")
+                .unwrap_err()
+                .to_string()
+                .contains("At 1:5")
+        );
+        assert!(to_json("a = [").is_err());
+        assert!(to_json(&"a {".repeat(100)).is_err());
     }
 }
