@@ -13,6 +13,7 @@ mod check;
 mod config_entry;
 mod definition;
 pub mod duration;
+pub mod extension;
 pub mod filters;
 pub mod hcl;
 mod instance;

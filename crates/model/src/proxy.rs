@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::Opaque;
 use crate::tenancy::OnlyDefault;
+use crate::{Opaque, json};
 
 /// How traffic is meant to reach the proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -226,9 +227,21 @@ pub struct ConnectProxy {
     /// Access log settings.
     #[serde(skip_serializing_if = "AccessLogs::is_default")]
     pub access_logs: AccessLogs,
-    /// Extensions, applied in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Extensions, applied in order. Those of a registration are kept and have no effect: those of
+    /// config entries take their place.
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "without_effect"
+    )]
     pub envoy_extensions: Vec<EnvoyExtension>,
+}
+
+/// Reads extensions as one value, whose fields have no rows of their own in [`crate::served`].
+fn without_effect<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<EnvoyExtension>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    json::from_value(value, json::UnknownFields::Ignore).map_err(D::Error::custom)
 }
 
 /// What an upstream's name refers to.

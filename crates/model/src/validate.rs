@@ -4,9 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::invalid::Invalid;
-use crate::proxy::{
-    AccessLogs, AccessLogsType, ConnectProxy, EnvoyExtension, Expose, Upstream, UpstreamType,
-};
+use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{WILDCARD, meta, name};
 
@@ -259,8 +257,7 @@ impl ConnectProxy {
             .map_err(|error| error.within("Expose"))?;
         self.access_logs
             .validate()
-            .map_err(|error| error.within("AccessLogs"))?;
-        validate_extensions(&self.envoy_extensions)
+            .map_err(|error| error.within("AccessLogs"))
     }
 
     /// Refuses upstreams of other datacenters than the server's own, which are not served.
@@ -368,46 +365,6 @@ impl Upstream {
         }
         Ok(())
     }
-}
-
-/// The extensions that Consul has. None is served; what it accepts is accepted where leaving it out
-/// leaves nothing open.
-const EXTENSIONS: [&str; 6] = [
-    "builtin/aws/lambda",
-    EXTERNAL_AUTHORIZATION,
-    "builtin/lua",
-    "builtin/otel-access-logging",
-    "builtin/property-override",
-    "builtin/wasm",
-];
-const EXTERNAL_AUTHORIZATION: &str = "builtin/ext-authz";
-
-pub(crate) fn validate_extensions(extensions: &[EnvoyExtension]) -> Result<(), Invalid> {
-    for (i, extension) in extensions.iter().enumerate() {
-        let fail = |field, reason: String| {
-            Err(Invalid::new(
-                format!("EnvoyExtensions[{i}].{field}"),
-                reason,
-            ))
-        };
-        let name = extension.name.as_str();
-        if !EXTENSIONS.contains(&name) {
-            let known = EXTENSIONS.join(", ");
-            return fail(
-                "Name",
-                format!("{name:?} is no extension: there are {known}"),
-            );
-        }
-        if name == EXTERNAL_AUTHORIZATION {
-            let reason = "it is not served, and requests would pass without its authorization";
-            return fail("Name", format!("{name}: {reason}; leave it out"));
-        }
-        if extension.required {
-            let reason = "is not served, and it is required: leave Required out to go without it";
-            return fail("Required", format!("{name} {reason}"));
-        }
-    }
-    Ok(())
 }
 
 impl Expose {

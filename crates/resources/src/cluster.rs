@@ -334,7 +334,7 @@ fn identity(plan: &UpstreamPlan<'_>, service: &str, datacenter: &str) -> String 
     identity.to_string()
 }
 
-fn http2_only() -> http_protocol_options::UpstreamProtocolOptions {
+pub(crate) fn http2_only() -> http_protocol_options::UpstreamProtocolOptions {
     use http_protocol_options::explicit_http_config::ProtocolConfig;
     let explicit = http_protocol_options::ExplicitHttpConfig {
         protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(
@@ -345,7 +345,7 @@ fn http2_only() -> http_protocol_options::UpstreamProtocolOptions {
 }
 
 /// The only key of the map that is ever set, so that its order cannot matter.
-fn set_http_options(
+pub(crate) fn set_http_options(
     cluster: &mut Cluster,
     protocol: http_protocol_options::UpstreamProtocolOptions,
 ) {

@@ -42,11 +42,17 @@ pub(crate) fn resource<M: Message + Name>(
     children: &[&str],
 ) -> EncodedResource {
     let body = Bytes::from(any(message).encode_to_vec());
+    let children = children.iter().map(|child| Arc::from(*child)).collect();
+    from_body(name.into(), body, children)
+}
+
+/// A resource that was encoded already: `body` is a `google.protobuf.Any`.
+pub(crate) fn from_body(name: Arc<str>, body: Bytes, children: Box<[Arc<str>]>) -> EncodedResource {
     EncodedResource {
-        name: name.into(),
+        name,
         version: hex(&Sha256::digest(&body)).into(),
         body,
-        children: children.iter().map(|child| Arc::from(*child)).collect(),
+        children,
     }
 }
 

@@ -81,4 +81,14 @@ pub enum GenerateError {
     /// The entries that decide where an upstream leads do not fit together.
     #[error("{0}; correct the config entries that it names")]
     Chain(ChainError),
+    /// An extension without which the resource must not be served cannot be applied to it.
+    #[error(
+        "EnvoyExtensions: {name} is required and cannot be applied: {reason}; correct it, or leave Required out to go without it"
+    )]
+    Extension {
+        /// The extension.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use legate_proxycfg::Snapshot;
 
+use crate::extension::Extensions;
 use crate::kinds;
 use crate::memo::Memo;
 use crate::part::Composer;
@@ -46,7 +47,9 @@ impl Generator {
         previous: Option<(&Snapshot, &ResourceSet)>,
     ) -> ResourceSet {
         let set = previous.map(|(_, set)| set);
-        let mut composer = Composer::new(&self.memo, &self.computed, set);
+        let before = set.and_then(|set| set.extensions.as_ref());
+        let extensions = Extensions::of(snapshot, before);
+        let mut composer = Composer::new(&self.memo, &self.computed, set, extensions);
         kinds::compose(&mut composer, snapshot, previous.map(|(last, _)| last));
         composer.finish()
     }

@@ -22,6 +22,7 @@ mod cluster;
 mod encode;
 mod endpoint;
 mod error;
+mod extension;
 mod generate;
 mod kinds;
 mod listener;
@@ -40,6 +41,7 @@ mod upstream;
 
 pub use encode::EncodedResource;
 pub use error::GenerateError;
+pub use extension::check as check_extension;
 pub use generate::{Generator, Work};
 pub use names::{LEAF, ROOTS};
 pub use set::{ByName, Failure, ResourceSet};

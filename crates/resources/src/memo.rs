@@ -132,23 +132,35 @@ impl Memo {
         input: &I,
         build: impl FnOnce(&I) -> Result<EncodedResource, GenerateError>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
-        let key = digest(input);
-        if let Some(held) = self.lock().known.get(&key).and_then(Weak::upgrade) {
+        if let Some(held) = self.find(input) {
             return Ok(held);
         }
         // Built without the lock: others need not wait for a long one.
-        let built = Arc::new(build(input)?);
+        Ok(self.keep(input, build(input)?))
+    }
+
+    /// The resource made from `input`, when somebody holds it.
+    pub(crate) fn find<I: Hash>(&self, input: &I) -> Option<Arc<EncodedResource>> {
+        self.lock()
+            .known
+            .get(&digest(input))
+            .and_then(Weak::upgrade)
+    }
+
+    /// Remembers what was built from `input`. Returns what others hold, when they were faster.
+    pub(crate) fn keep<I: Hash>(&self, input: &I, built: EncodedResource) -> Arc<EncodedResource> {
+        let (key, built) = (digest(input), Arc::new(built));
         self.encoded.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
         if let Some(held) = inner.known.get(&key).and_then(Weak::upgrade) {
-            return Ok(held);
+            return held;
         }
         inner.known.insert(key, Arc::downgrade(&built));
         if inner.known.len() > inner.sweep_at {
             inner.known.retain(|_, held| held.strong_count() > 0);
             inner.sweep_at = SWEEP_FROM.max(2 * inner.known.len());
         }
-        Ok(built)
+        built
     }
 
     /// How many resources were built.

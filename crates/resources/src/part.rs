@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
+use crate::extension::{Extensions, Place};
 use crate::listener::Bind;
 use crate::memo::Memo;
 use crate::set::{Failure, ResourceSet, Type};
@@ -99,6 +100,9 @@ pub(crate) struct Composer<'a> {
     computed: &'a AtomicU64,
     previous: Option<&'a ResourceSet>,
     units: Vec<Arc<Unit>>,
+    extensions: Option<Arc<Extensions>>,
+    /// Whether the extensions are those of the previous set.
+    same_extensions: bool,
 }
 
 impl<'a> Composer<'a> {
@@ -106,12 +110,20 @@ impl<'a> Composer<'a> {
         memo: &'a Memo,
         computed: &'a AtomicU64,
         previous: Option<&'a ResourceSet>,
+        extensions: Option<Arc<Extensions>>,
     ) -> Self {
+        let before = previous.and_then(|set| set.extensions.as_ref());
+        let same_extensions = match (before, &extensions) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
         Self {
             memo,
             computed,
             previous,
             units: Vec::new(),
+            extensions,
+            same_extensions,
         }
     }
 
@@ -123,6 +135,10 @@ impl<'a> Composer<'a> {
             previous: previous.and_then(|(set, place)| set.units.get(place)),
             parts: Vec::new(),
             changed: false,
+            memo: self.memo,
+            extensions: self.extensions.clone(),
+            same_extensions: self.same_extensions,
+            upstream: None,
         }
     }
 
@@ -131,11 +147,32 @@ impl<'a> Composer<'a> {
     }
 
     /// The set of all units; the previous one where each of them is as it was.
-    pub(crate) fn finish(self) -> ResourceSet {
+    pub(crate) fn finish(mut self) -> ResourceSet {
+        self.add_clusters_of_extensions();
         match self.previous {
             Some(previous) if same_units(&previous.units, &self.units) => previous.clone(),
-            _ => ResourceSet::of(self.units),
+            _ => ResourceSet::of(self.units, self.extensions),
         }
+    }
+
+    /// What extensions add is the last unit, where there are extensions.
+    fn add_clusters_of_extensions(&mut self) {
+        let Some(extensions) = self.extensions.clone() else {
+            return;
+        };
+        let before = self.previous.filter(|set| set.extensions.is_some());
+        let mut unit = self.unit(before.and_then(|set| set.units.len().checked_sub(1)));
+        // They are made with the extensions that are for them; their number changes with those.
+        unit.extensions = None;
+        unit.changed = !self.same_extensions;
+        for (at, name) in extensions.with_cluster() {
+            let name = || name.to_owned();
+            unit.part(Type::Cluster, name, true, |warnings| {
+                let made = extensions.cluster(at, self.memo, warnings)?;
+                Ok(made.map(Made::from))
+            });
+        }
+        self.add(unit);
     }
 }
 
@@ -149,9 +186,20 @@ pub(crate) struct UnitBuilder<'a> {
     previous: Option<&'a Arc<Unit>>,
     parts: Vec<Part>,
     changed: bool,
+    memo: &'a Memo,
+    extensions: Option<Arc<Extensions>>,
+    same_extensions: bool,
+    upstream: Option<Box<str>>,
 }
 
 impl UnitBuilder<'_> {
+    /// Says which upstream the parts are for: extensions may be for some of them only.
+    #[must_use]
+    pub(crate) fn for_upstream(mut self, upstream: &str) -> Self {
+        self.upstream = self.extensions.is_some().then(|| upstream.into());
+        self
+    }
+
     /// Adds the next part. It is taken from the previous unit when `unchanged` says that it is made
     /// from the same values, and made by `build` otherwise. `name` is how a failure names it.
     pub(crate) fn part(
@@ -164,14 +212,16 @@ impl UnitBuilder<'_> {
         let before = self
             .previous
             .and_then(|unit| unit.parts.get(self.parts.len()));
-        if let Some(before) = before.filter(|_| unchanged) {
+        if let Some(before) = before.filter(|_| unchanged && self.same_extensions) {
             self.parts.push(before.clone());
             return;
         }
         self.changed = true;
         self.computed.fetch_add(1, Ordering::Relaxed);
         let mut warnings = Vec::new();
-        let (made, failure) = match build(&mut warnings) {
+        let made = build(&mut warnings);
+        let made = made.and_then(|made| self.extend(kind, made, &mut warnings));
+        let (made, failure) = match made {
             Ok(made) => (made, None),
             Err(reason) => (None, Some(Box::new(Failure::new(kind, name(), reason)))),
         };
@@ -181,6 +231,28 @@ impl UnitBuilder<'_> {
             failure,
             warnings: warnings.into(),
         });
+    }
+
+    /// The same with what extensions change in it.
+    fn extend(
+        &self,
+        kind: Type,
+        made: Option<Made>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Made>, GenerateError> {
+        let (Some(extensions), Some(made)) = (&self.extensions, made.as_ref()) else {
+            return Ok(made);
+        };
+        let name = Arc::clone(&made.resource.name);
+        let place = Place {
+            kind,
+            name: &name,
+            upstream: self.upstream.as_deref(),
+        };
+        let resource = Arc::clone(&made.resource);
+        let resource = extensions.apply(self.memo, place, resource, warnings)?;
+        let bind = made.bind.clone();
+        Ok(Some(Made { resource, bind }))
     }
 
     /// The place of the part that is added next.
@@ -210,9 +282,10 @@ impl UnitBuilder<'_> {
 
     /// Takes over all parts of the previous unit, where there is one.
     pub(crate) fn take_over(&mut self) -> bool {
-        let parts = self.previous.map(|unit| unit.parts.iter().cloned());
+        let previous = self.previous.filter(|_| self.same_extensions);
+        let parts = previous.map(|unit| unit.parts.iter().cloned());
         self.parts.extend(parts.into_iter().flatten());
-        self.previous.is_some()
+        previous.is_some()
     }
 
     /// Whether a part of this type fails, or did in the previous unit.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
+use crate::extension::Extensions;
 use crate::names::EXPOSED_LISTENER;
 use crate::part::{Kept, Made, Unit};
 
@@ -178,6 +179,8 @@ pub struct ResourceSet {
     warnings: Vec<String>,
     failures: Vec<Failure>,
     pub(crate) units: Vec<Arc<Unit>>,
+    /// What was applied to all of them.
+    pub(crate) extensions: Option<Arc<Extensions>>,
 }
 
 impl ResourceSet {
@@ -231,8 +234,11 @@ impl ResourceSet {
     }
 
     /// Everything that the units made, then what they keep where that has room.
-    pub(crate) fn of(units: Vec<Arc<Unit>>) -> Self {
-        let mut set = Self::default();
+    pub(crate) fn of(units: Vec<Arc<Unit>>, extensions: Option<Arc<Extensions>>) -> Self {
+        let mut set = Self {
+            extensions,
+            ..Self::default()
+        };
         let mut taken = HashSet::new();
         for unit in &units {
             set.add_made(unit, &mut taken);

@@ -69,9 +69,6 @@ impl ProxySettings {
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
             telemetry: Telemetry::read(instance, warnings),
         };
-        for extension in &instance.proxy.envoy_extensions {
-            warnings.push(format!("EnvoyExtensions: {} is not served", extension.name));
-        }
         if instance.proxy.expose.checks {
             warnings.push(
                 "Proxy.Expose.Checks is not served: name the paths of checks in Proxy.Expose.Paths"

@@ -99,6 +99,13 @@ pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError
     }
 }
 
+/// The cluster that everything goes to which is sent to an upstream, where there is just one.
+pub(crate) fn only_cluster(upstream: &UpstreamSnapshot) -> Option<String> {
+    let chain = chain(upstream).ok()?;
+    let resolver = chain.start().and_then(resolver)?;
+    Some(cluster_name(chain, resolver))
+}
+
 /// Whether requests go where routes of their own say.
 pub(crate) fn has_routes(chain: &Chain) -> bool {
     chain.protocol.is_http() && !chain.default

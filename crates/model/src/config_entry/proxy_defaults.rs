@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::registry::{Entry, EntryRights};
 use crate::config_entry::MutualTlsMode;
+use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
@@ -14,7 +15,7 @@ use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{DEFAULT_ONLY, PROXY_CONFIG, REFUSED};
 use crate::tenancy::{NotServed, OnlyDefault};
-use crate::validate::{validate_bind_address, validate_extensions};
+use crate::validate::validate_bind_address;
 use crate::{Opaque, meta};
 
 /// Settings of every proxy; the only name is `global`.

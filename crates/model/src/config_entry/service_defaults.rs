@@ -7,6 +7,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::registry::{Entry, EntryRights};
+use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::protocol::Protocol;
 use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
@@ -14,7 +15,6 @@ use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
 use crate::tenancy::{NotServed, OnlyDefault};
-use crate::validate::validate_extensions;
 use crate::{WILDCARD, duration, meta, name};
 
 /// Whether a service takes connections without mutual TLS.

@@ -1,5 +1,7 @@
 //! The rows. See [`Served`] for what they mean.
 
+use crate::extension;
+
 use super::Served::{self, Detail, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
 
 pub(crate) const REFUSED: Served = RefusedExcept(&[]);
@@ -169,9 +171,10 @@ pub(super) const TABLE: &[Rows] = &[
             (PROXY_CONFIG, "Config"),
             (
                 Inside,
-                "Upstreams MeshGateway Expose TransparentProxy AccessLogs \
-             EnvoyExtensions",
+                "Upstreams MeshGateway Expose TransparentProxy AccessLogs",
             ),
+            // As in Consul, those of config entries take their place.
+            (REPORTED, "EnvoyExtensions"),
         ],
     ),
     // The server refuses other datacenters than its own.
@@ -193,9 +196,10 @@ pub(super) const TABLE: &[Rows] = &[
     (
         "EnvoyExtension",
         &[
-            (REPORTED, "Name"),
-            (REFUSED, "Required"),
-            (Detail, "Arguments ConsulVersion EnvoyVersion"),
+            (RefusedExcept(extension::SERVED), "Name"),
+            (Yes, "Required Arguments"),
+            // Consul does not compare them either.
+            (REPORTED, "ConsulVersion EnvoyVersion"),
         ],
     ),
     (

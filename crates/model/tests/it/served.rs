@@ -383,7 +383,9 @@ fn entries() -> Vec<Kind> {
     }}]);
     let entry: Accept = |value| accept(value, ConfigEntry::validate);
     let expose = json!({"Paths": [{"Path": "/x", "ListenerPort": 1, "LocalPathPort": 2}]});
-    let extensions = json!([{"Name": "builtin/lua"}]);
+    let extensions = json!([{
+        "Name": "builtin/lua", "Arguments": {"Listener": "inbound", "Script": "x"},
+    }]);
     let service_defaults = json!({
         "Kind": "service-defaults", "Name": "web", "EnvoyExtensions": extensions,
         "Expose": expose, "UpstreamConfig": {"Overrides": [{"Name": "api"}]},

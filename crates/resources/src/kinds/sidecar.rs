@@ -120,7 +120,8 @@ fn explicit_upstreams<'a>(
             same,
         };
         let place = last.zip(before).map(|(last, at)| first_upstream(last) + at);
-        let mut unit = composer.unit(place);
+        let name = &upstream.upstream.destination_name;
+        let mut unit = composer.unit(place).for_upstream(name);
         change.add_parts(&mut unit, composer.memo, settings);
         units.push(unit);
     }

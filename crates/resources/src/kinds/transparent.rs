@@ -49,7 +49,10 @@ impl<'a> Transparent<'a, '_> {
         let upstreams = self.implicit.0.iter().enumerate();
         let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
             let before = places.before(place, implicit);
-            let mut unit = composer.unit(before.map(|at| first + at));
+            let name = &implicit.upstream.upstream.destination_name;
+            let mut unit = composer
+                .unit(before.map(|at| first + at))
+                .for_upstream(name);
             let earlier = before.and_then(|at| self.last_implicit()?.0.get(at));
             self.add_parts(composer, &mut unit, implicit, earlier);
             unit

@@ -8,6 +8,7 @@
 
 mod changes;
 mod describe;
+mod extensions;
 mod golden;
 mod intentions;
 mod kept;

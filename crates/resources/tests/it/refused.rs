@@ -173,7 +173,7 @@ fn what_has_no_effect_is_told() {
         "envoy_public_listener_json",
         "\"local_connect_timeout_ms\" is \"soon\"",
         "Expose",
-        "builtin/lua is not served",
+        "builtin/lua is not applied to public_listener",
         "envoy_cluster_json",
         "\"limits\" is 7",
         "\"fair\"",

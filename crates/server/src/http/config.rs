@@ -4,7 +4,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigEntry, ConfigKind, EntryRights, filters};
+use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, filters};
 use legate_store::{Rejected, WriteTxn, Writer};
 
 use super::call::{Call, visible};
@@ -17,6 +17,7 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
     entry.validate()?;
+    refuse_patches(&entry)?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
     // As in Consul: an entry that is wrong by itself is refused before its index is looked at, one
@@ -31,6 +32,20 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
         Ok(written)
     })
     .await
+}
+
+/// Refuses changes to fields that Envoy's messages do not have.
+fn refuse_patches(entry: &ConfigEntry) -> Result<(), Invalid> {
+    let extensions = match entry {
+        ConfigEntry::ProxyDefaults(entry) => &entry.envoy_extensions,
+        ConfigEntry::ServiceDefaults(entry) => &entry.envoy_extensions,
+        _ => return Ok(()),
+    };
+    for (i, extension) in extensions.iter().enumerate() {
+        legate_resources::check_extension(extension)
+            .map_err(|error| error.within(format!("EnvoyExtensions[{i}]")))?;
+    }
+    Ok(())
 }
 
 /// A compare-and-set that comes too late is an answer, not an error.

@@ -55,10 +55,17 @@ async fn what_has_no_effect_is_named_in_the_answer() {
     assert_eq!(agent, "Check.HTTP");
     let entry = json!({
         "Kind": "service-defaults", "Name": "web",
-        "EnvoyExtensions": [{ "Name": "builtin/lua", "Arguments": { "Script": "x" } }],
+        "EnvoyExtensions": [{
+            "Name": "builtin/lua", "Arguments": { "Script": "x", "Listener": "inbound" },
+            "EnvoyVersion": ">= 1.30", "Required": true,
+        }],
     });
     let entry = reported(&client, "/v1/config", &entry).await;
-    assert_eq!(entry, "EnvoyExtensions[0].Name");
+    assert_eq!(entry, "EnvoyExtensions[0].EnvoyVersion");
+    // Those of config entries take the place of a registration's.
+    let own = json!({ "EnvoyExtensions": [{ "Name": "builtin/lua" }] });
+    let own = reported(&client, CATALOG, &sidecar(own)).await;
+    assert_eq!(own, "Service.Proxy.EnvoyExtensions");
     // However much a client sends, the answer's head stays small.
     let keys: serde_json::Map<_, _> = (0..5000).map(|i| (format!("k{i}"), json!(1))).collect();
     let keys = reported(&client, CATALOG, &sidecar(json!({ "Config": keys }))).await;
@@ -66,6 +73,13 @@ async fn what_has_no_effect_is_named_in_the_answer() {
     let long = json!({ "Config": { "k".repeat(100_000): 1 } });
     let long = reported(&client, CATALOG, &sidecar(long)).await;
     assert!(long.len() < 1100, "{}", long.len());
+}
+
+fn patch_of_nothing() -> Value {
+    json!({ "Name": "builtin/property-override", "Arguments": { "Patches": [{
+        "ResourceFilter": { "ResourceType": "cluster", "TrafficDirection": "inbound" },
+        "Op": "add", "Path": "/nmae", "Value": "x",
+    }] } })
 }
 
 /// Writes, and what their refusals say.
@@ -112,17 +126,27 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
         (
             "/v1/config",
             extension(json!({ "Name": "mine" })),
-            "\"mine\" is no extension",
+            "EnvoyExtensions[0].Name: name \"mine\" is not a built-in extension",
         ),
         (
             "/v1/config",
-            extension(json!({ "Name": "builtin/ext-authz" })),
-            "authorization",
+            extension(json!({ "Name": "builtin/aws/lambda", "Arguments": { "ARN": "x" } })),
+            "builtin/aws/lambda is not served",
         ),
         (
             "/v1/config",
-            extension(json!({ "Name": "builtin/lua", "Required": true })),
-            "EnvoyExtensions[0].Required",
+            extension(json!({ "Name": "builtin/lua", "Arguments": { "Listener": "inbound" } })),
+            "EnvoyExtensions[0].Arguments.Script: missing Script value",
+        ),
+        (
+            "/v1/config",
+            extension(
+                json!({ "Name": "builtin/property-override", "Arguments": { "Patches": [{
+                "ResourceFilter": { "ResourceType": "cluster", "TrafficDirection": "inbound" },
+                "Op": "add", "Path": "/nmae", "Value": "x",
+            }] } }),
+            ),
+            "EnvoyExtensions[0].Arguments.Patches[0].Path: no match for field 'nmae'",
         ),
         (
             "/v1/acl/token",

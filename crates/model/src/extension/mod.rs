@@ -1,0 +1,154 @@
+//! The extensions of Envoy's configuration that are served, and their arguments.
+//!
+//! An extension is named in `proxy-defaults` or `service-defaults` with free arguments. Here they are
+//! read and judged; what they change is made where resources are made. What cannot work with any
+//! proxy is refused here, so that it is never stored.
+
+mod arguments;
+mod ext_authz;
+mod lua;
+mod otel_access_logging;
+mod property_override;
+mod target;
+mod wasm;
+
+pub use ext_authz::{
+    AuthorizationRequest, AuthorizationResponse, BodyBuffer, ExtAuthz, ExtAuthzConfig, HttpService,
+    InsertLocation, InsertOptions, StringMatcher,
+};
+pub use lua::Lua;
+pub use otel_access_logging::{OtelAccessLog, OtelAccessLogging, RetryBackOff, RetryPolicy};
+pub use property_override::{
+    PatchedResource, PatchedService, PropertyOverride, PropertyPatch, ResourceFilter,
+};
+pub use target::{Address, GrpcService, HeaderValue, Target, TargetService};
+pub use wasm::{
+    CapabilityRestriction, EnvironmentVariables, Wasm, WasmCode, WasmLocal, WasmPlugin,
+    WasmProtocol, WasmRemote, WasmRetryBackOff, WasmRetryPolicy, WasmUri, WasmVm,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::proxy::EnvoyExtension;
+use arguments::read;
+
+const EXT_AUTHZ: &str = "builtin/ext-authz";
+const LUA: &str = "builtin/lua";
+const OTEL_ACCESS_LOGGING: &str = "builtin/otel-access-logging";
+const PROPERTY_OVERRIDE: &str = "builtin/property-override";
+const WASM: &str = "builtin/wasm";
+
+/// The extensions that are served.
+pub(crate) const SERVED: &[&str] = &[EXT_AUTHZ, LUA, OTEL_ACCESS_LOGGING, PROPERTY_OVERRIDE, WASM];
+
+/// Consul's extension for functions of AWS.
+const LAMBDA: &str = "builtin/aws/lambda";
+
+/// An extension with its arguments.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Extension {
+    /// `builtin/lua`.
+    Lua(Lua),
+    /// `builtin/ext-authz`.
+    ExtAuthz(Box<ExtAuthz>),
+    /// `builtin/wasm`.
+    Wasm(Box<Wasm>),
+    /// `builtin/property-override`.
+    PropertyOverride(PropertyOverride),
+    /// `builtin/otel-access-logging`.
+    OtelAccessLogging(Box<OtelAccessLogging>),
+}
+
+impl Extension {
+    /// Reads an extension's arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the field of the extension that is wrong. The paths and values of
+    /// property-override are not compared with Envoy's messages here.
+    pub fn read(extension: &EnvoyExtension) -> Result<Self, Invalid> {
+        let arguments = &extension.arguments;
+        match extension.name.as_str() {
+            LUA => read(arguments, Lua::validate).map(Self::Lua),
+            EXT_AUTHZ => {
+                read(arguments, ExtAuthz::validate).map(|one| Self::ExtAuthz(Box::new(one)))
+            }
+            WASM => read(arguments, Wasm::validate).map(|one| Self::Wasm(Box::new(one))),
+            PROPERTY_OVERRIDE => {
+                read(arguments, PropertyOverride::validate).map(Self::PropertyOverride)
+            }
+            OTEL_ACCESS_LOGGING => read(arguments, OtelAccessLogging::validate)
+                .map(|one| Self::OtelAccessLogging(Box::new(one))),
+            name => Err(unserved(name)),
+        }
+    }
+}
+
+fn unserved(name: &str) -> Invalid {
+    let served = SERVED.join(", ");
+    let reason = match name {
+        "" => "it is required".to_owned(),
+        LAMBDA => format!("{LAMBDA} is not served: proxies call no functions of AWS; remove it"),
+        other => format!("name {other:?} is not a built-in extension: there are {served}"),
+    };
+    Invalid::new("Name", reason)
+}
+
+/// Refuses extensions that cannot be served.
+pub(crate) fn validate_extensions(extensions: &[EnvoyExtension]) -> Result<(), Invalid> {
+    for (i, extension) in extensions.iter().enumerate() {
+        Extension::read(extension)
+            .map_err(|error| error.within(format!("EnvoyExtensions[{i}]")))?;
+    }
+    Ok(())
+}
+
+/// Which of a proxy's traffic an extension is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Not said.
+    #[default]
+    #[serde(rename = "")]
+    Default,
+    /// From the mesh to the application.
+    Inbound,
+    /// From the application to its upstreams.
+    Outbound,
+}
+
+impl Direction {
+    /// The direction itself, inbound where none is said.
+    #[must_use]
+    pub fn or_inbound(self) -> Self {
+        match self {
+            Self::Default => Self::Inbound,
+            said => said,
+        }
+    }
+
+    fn require(self, field: &str) -> Result<(), Invalid> {
+        match self {
+            Self::Default => Err(Invalid::new(
+                field,
+                "it is required: set it to inbound or outbound",
+            )),
+            Self::Inbound | Self::Outbound => Ok(()),
+        }
+    }
+}
+
+/// The kind of proxy that an extension is for: `connect-proxy`, or left out.
+fn validate_proxy_type(proxy_type: &str) -> Result<(), Invalid> {
+    match proxy_type {
+        "" | "connect-proxy" => Ok(()),
+        other => Err(Invalid::new(
+            "ProxyType",
+            format!("unsupported ProxyType {other:?}, only \"connect-proxy\" is supported"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

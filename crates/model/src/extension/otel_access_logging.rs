@@ -1,0 +1,140 @@
+//! `builtin/otel-access-logging`: a log of requests that is sent as OpenTelemetry says.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::target::GrpcService;
+use super::{Direction, validate_proxy_type};
+use crate::duration::GoDuration;
+use crate::invalid::Invalid;
+
+/// The arguments.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct OtelAccessLogging {
+    /// `connect-proxy`, or left out.
+    pub proxy_type: String,
+    /// The listeners that it is for; inbound when it is left out.
+    pub listener_type: Direction,
+    /// What is sent where.
+    pub config: OtelAccessLog,
+}
+
+/// What is sent where.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct OtelAccessLog {
+    /// The log's name; empty is that of the direction.
+    pub log_name: String,
+    /// Where it is sent.
+    pub grpc_service: Option<GrpcService>,
+    /// How long entries wait for others; `None` is Envoy's second.
+    pub buffer_flush_interval: Option<GoDuration>,
+    /// How many bytes wait; 0 sends each entry at once.
+    pub buffer_size_bytes: u32,
+    /// What filters have noted that goes along.
+    pub filter_state_objects_to_log: Vec<String>,
+    /// When the stream is opened again.
+    pub retry_policy: Option<RetryPolicy>,
+    /// The body of an entry, with Envoy's command operators.
+    pub body: Value,
+    /// Attributes of an entry.
+    pub attributes: BTreeMap<String, Value>,
+    /// Attributes of the proxy.
+    pub resource_attributes: BTreeMap<String, Value>,
+}
+
+/// When a stream is opened again.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RetryPolicy {
+    /// The time between.
+    pub retry_back_off: Option<RetryBackOff>,
+    /// How often at most.
+    pub num_retries: u32,
+}
+
+/// The time between two attempts.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RetryBackOff {
+    /// The first one; a second when it is left out.
+    pub base_interval: Option<GoDuration>,
+    /// The longest; 30 s when it is left out.
+    pub max_interval: Option<GoDuration>,
+}
+
+impl RetryBackOff {
+    /// The first time between two attempts.
+    pub fn base(&self) -> Duration {
+        self.base_interval
+            .map_or(Duration::from_secs(1), GoDuration::to_duration)
+    }
+
+    /// The longest.
+    pub fn max(&self) -> Duration {
+        self.max_interval
+            .map_or(Duration::from_secs(30), GoDuration::to_duration)
+    }
+}
+
+impl OtelAccessLogging {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        validate_proxy_type(&self.proxy_type)?;
+        self.config
+            .validate()
+            .map_err(|error| error.within("Config"))
+    }
+}
+
+impl OtelAccessLog {
+    fn validate(&self) -> Result<(), Invalid> {
+        let Some(service) = &self.grpc_service else {
+            return Err(Invalid::new("GrpcService", "missing GrpcService"));
+        };
+        service
+            .validate()
+            .map_err(|error| error.within("GrpcService"))?;
+        let is_positive = |one: &GoDuration| !one.is_zero() && !one.is_negative();
+        if self
+            .buffer_flush_interval
+            .is_some_and(|one| !is_positive(&one))
+        {
+            let reason = "it must be longer than zero";
+            return Err(Invalid::new("BufferFlushInterval", reason));
+        }
+        if let Some(back_off) = self
+            .retry_policy
+            .as_ref()
+            .and_then(|policy| policy.retry_back_off.as_ref())
+        {
+            let at = |field: &str, reason: &str| {
+                Invalid::new(field, reason).within("RetryPolicy.RetryBackOff")
+            };
+            if back_off.base_interval.is_some_and(|one| !is_positive(&one)) {
+                return Err(at("BaseInterval", "it must be longer than zero"));
+            }
+            if back_off.max() < back_off.base() {
+                return Err(at("MaxInterval", "it must not be less than BaseInterval"));
+            }
+        }
+        let attributes = |field: &'static str, values: &BTreeMap<String, Value>| {
+            let wrong = values.iter().find(|(_, value)| !is_scalar(value));
+            wrong.map(|(key, _)| Invalid::new(format!("{field}.{key}"), SCALAR))
+        };
+        let body = (!is_scalar(&self.body)).then(|| Invalid::new("Body", SCALAR));
+        let wrong = body
+            .or_else(|| attributes("Attributes", &self.attributes))
+            .or_else(|| attributes("ResourceAttributes", &self.resource_attributes));
+        wrong.map_or(Ok(()), Err)
+    }
+}
+
+const SCALAR: &str = "it must be a text, a number or a truth value";
+
+fn is_scalar(value: &Value) -> bool {
+    !matches!(value, Value::Array(_) | Value::Object(_))
+}

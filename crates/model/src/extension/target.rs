@@ -1,0 +1,146 @@
+//! What an extension calls: a service that is an upstream, or a program on the proxy's own machine.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration::GoDuration;
+use crate::invalid::Invalid;
+use crate::tenancy::OnlyDefault;
+
+/// A service by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TargetService {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+}
+
+/// What is called: one of `Service` and `URI`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Target {
+    /// An upstream of the proxy.
+    pub service: TargetService,
+    /// `host:port` with the host `localhost`, `127.0.0.1` or `::1`, also after `http://`.
+    #[serde(rename = "URI")]
+    pub uri: String,
+    /// How long an answer may take, such as `2s`. Empty is Envoy's default.
+    pub timeout: String,
+}
+
+/// An address on the proxy's own machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// `localhost`, `127.0.0.1` or `::1`.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Target {
+    /// Where a target that is no service listens.
+    pub fn address(&self) -> Option<Address> {
+        let (_, address) = self.uri.split_once("://").unwrap_or(("", &self.uri));
+        let (host, port) = address.rsplit_once(':')?;
+        let host = match host {
+            "" => "localhost",
+            host => host,
+        };
+        let port = port.parse().ok().filter(|port| *port != 0)?;
+        Some(Address {
+            host: host.to_owned(),
+            port,
+        })
+    }
+
+    /// How long an answer may take, when it is said.
+    pub fn timeout(&self) -> Option<Duration> {
+        let timeout: GoDuration = self.timeout.parse().ok()?;
+        Some(timeout.to_duration())
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        let uri = &self.uri;
+        if uri.is_empty() == self.service.name.is_empty() {
+            return Err(Invalid::new(
+                "Service",
+                "exactly one of Target.Service or Target.URI must be set",
+            ));
+        }
+        if !uri.is_empty() {
+            let Some(address) = self.address() else {
+                let reason = format!("invalid format for Target.URI {uri:?}: expected host:port");
+                return Err(Invalid::new("URI", reason));
+            };
+            if !matches!(address.host.as_str(), "localhost" | "127.0.0.1" | "::1") {
+                let reason = format!(
+                    "invalid host for Target.URI {uri:?}: expected \"localhost\", \"127.0.0.1\", or \"::1\""
+                );
+                return Err(Invalid::new("URI", reason));
+            }
+        }
+        validate_duration("Timeout", &self.timeout)
+    }
+}
+
+/// A duration that Envoy can wait for, or an empty text.
+pub(super) fn validate_duration(field: &str, text: &str) -> Result<(), Invalid> {
+    let refuse = |reason: String| Err(Invalid::new(field, reason));
+    if text.is_empty() {
+        return Ok(());
+    }
+    match text.parse::<GoDuration>() {
+        Ok(duration) if duration.is_negative() || duration.is_zero() => {
+            refuse(format!("{text:?} must be longer than zero"))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => refuse(format!("failed to parse {text:?} as a duration: {error}")),
+    }
+}
+
+/// A header that goes with every call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HeaderValue {
+    /// The header's name.
+    pub key: String,
+    /// What it says.
+    pub value: String,
+}
+
+impl HeaderValue {
+    pub(super) fn validate_all(field: &str, headers: &[Self]) -> Result<(), Invalid> {
+        match headers.iter().position(|header| header.key.is_empty()) {
+            Some(at) => Err(Invalid::new(format!("{field}[{at}].Key"), "it is required")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A service that speaks gRPC.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GrpcService {
+    /// Where it is.
+    pub target: Target,
+    /// The `:authority` of calls; empty is the name of its cluster.
+    pub authority: String,
+    /// Headers of every call.
+    pub initial_metadata: Vec<HeaderValue>,
+}
+
+impl GrpcService {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        self.target
+            .validate()
+            .map_err(|error| error.within("Target"))?;
+        HeaderValue::validate_all("InitialMetadata", &self.initial_metadata)
+    }
+}

@@ -1,0 +1,309 @@
+//! Extensions of Envoy's configuration: what users have changed in resources after they were made.
+//!
+//! Each extension is a function on one encoded resource. It is applied to every part of a proxy that it
+//! is for, after the part was made from the snapshot, in the order of the extensions; what no
+//! extension is for is not decoded. What a required extension cannot be applied to is not served
+//! without it. Extensions add filters and change fields; none takes TLS or access rules away.
+
+mod ext_authz;
+mod filters;
+mod local;
+mod lua;
+mod otel;
+mod property_override;
+mod wasm;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::listener::v3::Listener;
+use envoy_types::pb::google::protobuf::Any;
+use legate_envoy_json::canonical;
+use legate_model::extension::{Direction, Extension, Target};
+use legate_model::{EnvoyExtension, Protocol};
+use legate_proxycfg::Snapshot;
+use prost::Message;
+use sha2::{Digest, Sha256};
+
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::memo::Memo;
+use crate::names::{LOCAL_APP, PUBLIC_LISTENER};
+use crate::set::Type;
+use crate::upstream;
+use local::LocalCluster;
+pub use property_override::check;
+
+/// One part of a proxy: what extensions look at to know whether they are for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) kind: Type,
+    /// The resource's name.
+    pub(crate) name: &'a str,
+    /// The upstream that it was made for, where it is one.
+    pub(crate) upstream: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// As in Consul, only the application's cluster, the listener for the mesh and its routes are
+    /// inbound.
+    fn direction(&self) -> Direction {
+        let inbound = match self.kind {
+            Type::Cluster | Type::Endpoints => self.name == LOCAL_APP,
+            Type::Routes => self.name == PUBLIC_LISTENER,
+            Type::Listener => {
+                let (name, _) = self.name.split_once(':').unwrap_or((self.name, ""));
+                name == PUBLIC_LISTENER
+            }
+            Type::Secret => false,
+        };
+        match inbound {
+            true => Direction::Inbound,
+            false => Direction::Outbound,
+        }
+    }
+
+    fn is_listener(&self, direction: Direction) -> bool {
+        self.kind == Type::Listener && self.direction() == direction
+    }
+}
+
+/// What extensions need to know about their proxy.
+#[derive(Debug)]
+struct Proxy {
+    /// What its application speaks.
+    protocol: Protocol,
+    /// The clusters of the upstreams that extensions call, by service.
+    clusters: BTreeMap<String, String>,
+}
+
+/// One extension of a proxy.
+#[derive(Debug)]
+struct Loaded {
+    name: String,
+    required: bool,
+    /// Its arguments, or what is wrong with them.
+    extension: Result<Extension, String>,
+    /// The cluster of the program on the same machine that it calls.
+    local: Option<LocalCluster>,
+}
+
+/// All extensions of one proxy.
+#[derive(Debug)]
+pub(crate) struct Extensions {
+    all: Vec<Loaded>,
+    proxy: Proxy,
+    /// Of all that resources depend on here.
+    digest: [u8; 32],
+}
+
+impl Extensions {
+    /// The extensions of a snapshot's proxy, the previous ones where they are the same. `None` where
+    /// it has none.
+    pub(crate) fn of(snapshot: &Snapshot, previous: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+        let list = &snapshot.instance.proxy.envoy_extensions;
+        if list.is_empty() {
+            return None;
+        }
+        let mut all: Vec<Loaded> = list.iter().map(Loaded::read).collect();
+        local::name(all.iter_mut().filter_map(|one| one.local.as_mut()));
+        let services: BTreeSet<&str> = all.iter().filter_map(Loaded::service).collect();
+        let cluster = |service: &str| Some((service.to_owned(), cluster_of(snapshot, service)?));
+        let proxy = Proxy {
+            protocol: snapshot.protocol,
+            clusters: services.into_iter().filter_map(cluster).collect(),
+        };
+        let digest = digest(list, &proxy);
+        match previous.filter(|previous| previous.digest == digest) {
+            Some(previous) => Some(Arc::clone(previous)),
+            None => Some(Arc::new(Self { all, proxy, digest })),
+        }
+    }
+
+    /// The resource with all changes of the extensions that are for it.
+    pub(crate) fn apply(
+        &self,
+        memo: &Memo,
+        place: Place<'_>,
+        base: Arc<EncodedResource>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Arc<EncodedResource>, GenerateError> {
+        self.apply_from(0, memo, place, base, warnings)
+    }
+
+    fn apply_from(
+        &self,
+        first: usize,
+        memo: &Memo,
+        place: Place<'_>,
+        base: Arc<EncodedResource>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Arc<EncodedResource>, GenerateError> {
+        let concerned = self.all[first..].iter().filter(|one| one.concerns(place));
+        let concerned: Vec<&Loaded> = concerned.collect();
+        if concerned.is_empty() {
+            return Ok(base);
+        }
+        let input = (&*base.version, &self.digest, first, place.upstream);
+        if let Some(known) = memo.find(&input) {
+            return Ok(known);
+        }
+        let Ok(mut message) = Any::decode(base.body.clone()) else {
+            return Ok(base);
+        };
+        let (before, warned) = (message.value.clone(), warnings.len());
+        for one in concerned {
+            match one.change(&self.proxy, place, &message.value) {
+                Ok(changed) => message.value = changed,
+                Err(reason) if one.required => {
+                    return Err(GenerateError::Extension {
+                        name: one.name.clone(),
+                        reason,
+                    });
+                }
+                Err(reason) => warnings.push(format!(
+                    "EnvoyExtensions: {} is not applied to {}: {reason}",
+                    one.name, place.name
+                )),
+            }
+        }
+        message.value = canonical(&message.type_url, &message.value);
+        if message.value == canonical(&message.type_url, &before) {
+            return Ok(base);
+        }
+        let body = Bytes::from(message.encode_to_vec());
+        let resource = encode::from_body(Arc::clone(&base.name), body, base.children.clone());
+        Ok(match warnings.len() == warned {
+            true => memo.keep(&input, resource),
+            // A warning has to be given each time.
+            false => Arc::new(resource),
+        })
+    }
+
+    /// The extensions that add a cluster, with its name.
+    pub(crate) fn with_cluster(&self) -> Vec<(usize, &str)> {
+        let mut seen = BTreeSet::new();
+        let all = self.all.iter().enumerate();
+        let own = all.filter_map(|(at, one)| Some((at, one.local.as_ref()?.name.as_str())));
+        own.filter(|(_, name)| seen.insert(*name)).collect()
+    }
+
+    /// The cluster that an extension adds, with the changes that it and later ones make to it.
+    pub(crate) fn cluster(
+        &self,
+        at: usize,
+        memo: &Memo,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Arc<EncodedResource>>, GenerateError> {
+        let Some(local) = self.all.get(at).and_then(|one| one.local.as_ref()) else {
+            return Ok(None);
+        };
+        let place = Place {
+            kind: Type::Cluster,
+            name: &local.name,
+            upstream: None,
+        };
+        let base = memo.get(local, |local| Ok(local.resource()))?;
+        self.apply_from(at, memo, place, base, warnings).map(Some)
+    }
+}
+
+fn digest(list: &[EnvoyExtension], proxy: &Proxy) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    // What is read from JSON can be written as JSON.
+    hash.update(serde_json::to_vec(list).unwrap_or_default());
+    hash.update(
+        serde_json::to_vec(&(proxy.protocol.as_str(), &proxy.clusters)).unwrap_or_default(),
+    );
+    hash.finalize().into()
+}
+
+/// The cluster of the upstream of this name, where all that is sent to it goes to one.
+fn cluster_of(snapshot: &Snapshot, service: &str) -> Option<String> {
+    let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
+    let upstreams = snapshot.upstreams.iter();
+    let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
+    let upstream =
+        upstreams.find(|one| one.upstream.destination_name.eq_ignore_ascii_case(service))?;
+    upstream::only_cluster(upstream)
+}
+
+impl Loaded {
+    fn read(extension: &EnvoyExtension) -> Self {
+        let read = Extension::read(extension).map_err(|error| error.to_string());
+        Self {
+            name: extension.name.clone(),
+            required: extension.required,
+            local: read.as_ref().ok().and_then(LocalCluster::of),
+            extension: read,
+        }
+    }
+
+    /// The upstream that it calls.
+    fn service(&self) -> Option<&str> {
+        let target = match self.extension.as_ref().ok()? {
+            Extension::ExtAuthz(authz) => authz.config.target()?,
+            Extension::OtelAccessLogging(log) => &log.config.grpc_service.as_ref()?.target,
+            Extension::Wasm(wasm) => {
+                let remote = &wasm.plugin_config.vm_config.code.remote;
+                let service = &remote.http_uri.service.name;
+                return (!service.is_empty()).then_some(service);
+            }
+            Extension::Lua(_) | Extension::PropertyOverride(_) => return None,
+        };
+        Some(target.service.name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    fn concerns(&self, place: Place<'_>) -> bool {
+        match &self.extension {
+            // What it would have been for is not known.
+            Err(_) => self.required || place.is_listener(Direction::Inbound),
+            Ok(Extension::Lua(lua)) => place.is_listener(lua.listener),
+            Ok(Extension::ExtAuthz(authz)) => place.is_listener(authz.listener_type.or_inbound()),
+            Ok(Extension::Wasm(wasm)) => place.is_listener(wasm.listener_type),
+            Ok(Extension::OtelAccessLogging(log)) => {
+                place.is_listener(log.listener_type.or_inbound())
+            }
+            Ok(Extension::PropertyOverride(patches)) => property_override::concerns(patches, place),
+        }
+    }
+
+    /// The bytes of the message after the change, or why it cannot be changed.
+    fn change(&self, proxy: &Proxy, place: Place<'_>, message: &[u8]) -> Result<Vec<u8>, String> {
+        let extension = self.extension.as_ref().map_err(Clone::clone)?;
+        if let Extension::PropertyOverride(patches) = extension {
+            return property_override::change(patches, place, message);
+        }
+        let mut listener = Listener::decode(message)
+            .map_err(|error| format!("the listener cannot be read: {error}"))?;
+        let local = self.local.as_ref().map(|local| local.name.as_str());
+        match extension {
+            Extension::Lua(script) => lua::change(script, &mut listener),
+            Extension::ExtAuthz(authz) => {
+                let target = authz.config.target().ok_or("it has no target")?;
+                let cluster = proxy.cluster(target, local)?;
+                ext_authz::change(authz, self.required, cluster, place, &mut listener)
+            }
+            Extension::OtelAccessLogging(log) => {
+                let service = log.config.grpc_service.as_ref().ok_or("it has no target")?;
+                let cluster = proxy.cluster(&service.target, local)?;
+                otel::change(log, service, cluster, &mut listener)
+            }
+            Extension::Wasm(wasm) => wasm::change(wasm, self.required, proxy, &mut listener),
+            Extension::PropertyOverride(_) => Ok(()),
+        }?;
+        Ok(listener.encode_to_vec())
+    }
+}
+
+impl Proxy {
+    fn cluster<'a>(&'a self, target: &Target, local: Option<&'a str>) -> Result<&'a str, String> {
+        local.map_or_else(|| self.upstream(&target.service.name), Ok)
+    }
+
+    fn upstream(&self, service: &str) -> Result<&str, String> {
+        let cluster = self.clusters.get(service).map(String::as_str);
+        cluster.ok_or_else(|| format!("no upstream definition found for service {service:?}"))
+    }
+}

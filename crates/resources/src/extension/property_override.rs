@@ -1,0 +1,116 @@
+//! `builtin/property-override`: fields of resources are set or removed by their path.
+
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use legate_envoy_json::{Change, Patch};
+use legate_model::extension::{Extension, PatchedResource, PropertyOverride, PropertyPatch};
+use legate_model::{EnvoyExtension, Invalid};
+use prost::Message;
+
+use super::Place;
+use crate::set::Type;
+
+/// Compares the paths and values of a property-override with Envoy's messages: what no resource can
+/// have is refused when it is written. Nothing is said about other extensions.
+///
+/// # Errors
+///
+/// [`Invalid`] names the first patch that cannot be applied.
+pub fn check(extension: &EnvoyExtension) -> Result<(), Invalid> {
+    let Extension::PropertyOverride(patches) = Extension::read(extension)? else {
+        return Ok(());
+    };
+    for (i, patch) in patches.patches.iter().enumerate() {
+        let Some(message) = patch.resource_filter.resource_type.message() else {
+            continue;
+        };
+        of(&patches, patch).check(message).map_err(|error| {
+            Invalid::new(format!("Arguments.Patches[{i}].Path"), error.to_string())
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a patch is for this resource.
+pub(super) fn concerns(patches: &PropertyOverride, place: Place<'_>) -> bool {
+    let mut all = patches.patches.iter();
+    all.any(|patch| is_for(patch, place) || is_for_assignment_within(patch, place))
+}
+
+/// The message after all patches that are for it.
+pub(super) fn change(
+    patches: &PropertyOverride,
+    place: Place<'_>,
+    message: &[u8],
+) -> Result<Vec<u8>, String> {
+    let mut message = message.to_vec();
+    for patch in &patches.patches {
+        let Some(name) = patch.resource_filter.resource_type.message() else {
+            continue;
+        };
+        let change = of(patches, patch);
+        let changed = match () {
+            () if is_for(patch, place) => change.apply(name, &message),
+            () if is_for_assignment_within(patch, place) => {
+                let Some((mut cluster, assignment)) = with_assignment(&message) else {
+                    continue;
+                };
+                let assignment = change.apply(name, &assignment);
+                assignment.map(|assignment| {
+                    cluster.load_assignment =
+                        ClusterLoadAssignment::decode(assignment.as_slice()).ok();
+                    cluster.encode_to_vec()
+                })
+            }
+            () => continue,
+        };
+        message = changed.map_err(|error| format!("patch of {:?}: {error}", patch.path))?;
+    }
+    Ok(message)
+}
+
+fn with_assignment(cluster: &[u8]) -> Option<(Cluster, Vec<u8>)> {
+    let cluster = Cluster::decode(cluster).ok()?;
+    let assignment = cluster.load_assignment.as_ref()?.encode_to_vec();
+    Some((cluster, assignment))
+}
+
+fn of(patches: &PropertyOverride, patch: &PropertyPatch) -> Patch {
+    Patch {
+        path: patch.path.clone(),
+        change: match patch.op.as_str() {
+            "remove" => Change::Remove,
+            _ => Change::Set(patch.value.clone()),
+        },
+        name_all_fields: patches.debug,
+    }
+}
+
+fn is_for(patch: &PropertyPatch, place: Place<'_>) -> bool {
+    let kind = match patch.resource_filter.resource_type {
+        PatchedResource::Cluster => Type::Cluster,
+        PatchedResource::ClusterLoadAssignment => Type::Endpoints,
+        PatchedResource::Listener => Type::Listener,
+        PatchedResource::Route => Type::Routes,
+        PatchedResource::Default => return false,
+    };
+    kind == place.kind && is_for_service(patch, place)
+}
+
+/// Clusters of a few fixed addresses have their assignments in them.
+fn is_for_assignment_within(patch: &PropertyPatch, place: Place<'_>) -> bool {
+    let kind = patch.resource_filter.resource_type;
+    kind == PatchedResource::ClusterLoadAssignment
+        && place.kind == Type::Cluster
+        && is_for_service(patch, place)
+}
+
+fn is_for_service(patch: &PropertyPatch, place: Place<'_>) -> bool {
+    let filter = &patch.resource_filter;
+    let is = |name: &str| {
+        let upstream = place.upstream;
+        upstream.is_some_and(|upstream| upstream.eq_ignore_ascii_case(name))
+    };
+    filter.traffic_direction == place.direction()
+        && (filter.services.is_empty() || filter.services.iter().any(|one| is(&one.name)))
+}
