@@ -20,7 +20,8 @@ pub struct Decision {
 /// Whether `source` may connect, by the intentions of one destination in any order.
 ///
 /// The first intention for the source decides, `default` when there is none. An intention with
-/// permissions decides about requests, not connections: here it counts as a refusal.
+/// permissions decides about requests, not connections, and so does one that lets requests through
+/// with a token only: here they count as refusals.
 pub fn check(intentions: &[Arc<Intention>], source: &str, default: Action) -> Decision {
     let mut sorted = intentions.to_vec();
     sort(&mut sorted);
@@ -37,6 +38,13 @@ pub fn check(intentions: &[Arc<Intention>], source: &str, default: Action) -> De
         intention.source_name, intention.destination_name
     );
     let (action, reason) = match intention.action {
+        Some(Action::Allow) if intention.jwt.is_some() => (
+            Action::Deny,
+            format!(
+                "matched the intention {names}, which lets requests through that carry a JSON Web \
+                 Token, and no connection"
+            ),
+        ),
         Some(action) => (
             action,
             format!("matched the intention {names}, which is to {action}"),

@@ -16,7 +16,9 @@ use legate_model::{Intention, WILDCARD};
 
 pub use check::{Decision, check};
 pub use legate_model::{IntentionAction as Action, precedence};
-pub use policy::{Layer, PermissionRule, Permissions, Policy, Rule, SourceMatch, policy};
+pub use policy::{
+    Layer, PermissionRule, Permissions, Policy, Rule, Shape, SourceMatch, Token, policy,
+};
 pub use reach::Reach;
 
 /// Brings intentions into the order in which they decide: higher precedence first, then by source

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use legate_model::{
-    HttpPermission, Intention, IntentionPermission, ServiceIntentions, SourceIntention,
+    HttpPermission, Intention, IntentionPermission, JwtRequirement, RequiredProvider,
+    ServiceIntentions, SourceIntention,
 };
 use proptest::prelude::*;
 
@@ -58,6 +59,7 @@ fn only(name: &str) -> SourceMatch {
 fn all(source: SourceMatch) -> Rule {
     Rule {
         source,
+        token: Token::Any,
         permissions: Permissions::All,
     }
 }
@@ -196,14 +198,20 @@ fn requests_are_left_out_that_an_earlier_permission_decides() {
             (Action::Allow, "/health"),
         ],
     )];
-    let rule = |path: &str, except: &[&str]| PermissionRule {
+    let shape = |path: &str, refused| Shape {
         http: prefix(path),
-        except: except.iter().map(|path| prefix(path)).collect(),
+        refused,
+    };
+    let rule = |path: &str, except: &[&str]| PermissionRule {
+        shape: shape(path, except.is_empty()),
+        token: Token::Any,
+        except: except.iter().map(|path| shape(path, true)).collect(),
     };
     assert_eq!(
         policy(&list, Action::Deny, Layer::L7).rules,
         [Rule {
             source: only("web"),
+            token: Token::Any,
             permissions: Permissions::List(vec![
                 rule("/v2", &["/v2/admin"]),
                 rule("/health", &["/v2/admin"]),
@@ -214,6 +222,7 @@ fn requests_are_left_out_that_an_earlier_permission_decides() {
         policy(&list, Action::Allow, Layer::L7).rules,
         [Rule {
             source: only("web"),
+            token: Token::Any,
             permissions: Permissions::List(vec![rule("/v2/admin", &[])]),
         }]
     );
@@ -248,15 +257,50 @@ fn fits(http: &HttpPermission, path: &str) -> bool {
     path.starts_with(&http.path_prefix)
 }
 
+/// A requirement of a token of this provider.
+fn token_of(provider: &str) -> JwtRequirement {
+    JwtRequirement {
+        providers: vec![RequiredProvider {
+            name: provider.to_owned(),
+            ..RequiredProvider::default()
+        }],
+    }
+}
+
+/// A request with a token of a provider.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    source: &'a str,
+    path: &'a str,
+    provider: &'a str,
+}
+
+impl Asked<'_> {
+    fn proves(&self, jwt: &JwtRequirement) -> bool {
+        jwt.provider_names().any(|name| name == self.provider)
+    }
+
+    fn is(&self, token: &Token) -> bool {
+        match token {
+            Token::Any => true,
+            Token::Valid(jwt) => self.proves(jwt),
+            Token::Invalid(jwt) => !self.proves(jwt),
+        }
+    }
+}
+
 /// What a filter with the policy does to a request.
-fn enforce(policy: &Policy, source: &str, path: &str) -> Action {
+fn enforce(policy: &Policy, asked: Asked<'_>) -> Action {
     let matched = policy.rules.iter().any(|rule| {
-        rule.source.matches(source)
+        rule.source.matches(asked.source)
+            && asked.is(&rule.token)
             && match &rule.permissions {
                 Permissions::All => true,
                 Permissions::List(list) => list.iter().any(|permission| {
-                    fits(&permission.http, path)
-                        && !permission.except.iter().any(|except| fits(except, path))
+                    let excepted = |except: &Shape| fits(&except.http, asked.path);
+                    fits(&permission.shape.http, asked.path)
+                        && asked.is(&permission.token)
+                        && !permission.except.iter().any(excepted)
                 }),
             }
     });
@@ -267,21 +311,34 @@ fn enforce(policy: &Policy, source: &str, path: &str) -> Action {
     }
 }
 
-/// What intentions mean for a request: the first for the source, in it the first permission.
-fn decide(list: &[Arc<Intention>], source: &str, path: &str, default: Action) -> Action {
-    let decision = check(list, source, default);
-    match decision.matched {
-        Some(intention) if intention.action.is_none() => intention
-            .permissions
-            .iter()
-            .find(|permission| fits(&permission.http, path))
-            .map_or(default, |permission| permission.action),
-        _ => decision.action,
+/// What intentions mean for a request: the first for the source decides, in it the first permission.
+/// Where it lets the request through and asks for a token, the request is refused without.
+fn decide(list: &[Arc<Intention>], asked: Asked<'_>, default: Action) -> Action {
+    let Some(intention) = check(list, asked.source, default).matched else {
+        return default;
+    };
+    let lacks = |jwt: &Option<JwtRequirement>| jwt.as_ref().is_some_and(|jwt| !asked.proves(jwt));
+    let mut permissions = intention.permissions.iter();
+    let permission = permissions.find(|permission| fits(&permission.http, asked.path));
+    let refused = lacks(&intention.jwt) || permission.is_some_and(|one| lacks(&one.jwt));
+    match (refused, intention.action, permission) {
+        (true, ..) => Action::Deny,
+        (false, Some(action), _) => action,
+        (false, None, Some(permission)) => permission.action,
+        (false, None, None) => default,
     }
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
     prop_oneof![Just(Action::Allow), Just(Action::Deny)]
+}
+
+fn any_jwt() -> impl Strategy<Value = Option<JwtRequirement>> {
+    prop_oneof![
+        2 => Just(None),
+        1 => Just(Some(token_of("okta"))),
+        1 => Just(Some(token_of("corp"))),
+    ]
 }
 
 const PATHS: [&str; 6] = ["/", "/a", "/a/b", "/b", "/b/c", "/c"];
@@ -291,14 +348,70 @@ prop_compose! {
         source in prop_oneof![Just("*"), Just("web"), Just("admin"), Just("cron")],
         destination in prop_oneof![Just("*"), Just("api")],
         action in any_action(),
-        permissions in prop::collection::vec((any_action(), 0..PATHS.len()), 0..5),
+        jwt in any_jwt(),
+        permissions in prop::collection::vec((any_action(), 0..PATHS.len(), any_jwt()), 0..5),
     ) -> Arc<Intention> {
-        if permissions.is_empty() || destination == "*" {
+        let made = if permissions.is_empty() || destination == "*" {
             intention(source, destination, action)
         } else {
-            let list: Vec<_> = permissions.into_iter().map(|(a, i)| (a, PATHS[i])).collect();
+            let list: Vec<_> = permissions.iter().map(|(a, i, _)| (*a, PATHS[*i])).collect();
             by_request(source, destination, &list)
+        };
+        let mut made = Arc::unwrap_or_clone(made);
+        made.jwt = jwt;
+        for (own, (_, _, jwt)) in made.permissions.iter_mut().zip(permissions) {
+            own.jwt = jwt;
         }
+        Arc::new(made)
+    }
+}
+
+#[test]
+fn a_request_without_the_token_that_its_permission_asks_for_finds_no_other_way() {
+    let mut intention = Intention::clone(&by_request(
+        "web",
+        "api",
+        &[(Action::Allow, "/admin"), (Action::Allow, "/")],
+    ));
+    intention.permissions[0].jwt = Some(token_of("okta"));
+    let list = [Arc::new(intention)];
+    let asked = |path, provider| Asked {
+        source: "web",
+        path,
+        provider,
+    };
+    for default in [Action::Deny, Action::Allow] {
+        let policy = policy(&list, default, Layer::L7);
+        for (asked, expected) in [
+            (asked("/admin", "okta"), Action::Allow),
+            (asked("/admin", "corp"), Action::Deny),
+            (asked("/admin", ""), Action::Deny),
+            (asked("/", ""), Action::Allow),
+        ] {
+            assert_eq!(enforce(&policy, asked), expected, "{asked:?} {policy:?}");
+            assert_eq!(decide(&list, asked, default), expected);
+        }
+    }
+}
+
+#[test]
+fn a_connection_has_no_token() {
+    let mut intention = Intention::clone(&intention("web", "api", Action::Allow));
+    intention.jwt = Some(token_of("okta"));
+    let list = [Arc::new(intention)];
+    for default in [Action::Deny, Action::Allow] {
+        let decision = check(&list, "web", default);
+        assert_eq!(decision.action, Action::Deny);
+        assert!(decision.reason.contains("Token"), "{}", decision.reason);
+        let asked = Asked {
+            source: "web",
+            path: "/",
+            provider: "okta",
+        };
+        assert_eq!(
+            enforce(&policy(&list, default, Layer::L4), asked),
+            Action::Deny
+        );
     }
 }
 
@@ -311,17 +424,21 @@ proptest! {
         let connections = policy(&list, default, Layer::L4);
         let requests = policy(&list, default, Layer::L7);
         for source in ["web", "admin", "cron", "stranger"] {
+            let connection = Asked { source, path: "/", provider: "" };
             prop_assert_eq!(
-                enforce(&connections, source, "/"),
+                enforce(&connections, connection),
                 check(&list, source, default).action,
                 "{} {:?}", source, connections
             );
             for path in PATHS {
-                prop_assert_eq!(
-                    enforce(&requests, source, path),
-                    decide(&list, source, path, default),
-                    "{} {} {:?}", source, path, requests
-                );
+                for provider in ["", "okta", "corp"] {
+                    let asked = Asked { source, path, provider };
+                    prop_assert_eq!(
+                        enforce(&requests, asked),
+                        decide(&list, asked, default),
+                        "{:?} {:?}", asked, requests
+                    );
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
+use crate::jwt_requirement::JwtRequirement;
 use crate::tenancy::{Ignored, NoPeer, NotServed, OnlyDefault};
 use crate::{DEFAULT_TENANCY, WILDCARD, name, regex};
 
@@ -49,9 +50,10 @@ pub struct IntentionPermission {
     /// Which requests fit.
     #[serde(rename = "HTTP", default)]
     pub http: HttpPermission,
-    /// Requirements on requests' own tokens are not served.
-    #[serde(rename = "JWT", default, skip_serializing)]
-    pub jwt: NotServed,
+    /// The token that a request that fits needs to be let through. Where it is refused anyway, it
+    /// is refused with and without.
+    #[serde(rename = "JWT", default, skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtRequirement>,
 }
 
 impl IntentionPermission {
@@ -60,7 +62,15 @@ impl IntentionPermission {
         IntentionPermission {
             action,
             http: HttpPermission::default(),
-            jwt: NotServed,
+            jwt: None,
+        }
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        self.http.validate().map_err(|error| error.within("HTTP"))?;
+        match &self.jwt {
+            None => Ok(()),
+            Some(jwt) => jwt.validate().map_err(|error| error.within("JWT")),
         }
     }
 }
@@ -151,9 +161,9 @@ pub struct Intention {
     pub meta: BTreeMap<String, String>,
     /// Computed from the names: higher decides first.
     pub precedence: u32,
-    /// Requirements on requests' own tokens are not served.
-    #[serde(rename = "JWT", skip_serializing)]
-    pub jwt: NotServed,
+    /// The token that every request needs, of the destination's config entry.
+    #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtRequirement>,
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub source_peer: NoPeer,
@@ -201,7 +211,7 @@ impl Default for Intention {
             permissions: Vec::new(),
             meta: BTreeMap::new(),
             precedence: 0,
-            jwt: NotServed,
+            jwt: None,
             source_peer: NoPeer,
             source_sameness_group: NotServed,
             source_partition: OnlyDefault,
@@ -298,36 +308,36 @@ pub(crate) fn validate_source(
     if !source_type.is_empty() && source_type != SOURCE_TYPE_CONSUL {
         return Err(Invalid::new(
             "Type",
-            format!("{source_type:?} must be {SOURCE_TYPE_CONSUL:?}"),
+            format!("must be set to '{SOURCE_TYPE_CONSUL}', and is {source_type:?}"),
         ));
     }
     if description.len() > MAX_DESCRIPTION {
         return Err(Invalid::new(
             "Description",
-            format!("it must have at most {MAX_DESCRIPTION} bytes"),
+            format!("exceeds maximum length {MAX_DESCRIPTION}"),
         ));
     }
     match (action, permissions) {
         (None, []) => Err(Invalid::new(
             "Action",
-            "it must be allow or deny when there are no Permissions",
+            "must be set to 'allow' or 'deny', for there are no Permissions",
         )),
         (Some(_), [_, ..]) => Err(Invalid::new(
             "Action",
-            "it must be left out when there are Permissions, which have their own actions",
+            "must be omitted if Permissions are specified, which have their own actions",
         )),
         (None, [_, ..]) if destination == WILDCARD => Err(Invalid::new(
             "Permissions",
-            "they cannot be used for the destination \"*\", whose services differ in protocol",
+            "cannot be specified on intentions with wildcarded destinations, whose services \
+             differ in protocol",
         )),
         (_, permissions) => permissions
             .iter()
             .enumerate()
             .try_for_each(|(i, permission)| {
                 permission
-                    .http
                     .validate()
-                    .map_err(|error| error.within(format_args!("Permissions[{i}].HTTP")))
+                    .map_err(|error| error.within(format_args!("Permissions[{i}]")))
             }),
     }
 }
@@ -343,14 +353,15 @@ impl HttpPermission {
             0 if self.header.is_empty() && self.methods.is_empty() => {
                 return Err(Invalid::new(
                     "PathExact",
-                    "at least one of PathExact, PathPrefix, PathRegex, Header, Methods must be set",
+                    "HTTP should not be empty: set one of PathExact, PathPrefix, PathRegex, Header, \
+                     Methods",
                 ));
             }
             0 | 1 => {}
             _ => {
                 return Err(Invalid::new(
                     "PathExact",
-                    "only one of PathExact, PathPrefix, PathRegex may be set",
+                    "HTTP should only contain at most one of PathExact, PathPrefix, or PathRegex",
                 ));
             }
         }
@@ -359,7 +370,10 @@ impl HttpPermission {
             ("PathPrefix", &self.path_prefix),
         ] {
             if !path.is_empty() && !path.starts_with('/') {
-                return Err(Invalid::new(field, format!("{path:?} must start with /")));
+                return Err(Invalid::new(
+                    field,
+                    format!("doesn't start with '/': {path:?}"),
+                ));
             }
         }
         regex::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
@@ -376,14 +390,20 @@ impl HttpPermission {
             {
                 return Err(Invalid::new(
                     field,
-                    format!("{method:?} is not an HTTP method ({})", METHODS.join(", ")),
+                    format!(
+                        "contains an invalid method {method:?} (valid: {})",
+                        METHODS.join(", ")
+                    ),
                 ));
             }
             if self.methods[..i]
                 .iter()
                 .any(|m| m.eq_ignore_ascii_case(method))
             {
-                return Err(Invalid::new(field, format!("{method:?} is given twice")));
+                return Err(Invalid::new(
+                    field,
+                    format!("contains {method:?} more than once"),
+                ));
             }
         }
         Ok(())
@@ -393,7 +413,7 @@ impl HttpPermission {
 impl HttpHeaderPermission {
     fn validate(&self) -> Result<(), Invalid> {
         if self.name.is_empty() {
-            return Err(Invalid::new("Name", "it must name a header"));
+            return Err(Invalid::new("Name", "missing required Name field"));
         }
         if self
             .name
@@ -417,13 +437,13 @@ impl HttpHeaderPermission {
         if set != 1 {
             return Err(Invalid::new(
                 "Name",
-                "exactly one of Present, Exact, Prefix, Suffix, Contains, Regex must be set",
+                "should only contain one of Present, Exact, Prefix, Suffix, Contains, or Regex",
             ));
         }
         if self.ignore_case && (self.present || !self.regex.is_empty()) {
             return Err(Invalid::new(
                 "IgnoreCase",
-                "it cannot be used with Present or Regex",
+                "should set one of Exact, Prefix, Suffix, or Contains when using IgnoreCase",
             ));
         }
         Ok(())

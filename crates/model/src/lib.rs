@@ -20,6 +20,7 @@ mod instance;
 mod intention;
 mod invalid;
 pub mod json;
+mod jwt_requirement;
 mod meta;
 pub mod name;
 mod node;
@@ -50,6 +51,7 @@ pub use intention::{
     SOURCE_TYPE_CONSUL, precedence,
 };
 pub use invalid::Invalid;
+pub use jwt_requirement::{JwtRequirement, RequiredClaim, RequiredProvider};
 pub use node::Node;
 pub use protocol::{Protocol, UnknownProtocol};
 pub use proxy::{

@@ -146,6 +146,15 @@ pub fn validate_intention_name(name: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
+/// The name of a provider of JSON Web Tokens: anything but nothing, control characters and slashes.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub(crate) fn validate_jwt_provider(name: &str) -> Result<(), InvalidName> {
+    validate(name, "name of a JWT provider")
+}
+
 /// A service or node name in an ACL identity: lower-case letters, digits, `-` and `_`, at most 256,
 /// starting and ending with a letter or digit.
 ///

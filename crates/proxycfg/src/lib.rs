@@ -36,6 +36,7 @@ pub use error::{Ended, WatchError};
 pub use legate_ca::Leaf;
 pub use manager::{Manager, ManagerConfig};
 pub use merge::merge_central_config;
+pub use queries::JwtProviders;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
 pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
 pub use watch::SnapshotWatch;

@@ -1,10 +1,14 @@
 //! What many proxies read alike. Each is computed once for all of them, and stays the same `Arc`
 //! until it says something else to a proxy.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use legate_intentions::{Action, Reach};
-use legate_model::{CaRoots, ConfigEntry, ConfigKind, Intention, Mesh, TrustDomain, Upstream};
+use legate_model::{
+    CaRoots, ConfigEntry, ConfigKind, Intention, JwtProvider, JwtRequirement, Mesh, TrustDomain,
+    Upstream,
+};
 use legate_store::ReadTxn;
 use tracing::warn;
 
@@ -21,6 +25,39 @@ pub(crate) fn intentions(txn: &ReadTxn<'_>, destination: &str) -> Arc<Vec<Arc<In
     txn.shared("intentions", destination, |txn| {
         txn.intentions_for(destination)
     })
+}
+
+/// The providers of JSON Web Tokens that intentions name, by the name that stands there. One that does
+/// not exist is not among them.
+pub type JwtProviders = BTreeMap<String, JwtProvider>;
+
+/// The providers that the intentions of a destination name.
+pub(crate) fn jwt_providers(txn: &ReadTxn<'_>, destination: &str) -> Arc<JwtProviders> {
+    txn.shared("JWT providers", destination, |txn| {
+        let intentions = intentions(txn, destination);
+        let permissions = |intention: &Arc<Intention>| {
+            let list = intention.permissions.iter();
+            list.filter_map(|one| one.jwt.clone()).collect::<Vec<_>>()
+        };
+        let own = intentions.iter().filter_map(|one| one.jwt.clone());
+        let all: Vec<_> = own.chain(intentions.iter().flat_map(permissions)).collect();
+        let names = all.iter().flat_map(JwtRequirement::provider_names);
+        let found = names.filter_map(|name| Some((name.to_owned(), jwt_provider(txn, name)?)));
+        found.collect()
+    })
+}
+
+/// A provider without what makes no difference to proxies.
+fn jwt_provider(txn: &ReadTxn<'_>, name: &str) -> Option<JwtProvider> {
+    match &*txn.config_entry(ConfigKind::JwtProvider, name)? {
+        ConfigEntry::JwtProvider(provider) => Some(JwtProvider {
+            meta: BTreeMap::new(),
+            create_index: 0,
+            modify_index: 0,
+            ..provider.clone()
+        }),
+        _ => None,
+    }
 }
 
 /// What becomes of what is sent to an upstream. `local` is the datacenter whose catalog this is.

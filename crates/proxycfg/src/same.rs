@@ -18,6 +18,7 @@ pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
         && shared(&a.roots, &b.roots)
         && leaf(&a.leaf, &b.leaf)
         && shared(&a.intentions, &b.intentions)
+        && shared(&a.jwt_providers, &b.jwt_providers)
         && shared(&a.mesh, &b.mesh)
         && a.upstreams.len() == b.upstreams.len()
         && a.upstreams
@@ -45,6 +46,9 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
     }
     if shared(&last.intentions, &snapshot.intentions) {
         snapshot.intentions = Arc::clone(&last.intentions);
+    }
+    if shared(&last.jwt_providers, &snapshot.jwt_providers) {
+        snapshot.jwt_providers = Arc::clone(&last.jwt_providers);
     }
     if shared(&last.mesh, &snapshot.mesh) {
         snapshot.mesh = Arc::clone(&last.mesh);

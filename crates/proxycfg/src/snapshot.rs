@@ -12,6 +12,7 @@ use legate_intentions::Action;
 use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream};
 
 use crate::chain::ResolvedChain;
+use crate::queries::JwtProviders;
 use crate::transparent::ImplicitUpstreams;
 
 /// Names one proxy: the node it is registered on, and the ID of its registration there.
@@ -50,6 +51,8 @@ pub struct Snapshot {
     pub leaf: Arc<Leaf>,
     /// The intentions that have the service as their destination, in order of precedence.
     pub intentions: Arc<Vec<Arc<Intention>>>,
+    /// The providers of JSON Web Tokens that the intentions name, as far as they exist.
+    pub jwt_providers: Arc<JwtProviders>,
     /// What holds where no intention matches.
     pub default_intention: Action,
     /// The `mesh` config entry, where there is one.
@@ -69,7 +72,7 @@ impl Snapshot {
         let implicit = implicit.map(|one| &one.upstream);
         let upstreams = self.upstreams.iter().chain(implicit);
         let values = upstreams.map(|one| 1 + one.resolved.size());
-        values.sum::<usize>() + self.intentions.len()
+        values.sum::<usize>() + self.intentions.len() + self.jwt_providers.len()
     }
 }
 

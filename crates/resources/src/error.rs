@@ -15,6 +15,11 @@ pub enum GenerateError {
         /// What it holds.
         value: String,
     },
+    /// A provider of JSON Web Tokens has no keys that tokens could be verified with.
+    #[error(
+        "the keys of the jwt-provider {0:?} cannot be read, so no token of it could be verified; correct its JSONWebKeySet"
+    )]
+    JwtKeys(String),
     /// The public listener has no port.
     #[error(
         "the proxy has no port for the mesh to connect to; set Port in its registration, or bind_port in its Proxy.Config"

@@ -24,6 +24,7 @@ mod endpoint;
 mod error;
 mod extension;
 mod generate;
+mod jwt;
 mod kinds;
 mod listener;
 mod memo;

@@ -29,6 +29,7 @@ pub(crate) const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 pub(crate) const CONNECTION_LIMIT: &str = "envoy.filters.network.connection_limit";
 pub(crate) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
+pub(crate) const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
 pub(crate) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 pub(crate) const GRPC_STATS: &str = "envoy.filters.http.grpc_stats";
 pub(crate) const GRPC_HTTP1_BRIDGE: &str = "envoy.filters.http.grpc_http1_bridge";
@@ -58,6 +59,11 @@ fn letters_and_digits(path: &str) -> String {
 /// The cluster of the exposed paths of one port of the application.
 pub(crate) fn exposed_cluster(local_path_port: u16) -> String {
     format!("exposed_cluster_{local_path_port}")
+}
+
+/// The cluster of the server with the keys of a `jwt-provider`. Consul's name.
+pub(crate) fn jwks_cluster(provider: &str) -> String {
+    format!("jwks_cluster_{provider}")
 }
 
 /// The datacenter that an upstream is in.

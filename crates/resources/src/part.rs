@@ -305,6 +305,7 @@ impl UnitBuilder<'_> {
     fn finish(mut self) -> Arc<Unit> {
         if let Some(previous) = self.previous
             && !self.changed
+            && previous.parts.len() == self.parts.len()
         {
             return Arc::clone(previous);
         }

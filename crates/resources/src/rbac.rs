@@ -3,10 +3,13 @@
 //!
 //! Rules without policies are never left out: Envoy takes absent rules for permission.
 //!
+//! What a rule asks of a token is a condition on what the filter of [`crate::jwt`] has found.
+//!
 //! The messages with the map of policies are declared here and not taken from Envoy's, because
 //! their map has no order and two encodings of it could differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::rbac::v3::{
     Permission, Policy, Principal, permission, principal, rbac,
@@ -20,13 +23,18 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{
     PathMatcher, RegexMatcher, StringMatcher, path_matcher, string_matcher,
 };
 use envoy_types::pb::google::protobuf::Any;
-use legate_intentions::{Action, Layer, PermissionRule, Permissions, Rule, SourceMatch, policy};
-use legate_model::{DEFAULT_TENANCY, HttpHeaderPermission, HttpPermission, SpiffeId, TrustDomain};
-use legate_proxycfg::Snapshot;
+use legate_intentions::{
+    Action, Layer, PermissionRule, Permissions, Rule, Shape, SourceMatch, Token, policy,
+};
+use legate_model::{
+    DEFAULT_TENANCY, HttpHeaderPermission, Intention, JwtRequirement, SpiffeId, TrustDomain,
+};
+use legate_proxycfg::{JwtProviders, Snapshot};
 use prost::{Message, Name};
 use string_matcher::MatchPattern;
 
 use crate::error::GenerateError;
+use crate::jwt::claims;
 
 /// All rules about connections are one policy.
 const LAYER4: &str = "consul-intentions-layer4";
@@ -67,7 +75,18 @@ pub(crate) struct NetworkRbac {
 }
 
 /// The filter for connections, with the intentions in it. Rules about requests refuse the connection.
-pub(crate) fn connections(snapshot: &Snapshot) -> Result<Any, GenerateError> {
+pub(crate) fn connections(
+    snapshot: &Snapshot,
+    warnings: &mut Vec<String>,
+) -> Result<Any, GenerateError> {
+    let of_requests = |one: &&Arc<Intention>| !one.permissions.is_empty() || one.jwt.is_some();
+    warnings.extend(snapshot.intentions.iter().filter(of_requests).map(|one| {
+        format!(
+            "the intention of source {:?} refuses every connection: it looks into requests, and the \
+             service speaks {}; set Protocol to http, http2 or grpc in its service-defaults",
+            one.source_name, snapshot.protocol
+        )
+    }));
     let filter = NetworkRbac {
         rules: Some(intentions(snapshot, Layer::L4)?),
         stat_prefix: STAT_PREFIX.to_owned(),
@@ -76,7 +95,11 @@ pub(crate) fn connections(snapshot: &Snapshot) -> Result<Any, GenerateError> {
 }
 
 /// The intentions for requests, to replace what the filter says where it stands.
-pub(crate) fn requests(snapshot: &Snapshot) -> Result<Any, GenerateError> {
+pub(crate) fn requests(
+    snapshot: &Snapshot,
+    warnings: &mut Vec<String>,
+) -> Result<Any, GenerateError> {
+    warnings.extend(without_provider(snapshot));
     let rules = Some(intentions(snapshot, Layer::L7)?);
     let route = HttpRbacPerRoute {
         rbac: Some(HttpRbac { rules }),
@@ -93,6 +116,25 @@ pub(crate) fn no_requests() -> Any {
     message::<EnvoyHttpRbac>(&HttpRbac { rules })
 }
 
+/// Which intentions ask for tokens of providers that do not exist.
+fn without_provider(snapshot: &Snapshot) -> BTreeSet<String> {
+    let providers = &snapshot.jwt_providers;
+    let report = |intention: &Intention, name: &str| {
+        format!(
+            "the intention of source {:?} takes no token of {name:?}: there is no jwt-provider of \
+             that name, so what needs its token is refused; write it",
+            intention.source_name
+        )
+    };
+    let of_intention = |one: &'_ Arc<Intention>| {
+        let permissions = one.permissions.iter().filter_map(|one| one.jwt.as_ref());
+        let all = one.jwt.iter().chain(permissions);
+        let missing = all.flat_map(|jwt| claims::missing(jwt, providers));
+        missing.map(|name| report(one, name)).collect::<Vec<_>>()
+    };
+    snapshot.intentions.iter().flat_map(of_intention).collect()
+}
+
 /// One of the messages above, under the type that Envoy knows it by.
 fn message<Known: Name>(message: &impl Message) -> Any {
     Any {
@@ -103,12 +145,13 @@ fn message<Known: Name>(message: &impl Message) -> Any {
 
 fn intentions(snapshot: &Snapshot, layer: Layer) -> Result<Rules, GenerateError> {
     let policy = policy(&snapshot.intentions, snapshot.default_intention, layer);
-    rules(&policy, &snapshot.trust_domain)
+    rules(&policy, &snapshot.trust_domain, &snapshot.jwt_providers)
 }
 
 fn rules(
     policy: &legate_intentions::Policy,
     trust_domain: &TrustDomain,
+    providers: &JwtProviders,
 ) -> Result<Rules, GenerateError> {
     let mut policies = BTreeMap::new();
     let mut connections = Vec::new();
@@ -116,15 +159,16 @@ fn rules(
         index,
         Rule {
             source,
+            token,
             permissions,
         },
     ) in policy.rules.iter().enumerate()
     {
-        let caller = caller(source, trust_domain);
+        let caller = with_token(caller(source, trust_domain), token, providers);
         match permissions {
             Permissions::All => connections.push(caller),
             Permissions::List(list) => {
-                let requests = list.iter().map(|rule| request(rule, source));
+                let requests = list.iter().map(|rule| request(rule, source, providers));
                 let policy = Policy {
                     permissions: requests.collect::<Result<_, _>>()?,
                     principals: vec![caller],
@@ -166,6 +210,18 @@ fn caller(source: &SourceMatch, trust_domain: &TrustDomain) -> Principal {
         identified(principal::Identifier::NotId(other))
     });
     let ids = [own].into_iter().chain(others).collect();
+    identified(principal::Identifier::AndIds(principal::Set { ids }))
+}
+
+/// The caller where its token is as the rule asks.
+fn with_token(caller: Principal, token: &Token, providers: &JwtProviders) -> Principal {
+    let has = |jwt: &JwtRequirement| claims::principal(jwt, providers);
+    let token = match token {
+        Token::Any => return caller,
+        Token::Valid(jwt) => has(jwt),
+        Token::Invalid(jwt) => identified(principal::Identifier::NotId(Box::new(has(jwt)))),
+    };
+    let ids = vec![caller, token];
     identified(principal::Identifier::AndIds(principal::Set { ids }))
 }
 
@@ -215,8 +271,18 @@ fn quoted(text: &str) -> String {
 }
 
 /// What is asked for, less what another permission decides.
-fn request(rule: &PermissionRule, source: &SourceMatch) -> Result<Permission, GenerateError> {
-    let mut all = conditions(&rule.http, source)?;
+fn request(
+    rule: &PermissionRule,
+    source: &SourceMatch,
+    providers: &JwtProviders,
+) -> Result<Permission, GenerateError> {
+    let mut all = conditions(&rule.shape, source)?;
+    let has = |jwt: &JwtRequirement| claims::permission(jwt, providers);
+    match &rule.token {
+        Token::Any => {}
+        Token::Valid(jwt) => all.push(has(jwt)),
+        Token::Invalid(jwt) => all.push(permitted(permission::Rule::NotRule(Box::new(has(jwt))))),
+    }
     for other in &rule.except {
         let other = Box::new(both(conditions(other, source)?));
         all.push(permitted(permission::Rule::NotRule(other)));
@@ -224,10 +290,8 @@ fn request(rule: &PermissionRule, source: &SourceMatch) -> Result<Permission, Ge
     Ok(both(all))
 }
 
-fn conditions(
-    http: &HttpPermission,
-    source: &SourceMatch,
-) -> Result<Vec<Permission>, GenerateError> {
+fn conditions(shape: &Shape, source: &SourceMatch) -> Result<Vec<Permission>, GenerateError> {
+    let http = &shape.http;
     let paths = [
         (
             &http.path_exact,
@@ -250,9 +314,11 @@ fn conditions(
         })
         .collect();
     for condition in &http.header {
-        let header = header(condition).ok_or_else(|| GenerateError::EmptyHeaderCondition {
-            source_name: source.name.clone().unwrap_or_else(|| "*".to_owned()),
-            header: condition.name.clone(),
+        let header = header(condition, shape.refused).ok_or_else(|| {
+            GenerateError::EmptyHeaderCondition {
+                source_name: source.name.clone().unwrap_or_else(|| "*".to_owned()),
+                header: condition.name.clone(),
+            }
         })?;
         all.push(permitted(permission::Rule::Header(header)));
     }
@@ -264,8 +330,9 @@ fn conditions(
     Ok(all)
 }
 
-/// A condition on a header; `None` when it says nothing.
-fn header(condition: &HttpHeaderPermission) -> Option<HeaderMatcher> {
+/// A condition on a header; `None` when it says nothing. To Envoy a header that is absent meets no
+/// condition on its value, an inverted one neither, unless it is told to take it for empty.
+fn header(condition: &HttpHeaderPermission, refused: bool) -> Option<HeaderMatcher> {
     let mut matcher = if condition.present {
         HeaderMatcher {
             name: condition.name.clone(),
@@ -288,7 +355,10 @@ fn header(condition: &HttpHeaderPermission) -> Option<HeaderMatcher> {
             ignore_case: condition.ignore_case,
             match_pattern: Some(pattern(text.clone())),
         };
-        text_header(&condition.name, text)
+        HeaderMatcher {
+            treat_missing_header_as_empty: refused && condition.invert,
+            ..text_header(&condition.name, text)
+        }
     };
     matcher.invert_match = condition.invert;
     Some(matcher)

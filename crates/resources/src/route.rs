@@ -39,9 +39,10 @@ pub(crate) fn public(
     memo: &Memo,
     snapshot: &Snapshot,
     settings: &ProxySettings,
+    warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
-        access: rbac::requests(snapshot)?,
+        access: rbac::requests(snapshot, warnings)?,
         request_timeout: settings.local_request_timeout,
         idle_timeout: settings.local_idle_timeout,
     };

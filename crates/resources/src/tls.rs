@@ -189,7 +189,8 @@ pub(crate) fn ads(fetch_timeout: Option<ProtoDuration>) -> ConfigSource {
     }
 }
 
-fn socket(config: envoy_types::pb::google::protobuf::Any) -> TransportSocket {
+/// The socket that speaks TLS.
+pub(crate) fn socket(config: envoy_types::pb::google::protobuf::Any) -> TransportSocket {
     TransportSocket {
         name: TLS_SOCKET.to_owned(),
         config_type: Some(transport_socket::ConfigType::TypedConfig(config)),

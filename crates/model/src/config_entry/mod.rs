@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod chain_tests;
 mod header_modifiers;
+mod jwks;
+mod jwt_provider;
 mod mesh;
 mod proxy_defaults;
 mod registry;
@@ -19,6 +21,13 @@ use serde::de::{self, Deserialize, Deserializer, EnumAccess, VariantAccess, Visi
 use serde::{Serialize, Serializer};
 
 pub use header_modifiers::HeaderModifiers;
+pub use jwks::{
+    JsonWebKeySet, JwksBackOff, JwksCluster, JwksRetryPolicy, JwksTlsCertificates, JwksTrustedCa,
+    KeyServer, LocalJwks, RemoteJwks,
+};
+pub use jwt_provider::{
+    JwtCacheConfig, JwtCookie, JwtForwarding, JwtHeader, JwtLocation, JwtQueryParam,
+};
 pub use mesh::{
     MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
@@ -57,6 +66,8 @@ config_entries! {
     service_splitter::ServiceSplitter = "service-splitter",
     /// Which instances answer for a service.
     service_resolver::ServiceResolver = "service-resolver",
+    /// Who issues JSON Web Tokens, and how proxies verify them.
+    jwt_provider::JwtProvider = "jwt-provider",
 }
 
 /// The kinds of Consul 1.21.

@@ -36,6 +36,8 @@ pub enum EntryRights {
     Intention,
     /// Nothing for reading, `mesh:write` for writing.
     Mesh,
+    /// `mesh:read`, or `service:write` on any service, for reading, `mesh:write` for writing.
+    JwtProvider,
 }
 
 /// Makes [`super::ConfigKind`] and [`super::ConfigEntry`] of a list of types and their names in

@@ -12,6 +12,7 @@ use crate::intention::{
     precedence, validate_source,
 };
 use crate::invalid::Invalid;
+use crate::jwt_requirement::JwtRequirement;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{DEFAULT_ONLY, REFUSED};
@@ -32,9 +33,9 @@ pub struct ServiceIntentions {
     pub partition: OnlyDefault,
     /// The callers, in the order in which they decide once normalised.
     pub sources: Vec<SourceIntention>,
-    /// Requirements on requests' own tokens are not served.
-    #[serde(rename = "JWT", skip_serializing)]
-    pub jwt: NotServed,
+    /// The token that every request needs, whoever calls.
+    #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtRequirement>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
@@ -102,6 +103,7 @@ impl ServiceIntentions {
             action: source.action,
             permissions: source.permissions.clone(),
             meta: self.meta.clone(),
+            jwt: self.jwt.clone(),
             precedence: precedence(&source.name, &self.name),
             create_index: self.create_index,
             modify_index: self.modify_index,
@@ -118,8 +120,7 @@ impl Entry for ServiceIntentions {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (DEFAULT_ONLY, "Namespace Partition"),
-                (Inside, "Sources"),
-                (REFUSED, "JWT"),
+                (Inside, "Sources JWT"),
             ],
         ),
         (
@@ -144,10 +145,13 @@ impl Entry for ServiceIntentions {
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_intention_name(&self.name)
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        if let Some(jwt) = &self.jwt {
+            jwt.validate().map_err(|error| error.within("JWT"))?;
+        }
         if self.sources.is_empty() {
             return Err(Invalid::new(
                 "Sources",
-                "at least one is needed; delete the entry to have no intentions",
+                "At least one source is required; delete the entry to have no intentions",
             ));
         }
         for (i, source) in self.sources.iter().enumerate() {
@@ -160,7 +164,7 @@ impl Entry for ServiceIntentions {
             {
                 return Err(Invalid::new(
                     format!("Sources[{i}].Name"),
-                    format!("{:?} is given twice", source.name),
+                    format!("defines {:?} more than once", source.name),
                 ));
             }
         }

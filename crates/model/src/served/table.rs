@@ -234,7 +234,7 @@ pub(super) const TABLE: &[Rows] = &[
     (
         "Intention",
         &[
-            (REFUSED, "ID JWT SourcePeer SourceSamenessGroup"),
+            (REFUSED, "ID SourcePeer SourceSamenessGroup"),
             (
                 Yes,
                 "Description SourceName DestinationName SourceType Action Meta \
@@ -245,13 +245,19 @@ pub(super) const TABLE: &[Rows] = &[
                 DEFAULT_ONLY,
                 "SourceNS DestinationNS SourcePartition DestinationPartition",
             ),
-            (Inside, "Permissions"),
+            (Inside, "Permissions JWT"),
         ],
     ),
     (
         "IntentionPermission",
-        &[(Yes, "Action"), (Inside, "HTTP"), (REFUSED, "JWT")],
+        &[(Yes, "Action"), (Inside, "HTTP JWT")],
     ),
+    ("JwtRequirement", &[(Inside, "Providers")]),
+    (
+        "RequiredProvider",
+        &[(Yes, "Name"), (Inside, "VerifyClaims")],
+    ),
+    ("RequiredClaim", &[(Yes, "Path Value")]),
     (
         "HttpPermission",
         &[

@@ -346,11 +346,15 @@ fn http(http: Value) -> Value {
 fn refusals_of_sources_name_the_field() {
     let long = "d".repeat(513);
     refuses([
-        (sources(json!([])), "Sources", "at least one"),
+        (
+            sources(json!([])),
+            "Sources",
+            "At least one source is required",
+        ),
         (
             sources(json!([{"Name": "web"}])),
             "Sources[0].Action",
-            "allow or deny",
+            "must be set to 'allow' or 'deny'",
         ),
         (
             sources(json!([{"Name": "we*", "Action": "deny"}])),
@@ -360,7 +364,7 @@ fn refusals_of_sources_name_the_field() {
         (
             sources(json!([{"Name": "a", "Action": "deny"}, {"Name": "a", "Action": "allow"}])),
             "Sources[1].Name",
-            "twice",
+            "defines \"a\" more than once",
         ),
         (
             sources(json!([{"Name": "a", "Action": "deny", "Type": "vm"}])),
@@ -377,12 +381,12 @@ fn refusals_of_sources_name_the_field() {
                 {"Action": "deny", "HTTP": {"PathExact": "/"}}
             ]}])),
             "Sources[0].Action",
-            "left out",
+            "must be omitted if Permissions are specified",
         ),
         (
             with(http(json!({"PathExact": "/"})), json!({"Name": "*"})),
             "Sources[0].Permissions",
-            "destination \"*\"",
+            "wildcarded destinations",
         ),
         (
             with(http(json!({})), json!({"Name": "a*"})),
@@ -398,12 +402,12 @@ fn refusals_of_permissions_name_the_field() {
         (
             http(json!({})),
             "Sources[0].Permissions[0].HTTP.PathExact",
-            "at least one",
+            "should not be empty",
         ),
         (
             http(json!({"PathExact": "/", "PathPrefix": "/"})),
             "Sources[0].Permissions[0].HTTP.PathExact",
-            "only one",
+            "should only contain at most one of PathExact, PathPrefix, or PathRegex",
         ),
         (
             http(json!({"PathRegex": "/(v1"})),
@@ -423,32 +427,32 @@ fn refusals_of_permissions_name_the_field() {
         (
             http(json!({"PathPrefix": "v1"})),
             "Sources[0].Permissions[0].HTTP.PathPrefix",
-            "start with /",
+            "doesn't start with '/'",
         ),
         (
             http(json!({"Methods": ["FETCH"]})),
             "Sources[0].Permissions[0].HTTP.Methods[0]",
-            "not an HTTP method",
+            "contains an invalid method",
         ),
         (
             http(json!({"Methods": ["GET", "get"]})),
             "Sources[0].Permissions[0].HTTP.Methods[1]",
-            "twice",
+            "more than once",
         ),
         (
             http(json!({"Header": [{"Exact": "x"}]})),
             "Sources[0].Permissions[0].HTTP.Header[0].Name",
-            "name a header",
+            "missing required Name field",
         ),
         (
             http(json!({"Header": [{"Name": "x", "Exact": "x", "Prefix": "y"}]})),
             "Sources[0].Permissions[0].HTTP.Header[0].Name",
-            "exactly one",
+            "should only contain one of Present",
         ),
         (
             http(json!({"Header": [{"Name": "x", "Regex": "x", "IgnoreCase": true}]})),
             "Sources[0].Permissions[0].HTTP.Header[0].IgnoreCase",
-            "Regex",
+            "when using IgnoreCase",
         ),
     ]);
 }

@@ -166,17 +166,15 @@ fn what_is_not_json_is_told_apart() {
 #[test]
 fn a_restriction_that_is_not_served_is_never_ignored() {
     for value in [
-        json!({"SourceName": "a", "DestinationName": "b", "JWT": {"Providers": [{"Name": "p"}]}}),
         json!({"SourceName": "a", "SourcePeer": "p"}),
         json!({"SourceName": "a", "SourcePartition": "p"}),
-        json!({"Permissions": [{"Action": "allow", "JWT": {"Providers": [{"Name": "p"}]}}]}),
+        json!({"SourceName": "a", "SourceSamenessGroup": "g"}),
     ] {
         let result = from_value::<Intention>(value.clone(), UnknownFields::Ignore);
         let error = result.unwrap_err().to_string();
         assert!(error.contains("not served"), "{value}: {error}");
     }
-    let empty =
-        json!({"SourceName": "a", "JWT": {}, "SourcePeer": "", "SourcePartition": "default"});
+    let empty = json!({"SourceName": "a", "SourceSamenessGroup": "", "SourcePeer": "", "SourcePartition": "default"});
     assert_eq!(ignore::<Intention>(empty).source_name, "a");
 }
 

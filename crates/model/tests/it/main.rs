@@ -9,6 +9,7 @@ mod definitions;
 mod durations;
 mod filters;
 mod jwt;
+mod jwt_provider;
 mod registration;
 mod served;
 mod shapes;

@@ -10,9 +10,9 @@ use legate_model::json::{self, Request};
 use legate_model::served::{self, Served};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ChainOverrides, ConfigEntry, DeregisterRequest, Intention, Invalid, Mesh, ProxyDefaults,
-    RegisterRequest, ServiceDefaults, ServiceDefinition, ServiceIntentions, ServiceResolver,
-    ServiceRouter, ServiceSplitter,
+    ChainOverrides, ConfigEntry, DeregisterRequest, Intention, Invalid, JwtProvider, Mesh,
+    ProxyDefaults, RegisterRequest, ServiceDefaults, ServiceDefinition, ServiceIntentions,
+    ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -423,10 +423,20 @@ fn entries() -> Vec<Kind> {
                 "Failover": {"key": {"Targets": [{"Service": "api"}]}}}),
             entry,
         ),
+        (fields::<JwtProvider>(), jwt_provider(), entry),
         (fields::<Intention>(), intention, |value| {
             accept(value, Intention::validate)
         }),
     ]
+}
+
+fn jwt_provider() -> Value {
+    json!({
+        "Kind": "jwt-provider", "Name": "okta", "Locations": [{"Cookie": {"Name": "c"}}],
+        "JSONWebKeySet": {"Remote": {"URI": "https://okta.example/keys", "JWKSCluster": {
+            "TLSCertificates": {"TrustedCA": {"Filename": "/ca.pem"}},
+        }}},
+    })
 }
 
 fn access_control() -> Vec<Kind> {

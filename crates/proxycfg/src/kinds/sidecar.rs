@@ -66,6 +66,7 @@ fn snapshot(
         roots,
         leaf,
         intentions: queries::intentions(txn, destination),
+        jwt_providers: queries::jwt_providers(txn, destination),
         default_intention: config.default_intention,
         mesh: queries::mesh(txn),
         upstreams,

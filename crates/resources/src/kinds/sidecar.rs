@@ -2,7 +2,8 @@
 //! routes, exposed paths), and a listener, a cluster and endpoints for every explicit upstream. What it has in
 //! transparent mode is made in `transparent`.
 //!
-//! The units of a set are in this order: the own side, the listener for captured traffic where there
+//! The units of a set are in this order: the own side, the servers of the keys of JSON Web Tokens, the
+//! listener for captured traffic where there
 //! is one, the explicit upstreams, the implicit ones.
 
 use std::cell::LazyCell;
@@ -16,6 +17,7 @@ use crate::cluster;
 use crate::encode::EncodedResource;
 use crate::endpoint;
 use crate::error::GenerateError;
+use crate::jwt;
 use crate::listener::{self, exposed};
 use crate::memo::Memo;
 use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS};
@@ -34,9 +36,15 @@ const ROUTES: usize = 3;
 /// The place of the application's cluster among the parts of the proxy's own side.
 const APPLICATION: usize = 2;
 
+/// The place of the servers of keys among the units of a set.
+const KEY_SERVERS: usize = 1;
+
+/// The place of the listener for captured traffic among the units of a set, where there is one.
+pub(super) const OUTBOUND: usize = 2;
+
 /// The place of the first explicit upstream among the units of a set.
 fn first_upstream(snapshot: &Snapshot) -> usize {
-    1 + usize::from(snapshot.implicit.is_some())
+    OUTBOUND + usize::from(snapshot.implicit.is_some())
 }
 
 /// The parts of a snapshot that are the same as in the last one.
@@ -52,6 +60,7 @@ pub(super) struct Same {
     leaf: bool,
     roots: bool,
     intentions: bool,
+    jwt_providers: bool,
 }
 
 impl Same {
@@ -66,6 +75,7 @@ impl Same {
             roots: Arc::ptr_eq(&last.roots, &now.roots),
             intentions: Arc::ptr_eq(&last.intentions, &now.intentions)
                 && last.default_intention == now.default_intention,
+            jwt_providers: Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers),
         }
     }
 }
@@ -83,6 +93,7 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         (settings, warnings)
     }));
     own_side(composer, snapshot, same, &settings);
+    key_servers(composer, snapshot, same);
     let explicit = explicit_upstreams(composer, snapshot, last, same, &settings);
     let mut implicit = Vec::new();
     if let Some(upstreams) = &snapshot.implicit {
@@ -177,24 +188,55 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
             made(cluster::local_app(memo, snapshot, &settings.0))
         },
     );
-    let rules = same.intentions && same.mesh_name;
+    let rules = same.intentions && same.mesh_name && same.jwt_providers;
     let name = || PUBLIC_LISTENER.to_owned();
-    unit.part(Type::Routes, name, unchanged && (rules || !is_http), |_| {
-        if !is_http {
-            return Ok(None);
-        }
-        made(route::public(memo, snapshot, &settings.0))
-    });
+    unit.part(
+        Type::Routes,
+        name,
+        unchanged && (rules || !is_http),
+        |warnings| {
+            if !is_http {
+                return Ok(None);
+            }
+            made(route::public(memo, snapshot, &settings.0, warnings))
+        },
+    );
     let unguarded = unit.missing(ROUTES, PUBLIC_LISTENER).cloned();
-    let unchanged = unchanged && same.mesh && (rules || is_http) && !unit.troubled(ROUTES);
-    unit.part(Type::Listener, name, unchanged, |_| {
+    let access = rules || (is_http && same.jwt_providers);
+    let unchanged = unchanged && same.mesh && access && !unit.troubled(ROUTES);
+    unit.part(Type::Listener, name, unchanged, |warnings| {
         // Requests would be refused by it, for lack of routes, which the listener before may serve.
         match unguarded {
             Some(reason) => Err(reason),
-            None => made(listener::public::listener(memo, snapshot, &settings.0)),
+            None => {
+                let listener = listener::public::listener(memo, snapshot, &settings.0, warnings);
+                made(listener)
+            }
         }
     });
     exposed_paths(&mut unit, memo, snapshot, same, settings);
+    composer.add(unit);
+}
+
+/// One part for every provider of tokens whose keys are on a server. A unit of their own, because
+/// their number changes.
+fn key_servers(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same) {
+    let memo = composer.memo;
+    let mut unit = composer.unit(Some(KEY_SERVERS));
+    if snapshot.protocol.is_http() {
+        let unchanged = same.jwt_providers && same.protocol;
+        for provider in snapshot.jwt_providers.values() {
+            let keys = provider.json_web_key_set.as_ref();
+            let Some(remote) = keys.and_then(|keys| keys.remote.as_ref()) else {
+                continue;
+            };
+            let name = || names::jwks_cluster(&provider.name);
+            unit.part(Type::Cluster, name, unchanged, |warnings| {
+                let cluster = jwt::keys::cluster(memo, &provider.name, remote, warnings);
+                made(cluster)
+            });
+        }
+    }
     composer.add(unit);
 }
 

@@ -15,7 +15,7 @@ use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 
-use super::sidecar::{Same, Settings, UpstreamChange, made, same_chain};
+use super::sidecar::{OUTBOUND, Same, Settings, UpstreamChange, made, same_chain};
 use crate::cluster;
 use crate::listener::outbound::{self, Chain};
 use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
@@ -116,7 +116,7 @@ impl<'a> Transparent<'a, '_> {
         implicit_units: &[UnitBuilder<'_>],
     ) -> UnitBuilder<'b> {
         let memo = composer.memo;
-        let before = self.last_implicit().map(|_| 1);
+        let before = self.last_implicit().map(|_| OUTBOUND);
         let mut unit = composer.unit(before);
         let only_mesh = (*self.snapshot.mesh)
             .as_ref()

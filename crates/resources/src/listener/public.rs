@@ -34,10 +34,12 @@ use legate_proxycfg::Snapshot;
 use crate::cluster::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
+use crate::jwt;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names::{
-    CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, LOCAL_APP, NETWORK_RBAC, PUBLIC_LISTENER,
+    CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, JWT_AUTHN, LOCAL_APP, NETWORK_RBAC,
+    PUBLIC_LISTENER,
 };
 use crate::rbac;
 use crate::retry;
@@ -69,9 +71,13 @@ const PERMISSIVE_STATS: &str = "permissive_public_listener";
 enum Access {
     /// Connections, by these rules.
     Connections(Any),
-    /// Requests, by the rules in the routes. Envoy waits for those this long at first; `None` is its
-    /// 15 s.
-    Requests(Option<Duration>),
+    /// Requests, by the rules in the routes.
+    Requests {
+        /// Envoy waits for the routes this long at first; `None` is its 15 s.
+        fetch_timeout: Option<Duration>,
+        /// What verifies the tokens that the rules ask for, where they ask for some.
+        tokens: Option<Any>,
+    },
 }
 
 #[derive(Hash)]
@@ -95,6 +101,7 @@ pub(crate) fn listener(
     memo: &Memo,
     snapshot: &Snapshot,
     settings: &ProxySettings,
+    warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let mesh = (*snapshot.mesh).as_ref();
     let bind = bind(snapshot, settings)?;
@@ -102,9 +109,12 @@ pub(crate) fn listener(
         .and_then(|mesh| mesh.http.as_ref())
         .is_some_and(|http| http.sanitize_x_forwarded_client_cert);
     let access = if snapshot.protocol.is_http() {
-        Access::Requests(settings.fetch_timeout)
+        Access::Requests {
+            fetch_timeout: settings.fetch_timeout,
+            tokens: jwt::filter(&snapshot.jwt_providers)?,
+        }
     } else {
-        Access::Connections(rbac::connections(snapshot)?)
+        Access::Connections(rbac::connections(snapshot, warnings)?)
     };
     let input = Input {
         name: &format!("{PUBLIC_LISTENER}:{}", bind.suffix()),
@@ -121,7 +131,7 @@ pub(crate) fn listener(
     };
     memo.get(&input, |input| {
         let routes: &[&str] = match input.access {
-            Access::Requests(_) => &[PUBLIC_LISTENER],
+            Access::Requests { .. } => &[PUBLIC_LISTENER],
             Access::Connections(_) => &[],
         };
         Ok(encode::resource(input.name, &build(input), routes))
@@ -171,8 +181,11 @@ pub(crate) fn bind_to(
 fn build(input: &Input<'_>) -> Listener {
     let limit = (input.max_connections > 0).then(|| connection_limit(input.max_connections));
     let filters = match &input.access {
-        Access::Requests(fetch_timeout) => {
-            let manager = manager(input, *fetch_timeout);
+        Access::Requests {
+            fetch_timeout,
+            tokens,
+        } => {
+            let manager = manager(input, *fetch_timeout, tokens.clone());
             let http = listener::http_connection(&manager);
             limit.into_iter().chain([http]).collect()
         }
@@ -236,9 +249,16 @@ fn connection_limit(most: u32) -> Filter {
     listener::network_filter(CONNECTION_LIMIT, encode::any(&config))
 }
 
-fn manager(input: &Input<'_>, fetch_timeout: Option<Duration>) -> HttpConnectionManager {
+fn manager(
+    input: &Input<'_>,
+    fetch_timeout: Option<Duration>,
+    tokens: Option<Any>,
+) -> HttpConnectionManager {
     use http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
-    let mut filters = vec![listener::http_filter(HTTP_RBAC, rbac::no_requests())];
+    // Before the rules, which look at what it finds.
+    let tokens = tokens.map(|config| listener::http_filter(JWT_AUTHN, config));
+    let access = listener::http_filter(HTTP_RBAC, rbac::no_requests());
+    let mut filters: Vec<_> = tokens.into_iter().chain([access]).collect();
     if input.forward_caller {
         filters.push(listener::http_filter(
             HEADER_TO_METADATA,

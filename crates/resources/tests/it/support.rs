@@ -29,6 +29,7 @@ pub(crate) fn web() -> Snapshot {
         roots: roots("one"),
         leaf: leaf("web", "first"),
         intentions: Arc::default(),
+        jwt_providers: Arc::default(),
         default_intention: Action::Deny,
         mesh: Arc::new(None),
         upstreams: Vec::new(),

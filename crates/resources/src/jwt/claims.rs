@@ -1,0 +1,135 @@
+//! What access rules ask of the claims that the filter has written down.
+
+use envoy_types::pb::envoy::config::rbac::v3::{Permission, Principal, permission, principal};
+use envoy_types::pb::envoy::r#type::matcher::v3::metadata_matcher::{PathSegment, path_segment};
+use envoy_types::pb::envoy::r#type::matcher::v3::{
+    ListMatcher, MetadataMatcher, OrMatcher, StringMatcher, ValueMatcher, list_matcher,
+    string_matcher, value_matcher,
+};
+use legate_model::{JwtProvider, JwtRequirement, RequiredClaim};
+use legate_proxycfg::JwtProviders;
+use value_matcher::MatchPattern;
+
+use crate::names::JWT_AUTHN;
+
+/// Under which name the claims of a provider's tokens are written down. Consul's.
+pub(crate) fn payload(provider: &str) -> String {
+    format!("jwt_payload_{provider}")
+}
+
+/// The names of providers that do not exist.
+pub(crate) fn missing<'a>(
+    jwt: &'a JwtRequirement,
+    providers: &'a JwtProviders,
+) -> impl Iterator<Item = &'a str> {
+    let names = jwt.provider_names();
+    names.filter(|name| !providers.contains_key(*name))
+}
+
+/// Requests with a token that meets the requirement: none where no provider of it exists.
+#[expect(
+    deprecated,
+    reason = "what takes its place is not known to Envoys before 1.34"
+)]
+pub(crate) fn permission(jwt: &JwtRequirement, providers: &JwtProviders) -> Permission {
+    let permitted = |rule| Permission { rule: Some(rule) };
+    let set = |rules| permission::Set { rules };
+    let alternative = |all: Vec<MetadataMatcher>| {
+        let all = all.into_iter().map(permission::Rule::Metadata);
+        permitted(permission::Rule::AndRules(set(all
+            .map(permitted)
+            .collect())))
+    };
+    let any: Vec<_> = alternatives(jwt, providers).map(alternative).collect();
+    permitted(match any.is_empty() {
+        true => permission::Rule::NotRule(Box::new(permitted(permission::Rule::Any(true)))),
+        false => permission::Rule::OrRules(set(any)),
+    })
+}
+
+/// The same about callers, for rules that say what every request of a caller needs.
+#[expect(
+    deprecated,
+    reason = "what takes its place is not known to Envoys before 1.34"
+)]
+pub(crate) fn principal(jwt: &JwtRequirement, providers: &JwtProviders) -> Principal {
+    let identified = |identifier| Principal {
+        identifier: Some(identifier),
+    };
+    let set = |ids| principal::Set { ids };
+    let alternative = |all: Vec<MetadataMatcher>| {
+        let all = all.into_iter().map(principal::Identifier::Metadata);
+        identified(principal::Identifier::AndIds(set(all
+            .map(identified)
+            .collect())))
+    };
+    let any: Vec<_> = alternatives(jwt, providers).map(alternative).collect();
+    identified(match any.is_empty() {
+        true => {
+            principal::Identifier::NotId(Box::new(identified(principal::Identifier::Any(true))))
+        }
+        false => principal::Identifier::OrIds(set(any)),
+    })
+}
+
+/// For each provider that exists all that its token has to say.
+fn alternatives<'a>(
+    jwt: &'a JwtRequirement,
+    providers: &'a JwtProviders,
+) -> impl Iterator<Item = Vec<MetadataMatcher>> + 'a {
+    jwt.providers.iter().filter_map(|required| {
+        let provider = providers.get(&required.name)?;
+        let claims = required.verify_claims.iter();
+        let claims = claims.map(|claim| self::claim(provider, claim));
+        Some([issued(provider)].into_iter().chain(claims).collect())
+    })
+}
+
+/// There is a token of the provider. Who issued it is looked at once more, so that a changed issuer
+/// holds at once on every connection.
+fn issued(provider: &JwtProvider) -> MetadataMatcher {
+    match provider.issuer.as_str() {
+        "" => matcher(provider, &[], MatchPattern::PresentMatch(true)),
+        issuer => matcher(provider, &["iss".to_owned()], exactly(issuer)),
+    }
+}
+
+fn claim(provider: &JwtProvider, claim: &RequiredClaim) -> MetadataMatcher {
+    let text = ValueMatcher {
+        match_pattern: Some(exactly(&claim.value)),
+    };
+    let in_list = ListMatcher {
+        match_pattern: Some(list_matcher::MatchPattern::OneOf(Box::new(text.clone()))),
+    };
+    let in_list = ValueMatcher {
+        match_pattern: Some(MatchPattern::ListMatch(Box::new(in_list))),
+    };
+    let either = MatchPattern::OrMatch(OrMatcher {
+        value_matchers: vec![text, in_list],
+    });
+    matcher(provider, &claim.path, either)
+}
+
+fn exactly(text: &str) -> MatchPattern {
+    MatchPattern::StringMatch(StringMatcher {
+        match_pattern: Some(string_matcher::MatchPattern::Exact(text.to_owned())),
+        ..StringMatcher::default()
+    })
+}
+
+fn matcher(provider: &JwtProvider, path: &[String], pattern: MatchPattern) -> MetadataMatcher {
+    let keys = [payload(&provider.name)]
+        .into_iter()
+        .chain(path.iter().cloned());
+    let segment = |key| PathSegment {
+        segment: Some(path_segment::Segment::Key(key)),
+    };
+    MetadataMatcher {
+        filter: JWT_AUTHN.to_owned(),
+        path: keys.map(segment).collect(),
+        value: Some(ValueMatcher {
+            match_pattern: Some(pattern),
+        }),
+        ..MetadataMatcher::default()
+    }
+}
