@@ -9,7 +9,7 @@ use legate_store::{Rejected, WriteTxn, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
-use super::{permissive, protocol};
+use super::{jwt_providers, permissive, protocol};
 
 /// `PUT /v1/config`
 pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
@@ -28,6 +28,7 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
         if written.is_ok() {
             permissive::refuse(&txn.read(), &entry, was_permissive)?;
             protocol::refuse_mismatch(&txn.read(), &entry)?;
+            jwt_providers::refuse_unknown(&txn.read(), &entry)?;
         }
         Ok(written)
     })
@@ -130,6 +131,7 @@ pub(super) async fn delete(
         let removed = txn.remove_config_entry(kind, &name, cas);
         if removed.is_ok() {
             protocol::refuse_removal(&txn.read(), kind, &name)?;
+            jwt_providers::refuse_removal(&txn.read(), kind, &name)?;
         }
         Ok(removed)
     })

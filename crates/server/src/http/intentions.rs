@@ -7,12 +7,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::{DEFAULT_TENANCY, Intention, WILDCARD, filters};
+use legate_model::{ConfigKind, DEFAULT_TENANCY, Intention, WILDCARD, filters};
 use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
-use super::protocol;
+use super::{jwt_providers, protocol};
 
 /// `GET /v1/connect/intentions`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
@@ -57,14 +57,26 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
              entry; leave it out here and write the entry with PUT /v1/config",
         ));
     }
+    if intention.jwt.is_some() {
+        return Err(ApiError::bad_request(
+            "Invalid request: JWT: it belongs to the destination's service-intentions config \
+             entry; leave it out here and write the entry with PUT /v1/config",
+        ));
+    }
     intention.validate()?;
     intention.normalise();
     if !authorizer.intention_write(&pair.destination) {
         return Err(ApiError::denied("intention:write", &pair.destination));
     }
     call.write(&writer, move |txn| {
-        protocol::refuse_permissions(&txn.read(), &intention)?;
-        Ok(txn.put_intention(intention.clone())?)
+        txn.put_intention(intention.clone())?;
+        let name = &intention.destination_name;
+        let entry = txn.read().config_entry(ConfigKind::ServiceIntentions, name);
+        if let Some(entry) = entry {
+            protocol::refuse_mismatch(&txn.read(), &entry)?;
+            jwt_providers::refuse_unknown(&txn.read(), &entry)?;
+        }
+        Ok(())
     })
     .await?;
     call.json(&true)

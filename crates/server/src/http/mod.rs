@@ -12,6 +12,7 @@ mod discovery_chain;
 mod error;
 mod health;
 mod intentions;
+mod jwt_providers;
 mod metrics;
 mod params;
 mod permissive;

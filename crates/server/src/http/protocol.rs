@@ -1,9 +1,7 @@
-//! Intentions that look into requests need a destination whose protocol is one of HTTP's. Both are
-//! config entries, so each is checked against the other before it is written.
+//! Intentions that look into requests, by permissions or for tokens, need a destination whose protocol
+//! is one of HTTP's. Both are config entries, so each is checked against the other before it is written.
 
-use legate_model::{
-    ConfigEntry, ConfigKind, Intention, Protocol, ProxyDefaults, ServiceIntentions,
-};
+use legate_model::{ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceIntentions, WILDCARD};
 use legate_store::ReadTxn;
 
 use super::error::ApiError;
@@ -11,8 +9,8 @@ use super::error::ApiError;
 /// Refuses an entry that would leave an intention with permissions on a service that is not HTTP.
 pub(super) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
     match entry {
-        ConfigEntry::ServiceIntentions(entry) if has_permissions(entry) => {
-            require_http(&entry.name, protocol_of(state, &entry.name))
+        ConfigEntry::ServiceIntentions(entry) => {
+            require_http(entry, protocol_of(state, &entry.name))
         }
         ConfigEntry::ServiceDefaults(entry) => {
             let protocol = entry.protocol().unwrap_or_else(|| default_protocol(state));
@@ -38,27 +36,16 @@ pub(super) fn refuse_removal(
     }
 }
 
-/// The same for a single intention.
-pub(super) fn refuse_permissions(
-    state: &ReadTxn<'_>,
-    intention: &Intention,
-) -> Result<(), ApiError> {
-    if intention.permissions.is_empty() {
-        return Ok(());
+fn require_http(entry: &ServiceIntentions, protocol: Protocol) -> Result<(), ApiError> {
+    match looks_into_requests(entry) {
+        Some(field) if !protocol.is_http() => Err(ApiError::bad_request(format!(
+            "Invalid request: service {:?} has protocol \"{protocol}\", which is \
+             incompatible with L7 intentions {field}; set Protocol to http, http2 or grpc in its \
+             service-defaults first",
+            entry.name
+        ))),
+        _ => Ok(()),
     }
-    let name = &intention.destination_name;
-    require_http(name, protocol_of(state, name))
-}
-
-fn require_http(service: &str, protocol: Protocol) -> Result<(), ApiError> {
-    if protocol.is_http() {
-        return Ok(());
-    }
-    Err(ApiError::bad_request(format!(
-        "Invalid request: Permissions: the protocol of {service:?} is {protocol}, which has no \
-         requests to look into; set Protocol to http, http2 or grpc in its service-defaults first, \
-         or use Action"
-    )))
 }
 
 fn refuse_downgrade(
@@ -70,13 +57,13 @@ fn refuse_downgrade(
     let Some(ConfigEntry::ServiceIntentions(entry)) = entry.as_deref() else {
         return Ok(());
     };
-    if protocol.is_http() || !has_permissions(entry) {
-        return Ok(());
+    match looks_into_requests(entry) {
+        Some(field) if !protocol.is_http() => Err(ApiError::bad_request(format!(
+            "Invalid request: Protocol: service {service:?} has protocol \"{protocol}\", which is \
+             incompatible with L7 intentions {field}; change its service-intentions first"
+        ))),
+        _ => Ok(()),
     }
-    Err(ApiError::bad_request(format!(
-        "Invalid request: Protocol: {service:?} has intentions with Permissions, which need http, \
-         http2 or grpc and not {protocol}; change its service-intentions first"
-    )))
 }
 
 /// Services that have no protocol of their own take the default.
@@ -89,11 +76,15 @@ fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<()
     Ok(())
 }
 
-fn has_permissions(entry: &ServiceIntentions) -> bool {
-    entry
-        .sources
-        .iter()
-        .any(|source| !source.permissions.is_empty())
+/// The field by which the intentions look into requests. Those for every
+/// destination are for services of any protocol: where one has no requests, they refuse connections.
+fn looks_into_requests(entry: &ServiceIntentions) -> Option<&'static str> {
+    let mut sources = entry.sources.iter();
+    if sources.any(|source| !source.permissions.is_empty()) {
+        return Some("permissions");
+    }
+    let asks = entry.jwt.is_some() && entry.name != WILDCARD;
+    asks.then_some("JWT")
 }
 
 fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {

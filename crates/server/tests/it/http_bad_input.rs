@@ -167,7 +167,7 @@ fn settings() -> Vec<Bad> {
             json!({ "Kind": "service-intentions", "Name": "api", "Sources": [
                 { "Name": "web", "Permissions": [{ "Action": "allow", "HTTP": { "PathExact": "/" } }] },
             ] }),
-            "protocol of \"api\" is tcp",
+            "service \"api\" has protocol \"tcp\", which is incompatible with L7 intentions permissions",
         ),
         put(EXACT, "", "body is empty"),
         put(EXACT, json!({}), "Action"),

@@ -23,6 +23,7 @@ mod http_bad_input;
 mod http_chain;
 mod http_client;
 mod http_filters;
+mod http_jwt;
 mod http_mesh;
 mod http_not_served;
 mod http_paths;
