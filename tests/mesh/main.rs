@@ -12,9 +12,11 @@ mod permissive;
 mod process;
 mod refusals;
 mod repeats;
+mod requests;
 mod restart;
 mod rotation;
 mod state_dir;
+mod tokens;
 mod traffic;
 mod transparent;
 

@@ -3,16 +3,16 @@
 
 use std::net::SocketAddr;
 
-use axum::extract::{Request, State};
-use axum::{Json, Router, routing};
-use http::HeaderMap;
+use axum::extract::State;
+use axum::{Json, Router};
+use http::{HeaderMap, Uri};
 use legate_runtime::{Scope, Spawner};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Serves HTTP until the scope stops: `{"instance": …, "caller": …}`, and on every other path than `/`
-/// also what the request was: `"method"`, `"path"` with its query, and `"headers"`.
+/// Serves HTTP until the scope stops: `{"instance": …, "caller": …, "path": …, "headers": {…}}`, the
+/// last two as the request came.
 ///
 /// # Panics
 ///
@@ -22,8 +22,7 @@ pub async fn http(instance: &str, address: SocketAddr, scope: &Scope) {
         .await
         .expect("the address is free");
     let router = Router::new()
-        .route("/", routing::get(answer))
-        .fallback(echo)
+        .fallback(answer)
         .with_state(instance.to_owned());
     let stop = scope.token().cancelled_owned();
     scope.spawn(format!("app {instance}"), async move {
@@ -33,20 +32,7 @@ pub async fn http(instance: &str, address: SocketAddr, scope: &Scope) {
     });
 }
 
-async fn echo(State(instance): State<String>, request: Request) -> Json<Value> {
-    let (parts, _body) = request.into_parts();
-    let texts = parts.headers.iter().map(|(name, value)| {
-        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-        (name.to_string(), Value::from(value))
-    });
-    let headers: Map<String, Value> = texts.collect();
-    Json(json!({
-        "instance": instance, "method": parts.method.as_str(), "path": parts.uri.to_string(),
-        "headers": headers,
-    }))
-}
-
-async fn answer(State(instance): State<String>, headers: HeaderMap) -> Json<Value> {
+async fn answer(State(instance): State<String>, uri: Uri, headers: HeaderMap) -> Json<Value> {
     let header = headers
         .get("x-forwarded-client-cert")
         .and_then(|value| value.to_str().ok())
@@ -54,7 +40,15 @@ async fn answer(State(instance): State<String>, headers: HeaderMap) -> Json<Valu
     let caller = header
         .split([';', ','])
         .find_map(|part| part.strip_prefix("URI="));
-    Json(json!({"instance": instance, "caller": caller}))
+    let all: Value = headers
+        .iter()
+        .map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str().to_owned(), Value::from(value))
+        })
+        .collect();
+    let path = uri.to_string();
+    Json(json!({"instance": instance, "caller": caller, "path": path, "headers": all}))
 }
 
 /// Serves TCP until the scope stops: every line comes back with the instance before it.

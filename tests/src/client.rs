@@ -12,6 +12,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use legate_runtime::BoxError;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -62,6 +63,25 @@ pub async fn get_on(stream: TcpStream, request: Builder) -> Result<Answer, BoxEr
     exchange_on(stream, request.body(Full::new(Bytes::new()))?)
         .await
         .map(text)
+}
+
+/// Sends a request exactly as it is written, whatever it is, on a connection of its own.
+///
+/// # Errors
+///
+/// When there is no HTTP/1.1 answer in time.
+pub async fn raw(server: SocketAddr, request: &str) -> Result<Answer, BoxError> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Ok::<_, BoxError>(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = timeout(LIMIT, exchange).await??;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+    let status = head.split(' ').nth(1).ok_or("no status")?;
+    Ok((status.parse()?, body.to_owned()))
 }
 
 /// A request and an answer of any bytes, which may take longer.

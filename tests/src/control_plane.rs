@@ -150,7 +150,10 @@ impl Legate {
             dns: at(DNS),
             store: store_config(&state),
             acl,
-            default_intention_policy: Some(Action::Deny),
+            default_intention_policy: Some(match options.allow {
+                true => Action::Allow,
+                false => Action::Deny,
+            }),
             ca: options.ca,
             ..ServerConfig::default()
         };

@@ -35,6 +35,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub struct MeshOptions {
     /// ACLs with default deny; [`MANAGEMENT`] may do everything.
     pub acl: bool,
+    /// Intentions allow by default, and not deny; where the control plane is one of Legate's servers.
+    pub allow: bool,
     /// Lifetimes of certificates, where the control plane is Legate's.
     pub ca: CaConfig,
     /// A Consul program to be the control plane; Legate's own server when `None`.
@@ -75,7 +77,8 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Starts the control plane on addresses of its own. Intentions deny by default.
+    /// Starts the control plane on addresses of its own. Intentions deny by default, unless the options
+    /// say otherwise.
     ///
     /// # Panics
     ///

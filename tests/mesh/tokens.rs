@@ -1,0 +1,386 @@
+//! Intentions that ask for JSON Web Tokens, with real tokens and real Envoys.
+
+use std::net::SocketAddr;
+
+use axum::{Json, Router, routing};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use http::Method;
+use legate_runtime::Scope;
+use legate_testkit::jwt::TestSigner;
+use legate_tests::client::{self, Answer};
+use legate_tests::{Mesh, MeshOptions, Sidecar, eventually};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{API, WEB};
+
+const ISSUER: &str = "https://okta.example/";
+/// The year 2096.
+const LATER: u64 = 4_000_000_000;
+
+/// `web`, which calls `api`, with an issuer of tokens.
+struct Scenario {
+    mesh: Mesh,
+    sidecars: Vec<Sidecar>,
+    signer: TestSigner,
+}
+
+impl Scenario {
+    async fn start(options: MeshOptions) -> Self {
+        let mut mesh = Mesh::start(options).await;
+        let sidecars = vec![mesh.add(&API).await, mesh.add(&WEB).await];
+        let signer = TestSigner::generate();
+        Self {
+            mesh,
+            sidecars,
+            signer,
+        }
+    }
+
+    async fn write(&self, entry: Value) {
+        self.mesh.api(Method::PUT, "/v1/config", Some(entry)).await;
+    }
+
+    fn key_set(&self) -> Value {
+        json!({"keys": [self.signer.public_jwk("k1")]})
+    }
+
+    /// The provider `okta` with the key of the scenario, and what else is said of it.
+    async fn provider(&self, more: Value) {
+        let keys = STANDARD.encode(self.key_set().to_string());
+        let mut entry = json!({
+            "Kind": "jwt-provider", "Name": "okta", "Issuer": ISSUER,
+            "JSONWebKeySet": {"Local": {"JWKS": keys}},
+        });
+        extend(&mut entry, more);
+        self.write(entry).await;
+    }
+
+    /// The intentions of `api`, with one source, `web`.
+    async fn intend(&self, source: Value, jwt: Option<Value>) {
+        let mut source = source;
+        source["Name"] = json!("web");
+        let mut entry = json!({"Kind": "service-intentions", "Name": "api", "Sources": [source]});
+        if let Some(jwt) = jwt {
+            entry["JWT"] = jwt;
+        }
+        self.write(entry).await;
+    }
+
+    /// A good token with other claims in the place of those that it has usually.
+    fn token(&self, changes: Value) -> String {
+        let mut claims = json!({"iss": ISSUER, "aud": "mesh", "exp": LATER, "sub": "ada"});
+        extend(&mut claims, changes);
+        self.signer.sign_as("k1", &claims)
+    }
+
+    async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = format!("GET {path} HTTP/1.1\r\nhost: api\r\nconnection: close\r\n");
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        let answer = client::raw(self.mesh.upstream("web", 0), &request).await;
+        answer.unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    async fn bearer(&self, path: &str, token: &str) -> u16 {
+        let value = format!("Bearer {token}");
+        let (status, _) = self.ask(path, &[("authorization", &value)]).await;
+        status.as_u16()
+    }
+
+    /// Waits until a request is answered so.
+    async fn settle(&self, path: &str, headers: &[(&str, &str)], status: u16) {
+        let what = format!("{path} is answered with {status}");
+        let is = |answer: &Answer| answer.0.as_u16() == status;
+        eventually(&what, || self.ask(path, headers), is).await;
+    }
+
+    async fn stop(self) {
+        for mut sidecar in self.sidecars {
+            assert!(sidecar.stop().await.success(), "{}", sidecar.log());
+        }
+        self.mesh.stop().await;
+    }
+}
+
+fn extend(base: &mut Value, more: Value) {
+    if let (Value::Object(base), Value::Object(more)) = (base, more) {
+        base.extend(more);
+    }
+}
+
+fn required(claims: Value) -> Value {
+    json!({"Providers": [{"Name": "okta", "VerifyClaims": claims}]})
+}
+
+fn seen(answer: &Answer) -> Value {
+    let body = answer.1.trim_start_matches(|c: char| c != '{');
+    let end = body.rfind('}').map_or(0, |at| at + 1);
+    serde_json::from_str(&body[..end]).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_without_a_good_token_is_refused() {
+    let mesh = Scenario::start(MeshOptions::default()).await;
+    mesh.provider(json!({
+        "Audiences": ["mesh"], "CacheConfig": {"Size": 10},
+        "Forwarding": {"HeaderName": "x-claims"},
+    }))
+    .await;
+    mesh.intend(json!({"Action": "allow"}), Some(required(json!([]))))
+        .await;
+    let good = mesh.token(json!({}));
+    let value = format!("Bearer {good}");
+    mesh.settle("/", &[("authorization", &value)], 200).await;
+
+    // The application gets the claims and not the token; nobody else can write that header.
+    let answer = mesh
+        .ask("/", &[("authorization", &value), ("x-claims", "forged")])
+        .await;
+    let headers = seen(&answer)["headers"].clone();
+    assert_eq!(headers.get("authorization"), None, "{headers}");
+    let claims = URL_SAFE_NO_PAD
+        .decode(headers["x-claims"].as_str().expect("a header"))
+        .expect("base64");
+    let claims: Value = serde_json::from_slice(&claims).expect("JSON");
+    assert_eq!(claims["sub"], "ada");
+
+    let (status, _) = mesh.ask("/", &[]).await;
+    assert_eq!(status.as_u16(), 403);
+    let stranger = TestSigner::generate();
+    let claims = json!({"iss": ISSUER, "aud": "mesh", "exp": LATER});
+    for (why, bad) in [
+        ("expired", mesh.token(json!({"exp": 1_000_000_000}))),
+        ("not yet", mesh.token(json!({"nbf": LATER}))),
+        ("for others", mesh.token(json!({"aud": "shop"}))),
+        ("for nobody", mesh.token(json!({"aud": []}))),
+        (
+            "by another issuer",
+            mesh.token(json!({"iss": "https://evil.example/"})),
+        ),
+        ("with another key", stranger.sign_as("k1", &claims)),
+        ("cut", good[..good.len() - 2].to_owned()),
+        ("no token", "x.y.z".to_owned()),
+    ] {
+        assert_eq!(mesh.bearer("/", &bad).await, 403, "{why}");
+    }
+    // Some audience among several.
+    let several = mesh.token(json!({"aud": ["shop", "mesh"]}));
+    assert_eq!(mesh.bearer("/", &several).await, 200);
+    assert_eq!(mesh.bearer("/", &good).await, 200);
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_decide_on_connections_that_are_open() {
+    let mut mesh = Scenario::start(MeshOptions::default()).await;
+    mesh.provider(json!({})).await;
+    let role = |value: &str| required(json!([{"Path": ["perms", "role"], "Value": value}]));
+    mesh.intend(json!({"Action": "allow"}), Some(role("admin")))
+        .await;
+    let admin = mesh.token(json!({"perms": {"role": "admin"}}));
+    let value = format!("Bearer {admin}");
+    mesh.settle("/", &[("authorization", &value)], 200).await;
+    for (claims, status) in [
+        (json!({"perms": {"role": "guest"}}), 403),
+        (json!({"perms": {"role": ["guest", "admin"]}}), 200),
+        (json!({"perms": {"role": ["guest"]}}), 403),
+        (json!({"perms": {"role": {"admin": "admin"}}}), 403),
+        (json!({"perms": "admin"}), 403),
+        (json!({"role": "admin"}), 403),
+        (json!({}), 403),
+    ] {
+        let token = mesh.token(claims.clone());
+        assert_eq!(mesh.bearer("/", &token).await, status, "{claims}");
+    }
+    // Other claims are routes only: the listener stays, and its connections with it.
+    let public = format!(
+        "listener.{}_20000.downstream_cx_total",
+        mesh.sidecars[0].address
+    );
+    let drained = "listener_manager.total_listeners_draining";
+    let modified = mesh.sidecars[0]
+        .stat("listener_manager.listener_modified")
+        .await;
+    let connections = mesh.sidecars[0].stat(&public).await;
+    for _ in 0..2 {
+        mesh.intend(json!({"Action": "allow"}), Some(role("owner")))
+            .await;
+        mesh.settle("/", &[("authorization", &value)], 403).await;
+        mesh.intend(json!({"Action": "allow"}), Some(role("admin")))
+            .await;
+        mesh.settle("/", &[("authorization", &value)], 200).await;
+    }
+    assert_eq!(
+        mesh.sidecars[0]
+            .stat("listener_manager.listener_modified")
+            .await,
+        modified
+    );
+    assert_eq!(mesh.sidecars[0].stat(drained).await, 0);
+    assert!(connections > 0);
+    // Without the requirement, no token is needed, and the provider can go.
+    mesh.intend(json!({"Action": "allow"}), None).await;
+    mesh.settle("/", &[], 200).await;
+    mesh.mesh
+        .api(Method::DELETE, "/v1/config/jwt-provider/okta", None)
+        .await;
+    mesh.settle("/", &[], 200).await;
+    mesh.sidecars[0].ready().await;
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_found_where_the_provider_says() {
+    let mesh = Scenario::start(MeshOptions::default()).await;
+    mesh.provider(json!({
+        "Issuer": "",
+        "Locations": [
+            {"Header": {"Name": "X-Token", "ValuePrefix": "JWT ", "Forward": true}},
+            {"QueryParam": {"Name": "token"}},
+            {"Cookie": {"Name": "session"}},
+        ],
+        "Forwarding": {"HeaderName": "x-claims", "PadForwardPayloadHeader": true},
+    }))
+    .await;
+    mesh.intend(json!({"Action": "allow"}), Some(required(json!([]))))
+        .await;
+    // Without an issuer, anybody's token does that is signed with the key.
+    let token = mesh.token(json!({"iss": "anybody"}));
+    let nameless = mesh.signer.sign_as("k1", &json!({"exp": LATER}));
+    let header = format!("JWT {token}");
+    mesh.settle("/", &[("x-token", &header)], 200).await;
+    let answer = mesh.ask("/", &[("x-token", &header)]).await;
+    let headers = seen(&answer)["headers"].clone();
+    assert_eq!(headers["x-token"], header, "it is forwarded");
+    let padded = headers["x-claims"].as_str().expect("a header").len();
+    assert_eq!(padded % 4, 0, "{headers}");
+
+    let cookie = format!("theme=dark; session={token}");
+    let bearer = format!("Bearer {token}");
+    for (path, headers, status) in [
+        (format!("/?token={token}"), vec![], 200),
+        (format!("/?token={nameless}"), vec![], 200),
+        ("/".to_owned(), vec![("cookie", cookie.as_str())], 200),
+        (
+            "/".to_owned(),
+            vec![("authorization", bearer.as_str())],
+            403,
+        ),
+        (format!("/?access_token={token}"), vec![], 403),
+        ("/".to_owned(), vec![("x-token", token.as_str())], 403),
+    ] {
+        let (answered, _) = mesh.ask(&path, &headers).await;
+        assert_eq!(answered.as_u16(), status, "{path} {headers:?}");
+    }
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permission_asks_for_a_token_of_its_own() {
+    for allow in [false, true] {
+        let mesh = Scenario::start(MeshOptions {
+            allow,
+            ..MeshOptions::default()
+        })
+        .await;
+        mesh.provider(json!({})).await;
+        let admin = required(json!([{"Path": ["role"], "Value": "admin"}]));
+        let permissions = json!([
+            {"Action": "deny", "HTTP": {"PathPrefix": "/secret"}},
+            {"Action": "allow", "HTTP": {"PathPrefix": "/admin"}, "JWT": admin},
+            {"Action": "allow", "HTTP": {"PathPrefix": "/public"}},
+            {"Action": "allow", "HTTP": {"PathPrefix": "/"}, "JWT": required(json!([]))},
+        ]);
+        mesh.intend(json!({"Permissions": permissions}), None).await;
+        let admin = mesh.token(json!({"role": "admin"}));
+        let guest = mesh.token(json!({"role": "guest"}));
+        mesh.settle("/secret", &[], 403).await;
+        let value = format!("Bearer {admin}");
+        mesh.settle("/admin", &[("authorization", &value)], 200)
+            .await;
+        for (path, none, as_guest, as_admin) in [
+            ("/admin", 403, 403, 200),
+            ("/admin/x", 403, 403, 200),
+            ("/./admin", 403, 403, 200),
+            ("/public/../admin", 403, 403, 200),
+            ("/%61dmin", 403, 403, 200),
+            ("/public", 200, 200, 200),
+            ("/other", 403, 200, 200),
+            ("/secret", 403, 403, 403),
+        ] {
+            let (status, _) = mesh.ask(path, &[]).await;
+            assert_eq!(status.as_u16(), none, "{path}");
+            assert_eq!(mesh.bearer(path, &guest).await, as_guest, "{path}");
+            assert_eq!(mesh.bearer(path, &admin).await, as_admin, "{path}");
+        }
+        // What every request needs is needed besides.
+        let permissions = json!([{"Action": "allow", "HTTP": {"PathPrefix": "/"}}]);
+        mesh.intend(
+            json!({"Permissions": permissions}),
+            Some(required(json!([]))),
+        )
+        .await;
+        mesh.settle("/public", &[], 403).await;
+        assert_eq!(mesh.bearer("/public", &guest).await, 200);
+        mesh.stop().await;
+    }
+}
+
+/// A server of keys.
+async fn serve_keys(address: SocketAddr, keys: Value, scope: &Scope) {
+    let listener = TcpListener::bind(address).await.expect("a free address");
+    let router = Router::new().route("/keys", routing::get(|| async move { Json(keys) }));
+    let stop = scope.token().cancelled_owned();
+    scope.spawn("keys", async move {
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stop)
+            .await
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_come_from_a_server_and_nothing_passes_without_them() {
+    let mesh = Scenario::start(MeshOptions::default()).await;
+    let api = mesh.mesh.public("api").ip();
+    let address = SocketAddr::new(api, 7070);
+    for fetch_asynchronously in [true, false] {
+        let scope = Scope::new("server of keys");
+        let provider = |host: &str| {
+            json!({
+                "JSONWebKeySet": {"Remote": {
+                    "URI": format!("http://{host}:7070/keys"), "RequestTimeoutMs": 700,
+                    "CacheDuration": "1m", "FetchAsynchronously": fetch_asynchronously,
+                    "RetryPolicy": {"NumRetries": 2, "RetryPolicyBackOff": {
+                        "BaseInterval": "20ms", "MaxInterval": "50ms",
+                    }},
+                    "JWKSCluster": {"DiscoveryType": "STRICT_DNS", "ConnectTimeout": "700ms"},
+                }},
+            })
+        };
+        mesh.provider(provider(&api.to_string())).await;
+        mesh.intend(json!({"Action": "allow"}), Some(required(json!([]))))
+            .await;
+        let token = mesh.token(json!({}));
+        mesh.settle("/", &[], 403).await;
+        assert_eq!(mesh.bearer("/", &token).await, 403, "there are no keys");
+        serve_keys(address, mesh.key_set(), &scope).await;
+        let value = format!("Bearer {token}");
+        mesh.settle("/", &[("authorization", &value)], 200).await;
+        let other = TestSigner::generate().sign(&json!({"iss": ISSUER, "exp": LATER}));
+        assert_eq!(mesh.bearer("/", &other).await, 403);
+        scope
+            .stop(std::time::Duration::from_secs(5))
+            .await
+            .expect("the server of keys stops");
+        mesh.intend(json!({"Action": "allow"}), None).await;
+        mesh.settle("/", &[], 200).await;
+        mesh.mesh
+            .api(Method::DELETE, "/v1/config/jwt-provider/okta", None)
+            .await;
+    }
+    mesh.stop().await;
+}
