@@ -40,6 +40,8 @@ use crate::jwt::claims;
 const LAYER4: &str = "consul-intentions-layer4";
 /// Every rule about requests is one policy, its place in the rules at the end.
 const LAYER7: &str = "consul-intentions-layer7-";
+/// The policy of the listener of an HTTP service, whose rules are in its routes.
+const IN_ROUTES: &str = "intentions-are-in-the-routes";
 const STAT_PREFIX: &str = "connect_authz";
 
 /// `envoy.config.rbac.v3.RBAC` with its policies in order.
@@ -107,11 +109,19 @@ pub(crate) fn requests(
     Ok(message::<EnvoyHttpRbacPerRoute>(&route))
 }
 
-/// The filter for requests, which refuses them all.
+/// The filter for requests, which refuses them all. Its only policy fits none; it tells people who read
+/// Envoy's configuration, and programs that count policies, that there are rules, and where.
 pub(crate) fn no_requests() -> Any {
+    let nobody = Policy {
+        permissions: vec![everything()],
+        principals: vec![identified(principal::Identifier::NotId(Box::new(
+            identified(principal::Identifier::Any(true)),
+        )))],
+        ..Policy::default()
+    };
     let rules = Some(Rules {
         action: rbac::Action::Allow.into(),
-        policies: BTreeMap::new(),
+        policies: BTreeMap::from([(IN_ROUTES.to_owned(), nobody)]),
     });
     message::<EnvoyHttpRbac>(&HttpRbac { rules })
 }

@@ -22,6 +22,7 @@ use envoy_types::pb::envoy::extensions::access_loggers::stream::v3::{
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as Bridge;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::FilterConfig;
 use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::Config as Metadata;
+use envoy_types::pb::envoy::extensions::filters::http::jwt_authn::v3::JwtAuthentication;
 use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{Rbac as HttpRbac, RbacPerRoute};
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
@@ -128,6 +129,8 @@ fn message(out: &mut String, any: Any) {
             nested.extend(host.typed_per_filter_config.drain());
         }
         brief(&routes)
+    } else if let Some(filter) = decode::<JwtAuthentication>(&any) {
+        tokens(filter)
     } else {
         plain(&any)
     };
@@ -136,6 +139,19 @@ fn message(out: &mut String, any: Any) {
         writeln!(out, "## {name}: {}", any.type_url).unwrap();
         message(out, any);
     }
+}
+
+/// The filter that verifies tokens, its providers in order.
+fn tokens(filter: JwtAuthentication) -> String {
+    let mut out = String::new();
+    let providers: BTreeMap<_, _> = filter.providers.iter().collect();
+    for (name, provider) in providers {
+        write!(out, "provider {name}: {}", brief(provider)).unwrap();
+    }
+    for rule in &filter.rules {
+        write!(out, "rule: {}", brief(rule)).unwrap();
+    }
+    out
 }
 
 fn take_socket(nested: &mut Vec<(String, Any)>, socket: Option<&mut TransportSocket>) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::listener::v3::{Listener, filter};
-use envoy_types::pb::envoy::config::rbac::v3::{Rbac as Rules, rbac};
+use envoy_types::pb::envoy::config::rbac::v3::{Principal, Rbac as Rules, principal, rbac};
 use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{Rbac, RbacPerRoute};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
@@ -179,7 +179,17 @@ fn a_listener_without_its_routes_allows_nothing() {
                 // Rules that are absent, and not empty, would allow everything.
                 let rules = decode::<Rbac>(config).rules.unwrap();
                 assert_eq!(rules.action(), rbac::Action::Allow);
-                assert!(rules.policies.is_empty());
+                // The only policy is for nobody.
+                let [policy] = &rules.policies.values().collect::<Vec<_>>()[..] else {
+                    panic!("{rules:?}");
+                };
+                let anybody = Box::new(Principal {
+                    identifier: Some(principal::Identifier::Any(true)),
+                });
+                let nobody = Principal {
+                    identifier: Some(principal::Identifier::NotId(anybody)),
+                };
+                assert_eq!(policy.principals, [nobody]);
             }
         }
     }

@@ -16,4 +16,5 @@ mod refused;
 mod settings;
 mod shared;
 mod support;
+mod tokens;
 mod transparent;

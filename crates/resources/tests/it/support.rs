@@ -10,7 +10,9 @@ use legate_model::{
     Node, Protocol, ProxyDefaults, Secret, ServiceDefaults, ServiceInstance, ServiceResolver,
     ServiceRouter, ServiceSplitter, TrustDomain, Upstream,
 };
-use legate_proxycfg::{Instances, Leaf, ProxyId, ResolvedChain, Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{
+    Instances, JwtProviders, Leaf, ProxyId, ResolvedChain, Snapshot, UpstreamSnapshot,
+};
 use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
 
@@ -103,6 +105,22 @@ pub(crate) fn intentions(list: &[(&str, Value)]) -> Arc<Vec<Arc<Intention>>> {
         intention.normalise();
         intention.validate().unwrap();
         Arc::new(intention)
+    };
+    Arc::new(list.iter().map(one).collect())
+}
+
+/// Providers of tokens, by their names.
+pub(crate) fn providers(list: &[Value]) -> Arc<JwtProviders> {
+    let one = |entry: &Value| {
+        let mut entry = entry.clone();
+        entry["Kind"] = json!("jwt-provider");
+        let mut entry: ConfigEntry = serde_json::from_value(entry).unwrap();
+        entry.validate().unwrap();
+        entry.normalise();
+        match entry {
+            ConfigEntry::JwtProvider(provider) => (provider.name.clone(), provider),
+            other => panic!("{other:?}"),
+        }
     };
     Arc::new(list.iter().map(one).collect())
 }
