@@ -15,6 +15,7 @@ mod repeats;
 mod requests;
 mod restart;
 mod rotation;
+mod settings;
 mod state_dir;
 mod tokens;
 mod traffic;

@@ -244,6 +244,19 @@ impl Mesh {
         self.catalog(json!({"Service": proxy})).await;
     }
 
+    /// Registers the proxy of an instance again, with these fields in `Proxy`.
+    ///
+    /// # Panics
+    ///
+    /// When they are no object.
+    pub async fn configure(&self, spec: &ServiceSpec, fields: Value) {
+        let mut proxy = self.proxy(spec);
+        for (field, value) in fields.as_object().expect("fields") {
+            proxy["Proxy"][field] = value.clone();
+        }
+        self.catalog(json!({"Service": proxy})).await;
+    }
+
     /// Starts an application that the mesh does not know.
     pub async fn outsider(&mut self, name: &str, address: SocketAddr) {
         app::http(name, address, &self.apps).await;

@@ -17,6 +17,7 @@ use legate_model::{ServiceInstance, SpiffeId};
 use legate_proxycfg::Snapshot;
 
 use crate::balancing::Balancing;
+use crate::custom;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::GenerateError;
@@ -25,7 +26,7 @@ use crate::listener::exposed::Asked;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::retry;
-use crate::settings::{Limits, Outliers, ProxySettings};
+use crate::settings::{LOCAL_CLUSTER_JSON, Limits, Outliers, ProxySettings};
 use crate::tls::{self, TlsSettings};
 use crate::upstream::{ClusterKind, ClusterPlan, UpstreamPlan};
 
@@ -58,7 +59,11 @@ pub(crate) fn local_app(
     memo: &Memo,
     snapshot: &Snapshot,
     settings: &ProxySettings,
+    warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
+    if let Some(text) = &settings.local_cluster {
+        return written(memo, text, warnings);
+    }
     let port = snapshot.instance.proxy.local_service_port;
     // Applications behind a gRPC listener may also be asked over HTTP/1, for health checks.
     let http = match snapshot.protocol.is_http2() {
@@ -66,6 +71,26 @@ pub(crate) fn local_app(
         false => LocalHttp::Http1,
     };
     local(memo, snapshot, settings, (LOCAL_APP, port), http)
+}
+
+/// The cluster of the application as a user wrote it.
+fn written(
+    memo: &Memo,
+    text: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let made = memo.get(&(LOCAL_CLUSTER_JSON, text), |(setting, text)| {
+        let cluster: Cluster = custom::read(setting, text)?;
+        Ok(custom::resource(&cluster.name, &cluster, &[]))
+    })?;
+    if *made.name != *LOCAL_APP {
+        warnings.push(format!(
+            "Proxy.Config: the cluster in {LOCAL_CLUSTER_JSON} is named {:?}; listeners that are not \
+             written by users lead to {LOCAL_APP:?}",
+            made.name
+        ));
+    }
+    Ok(made)
 }
 
 /// The cluster of the exposed paths of one port of the application.

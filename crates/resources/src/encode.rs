@@ -41,9 +41,15 @@ pub(crate) fn resource<M: Message + Name>(
     message: &M,
     children: &[&str],
 ) -> EncodedResource {
-    let body = Bytes::from(any(message).encode_to_vec());
     let children = children.iter().map(|child| Arc::from(*child)).collect();
+    let body = Bytes::from(any(message).encode_to_vec());
     from_body(name.into(), body, children)
+}
+
+/// A resource that is encoded already, with its children.
+pub(crate) fn resource_of(name: &str, message: &Any, children: &[&str]) -> EncodedResource {
+    let children = children.iter().map(|child| Arc::from(*child)).collect();
+    from_body(name.into(), Bytes::from(message.encode_to_vec()), children)
 }
 
 /// A resource that was encoded already: `body` is a `google.protobuf.Any`.

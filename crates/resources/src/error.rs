@@ -73,6 +73,14 @@ pub enum GenerateError {
         /// What it holds.
         value: String,
     },
+    /// A resource that a user wrote is not what Envoy takes.
+    #[error("{setting} cannot be used: {reason}")]
+    Custom {
+        /// The setting.
+        setting: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An intention has a condition on a header that says nothing.
     #[error(
         "the intention of source {source_name:?} has a condition on header {header:?} that says nothing; give it one of Present, Exact, Prefix, Suffix, Contains, Regex"

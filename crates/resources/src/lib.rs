@@ -10,7 +10,8 @@
 //!
 //! So are the routes of an HTTP service with its intentions in them: a changed intention changes the
 //! routes, which hold for the next request, and not the listener, whose connections would have to
-//! be drained. The listener on its own allows nothing.
+//! be drained. The listener on its own allows nothing. A listener that a user wrote has the intentions
+//! in it.
 //!
 //! Each resource is a part of its own: made again when something that it is made from has changed,
 //! and kept in its last good version when it cannot be made. A listener or cluster that cannot be
@@ -19,6 +20,7 @@
 mod balancing;
 mod chain_route;
 mod cluster;
+mod custom;
 mod encode;
 mod endpoint;
 mod error;

@@ -109,6 +109,16 @@ pub(crate) fn requests(
     Ok(message::<EnvoyHttpRbacPerRoute>(&route))
 }
 
+/// The filter for requests with the intentions in it, for listeners whose routes are not ours.
+pub(crate) fn filter(
+    snapshot: &Snapshot,
+    warnings: &mut Vec<String>,
+) -> Result<Any, GenerateError> {
+    warnings.extend(without_provider(snapshot));
+    let rules = Some(intentions(snapshot, Layer::L7)?);
+    Ok(message::<EnvoyHttpRbac>(&HttpRbac { rules }))
+}
+
 /// The filter for requests, which refuses them all. Its only policy fits none; it tells people who read
 /// Envoy's configuration, and programs that count policies, that there are rules, and where.
 pub(crate) fn no_requests() -> Any {

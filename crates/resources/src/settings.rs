@@ -15,6 +15,17 @@ use crate::telemetry::Telemetry;
 /// How long a connection to the application may take when nothing says otherwise.
 const LOCAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The key with a listener for the mesh, as Envoy's JSON.
+pub(crate) const PUBLIC_LISTENER_JSON: &str = "envoy_public_listener_json";
+/// The key with a cluster for the application, as Envoy's JSON.
+pub(crate) const LOCAL_CLUSTER_JSON: &str = "envoy_local_cluster_json";
+
+/// Whether a user wrote the listener for the mesh.
+pub(crate) fn has_public_listener(instance: &ServiceInstance) -> bool {
+    let written = opaque::text(&instance.proxy.config, PUBLIC_LISTENER_JSON);
+    matches!(written, Ok(Some(text)) if !text.is_empty())
+}
+
 /// Settings of the proxy's own side, from `Proxy.Config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProxySettings {
@@ -33,6 +44,10 @@ pub(crate) struct ProxySettings {
     pub(crate) balance_inbound: bool,
     /// How long Envoy waits for endpoints and routes at first; `None` is Envoy's 15 s.
     pub(crate) fetch_timeout: Option<Duration>,
+    /// The listener for the mesh as a user wrote it.
+    pub(crate) public_listener: Option<String>,
+    /// The cluster of the application as a user wrote it.
+    pub(crate) local_cluster: Option<String>,
     /// What all listeners tell about connections and requests.
     pub(crate) telemetry: Telemetry,
 }
@@ -44,15 +59,7 @@ impl ProxySettings {
             at: "Proxy.Config".to_owned(),
             warnings,
         };
-        read.unsupported(
-            config,
-            &[
-                "envoy_public_listener_json",
-                "envoy_listener_tracing_json",
-                "envoy_local_cluster_json",
-                "envoy_telemetry_collector_bind_socket_dir",
-            ],
-        );
+        read.unsupported(config, &["envoy_telemetry_collector_bind_socket_dir"]);
         let settings = Self {
             bind_address: read
                 .text(config, "bind_address")
@@ -67,6 +74,12 @@ impl ProxySettings {
             max_inbound_connections: read.count(config, "max_inbound_connections").unwrap_or(0),
             balance_inbound: read.balance(config, "balance_inbound_connections"),
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
+            public_listener: read
+                .text(config, PUBLIC_LISTENER_JSON)
+                .filter(|text| !text.is_empty()),
+            local_cluster: read
+                .text(config, LOCAL_CLUSTER_JSON)
+                .filter(|text| !text.is_empty()),
             telemetry: Telemetry::read(instance, warnings),
         };
         if instance.proxy.expose.checks {

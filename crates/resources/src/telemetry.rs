@@ -1,5 +1,6 @@
 //! What Envoy tells about connections and requests: access logs, on every listener and in every filter
-//! that ends a chain. The names, the filter and the default format are Consul's.
+//! that ends a chain, and traces of requests. The names, the filter and the default format of logs are
+//! Consul's.
 //!
 //! The messages around a log's JSON object are declared here and not taken from Envoy's, because
 //! their map has no order and two encodings of it could differ.
@@ -14,11 +15,16 @@ use envoy_types::pb::envoy::extensions::access_loggers::file::v3::FileAccessLog;
 use envoy_types::pb::envoy::extensions::access_loggers::stream::v3::{
     StderrAccessLog, StdoutAccessLog,
 };
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::Tracing;
+use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::Any;
-use legate_model::{AccessLogs, AccessLogsType, ServiceInstance};
+use legate_model::{AccessLogs, AccessLogsType, Opaque, ServiceInstance};
+use legate_proxycfg::opaque;
 use prost::{Message, Name};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
+
+use crate::custom;
 
 /// The log of connections that no filter chain takes.
 const LISTENER_LOG: &str = "Consul Listener Log";
@@ -26,6 +32,9 @@ const LISTENER_LOG: &str = "Consul Listener Log";
 const FILTER_LOG: &str = "Consul Listener Filter Log";
 /// Envoy's flag of a connection or request that nothing is configured for.
 const NO_ROUTE: &str = "NR";
+
+/// The key of the proxy's config that says how requests are traced, as Envoy's JSON.
+const TRACING_JSON: &str = "envoy_listener_tracing_json";
 
 /// What is logged where nothing says otherwise: Consul's keys.
 const DEFAULT_FORMAT: [(&str, &str); 24] = [
@@ -71,6 +80,8 @@ pub(crate) struct Telemetry {
     logger: Option<Any>,
     /// Whether connections are logged that no filter chain takes.
     logs_refused_connections: bool,
+    /// How requests are traced, encoded, as a user wrote it.
+    tracing: Option<Vec<u8>>,
 }
 
 impl Telemetry {
@@ -79,12 +90,34 @@ impl Telemetry {
         Self {
             logger: logs.enabled.then(|| logger(logs, warnings)),
             logs_refused_connections: !logs.disable_listener_logs,
+            tracing: tracing(&instance.proxy.config, warnings),
+        }
+    }
+
+    /// How requests are traced. Unless a user wrote something else, whoever calls decides it.
+    pub(crate) fn tracing(&self) -> Tracing {
+        let written = self.tracing.as_ref();
+        // Encoded by us, so that it can be decoded.
+        let written = written.and_then(|bytes| Tracing::decode(bytes.as_slice()).ok());
+        written.unwrap_or_else(|| Tracing {
+            random_sampling: Some(Percent { value: 0.0 }),
+            ..Tracing::default()
+        })
+    }
+
+    /// The same without what a user wrote about traces.
+    pub(crate) fn without_tracing(&self) -> Self {
+        Self {
+            tracing: None,
+            ..self.clone()
         }
     }
 
     /// Whether two registrations say the same about it.
     pub(crate) fn is_same(a: &ServiceInstance, b: &ServiceInstance) -> bool {
-        a.proxy.access_logs == b.proxy.access_logs
+        let tracing =
+            |one: &ServiceInstance| opaque::lookup(&one.proxy.config, TRACING_JSON).cloned();
+        a.proxy.access_logs == b.proxy.access_logs && tracing(a) == tracing(b)
     }
 
     /// The logs of a listener.
@@ -106,6 +139,23 @@ impl Telemetry {
     pub(crate) fn filter_logs(&self) -> Vec<AccessLog> {
         let log = self.logger.iter();
         log.map(|logger| log_as(FILTER_LOG, logger, None)).collect()
+    }
+}
+
+fn tracing(config: &Opaque, warnings: &mut Vec<String>) -> Option<Vec<u8>> {
+    let text = match opaque::text(config, TRACING_JSON) {
+        Ok(text) => text.filter(|text| !text.is_empty())?,
+        Err(error) => {
+            warnings.push(format!("Proxy.Config: {error}; requests are not traced"));
+            return None;
+        }
+    };
+    match custom::read::<Tracing>(TRACING_JSON, &text) {
+        Ok(tracing) => Some(tracing.encode_to_vec()),
+        Err(error) => {
+            warnings.push(format!("Proxy.Config: {error}; requests are not traced"));
+            None
+        }
     }
 }
 

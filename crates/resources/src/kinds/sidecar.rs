@@ -25,7 +25,7 @@ use crate::part::{Composer, Made, UnitBuilder};
 use crate::route;
 use crate::secret;
 use crate::set::Type;
-use crate::settings::ProxySettings;
+use crate::settings::{self, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls::TlsSettings;
 use crate::upstream::{self, ClusterKind, Leads, UpstreamPlan};
@@ -185,24 +185,22 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
         unchanged,
         |warnings| {
             warnings.clone_from(&settings.1);
-            made(cluster::local_app(memo, snapshot, &settings.0))
+            made(cluster::local_app(memo, snapshot, &settings.0, warnings))
         },
     );
     let rules = same.intentions && same.mesh_name && same.jwt_providers;
     let name = || PUBLIC_LISTENER.to_owned();
-    unit.part(
-        Type::Routes,
-        name,
-        unchanged && (rules || !is_http),
-        |warnings| {
-            if !is_http {
-                return Ok(None);
-            }
-            made(route::public(memo, snapshot, &settings.0, warnings))
-        },
-    );
+    // A listener that a user wrote has routes of its own, and the rules about requests in it.
+    let has_routes = is_http && !settings::has_public_listener(&snapshot.instance);
+    let same_routes = unchanged && (rules || !has_routes);
+    unit.part(Type::Routes, name, same_routes, |warnings| {
+        if !has_routes {
+            return Ok(None);
+        }
+        made(route::public(memo, snapshot, &settings.0, warnings))
+    });
     let unguarded = unit.missing(ROUTES, PUBLIC_LISTENER).cloned();
-    let access = rules || (is_http && same.jwt_providers);
+    let access = rules || (has_routes && same.jwt_providers);
     let unchanged = unchanged && same.mesh && access && !unit.troubled(ROUTES);
     unit.part(Type::Listener, name, unchanged, |warnings| {
         // Requests would be refused by it, for lack of routes, which the listener before may serve.
@@ -277,12 +275,14 @@ fn exposed_paths(
             if let Some(reason) = nowhere {
                 return Err(reason);
             }
+            // Consul traces none of these requests either.
+            let telemetry = &settings.0.telemetry.without_tracing();
             let bind = listener::public::bind_to(snapshot, &settings.0, path.listener_port)?;
             if listener::public::bind(snapshot, &settings.0).is_ok_and(|public| public == bind) {
                 warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }
-            let resource = exposed::listener(memo, path, cluster, &bind, &settings.0.telemetry)?;
+            let resource = exposed::listener(memo, path, cluster, &bind, telemetry)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });

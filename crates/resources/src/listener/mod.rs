@@ -29,7 +29,6 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
     HttpConnectionManager, HttpFilter, http_connection_manager, http_filter,
 };
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, tcp_proxy};
-use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value};
 use legate_model::Protocol;
 
@@ -175,7 +174,7 @@ pub(crate) fn connection_manager(
     telemetry: &Telemetry,
     between: Vec<HttpFilter>,
 ) -> HttpConnectionManager {
-    use http_connection_manager::{CodecType, Tracing, UpgradeConfig};
+    use http_connection_manager::{CodecType, UpgradeConfig};
     let mut filters = Vec::new();
     if protocol == Protocol::Grpc {
         filters.extend(grpc_filters());
@@ -186,11 +185,7 @@ pub(crate) fn connection_manager(
         codec_type: CodecType::Auto.into(),
         stat_prefix: stats.to_owned(),
         http_filters: filters,
-        tracing: Some(Tracing {
-            // Whoever calls decides what is traced.
-            random_sampling: Some(Percent { value: 0.0 }),
-            ..Tracing::default()
-        }),
+        tracing: Some(telemetry.tracing()),
         upgrade_configs: vec![UpgradeConfig {
             upgrade_type: "websocket".to_owned(),
             ..UpgradeConfig::default()

@@ -32,6 +32,7 @@ use legate_model::{ConnectProxy, Mesh, MutualTlsMode, Protocol, ProxyMode};
 use legate_proxycfg::Snapshot;
 
 use crate::cluster::proto_duration;
+use crate::custom::{self, Guards};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::jwt;
@@ -43,7 +44,7 @@ use crate::names::{
 };
 use crate::rbac;
 use crate::retry;
-use crate::settings::ProxySettings;
+use crate::settings::{PUBLIC_LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls::{self, TlsSettings};
 
@@ -62,6 +63,10 @@ const CALLER_PARTS: [(&str, &str); 5] = [
     ("datacenter", r"\4"),
     ("service", r"\5"),
 ];
+
+/// The filter with the rules about requests in a listener that a user wrote. Routes can replace what a
+/// filter says by its name: this one has a name that no user's filter has.
+const INTENTIONS: &str = "legate.intentions";
 
 /// What the filter chain for plain connections counts under. Consul's.
 const PERMISSIVE_STATS: &str = "permissive_public_listener";
@@ -104,6 +109,9 @@ pub(crate) fn listener(
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let mesh = (*snapshot.mesh).as_ref();
+    if let Some(text) = &settings.public_listener {
+        return written(memo, snapshot, text, warnings);
+    }
     let bind = bind(snapshot, settings)?;
     let sanitize = mesh
         .and_then(|mesh| mesh.http.as_ref())
@@ -135,6 +143,63 @@ pub(crate) fn listener(
             Access::Connections(_) => &[],
         };
         Ok(encode::resource(input.name, &build(input), routes))
+    })
+}
+
+#[derive(Hash)]
+struct Written<'a> {
+    text: &'a str,
+    protocol: Protocol,
+    connections: Any,
+    /// What requests pass first: what verifies their tokens, then the rules.
+    requests: Option<Vec<(&'static str, Any)>>,
+    normalize_path: bool,
+    tls: TlsSettings,
+}
+
+/// The listener as a user wrote it, with TLS and the access rules.
+fn written(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    text: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let mesh = (*snapshot.mesh).as_ref();
+    let requests = match snapshot.protocol.is_http() {
+        true => {
+            let tokens = jwt::filter(&snapshot.jwt_providers)?;
+            let tokens = tokens.map(|config| (JWT_AUTHN, config));
+            let rules = (INTENTIONS, rbac::filter(snapshot, warnings)?);
+            Some(tokens.into_iter().chain([rules]).collect())
+        }
+        false => None,
+    };
+    let input = Written {
+        text,
+        protocol: snapshot.protocol,
+        connections: rbac::connections(snapshot, warnings)?,
+        requests,
+        normalize_path: Normalization::read(mesh)?.normalize_path,
+        tls: TlsSettings::incoming(mesh)?,
+    };
+    memo.get(&input, |input| {
+        let mut listener: Listener = custom::read(PUBLIC_LISTENER_JSON, input.text)?;
+        let filters = |filters: &Vec<(&str, Any)>| {
+            let filters = filters.iter();
+            let filter = |(name, config): &(&str, Any)| listener::http_filter(name, config.clone());
+            filters.map(filter).collect()
+        };
+        let guards = Guards {
+            tls: tls::downstream(&input.tls, alpn(input.protocol)),
+            connections: input.connections.clone(),
+            requests: input.requests.as_ref().map(filters),
+            normalize_path: input.normalize_path,
+        };
+        custom::guard(PUBLIC_LISTENER_JSON, &mut listener, &guards)?;
+        if listener.name.is_empty() {
+            PUBLIC_LISTENER.clone_into(&mut listener.name);
+        }
+        Ok(custom::resource(&listener.name, &listener, &[]))
     })
 }
 

@@ -135,7 +135,13 @@ fn registered(form: u8) -> Value {
         2 => json!({"Config": {"xds_fetch_timeout_ms": 9, "local_request_timeout_ms": "soon"}}),
         3 => json!({
             "AccessLogs": {"Enabled": true},
-            "Config": {"bind_port": 20001, "max_inbound_connections": 5},
+            "Config": {
+                "bind_port": 20001, "max_inbound_connections": 5,
+                "envoy_public_listener_json": r#"{
+                    "@type": "type.googleapis.com/envoy.config.listener.v3.Listener",
+                    "name": "own", "filterChains": [{}]
+                }"#,
+            },
             "Expose": {"Paths": exposed(2)},
         }),
         _ => json!({

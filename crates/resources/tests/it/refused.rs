@@ -157,7 +157,7 @@ fn what_has_no_effect_is_told() {
     });
     let snapshot = Snapshot {
         instance: sidecar(json!({
-            "Config": {"envoy_public_listener_json": "{}", "local_connect_timeout_ms": "soon"},
+            "Config": {"envoy_telemetry_collector_bind_socket_dir": "/run", "local_connect_timeout_ms": "soon"},
             "Expose": {"Checks": true},
             "EnvoyExtensions": [{"Name": "builtin/lua"}],
         })),
@@ -170,7 +170,7 @@ fn what_has_no_effect_is_told() {
     let set = made(&snapshot);
     let told = set.warnings().join("\n");
     for part in [
-        "envoy_public_listener_json",
+        "envoy_telemetry_collector_bind_socket_dir",
         "\"local_connect_timeout_ms\" is \"soon\"",
         "Expose",
         "builtin/lua is not applied to public_listener",

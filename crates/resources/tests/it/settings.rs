@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::google::protobuf::Any;
 use legate_model::{MutualTlsMode, Protocol};
 use legate_proxycfg::Snapshot;
+use legate_resources::{Generator, ResourceSet};
+use prost::Message;
 use serde_json::json;
 
 use crate::describe::{one, type_urls};
-use crate::support::{api, made, sidecar, web};
+use crate::support::{api, intentions, made, sidecar, web};
 
 /// All listeners of a proxy.
 fn listeners(snapshot: &Snapshot) -> String {
@@ -94,4 +98,178 @@ fn permissive_opens_nothing_where_nothing_is_captured() {
         "# warning: MutualTLSMode permissive has no effect: the proxy is not in transparent mode\n";
     assert_eq!(direct, strict(8080) + warning);
     assert_eq!(listeners(&permissive("transparent", 0)), strict(0));
+}
+
+/// A listener with a chain for requests, one for bytes, and one for what neither takes.
+fn written_listener() -> String {
+    let manager = json!({
+        "name": "any",
+        "typedConfig": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "statPrefix": "own",
+            "routeConfig": {"name": "own"},
+            "httpFilters": [{
+                "name": "envoy.filters.http.router",
+                "typedConfig": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+            }],
+        },
+    });
+    let proxy = json!({
+        "name": "tcp",
+        "typedConfig": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+            "statPrefix": "own", "cluster": "local_app",
+        },
+    });
+    let plain = json!({
+        "name": "envoy.transport_sockets.raw_buffer",
+        "typedConfig": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"},
+    });
+    let listener = json!({
+        "@type": "type.googleapis.com/envoy.config.listener.v3.Listener",
+        "name": "own",
+        "address": {"socketAddress": {"address": "11.11.11.11", "portValue": 11111}},
+        "filterChains": [
+            {"filterChainMatch": {"destinationPort": 1}, "filters": [manager], "transportSocket": plain},
+            {"filters": [proxy.clone()]},
+        ],
+        "defaultFilterChain": {"filters": [proxy]},
+    });
+    listener.to_string()
+}
+
+fn with_written_listener(protocol: Protocol, listener: &str) -> Snapshot {
+    let config = json!({"envoy_public_listener_json": listener});
+    Snapshot {
+        protocol,
+        instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
+        intentions: intentions(&[
+            ("shop", json!("allow")),
+            (
+                "cart",
+                json!([{"Action": "allow", "HTTP": {"PathPrefix": "/cart"}}]),
+            ),
+        ]),
+        ..web()
+    }
+}
+
+#[test]
+fn a_written_listener_of_requests_has_tls_and_access_rules_in_every_chain() {
+    let snapshot = with_written_listener(Protocol::Http, &written_listener());
+    insta::assert_snapshot!(listeners(&snapshot));
+    let set = made(&snapshot);
+    let [.., routes, _] = type_urls();
+    assert!(set.get(&routes).is_empty(), "it has routes of its own");
+}
+
+#[test]
+fn a_written_listener_of_bytes_has_tls_and_access_rules_in_every_chain() {
+    let snapshot = with_written_listener(Protocol::Tcp, &written_listener());
+    insta::assert_snapshot!(listeners(&snapshot));
+}
+
+/// Also of those about requests, which are part of it.
+#[test]
+fn a_written_listener_is_made_again_when_an_intention_changes() {
+    let generator = Generator::new();
+    let before = with_written_listener(Protocol::Http, &written_listener());
+    let set = generator.generate(&before, None);
+    let after = Snapshot {
+        intentions: intentions(&[("shop", json!("deny"))]),
+        ..before.clone()
+    };
+    let changed = generator.generate(&after, Some((&before, &set)));
+    let [_, _, listeners, ..] = type_urls();
+    let version = |set: &ResourceSet| set.get(&listeners)["own"].version.clone();
+    assert_ne!(version(&set), version(&changed));
+    assert_eq!(version(&changed), version(&made(&after)));
+}
+
+#[test]
+fn a_listener_that_cannot_be_guarded_is_not_served() {
+    let no_listener = r#"{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"}"#;
+    let broken = written_listener().replace("statPrefix", "statPrefixes");
+    for (text, reason) in [
+        ("{", "EOF"),
+        (no_listener, "its @type is"),
+        (&broken, "statPrefixes"),
+        (r#"{"name": "own"}"#, "@type"),
+    ] {
+        let snapshot = with_written_listener(Protocol::Http, text);
+        let set = Generator::new().generate(&snapshot, None);
+        let [_, _, listeners, ..] = type_urls();
+        assert!(set.get(&listeners).is_empty(), "{text}");
+        let told = set.failures()[0].reason.to_string();
+        assert!(
+            told.starts_with("envoy_public_listener_json cannot be used") && told.contains(reason),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_written_cluster_of_the_application_replaces_the_usual_one() {
+    let cluster = |name: &str| {
+        json!({
+            "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            "name": name, "connectTimeout": "5s",
+            "metadata": {"filterMetadata": {"a": {}, "b": {}, "c": {}}},
+        })
+    };
+    let snapshot = |name: &str| Snapshot {
+        instance: sidecar(json!({
+            "LocalServicePort": 8080,
+            "Config": {"EnvoyLocalClusterJSON": cluster(name).to_string()},
+        })),
+        ..web()
+    };
+    let [clusters, ..] = type_urls();
+    let set = made(&snapshot("local_app"));
+    let written = &set.get(&clusters)["local_app"];
+    assert!(set.warnings().is_empty());
+    let any = Any::decode(written.body.clone()).unwrap();
+    let decoded = Cluster::decode(&*any.value).unwrap();
+    assert_eq!(decoded.connect_timeout.unwrap().seconds, 5);
+    assert_eq!(decoded.metadata.unwrap().filter_metadata.len(), 3);
+    for _ in 0..8 {
+        let again = made(&snapshot("local_app"));
+        let again = &again.get(&clusters)["local_app"];
+        assert_eq!(
+            again.version, written.version,
+            "in whichever order maps are"
+        );
+    }
+    let set = made(&snapshot("mine"));
+    assert!(set.get(&clusters).contains_key("mine"));
+    assert!(
+        set.warnings()[0].contains("is named \"mine\""),
+        "{:?}",
+        set.warnings()
+    );
+}
+
+#[test]
+fn requests_are_traced_as_a_user_says() {
+    let tracing = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.Tracing",
+        "randomSampling": {"value": 10}, "verbose": true,
+    });
+    let snapshot = |tracing: &str| Snapshot {
+        protocol: Protocol::Http,
+        instance: sidecar(json!({
+            "LocalServicePort": 8080,
+            "Config": {"envoy_listener_tracing_json": tracing},
+            "Expose": {"Paths": [{"ListenerPort": 20300, "Path": "/live", "LocalPathPort": 8080}]},
+        })),
+        upstreams: vec![api(Protocol::Http)],
+        ..web()
+    };
+    insta::assert_snapshot!(listeners(&snapshot(&tracing.to_string())));
+    let set = made(&snapshot("{}"));
+    assert!(
+        set.warnings()[0].contains("envoy_listener_tracing_json cannot be used"),
+        "{:?}",
+        set.warnings()
+    );
 }

@@ -1,0 +1,119 @@
+//! Resources that users write themselves, as Envoy's own messages in JSON with their `@type`, and what
+//! is put into them: nobody's listener for the mesh is without TLS and access rules, and nobody's
+//! upstream without TLS.
+//!
+//! Their bytes depend on their content only, however the maps in them are held.
+
+use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, TransportSocket};
+use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, filter};
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, HttpFilter,
+};
+use envoy_types::pb::google::protobuf::{Any, BoolValue};
+use prost::{Message, Name};
+
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::listener;
+use crate::names::NETWORK_RBAC;
+
+/// Reads a message of one type. `setting` is what an error names.
+pub(crate) fn read<M: Message + Name + Default>(
+    setting: &str,
+    text: &str,
+) -> Result<M, GenerateError> {
+    let error = |reason: String| GenerateError::Custom {
+        setting: setting.to_owned(),
+        reason,
+    };
+    let (type_url, bytes) =
+        legate_envoy_json::decode_any(text).map_err(|reason| error(reason.to_string()))?;
+    let name = type_url.rsplit('/').next().unwrap_or(&type_url);
+    if name != M::full_name() {
+        return Err(error(format!(
+            "its @type is {type_url:?} and must be {:?}",
+            M::type_url()
+        )));
+    }
+    M::decode(&*bytes).map_err(|reason| error(reason.to_string()))
+}
+
+/// Encodes a resource with maps in it.
+pub(crate) fn resource<M: Message + Name>(
+    name: &str,
+    message: &M,
+    children: &[&str],
+) -> EncodedResource {
+    let any = Any {
+        type_url: M::type_url(),
+        value: legate_envoy_json::canonical(&M::type_url(), &message.encode_to_vec()),
+    };
+    encode::resource_of(name, &any, children)
+}
+
+/// What guards a listener for the mesh.
+pub(crate) struct Guards {
+    /// The socket that lets nobody in but the mesh.
+    pub(crate) tls: TransportSocket,
+    /// The rules about connections.
+    pub(crate) connections: Any,
+    /// What requests pass before everything else, where there are rules about requests.
+    pub(crate) requests: Option<Vec<HttpFilter>>,
+    /// Whether paths are normalised where the listener does not say.
+    pub(crate) normalize_path: bool,
+}
+
+/// Puts the guards into every filter chain. A chain whose requests cannot be looked into gets the rules
+/// about connections, which refuse whom rules about requests are for.
+pub(crate) fn guard(
+    setting: &str,
+    listener: &mut Listener,
+    guards: &Guards,
+) -> Result<(), GenerateError> {
+    if listener.traffic_direction() == TrafficDirection::Unspecified {
+        listener.set_traffic_direction(TrafficDirection::Inbound);
+    }
+    let chains = listener.filter_chains.iter_mut();
+    for chain in chains.chain(&mut listener.default_filter_chain) {
+        chain.transport_socket = Some(guards.tls.clone());
+        let guarded = match &guards.requests {
+            Some(filters) => guard_requests(setting, chain, filters, guards.normalize_path)?,
+            None => false,
+        };
+        if !guarded {
+            let rules = listener::network_filter(NETWORK_RBAC, guards.connections.clone());
+            chain.filters.insert(0, rules);
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a connection manager.
+fn guard_requests(
+    setting: &str,
+    chain: &mut FilterChain,
+    filters: &[HttpFilter],
+    normalize_path: bool,
+) -> Result<bool, GenerateError> {
+    let mut guarded = false;
+    for filter in &mut chain.filters {
+        let Some(filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else {
+            continue;
+        };
+        if config.type_url != HttpConnectionManager::type_url() {
+            continue;
+        }
+        let manager = HttpConnectionManager::decode(&*config.value);
+        let mut manager = manager.map_err(|reason| GenerateError::Custom {
+            setting: setting.to_owned(),
+            reason: reason.to_string(),
+        })?;
+        manager.http_filters.splice(0..0, filters.iter().cloned());
+        manager.normalize_path.get_or_insert(BoolValue {
+            value: normalize_path,
+        });
+        *config = encode::any(&manager);
+        guarded = true;
+    }
+    Ok(guarded)
+}

@@ -1,0 +1,158 @@
+//! Settings of sidecars from central configuration and registrations, by what they do to traffic.
+
+use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
+use serde_json::{Value, json};
+
+use crate::{API, WEB};
+
+/// `web` with its upstream `api`, which it may call.
+async fn start() -> (Mesh, Sidecar, Sidecar) {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.intend("web", "api", "allow").await;
+    let api = mesh.add(&API).await;
+    let web = mesh.add(&WEB).await;
+    mesh.settle("web", 200).await;
+    (mesh, web, api)
+}
+
+async fn stop(mesh: Mesh, sidecars: impl IntoIterator<Item = Sidecar>) {
+    for mut sidecar in sidecars {
+        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
+    }
+    mesh.stop().await;
+}
+
+/// The lines of a log that are JSON objects with a status.
+fn logged(text: &str) -> Vec<Value> {
+    let objects = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    objects
+        .filter(|object| object["response_code"].is_number())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_logged_on_both_sides() {
+    let (mesh, web, api) = start().await;
+    assert_eq!(logged(&web.log()), Vec::<Value>::new());
+    mesh.entry(json!({
+        "Kind": "proxy-defaults", "Name": "global", "AccessLogs": {"Enabled": true},
+    }))
+    .await;
+    let upstream = mesh.upstream("web", 0);
+    for sidecar in [&web, &api] {
+        let lines = eventually(
+            "a request is logged",
+            || async {
+                let _ = client::get(upstream, "/").await;
+                logged(&sidecar.log())
+            },
+            |lines| !lines.is_empty(),
+        )
+        .await;
+        assert_eq!(lines[0].as_object().expect("an object").len(), 24);
+        assert_eq!(lines[0]["path"], "/");
+        assert_eq!(lines[0]["response_code"], 200);
+    }
+
+    let file = mesh.file("access.log");
+    mesh.entry(json!({
+        "Kind": "proxy-defaults", "Name": "global",
+        "AccessLogs": {
+            "Enabled": true, "Type": "file", "Path": file, "TextFormat": "status %RESPONSE_CODE%",
+        },
+    }))
+    .await;
+    let written = || async {
+        let _ = client::get(upstream, "/").await;
+        std::fs::read_to_string(&file).unwrap_or_default()
+    };
+    let text = eventually("a file is written", written, |text| !text.is_empty()).await;
+    assert_eq!(text.lines().next(), Some("status 200"), "{text}");
+    stop(mesh, [web, api]).await;
+}
+
+const MANAGER: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+
+/// Envoy keeps spans of five requests before it sends them, here to the application.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_traced() {
+    let (mesh, web, api) = start().await;
+    let zipkin = json!({
+        "@type": "type.googleapis.com/envoy.config.trace.v3.ZipkinConfig",
+        "collector_cluster": "local_app", "collector_endpoint": "/spans",
+        "collector_endpoint_version": "HTTP_JSON",
+    });
+    let tracing = json!({
+        "@type": format!("{MANAGER}.Tracing"),
+        "random_sampling": {"value": 100},
+        "provider": {"name": "envoy.tracers.zipkin", "typed_config": zipkin},
+    });
+    mesh.configure(
+        &API,
+        json!({"Config": {"envoy_listener_tracing_json": tracing.to_string()}}),
+    )
+    .await;
+    let upstream = mesh.upstream("web", 0);
+    eventually(
+        "spans are sent",
+        || async {
+            let _ = client::get(upstream, "/").await;
+            api.stat("tracing.zipkin.spans_sent").await
+        },
+        |sent| *sent > 0,
+    )
+    .await;
+    stop(mesh, [web, api]).await;
+}
+
+/// A listener that a user wrote knows nothing of TLS and intentions, and has both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_written_listener_is_guarded() {
+    let (mesh, web, api) = start().await;
+    let public = mesh.public("api");
+    let listener = json!({
+        "@type": "type.googleapis.com/envoy.config.listener.v3.Listener",
+        "name": "own",
+        "address": {"socket_address": {"address": public.ip(), "port_value": public.port()}},
+        "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": {
+                "@type": MANAGER,
+                "stat_prefix": "own",
+                "route_config": {"virtual_hosts": [{
+                    "name": "all", "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "local_app"}}],
+                    "response_headers_to_add": [{"header": {"key": "x-own", "value": "yes"}}],
+                }]},
+                "http_filters": [{
+                    "name": "envoy.filters.http.router",
+                    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+                }],
+            },
+        }]}],
+    });
+    mesh.configure(
+        &API,
+        json!({"Config": {"envoy_public_listener_json": listener.to_string()}}),
+    )
+    .await;
+    let upstream = mesh.upstream("web", 0);
+    eventually(
+        "the listener is there",
+        || async {
+            let _ = client::get(upstream, "/").await;
+            api.stat("http.own.downstream_rq_2xx").await
+        },
+        |requests| *requests > 0,
+    )
+    .await;
+    assert!(
+        client::get(public, "/").await.is_err(),
+        "it takes mutual TLS only"
+    );
+    mesh.intend("web", "api", "deny").await;
+    mesh.settle("web", 403).await;
+    stop(mesh, [web, api]).await;
+}
