@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
+use legate_discovery_chain::Target;
 use legate_model::{ServiceInstance, SpiffeId};
 use legate_proxycfg::Snapshot;
 
@@ -26,7 +27,7 @@ use crate::listener::exposed::Asked;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::retry;
-use crate::settings::{LOCAL_CLUSTER_JSON, Limits, Outliers, ProxySettings};
+use crate::settings::{CLUSTER_JSON, LOCAL_CLUSTER_JSON, Limits, Outliers, ProxySettings};
 use crate::tls::{self, TlsSettings};
 use crate::upstream::{ClusterKind, ClusterPlan, UpstreamPlan};
 
@@ -208,6 +209,9 @@ pub(crate) fn upstream(
         ClusterKind::Target(target, balancer) => (target, balancer),
         ClusterKind::Failover(members) => return failover(memo, cluster, members),
     };
+    if let Some(text) = &plan.settings.cluster {
+        return written_upstream(memo, plan, target, tls, text);
+    }
     let input = UpstreamInput {
         name: &cluster.name,
         sni: &target.sni,
@@ -261,6 +265,26 @@ fn build_failover(input: &FailoverInput<'_>) -> Cluster {
         circuit_breakers: Some(upstream_breakers(None)),
         ..Cluster::default()
     }
+}
+
+/// The cluster of an upstream as a user wrote it, with TLS towards the mesh.
+fn written_upstream(
+    memo: &Memo,
+    plan: &UpstreamPlan<'_>,
+    target: &Target,
+    tls: &TlsSettings,
+    text: &str,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let identity = identity(plan, &target.service, &target.datacenter);
+    let input = (CLUSTER_JSON, text, tls, &target.sni, identity);
+    memo.get(&input, |(setting, text, tls, sni, identity)| {
+        let mut cluster: Cluster = custom::read(setting, text)?;
+        cluster.transport_socket = Some(tls::upstream(tls, sni, identity));
+        // They would take the place of that one.
+        cluster.transport_socket_matches.clear();
+        let name = cluster.name.clone();
+        Ok(custom::resource(&name, &cluster, &[&name]))
+    })
 }
 
 fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {

@@ -4,6 +4,7 @@
 //!
 //! Their bytes depend on their content only, however the maps in them are held.
 
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, TransportSocket};
 use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, filter};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
@@ -116,4 +117,9 @@ fn guard_requests(
         guarded = true;
     }
     Ok(guarded)
+}
+
+/// The name of a cluster that a user wrote, which its endpoints have as well.
+pub(crate) fn cluster_name(setting: &str, text: &str) -> Result<String, GenerateError> {
+    read(setting, text).map(|cluster: Cluster| cluster.name)
 }

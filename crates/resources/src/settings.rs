@@ -20,6 +20,11 @@ pub(crate) const PUBLIC_LISTENER_JSON: &str = "envoy_public_listener_json";
 /// The key with a cluster for the application, as Envoy's JSON.
 pub(crate) const LOCAL_CLUSTER_JSON: &str = "envoy_local_cluster_json";
 
+/// The key of an upstream with its listener, as Envoy's JSON.
+pub(crate) const LISTENER_JSON: &str = "envoy_listener_json";
+/// The key of an upstream with its cluster, as Envoy's JSON.
+pub(crate) const CLUSTER_JSON: &str = "envoy_cluster_json";
+
 /// Whether a user wrote the listener for the mesh.
 pub(crate) fn has_public_listener(instance: &ServiceInstance) -> bool {
     let written = opaque::text(&instance.proxy.config, PUBLIC_LISTENER_JSON);
@@ -74,12 +79,8 @@ impl ProxySettings {
             max_inbound_connections: read.count(config, "max_inbound_connections").unwrap_or(0),
             balance_inbound: read.balance(config, "balance_inbound_connections"),
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
-            public_listener: read
-                .text(config, PUBLIC_LISTENER_JSON)
-                .filter(|text| !text.is_empty()),
-            local_cluster: read
-                .text(config, LOCAL_CLUSTER_JSON)
-                .filter(|text| !text.is_empty()),
+            public_listener: read.written(config, PUBLIC_LISTENER_JSON),
+            local_cluster: read.written(config, LOCAL_CLUSTER_JSON),
             telemetry: Telemetry::read(instance, warnings),
         };
         if instance.proxy.expose.checks {
@@ -108,6 +109,10 @@ pub(crate) struct UpstreamSettings {
     pub(crate) outliers: Outliers,
     /// Spread connections exactly evenly over Envoy's threads.
     pub(crate) balance_outbound: bool,
+    /// The listener as a user wrote it.
+    pub(crate) listener: Option<String>,
+    /// The cluster as a user wrote it.
+    pub(crate) cluster: Option<String>,
 }
 
 /// Circuit breakers; zero lets nothing through, `None` is Envoy's default.
@@ -135,7 +140,6 @@ impl UpstreamSettings {
             at: format!("Config of upstream {}", upstream.id()),
             warnings,
         };
-        read.unsupported(config, &["envoy_listener_json", "envoy_cluster_json"]);
         let limits = read.section(config, "limits").map(|limits| Limits {
             max_connections: read.count(limits, "max_connections"),
             max_pending_requests: read.count(limits, "max_pending_requests"),
@@ -153,6 +157,8 @@ impl UpstreamSettings {
             limits: limits.filter(|limits| *limits != Limits::default()),
             outliers: outliers.unwrap_or_default(),
             balance_outbound: read.balance(config, "balance_outbound_connections"),
+            listener: read.written(config, LISTENER_JSON),
+            cluster: read.written(config, CLUSTER_JSON),
         }
     }
 }
@@ -175,6 +181,11 @@ impl Reader<'_> {
     fn text(&mut self, config: &Opaque, key: &str) -> Option<String> {
         let read = opaque::text(config, key).map(|text| text.map(Into::into));
         self.take(read)
+    }
+
+    /// A resource as JSON.
+    fn written(&mut self, config: &Opaque, key: &str) -> Option<String> {
+        self.text(config, key).filter(|text| !text.is_empty())
     }
 
     fn count(&mut self, config: &Opaque, key: &str) -> Option<u32> {

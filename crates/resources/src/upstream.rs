@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, Target};
 use legate_model::{LoadBalancer, Protocol};
-use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Snapshot, UpstreamSnapshot, opaque};
 
+use crate::custom;
 use crate::error::GenerateError;
 use crate::names;
-use crate::settings::UpstreamSettings;
+use crate::settings::{CLUSTER_JSON, LISTENER_JSON, UpstreamSettings};
 
 /// One upstream with what its resources have in common.
 pub(crate) struct UpstreamPlan<'a> {
@@ -60,11 +61,28 @@ impl Leads {
 impl<'a> UpstreamPlan<'a> {
     pub(crate) fn new(snapshot: &'a Snapshot, upstream: &'a UpstreamSnapshot) -> Self {
         let mut warnings = Vec::new();
+        let mut settings = UpstreamSettings::read(&upstream.upstream, &mut warnings);
+        let id = upstream.upstream.id().to_string();
+        // What is written for one cluster cannot stand for a router, or for others that take over.
+        if !chain(upstream).is_ok_and(|chain| chain.default) {
+            for (key, written) in [
+                (LISTENER_JSON, settings.listener.take()),
+                (CLUSTER_JSON, settings.cluster.take()),
+            ] {
+                let warning = written.map(|_| {
+                    format!(
+                        "Config of upstream {id}: {key} has no effect, because config entries say \
+                         where what is sent to it goes"
+                    )
+                });
+                warnings.extend(warning);
+            }
+        }
         Self {
             snapshot,
             upstream,
-            id: upstream.upstream.id().to_string(),
-            settings: UpstreamSettings::read(&upstream.upstream, &mut warnings),
+            id,
+            settings,
             warnings,
         }
     }
@@ -83,8 +101,8 @@ impl<'a> UpstreamPlan<'a> {
     /// As [`UpstreamPlan::chain`].
     pub(crate) fn leads(&self) -> Result<Leads, GenerateError> {
         let chain = self.chain()?;
-        Ok(match chain.start().and_then(resolver) {
-            Some(resolver) if !has_routes(chain) => Leads::Cluster(cluster_name(chain, resolver)),
+        Ok(match only_cluster(self.upstream) {
+            Some(cluster) if !has_routes(chain) => Leads::Cluster(cluster),
             _ => Leads::Routes(self.id.clone()),
         })
     }
@@ -103,7 +121,17 @@ pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError
 pub(crate) fn only_cluster(upstream: &UpstreamSnapshot) -> Option<String> {
     let chain = chain(upstream).ok()?;
     let resolver = chain.start().and_then(resolver)?;
-    Some(cluster_name(chain, resolver))
+    let written = written_name(upstream, chain);
+    Some(written.unwrap_or_else(|| cluster_name(chain, resolver)))
+}
+
+/// The name of the cluster that a user wrote for an upstream. Where it cannot be read the cluster
+/// fails, which says why.
+fn written_name(upstream: &UpstreamSnapshot, chain: &Chain) -> Option<String> {
+    let config = &upstream.upstream.config;
+    let text = opaque::text(config, CLUSTER_JSON).ok().flatten()?;
+    let written = chain.default && !text.is_empty();
+    written.then(|| custom::cluster_name(CLUSTER_JSON, &text).ok())?
 }
 
 /// Whether requests go where routes of their own say.
@@ -119,13 +147,22 @@ fn resolver(node: &Node) -> Option<&Resolver> {
     }
 }
 
-/// The clusters of a chain, each after those that it takes instances from.
-pub(crate) fn clusters(chain: &Chain) -> Vec<ClusterPlan<'_>> {
+/// The clusters of an upstream, each after those that it takes instances from. None where the entries
+/// that are stored do not make a chain.
+pub(crate) fn clusters(upstream: &UpstreamSnapshot) -> Vec<ClusterPlan<'_>> {
     let mut clusters = Vec::new();
+    let Ok(chain) = chain(upstream) else {
+        return clusters;
+    };
     for node in chain.nodes.values() {
         if let Some(resolver) = resolver(node) {
             add_clusters(&mut clusters, chain, node, resolver);
         }
+    }
+    if let Some(name) = written_name(upstream, chain)
+        && let [only] = clusters.as_mut_slice()
+    {
+        only.name = name;
     }
     clusters
 }

@@ -240,11 +240,11 @@ impl Entry for ServiceDefaults {
             &[
                 (
                     Yes,
-                    "Name Protocol ConnectTimeoutMs BalanceOutboundConnections",
+                    "Name Protocol ConnectTimeoutMs BalanceOutboundConnections \
+                     EnvoyListenerJSON EnvoyClusterJSON",
                 ),
                 (DEFAULT_ONLY, "Namespace Partition"),
                 (REFUSED, "Peer"),
-                (REPORTED, "EnvoyListenerJSON EnvoyClusterJSON"),
                 (Inside, "Limits PassiveHealthCheck MeshGateway"),
             ],
         ),

@@ -43,6 +43,8 @@ pub(crate) const PROXY_CONFIG: Served = Keys(&[
 const UPSTREAM_CONFIG: Served = Keys(&[
     "balance_outbound_connections",
     "connect_timeout_ms",
+    "envoy_cluster_json",
+    "envoy_listener_json",
     "limits",
     "passive_health_check",
     "protocol",

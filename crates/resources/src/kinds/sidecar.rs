@@ -341,10 +341,7 @@ impl<'a> UpstreamChange<'a> {
         plan: &Plan<'a, F>,
     ) {
         let resolved = &self.upstream.resolved;
-        let Ok(chain) = &resolved.chain else {
-            return;
-        };
-        for cluster in upstream::clusters(chain) {
+        for cluster in upstream::clusters(self.upstream) {
             let name = || cluster.name.clone();
             unit.part(Type::Cluster, name, self.is_dialled_alike(), |_| {
                 let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
@@ -440,6 +437,11 @@ impl<'a> UpstreamChange<'a> {
                 plan.chain()?;
                 if let Some(reason) = nowhere {
                     return Err(reason);
+                }
+                if let Some(text) = &plan.settings.listener {
+                    let (resource, bind) = listener::upstream::written(memo, text)?;
+                    let bind = bind.map(Box::new);
+                    return Ok(Some(Made { resource, bind }));
                 }
                 let bind = listener::upstream::bind(&upstream.upstream)?;
                 let resource = listener::upstream::listener(memo, plan, &bind, &settings.0)?;

@@ -67,6 +67,27 @@ impl Bind {
         }
     }
 
+    /// What a message says. `None` where it is neither an IP address nor a path.
+    pub(crate) fn of(address: &Address) -> Option<Self> {
+        match address.address.as_ref()? {
+            address::Address::SocketAddress(socket) => {
+                let Some(socket_address::PortSpecifier::PortValue(port)) = socket.port_specifier
+                else {
+                    return None;
+                };
+                Some(Self::Socket {
+                    address: socket.address.parse().ok()?,
+                    port: port.try_into().ok()?,
+                })
+            }
+            address::Address::Pipe(pipe) => Some(Self::Pipe {
+                path: pipe.path.clone(),
+                mode: pipe.mode,
+            }),
+            address::Address::EnvoyInternalAddress(_) => None,
+        }
+    }
+
     /// As messages have it.
     pub(crate) fn address(&self) -> Address {
         let address = match self {

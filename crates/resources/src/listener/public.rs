@@ -174,10 +174,16 @@ fn written(
         }
         false => None,
     };
+    let mut about_connections = Vec::new();
+    let connections = rbac::connections(snapshot, &mut about_connections)?;
+    // Of requests they are only asked where a chain cannot look into these.
+    if requests.is_none() {
+        warnings.append(&mut about_connections);
+    }
     let input = Written {
         text,
         protocol: snapshot.protocol,
-        connections: rbac::connections(snapshot, warnings)?,
+        connections,
         requests,
         normalize_path: Normalization::read(mesh)?.normalize_path,
         tls: TlsSettings::incoming(mesh)?,

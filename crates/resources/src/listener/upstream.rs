@@ -9,6 +9,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use legate_model::{Protocol, Upstream};
 
 use crate::cluster::proto_duration;
+use crate::custom;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener::{self, Bind, RouteSpecifier};
@@ -16,7 +17,7 @@ use crate::memo::Memo;
 use crate::names;
 use crate::retry;
 use crate::route;
-use crate::settings::ProxySettings;
+use crate::settings::{LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls;
 use crate::upstream::{Leads, UpstreamPlan};
@@ -63,6 +64,18 @@ pub(crate) fn listener(
             routes.as_slice(),
         ))
     })
+}
+
+/// The listener of an upstream as a user wrote it, and where it listens.
+pub(crate) fn written(
+    memo: &Memo,
+    text: &str,
+) -> Result<(Arc<EncodedResource>, Option<Bind>), GenerateError> {
+    let listener: Listener = custom::read(LISTENER_JSON, text)?;
+    let resource = memo.get(&(LISTENER_JSON, text), |_| {
+        Ok(custom::resource(&listener.name, &listener, &[]))
+    })?;
+    Ok((resource, listener.address.as_ref().and_then(Bind::of)))
 }
 
 /// Where the application dials an upstream.

@@ -110,8 +110,9 @@ fn defined(name: u8, form: u8) -> UpstreamSnapshot {
         1 => definition["LocalBindPort"] = json!(9200 + u16::from(name)),
         2 => definition["LocalBindSocketPath"] = json!(format!("/run/{name}")),
         _ => {
-            definition["Config"] =
-                json!({"limits": {"max_connections": 7}, "envoy_cluster_json": "{}"})
+            definition["Config"] = json!({"limits": {"max_connections": 7}, "envoy_cluster_json": format!(r#"{{
+                    "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "own-{name}"
+                }}"#)})
         }
     }
     upstream(definition, Protocol::Tcp, Vec::new())

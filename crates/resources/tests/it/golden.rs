@@ -34,7 +34,7 @@ fn public_listener(snapshot: &Snapshot) -> String {
 }
 
 /// Everything about upstreams.
-fn upstreams(snapshot: &Snapshot) -> String {
+pub(crate) fn upstreams(snapshot: &Snapshot) -> String {
     let set = made(snapshot);
     let mut out = String::new();
     for type_url in type_urls() {

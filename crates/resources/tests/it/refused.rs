@@ -153,7 +153,7 @@ fn socket_permissions_must_be_octal() {
 fn what_has_no_effect_is_told() {
     let strange = json!({
         "DestinationName": "api", "LocalBindPort": 9191,
-        "Config": {"envoy_cluster_json": "{}", "limits": 7, "balance_outbound_connections": "fair"},
+        "Config": {"limits": 7, "balance_outbound_connections": "fair"},
     });
     let snapshot = Snapshot {
         instance: sidecar(json!({
@@ -174,7 +174,6 @@ fn what_has_no_effect_is_told() {
         "\"local_connect_timeout_ms\" is \"soon\"",
         "Expose",
         "builtin/lua is not applied to public_listener",
-        "envoy_cluster_json",
         "\"limits\" is 7",
         "\"fair\"",
         "upstream api listens on 127.0.0.1:9191, as another one does",

@@ -11,7 +11,8 @@ use prost::Message;
 use serde_json::json;
 
 use crate::describe::{one, type_urls};
-use crate::support::{api, intentions, made, sidecar, web};
+use crate::golden::upstreams;
+use crate::support::{api, instance, intentions, made, sidecar, upstream, web};
 
 /// All listeners of a proxy.
 fn listeners(snapshot: &Snapshot) -> String {
@@ -271,5 +272,50 @@ fn requests_are_traced_as_a_user_says() {
         set.warnings()[0].contains("envoy_listener_tracing_json cannot be used"),
         "{:?}",
         set.warnings()
+    );
+}
+
+#[test]
+fn an_upstream_is_as_a_user_wrote_it() {
+    let cluster = json!({
+        "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+        "name": "own", "type": "EDS", "connectTimeout": "1s",
+        "edsClusterConfig": {"edsConfig": {"ads": {}}},
+        "transportSocketMatches": [{"name": "plain"}],
+    });
+    let listener = json!({
+        "@type": "type.googleapis.com/envoy.config.listener.v3.Listener",
+        "name": "own",
+        "address": {"socketAddress": {"address": "127.0.0.1", "portValue": 9191}},
+    });
+    let definition = |cluster: &str| {
+        json!({
+            "DestinationName": "db", "LocalBindPort": 9191,
+            "Config": {
+                "envoy_cluster_json": cluster, "envoy_listener_json": listener.to_string(),
+            },
+        })
+    };
+    let db = |cluster: &str| {
+        let instances = vec![instance("10.0.3.1", 20003, &[])];
+        upstream(definition(cluster), Protocol::Tcp, instances)
+    };
+    let snapshot = Snapshot {
+        upstreams: vec![db(&cluster.to_string()), api(Protocol::Tcp)],
+        ..web()
+    };
+    insta::assert_snapshot!(upstreams(&snapshot));
+
+    let broken = Snapshot {
+        upstreams: vec![db("{}")],
+        ..web()
+    };
+    let set = Generator::new().generate(&broken, None);
+    let [clusters, ..] = type_urls();
+    assert_eq!(set.get(&clusters).len(), 1, "the application's");
+    let told = set.failures()[0].reason.to_string();
+    assert!(
+        told.starts_with("envoy_cluster_json cannot be used"),
+        "{told}"
     );
 }
