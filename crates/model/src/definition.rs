@@ -7,17 +7,24 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use crate::check::{CheckStatus, HealthCheck};
+use crate::check_type::{CheckType, DefinedCheck};
 use crate::invalid::Invalid;
+use crate::name;
 use crate::proxy::ConnectProxy;
 use crate::secret::Secret;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 use crate::tenancy::OnlyDefault;
-use crate::{duration, name};
 
 /// Ports that sidecars without one get, lowest free first.
 const SIDECAR_PORTS: RangeInclusive<u16> = 21_000..=21_255;
 const SIDECAR_SUFFIX: &str = "-sidecar-proxy";
+/// How often it is checked that a sidecar listens, as in Consul.
+const SIDECAR_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The id of the sidecar that is registered with a service.
+pub fn sidecar_id(service_id: &str) -> String {
+    format!("{service_id}{SIDECAR_SUFFIX}")
+}
 
 /// Body of `PUT /v1/agent/service/register`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -79,107 +86,13 @@ pub struct ConnectDefinition {
     pub sidecar_service: Option<Box<ServiceDefinition>>,
 }
 
-/// A check of a definition. Servers do not run checks: they store the status that is given.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct CheckType {
-    /// Unique on the node; empty means `service:<service id>`, numbered when there are several.
-    #[serde(rename = "CheckID", alias = "ID")]
-    pub check_id: String,
-    /// For people.
-    pub name: String,
-    /// Status until the first result; critical by default.
-    pub status: CheckStatus,
-    /// For people.
-    pub notes: String,
-    /// Command to run.
-    #[serde(alias = "Args")]
-    pub script_args: Vec<String>,
-    /// URL to get.
-    #[serde(rename = "HTTP")]
-    pub http: String,
-    /// `host:port/service` of HTTP/2 to ping.
-    #[serde(rename = "H2PING")]
-    pub h2ping: String,
-    /// `host:port` to connect to.
-    #[serde(rename = "TCP")]
-    pub tcp: String,
-    /// `host:port` to send to.
-    #[serde(rename = "UDP")]
-    pub udp: String,
-    /// `host:port[/service]` of a gRPC health service.
-    #[serde(rename = "GRPC")]
-    pub grpc: String,
-    /// Service of the operating system.
-    #[serde(rename = "OSService")]
-    pub os_service: String,
-    /// Node whose health is copied.
-    pub alias_node: String,
-    /// Instance whose health is copied.
-    pub alias_service: String,
-    /// Container to run the command in.
-    #[serde(rename = "DockerContainerID")]
-    pub docker_container_id: String,
-    /// Shell in that container.
-    pub shell: String,
-    /// How long a reported status stays good.
-    #[serde(rename = "TTL", with = "duration::text")]
-    pub ttl: Duration,
-    /// Time between runs.
-    #[serde(with = "duration::text")]
-    pub interval: Duration,
-    /// Longest run.
-    #[serde(with = "duration::text")]
-    pub timeout: Duration,
-    /// Remove the service when it was critical for so long.
-    #[serde(with = "duration::text")]
-    pub deregister_critical_service_after: Duration,
-    /// Request headers.
-    pub header: BTreeMap<String, Vec<String>>,
-    /// Request method.
-    pub method: String,
-    /// Request body.
-    pub body: String,
-    /// Do not follow redirects.
-    pub disable_redirects: bool,
-    /// Server name to verify.
-    #[serde(rename = "TLSServerName")]
-    pub tls_server_name: String,
-    /// Accept any certificate.
-    #[serde(rename = "TLSSkipVerify")]
-    pub tls_skip_verify: bool,
-    /// Speak TLS to the gRPC service.
-    #[serde(rename = "GRPCUseTLS")]
-    pub grpc_use_tls: bool,
-    /// Speak TLS to the TCP address.
-    #[serde(rename = "TCPUseTLS")]
-    pub tcp_use_tls: bool,
-    /// Speak TLS for HTTP/2 pings.
-    #[serde(rename = "H2PingUseTLS")]
-    pub h2ping_use_tls: bool,
-    /// Results needed to become passing.
-    pub success_before_passing: u32,
-    /// Results needed to become warning.
-    pub failures_before_warning: u32,
-    /// Results needed to become critical.
-    pub failures_before_critical: u32,
-    /// URL to get through the sidecar, in place of the one in `http`.
-    #[serde(rename = "ProxyHTTP")]
-    pub proxy_http: String,
-    /// gRPC health service to ask through the sidecar, in place of the one in `grpc`.
-    #[serde(rename = "ProxyGRPC")]
-    pub proxy_grpc: String,
-    /// Largest output kept, in bytes.
-    pub output_max_size: u64,
-}
-
 /// What a definition registers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinitionParts {
     /// The instance, with its checks.
-    pub service: (ServiceInstance, Vec<HealthCheck>),
-    /// Its sidecar, with the checks that the definition gives it.
-    pub sidecar: Option<(ServiceInstance, Vec<HealthCheck>)>,
+    pub service: (ServiceInstance, Vec<DefinedCheck>),
+    /// Its sidecar, with its own checks.
+    pub sidecar: Option<(ServiceInstance, Vec<DefinedCheck>)>,
 }
 
 impl ServiceDefinition {
@@ -194,7 +107,9 @@ impl ServiceDefinition {
         let numbered = numbered.map(|(i, check)| (format!("Checks[{i}]"), check));
         let one = self.one_check().map(|check| ("Check".to_owned(), check));
         for (path, check) in one.into_iter().chain(numbered) {
-            check.validate().map_err(|error| error.within(path))?;
+            check
+                .validate_of(self.service_id())
+                .map_err(|error| error.within(path))?;
         }
         let Some(sidecar) = &self.connect.sidecar_service else {
             return Ok(());
@@ -262,7 +177,7 @@ impl ServiceDefinition {
     fn sidecar(&self, short: &ServiceDefinition) -> ServiceDefinition {
         let mut whole = short.clone();
         whole.kind = ServiceKind::ConnectProxy;
-        whole.id = format!("{}{SIDECAR_SUFFIX}", self.service_id());
+        whole.id = sidecar_id(self.service_id());
         if whole.name.is_empty() {
             whole.name = format!("{}{SIDECAR_SUFFIX}", self.name);
         }
@@ -317,13 +232,46 @@ impl ServiceDefinition {
                         )
                     })?;
                 }
-                Some((whole.instance(), whole.health_checks(node)))
+                if whole.one_check().is_none() && whole.checks.is_empty() {
+                    whole.checks = self.sidecar_checks(&whole);
+                }
+                Some((whole.instance(), whole.defined_checks(node)))
             }
         };
         Ok(DefinitionParts {
-            service: (self.instance(), self.health_checks(node)),
+            service: (self.instance(), self.defined_checks(node)),
             sidecar,
         })
+    }
+
+    /// What is checked about a sidecar that brings no checks: that it listens, where it shares the
+    /// network of its application unless it has an address, and the health of its service.
+    fn sidecar_checks(&self, sidecar: &ServiceDefinition) -> Vec<CheckType> {
+        let host = match sidecar.address.as_str() {
+            "" => &sidecar.proxy.local_service_address,
+            own => own,
+        };
+        let host = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host.to_owned(),
+        };
+        let listening = CheckType {
+            name: "Connect Sidecar Listening".to_owned(),
+            tcp: format!("{host}:{}", sidecar.port),
+            interval: SIDECAR_CHECK_INTERVAL,
+            ..CheckType::default()
+        };
+        let aliasing = CheckType {
+            name: format!("Connect Sidecar Aliasing {}", self.service_id()),
+            alias_service: self.service_id().to_owned(),
+            ..CheckType::default()
+        };
+        let has_port = sidecar.port != 0;
+        has_port
+            .then_some(listening)
+            .into_iter()
+            .chain([aliasing])
+            .collect()
     }
 
     /// The single check, unless nothing in it is set: some clients always send the object.
@@ -333,88 +281,24 @@ impl ServiceDefinition {
             .filter(|check| **check != CheckType::default())
     }
 
-    fn health_checks(&self, node: &str) -> Vec<HealthCheck> {
+    fn defined_checks(&self, node: &str) -> Vec<DefinedCheck> {
         let all: Vec<&CheckType> = self.one_check().into_iter().chain(&self.checks).collect();
         let several = all.len() > 1;
         let numbered = all.into_iter().enumerate();
+        let owner = (self.service_id(), self.name.as_str(), self.tags.as_slice());
         numbered
-            .map(|(i, check)| HealthCheck {
-                node: node.to_owned(),
-                check_id: match check.check_id.as_str() {
+            .map(|(i, check)| {
+                let id = match check.check_id.as_str() {
                     "" if several => format!("service:{}:{}", self.service_id(), i + 1),
                     "" => format!("service:{}", self.service_id()),
                     own => own.to_owned(),
-                },
-                name: match check.name.as_str() {
+                };
+                let name = match check.name.as_str() {
                     "" => format!("Service '{}' check", self.name),
                     own => own.to_owned(),
-                },
-                status: check.status,
-                notes: check.notes.clone(),
-                service_id: self.service_id().to_owned(),
-                service_name: self.name.clone(),
-                service_tags: self.tags.clone(),
-                r#type: check.type_name().to_owned(),
-                interval: time(check.interval),
-                timeout: time(check.timeout),
-                ..HealthCheck::default()
+                };
+                check.defined(node, id, name, owner)
             })
             .collect()
-    }
-}
-
-fn time(duration: Duration) -> String {
-    match duration {
-        Duration::ZERO => String::new(),
-        set => duration::format(set),
-    }
-}
-
-impl CheckType {
-    /// The kinds of check that are run at an interval, with whether each is asked for.
-    fn probes(&self) -> [(&'static str, bool); 7] {
-        [
-            ("http", !self.http.is_empty()),
-            ("h2ping", !self.h2ping.is_empty()),
-            ("tcp", !self.tcp.is_empty()),
-            ("udp", !self.udp.is_empty()),
-            ("grpc", !self.grpc.is_empty()),
-            ("os_service", !self.os_service.is_empty()),
-            ("script", !self.script_args.is_empty()),
-        ]
-    }
-
-    fn is_alias(&self) -> bool {
-        !self.alias_node.is_empty() || !self.alias_service.is_empty()
-    }
-
-    /// What the check's `Type` says.
-    fn type_name(&self) -> &'static str {
-        let probe = self.probes().into_iter().find(|(_, set)| *set);
-        match probe {
-            Some(("script", _)) if !self.docker_container_id.is_empty() => "docker",
-            Some((name, _)) => name,
-            None if self.is_alias() => "alias",
-            None => "ttl",
-        }
-    }
-
-    fn validate(&self) -> Result<(), Invalid> {
-        let probes = self.probes().iter().filter(|(_, set)| *set).count();
-        let kinds = probes + usize::from(!self.ttl.is_zero()) + usize::from(self.is_alias());
-        if kinds != 1 {
-            return Err(Invalid::new(
-                "TTL",
-                "exactly one of TTL, HTTP, H2PING, TCP, UDP, GRPC, OSService, ScriptArgs, \
-                 AliasNode/AliasService must be set",
-            ));
-        }
-        if probes == 1 && self.interval.is_zero() {
-            return Err(Invalid::new(
-                "Interval",
-                "it must be a time like 10s, because the check is run regularly",
-            ));
-        }
-        Ok(())
     }
 }

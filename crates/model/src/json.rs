@@ -279,7 +279,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
 }
 
 /// Whether two spellings mean the same field.
-pub(crate) fn same_key(a: &str, b: &str) -> bool {
+pub fn same_key(a: &str, b: &str) -> bool {
     let plain = |text: &str| -> Vec<u8> {
         text.bytes()
             .filter(|byte| *byte != b'_')

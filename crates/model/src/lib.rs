@@ -10,6 +10,7 @@ mod ca;
 mod catalog;
 mod chain_overrides;
 mod check;
+mod check_type;
 mod config_entry;
 mod definition;
 pub mod duration;
@@ -43,8 +44,9 @@ pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
 pub use chain_overrides::ChainOverrides;
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
+pub use check_type::{CheckType, DefinedCheck, OUTPUT_MAX_SIZE};
 pub use config_entry::*;
-pub use definition::{CheckType, ConnectDefinition, DefinitionParts, ServiceDefinition};
+pub use definition::{ConnectDefinition, DefinitionParts, ServiceDefinition, sidecar_id};
 pub use instance::CheckServiceNode;
 pub use intention::{
     HttpHeaderPermission, HttpPermission, Intention, IntentionAction, IntentionPermission,

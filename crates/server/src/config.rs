@@ -1,14 +1,15 @@
 //! The settings of a server, as values. Reading flags and the environment is `main.rs`' work;
 //! nothing here touches files or the network.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use legate_ca::CaConfig;
 use legate_intentions::Action;
-use legate_model::Secret;
 pub use legate_model::acl::DefaultPolicy;
+use legate_model::{CheckType, ConfigEntry, Secret, ServiceDefinition};
 
 pub use legate_store::{EtcdConfig, StoreConfig};
 
@@ -23,6 +24,24 @@ pub struct AclConfig {
     pub default_policy: DefaultPolicy,
     /// A token that may do everything, present from the first moment. Its secret is the value.
     pub initial_management: Option<Secret>,
+}
+
+/// What a server is as an agent, and what is registered when it starts. All of it is expected to be
+/// valid.
+#[derive(Debug, Clone, Default)]
+pub struct AgentConfig {
+    /// Whether the catalog has the server itself, as Consul's has: the service `consul`, and the
+    /// check `serfHealth` of its node, which always passes. Default: no. It is for a server that is
+    /// alone with its store: nobody else would take back that it is well.
+    pub registers_itself: bool,
+    /// Free key/value pairs of its node.
+    pub node_meta: BTreeMap<String, String>,
+    /// Services on its node.
+    pub services: Vec<ServiceDefinition>,
+    /// Checks on its node.
+    pub checks: Vec<CheckType>,
+    /// Config entries. One that exists already is left as it is.
+    pub config_entries: Vec<ConfigEntry>,
 }
 
 /// The settings of one server.
@@ -61,6 +80,8 @@ pub struct ServerConfig {
     pub connections: ConnectionLimits,
     /// Access control.
     pub acl: AclConfig,
+    /// What this server is as an agent.
+    pub agent: AgentConfig,
     /// What happens to a connection that no intention speaks of. Default: the ACL default policy
     /// when ACLs are on, else allow.
     pub default_intention_policy: Option<Action>,
@@ -91,6 +112,7 @@ impl Default for ServerConfig {
             https_files: None,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
+            agent: AgentConfig::default(),
             default_intention_policy: None,
             ca: CaConfig::default(),
             update_coalesce: Duration::from_millis(200),

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use legate_ca::Ca;
+use legate_checks::Reports;
 use legate_proxycfg::Manager;
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
@@ -36,6 +37,8 @@ pub(crate) struct Handles {
     pub(crate) manager: Manager,
     /// What proofs of identity are verified with.
     pub(crate) methods: Arc<Methods>,
+    /// What the runner of this node's checks is told of reports by.
+    pub(crate) reports: Reports,
     /// Turns snapshots into Envoy resources, shared by all streams.
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.

@@ -13,9 +13,12 @@ mod grpc;
 mod handles;
 mod http;
 mod net;
+mod seed;
 mod server;
 
 pub use certificate::CertificateError;
-pub use config::{AclConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig};
+pub use config::{AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig};
+pub use legate_ca::CaConfig;
+pub use legate_intentions::Action as IntentionAction;
 pub use net::{ApiLimit, ConnectionLimits};
 pub use server::{Parts, Server, StartError};

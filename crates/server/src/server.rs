@@ -7,22 +7,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_ca::{Ca, CaError};
-use legate_model::{Invalid, Node};
+use legate_checks::Runner;
+use legate_model::Invalid;
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
-use legate_store::{Command, OpenError, Registration, Store, WriteError};
+use legate_store::{OpenError, Store, WriteError};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
-use uuid::Uuid;
 
 use crate::acl;
 use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
-use crate::{dns, grpc, http};
+use crate::{dns, grpc, http, seed};
 
 /// Files of a certificate chain and its key.
 type FilePair = (PathBuf, PathBuf);
@@ -83,6 +83,14 @@ pub enum StartError {
     /// The initial management token cannot be used.
     #[error("the initial management token (LEGATE_INITIAL_MANAGEMENT_TOKEN) cannot be used: {0}")]
     Token(#[from] Invalid),
+    /// A service, check or config entry of the settings cannot be registered.
+    #[error("{what} of the settings cannot be registered: {reason}")]
+    Registration {
+        /// Which one.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
     /// The server's own node or token cannot be stored.
     #[error("the store refuses {what}: {source}")]
     Refused {
@@ -128,7 +136,7 @@ impl Server {
             None => Store::open(config.store.clone(), &storage.spawner()).await?,
         };
         let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca).await?;
-        seed(&config, &store, &clock).await?;
+        seed::seed(&config, &store, &clock).await?;
         let manager = Manager::new(
             store.reader(),
             ca.leaves(&scope.spawner()),
@@ -139,7 +147,10 @@ impl Server {
                 ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
             },
         );
+        let (checks, reports) = Runner::new(&config.node_name, store.reader(), store.writer());
+        scope.spawn("checks", checks.run(scope.token()));
         let handles = Handles {
+            reports,
             config: config.clone(),
             store: store.clone(),
             rights: acl::Rights::new(store.reader(), clock.clone(), config.clone()),
@@ -314,47 +325,6 @@ fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
         );
     }
     limits
-}
-
-/// What is in the tables from the first moment: the server's own node, and the first token.
-pub(crate) async fn seed(
-    config: &ServerConfig,
-    store: &Store,
-    clock: &Clock,
-) -> Result<(), StartError> {
-    let refused = |what| move |source| StartError::Refused { what, source };
-    let node = Node {
-        id: Uuid::new_v4().to_string(),
-        node: config.node_name.clone(),
-        address: config.advertise.to_string(),
-        datacenter: config.datacenter.clone(),
-        ..Node::default()
-    };
-    store
-        .write(move |txn| {
-            let mut node = node.clone();
-            // Another server of this name may have been here first.
-            if let Some(known) = txn.read().node(&node.node) {
-                node.id.clone_from(&known.id);
-            }
-            let registration = Registration {
-                node,
-                service: None,
-                checks: Vec::new(),
-                skip_node_update: false,
-            };
-            Ok::<_, WriteError>(txn.apply(Command::Register(Box::new(registration)))?)
-        })
-        .await
-        .map_err(refused("the server's own node"))?;
-    if let Some(token) = acl::initial_token(config, clock.now()) {
-        token.validate()?;
-        store
-            .apply(Command::UpsertToken(Box::new(token)))
-            .await
-            .map_err(refused("the initial management token"))?;
-    }
-    Ok(())
 }
 
 /// Sockets that are bound, before anything is served.

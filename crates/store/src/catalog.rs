@@ -161,7 +161,7 @@ impl WriteTxn {
         if let Some(id) = named(&what.service_id) {
             self.remove_instance(&what.node, &id);
         } else if let Some(check) = named(&what.check_id) {
-            self.remove::<HealthCheck>(&[&what.node, &check]);
+            self.remove_check(&what.node, &check);
         } else {
             self.remove_node(&what.node);
         }
@@ -293,7 +293,7 @@ impl WriteTxn {
         self.read().find_all(Table::ChecksByOwner, &[node, id])
     }
 
-    fn put_check(&mut self, node: &str, mut check: HealthCheck) -> Result<(), Rejected> {
+    pub(crate) fn put_check(&mut self, node: &str, mut check: HealthCheck) -> Result<(), Rejected> {
         if check.check_id.is_empty() {
             check.check_id = check.name.clone();
         }
@@ -342,7 +342,7 @@ impl WriteTxn {
         };
         self.remove::<InstanceRow>(&[node, id]);
         for check in self.checks_of(node, id) {
-            self.remove::<HealthCheck>(&[node, &check.check_id]);
+            self.remove_check(node, &check.check_id);
         }
         self.left_by(&row.instance);
     }
@@ -356,7 +356,7 @@ impl WriteTxn {
         }
         let left: Vec<Arc<HealthCheck>> = self.read().scan(&[node]);
         for check in left {
-            self.remove::<HealthCheck>(&[node, &check.check_id]);
+            self.remove_check(node, &check.check_id);
         }
     }
 }

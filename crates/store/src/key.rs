@@ -43,6 +43,8 @@ pub(crate) enum Table {
     Policies = 13,
     /// Id.
     Roles = 14,
+    /// Node name, check id.
+    AgentChecks = 15,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,

@@ -11,6 +11,7 @@
 //! This crate never reads a clock and never decides who may see what.
 
 mod access;
+mod agent_checks;
 mod authority;
 mod backend;
 mod catalog;
@@ -40,6 +41,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use agent_checks::AgentCheck;
 pub use backend::etcd::EtcdConfig;
 pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
 pub use commit::Unavailable;

@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::key::{Key, Table};
 use crate::rows::{
-    CaRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, ManagementRow, VirtualIpRow,
+    AgentCheckRow, CaRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, ManagementRow,
+    VirtualIpRow,
 };
 
 /// A value of one table.
@@ -110,7 +111,7 @@ struct StoredTable {
 }
 
 /// Every table that is stored.
-const READERS: [StoredTable; 14] = [
+const READERS: [StoredTable; 15] = [
     stored::<Node>(),
     stored::<InstanceRow>(),
     stored::<HealthCheck>(),
@@ -125,6 +126,7 @@ const READERS: [StoredTable; 14] = [
     stored::<LastVirtualIpRow>(),
     stored::<Policy>(),
     stored::<Role>(),
+    stored::<AgentCheckRow>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

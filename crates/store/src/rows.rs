@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
-use legate_model::{ConfigEntry, HealthCheck, Node, ServiceInstance, Tenancy};
+use legate_model::{CheckType, ConfigEntry, HealthCheck, Node, ServiceInstance, Tenancy};
 use serde::{Deserialize, Serialize};
 
 use crate::command::CaState;
@@ -18,6 +18,15 @@ use crate::row::Row;
 pub(crate) struct InstanceRow {
     pub(crate) node: String,
     pub(crate) instance: Arc<ServiceInstance>,
+}
+
+/// How the agent of a node runs a check.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AgentCheckRow {
+    pub(crate) node: String,
+    pub(crate) check_id: String,
+    pub(crate) definition: Arc<CheckType>,
+    pub(crate) modify_index: u64,
 }
 
 /// The CA, and the index of the write that changed it last.
@@ -138,6 +147,20 @@ impl Row for HealthCheck {
             keys.push(Key::new(Table::ChecksByService, tenancy, &names));
         }
         keys
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for AgentCheckRow {
+    const TABLE: Table = Table::AgentChecks;
+    // The headers of a request may hold a password or a token.
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.node, &self.check_id])
     }
 
     fn modify_index(&self) -> u64 {

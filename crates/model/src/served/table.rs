@@ -146,23 +146,24 @@ pub(super) const TABLE: &[Rows] = &[
              Interval OutputMaxSize Timeout DeregisterCriticalServiceAfter",
         )],
     ),
-    // An agent would run these; a server keeps the status that is given.
+    // The server runs the checks that are registered with its agent API.
     (
         "CheckType",
         &[
-            (Yes, "CheckID ID Name Status Notes"),
+            (
+                Yes,
+                "CheckID ID Name Status Notes HTTP TCP GRPC AliasNode AliasService TTL \
+             DeregisterCriticalServiceAfter Interval Timeout Header Method Body \
+             DisableRedirects TLSServerName TLSSkipVerify GRPCUseTLS TCPUseTLS \
+             SuccessBeforePassing FailuresBeforeWarning FailuresBeforeCritical \
+             OutputMaxSize ServiceID",
+            ),
             (
                 REPORTED,
-                "ScriptArgs Args HTTP H2PING TCP UDP GRPC OSService AliasNode \
-             AliasService TTL DeregisterCriticalServiceAfter",
+                "ScriptArgs Args H2PING UDP OSService Token ProxyHTTP ProxyGRPC",
             ),
-            (
-                Detail,
-                "DockerContainerID Shell Interval Timeout Header Method Body \
-             DisableRedirects TLSServerName TLSSkipVerify GRPCUseTLS TCPUseTLS \
-             H2PingUseTLS SuccessBeforePassing FailuresBeforeWarning \
-             FailuresBeforeCritical ProxyHTTP ProxyGRPC OutputMaxSize",
-            ),
+            (Detail, "DockerContainerID Shell H2PingUseTLS"),
+            (DEFAULT_ONLY, "Namespace Partition"),
         ],
     ),
     (

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use legate_model::json::{UnknownFields, from_value};
-use legate_model::{CheckStatus, ServiceDefinition, ServiceKind};
+use legate_model::{CheckStatus, CheckType, DefinedCheck, ServiceDefinition, ServiceKind};
 use serde_json::{Value, json};
 
 fn definition(value: Value) -> ServiceDefinition {
@@ -29,7 +29,15 @@ fn a_sidecar_inherits_from_its_service() {
     );
     assert!(checks.is_empty());
     let (sidecar, checks) = parts.sidecar.unwrap();
-    assert!(checks.is_empty());
+    let [listening, aliasing] = checks.as_slice() else {
+        panic!("{checks:?}")
+    };
+    assert_eq!(listening.check.check_id, "service:web-1-sidecar-proxy:1");
+    assert_eq!(listening.check.name, "Connect Sidecar Listening");
+    assert_eq!(listening.definition.tcp, "10.0.0.7:21002");
+    assert_eq!(listening.check.interval, "10s");
+    assert_eq!(aliasing.check.name, "Connect Sidecar Aliasing web-1");
+    assert_eq!(aliasing.definition.alias_service, "web-1");
     assert_eq!(sidecar.kind, ServiceKind::ConnectProxy);
     assert_eq!(sidecar.id, "web-1-sidecar-proxy");
     assert_eq!(sidecar.service, "web-sidecar-proxy");
@@ -75,7 +83,7 @@ fn checks_are_named_and_numbered() {
     }));
     assert_eq!(one.validate(), Ok(()));
     let (_, checks) = one.into_parts("n1", &BTreeSet::new()).unwrap().service;
-    let [check] = checks.as_slice() else {
+    let [DefinedCheck { check, .. }] = checks.as_slice() else {
         panic!("{checks:?}")
     };
     assert_eq!(check.check_id, "service:web");
@@ -101,6 +109,7 @@ fn checks_are_named_and_numbered() {
     let (_, checks) = several.into_parts("n1", &BTreeSet::new()).unwrap().service;
     let shown: Vec<_> = checks
         .iter()
+        .map(|defined| &defined.check)
         .map(|c| [&c.check_id, &c.name, &c.r#type, &c.interval, &c.timeout].map(String::as_str))
         .collect();
     assert_eq!(
@@ -195,4 +204,43 @@ fn a_weight_that_is_left_out_is_zero() {
         let refused = with(refused).validate().unwrap_err().to_string();
         assert!(refused.contains("Weights.Passing"), "{refused}");
     }
+}
+
+#[test]
+fn a_check_by_itself_is_of_the_node_or_of_a_service() {
+    let check = |value| -> CheckType { from_value(value, UnknownFields::Refuse).unwrap() };
+    let own = check(json!({"Name": "disk", "TTL": "10s", "ServiceID": "web"}));
+    assert_eq!(own.validate(), Ok(()));
+    let defined = own.into_defined("n1");
+    assert_eq!(
+        (
+            defined.check.check_id.as_str(),
+            defined.check.service_id.as_str()
+        ),
+        ("disk", "web")
+    );
+    for (value, field) in [
+        (json!({"Name": "x"}), "TTL"),
+        (
+            json!({"Name": "x", "HTTP": "127.0.0.1", "Interval": "1s"}),
+            "HTTP",
+        ),
+        (
+            json!({"Name": "x", "TCP": "127.0.0.1", "Interval": "1s"}),
+            "TCP",
+        ),
+        (
+            json!({"Name": "x", "GRPC": "a:0/b", "Interval": "1s"}),
+            "GRPC",
+        ),
+        (
+            json!({"Name": "x", "TTL": "1s", "OutputMaxSize": 1_000_000}),
+            "OutputMaxSize",
+        ),
+    ] {
+        let error = check(value.clone()).validate().unwrap_err();
+        assert_eq!(error.path(), field, "{value}");
+    }
+    let other = definition(json!({"Name": "web", "Check": {"TTL": "10s", "ServiceID": "db"}}));
+    assert_eq!(other.validate().unwrap_err().path(), "Check.ServiceID");
 }

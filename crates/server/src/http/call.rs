@@ -19,7 +19,7 @@ use legate_store::{Answer, ReadTxn, Reader, WriteTxn, Writer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::error::ApiError;
 use super::params::Params;
@@ -236,19 +236,45 @@ impl Call {
         let before = self.rights.of(&self.token);
         let answer = tokio::select! {
             answer = self.reader.blocking(query, read) => answer,
-            () = self.stop.cancelled() => return Err(ApiError::unavailable(
-                "The server is shutting down: ask again later, or ask another server",
-            )),
+            () = self.stop.cancelled() => return Err(shutting_down()),
         };
         // What needs no token is answered to holders of bad ones too.
         if let Ok(before) = before
             && self.rights.of(&self.token)? != before
         {
-            return Err(ApiError::unavailable(
-                "The token was changed while the query waited: ask again",
-            ));
+            return Err(token_changed());
         }
         Ok(answer)
+    }
+
+    /// Reads, after waiting for something else than what the client has seen if it says what that
+    /// was: the hash of it.
+    pub(crate) async fn read_hashed<T: Send>(
+        &self,
+        read: impl Fn(&ReadTxn<'_>) -> Result<(String, T), ApiError> + Send + Sync,
+    ) -> Result<(String, T), ApiError> {
+        let seen = self.params.get("hash").unwrap_or_default();
+        let deadline = Instant::now() + self.params.blocking(rand::random())?.wait;
+        let before = self.rights.of(&self.token)?;
+        loop {
+            let (found, mut watch) = {
+                let state = self.reader.state();
+                let txn = state.read();
+                let found = read(&txn)?;
+                (found, self.reader.watch(&txn.into_reads()))
+            };
+            if seen.is_empty() || found.0 != seen {
+                return Ok(found);
+            }
+            tokio::select! {
+                () = watch.changed() => {}
+                () = sleep_until(deadline) => return Ok(found),
+                () = self.stop.cancelled() => return Err(shutting_down()),
+            }
+            if self.rights.of(&self.token)? != before {
+                return Err(token_changed());
+            }
+        }
     }
 
     /// Answers with JSON.
@@ -351,6 +377,14 @@ impl Call {
             headers.insert(DEFAULT_POLICY, HeaderValue::from_static(policy));
         }
     }
+}
+
+fn shutting_down() -> ApiError {
+    ApiError::unavailable("The server is shutting down: ask again later, or ask another server")
+}
+
+fn token_changed() -> ApiError {
+    ApiError::unavailable("The token was changed while the query waited: ask again")
 }
 
 /// Keeps what may be seen, and says whether anything was left out.

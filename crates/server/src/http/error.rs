@@ -25,6 +25,11 @@ impl ApiError {
         }
     }
 
+    /// What it says.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The request is wrong and stays wrong when it is repeated.
     pub(crate) fn bad_request(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)

@@ -3,6 +3,7 @@
 
 mod acl;
 mod agent;
+mod bootstrap;
 mod ca;
 mod call;
 mod catalog;
@@ -35,7 +36,10 @@ use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
 
 use self::acl::{auth_methods, authorize, policies, roles, templates, tokens};
-use self::error::ApiError;
+pub(crate) use self::agent::checks::register_check;
+pub(crate) use self::agent::{OWN_SERVICE, acceptable, register_definition};
+pub(crate) use self::bootstrap::bootstrap_entry;
+pub(crate) use self::error::ApiError;
 use self::state::ApiState;
 use crate::handles::Handles;
 
@@ -84,13 +88,34 @@ fn catalog_routes() -> Router<ApiState> {
         .route("/v1/health/node/{name}", get(health::node))
         .route("/v1/health/service/{name}", get(health::service))
         .route("/v1/health/connect/{name}", get(health::connect))
-        .route("/v1/agent/service/register", put(agent::register))
-        .route("/v1/agent/service/deregister/{id}", put(agent::deregister))
-        .route("/v1/agent/self", get(agent::own))
-        .route("/v1/agent/metrics", get(agent::metrics))
+        .merge(agent_routes())
         .route("/v1/snapshot", get(snapshot::save).put(snapshot::restore))
         .route("/v1/status/leader", get(status::leader))
         .route("/v1/status/peers", get(status::peers))
+}
+
+fn agent_routes() -> Router<ApiState> {
+    use agent::{about, checks, services};
+    let by_id = get(services::health_by_id);
+    let by_name = get(services::health_by_name);
+    Router::new()
+        .route("/v1/agent/service/register", put(agent::register))
+        .route("/v1/agent/service/deregister/{id}", put(agent::deregister))
+        .route("/v1/agent/service/{id}", get(services::service))
+        .route("/v1/agent/services", get(services::services))
+        .route("/v1/agent/checks", get(services::checks))
+        .route("/v1/agent/health/service/id/{id}", by_id)
+        .route("/v1/agent/health/service/name/{name}", by_name)
+        .route("/v1/agent/check/register", put(checks::register))
+        .route("/v1/agent/check/deregister/{id}", put(checks::deregister))
+        .route("/v1/agent/check/pass/{id}", put(checks::pass))
+        .route("/v1/agent/check/warn/{id}", put(checks::warn))
+        .route("/v1/agent/check/fail/{id}", put(checks::fail))
+        .route("/v1/agent/check/update/{id}", put(checks::update))
+        .route("/v1/agent/self", get(about::own))
+        .route("/v1/agent/members", get(about::members))
+        .route("/v1/agent/version", get(about::version))
+        .route("/v1/agent/metrics", get(about::metrics))
 }
 
 fn mesh_routes() -> Router<ApiState> {

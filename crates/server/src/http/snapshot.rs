@@ -18,7 +18,7 @@ use super::call::{Call, Head, read_body};
 use super::error::ApiError;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
-use crate::server::seed;
+use crate::seed::seed;
 
 /// The largest snapshot that is taken, in bytes: it is read wholly before anything changes.
 const LIMIT: usize = 1024 * 1024 * 1024;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use axum::extract::FromRef;
+use legate_checks::Reports;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Clock};
 use legate_store::{Reader, Writer};
@@ -45,6 +46,7 @@ handles! {
     Reader: |state| state.handles.store.reader();
     Writer: |state| state.handles.store.writer();
     Rights: |state| state.handles.rights();
+    Reports: |state| state.handles.reports.clone();
     Logins: |state| state.handles.logins();
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);

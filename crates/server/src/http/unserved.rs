@@ -11,18 +11,13 @@ use super::error::ApiError;
 /// Paths of Consul 1.21 without a route here.
 const PATHS: &[&str] = &[
     "/v1/acl/replication",
-    "/v1/agent/check/register",
-    "/v1/agent/checks",
     "/v1/agent/connect/authorize",
     "/v1/agent/host",
     "/v1/agent/leave",
     "/v1/agent/maintenance",
-    "/v1/agent/members",
     "/v1/agent/metrics/stream",
     "/v1/agent/monitor",
     "/v1/agent/reload",
-    "/v1/agent/services",
-    "/v1/agent/version",
     "/v1/connect/ca/configuration",
     "/v1/event/list",
     "/v1/exported-services",
@@ -33,7 +28,6 @@ const PATHS: &[&str] = &[
 
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[
-    "/v1/agent/check/",
     "/v1/agent/connect/ca/leaf/",
     "/v1/agent/force-leave/",
     "/v1/agent/health/",

@@ -314,3 +314,56 @@ fn a_check_that_moves_to_an_instance_outside_the_mesh_moves_the_index() {
     let after = index_of(&store, |txn| txn.connect("web"));
     assert!(before < after && after == applied.index, "{before} {after}");
 }
+
+#[test]
+fn how_an_agent_runs_a_check_goes_with_the_check() {
+    let store = Store::new();
+    let defined = |id: &str, service_id: &str| {
+        let definition = legate_model::CheckType {
+            check_id: id.to_owned(),
+            service_id: service_id.to_owned(),
+            ttl: std::time::Duration::from_secs(10),
+            ..legate_model::CheckType::default()
+        };
+        definition.into_defined("n1")
+    };
+    let put = |id: &str, service_id: &str| {
+        let one = defined(id, service_id);
+        let write = move |txn: &mut crate::WriteTxn| -> Result<(), crate::WriteError> {
+            Ok(txn.put_agent_check("n1", one.clone())?)
+        };
+        futures_util::FutureExt::now_or_never(store.write(write)).unwrap()
+    };
+    let ids = || {
+        let state = store.state();
+        let checks = state.read().agent_checks("N1");
+        checks
+            .into_iter()
+            .map(|check| check.check_id)
+            .collect::<Vec<_>>()
+    };
+    apply(
+        &store,
+        register(node("n1"), Some(instance("web", "web-1")), vec![]),
+    );
+    put("of-node", "").unwrap();
+    put("of-web", "web-1").unwrap();
+    assert!(put("of-nobody", "web-2").is_err());
+    assert_eq!(ids(), ["of-node", "of-web"]);
+    // The same again changes nothing.
+    let (applied, ()) = put("of-web", "web-1").unwrap();
+    assert!(!applied.changed);
+    let state = store.state();
+    assert_eq!(
+        state.read().check("n1", "of-web").unwrap().service_name,
+        "web"
+    );
+
+    apply(&store, deregister("n1", Some("web-1"), None));
+    assert_eq!(ids(), ["of-node"]);
+    apply(&store, deregister("n1", None, Some("of-node")));
+    assert_eq!(ids(), Vec::<String>::new());
+    put("again", "").unwrap();
+    apply(&store, deregister("n1", None, None));
+    assert_eq!(ids(), Vec::<String>::new());
+}

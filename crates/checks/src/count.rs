@@ -1,0 +1,89 @@
+//! How many results in a row it takes until a check is said to have another status. Consul's
+//! `success_before_passing`, `failures_before_warning` and `failures_before_critical`.
+
+use legate_model::{CheckStatus, CheckType};
+
+/// Results in a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    successes: u32,
+    failures: u32,
+}
+
+impl Count {
+    /// Counts a result. Returns the status that the check has then; `None` when it keeps the one that
+    /// it has. A warning counts as a success.
+    pub(crate) fn result(&mut self, of: &CheckType, result: CheckStatus) -> Option<CheckStatus> {
+        if result != CheckStatus::Critical {
+            self.failures = 0;
+            self.successes = self.successes.saturating_add(1);
+            return (self.successes >= of.success_before_passing).then_some(result);
+        }
+        self.successes = 0;
+        self.failures = self.failures.saturating_add(1);
+        let until_warning = match of.failures_before_warning {
+            0 => of.failures_before_critical,
+            own => own,
+        };
+        if self.failures >= of.failures_before_critical {
+            Some(CheckStatus::Critical)
+        } else if self.failures >= until_warning {
+            Some(CheckStatus::Warning)
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CheckStatus::{Critical, Passing, Warning};
+
+    fn statuses(of: &CheckType, results: &[CheckStatus]) -> Vec<Option<CheckStatus>> {
+        let mut count = Count::default();
+        results
+            .iter()
+            .map(|result| count.result(of, *result))
+            .collect()
+    }
+
+    #[test]
+    fn without_thresholds_every_result_counts() {
+        let results = [Passing, Critical, Warning, Critical];
+        let seen = statuses(&CheckType::default(), &results);
+        assert_eq!(seen, results.map(Some));
+    }
+
+    #[test]
+    fn thresholds_are_results_in_a_row() {
+        let of = CheckType {
+            success_before_passing: 2,
+            failures_before_warning: 2,
+            failures_before_critical: 3,
+            ..CheckType::default()
+        };
+        assert_eq!(
+            statuses(
+                &of,
+                &[
+                    Passing, Passing, Critical, Critical, Critical, Passing, Critical
+                ]
+            ),
+            [
+                None,
+                Some(Passing),
+                None,
+                Some(Warning),
+                Some(Critical),
+                None,
+                None
+            ]
+        );
+        let of = CheckType {
+            failures_before_critical: 2,
+            ..CheckType::default()
+        };
+        assert_eq!(statuses(&of, &[Critical, Critical]), [None, Some(Critical)]);
+    }
+}

@@ -1,0 +1,335 @@
+//! When which check is run, and what its results make of its status. It does nothing itself: events
+//! go in, actions come out, and the time is an argument.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_model::{CheckStatus, CheckType};
+use legate_store::AgentCheck;
+use tokio::time::Instant;
+
+use crate::count::Count;
+
+/// The shortest time between two runs of a check. Consul's.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time that a service may be critical before it is removed. Consul's.
+const MIN_REMOVAL: Duration = Duration::from_secs(60);
+/// How often a new output of the same status is written. Consul's `check_update_interval`.
+const OUTPUT_INTERVAL: Duration = Duration::from_secs(300);
+/// How many checks are run at one time.
+const MAX_RUNNING: usize = 64;
+
+/// Tells runs of one check apart, over all its definitions.
+pub(crate) type Run = u64;
+
+/// A check as the store has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) check: AgentCheck,
+    /// The instance that it is of; empty for the node.
+    pub(crate) service_id: String,
+    pub(crate) status: CheckStatus,
+    pub(crate) output: String,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Action {
+    /// Run a check, and hand its result to [`Machine::finished`].
+    Start { run: Run, check: AgentCheck },
+    /// Give up a run: nobody wants its result.
+    Cancel { run: Run },
+    /// Write what a check found.
+    Store {
+        check: AgentCheck,
+        status: CheckStatus,
+        output: String,
+    },
+    /// Remove an instance that was critical for too long.
+    Deregister {
+        service_id: String,
+        check_id: String,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    known: Known,
+    how: How,
+    count: Count,
+    /// When the output was written last.
+    written: Instant,
+    critical_since: Option<Instant>,
+    removal_asked: bool,
+}
+
+#[derive(Debug)]
+enum How {
+    /// It is run when the time has come.
+    Waiting {
+        due: Instant,
+    },
+    Running {
+        run: Run,
+    },
+    /// It is critical when nothing was reported until then.
+    Reported {
+        until: Instant,
+    },
+    /// Its status is read from the store.
+    Alias,
+    /// This server does not run it, and it keeps the status that it was registered with.
+    NotRun,
+}
+
+/// All checks of one node.
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    checks: BTreeMap<String, Entry>,
+    next_run: Run,
+    running: usize,
+}
+
+impl Machine {
+    /// Takes the checks that there are now. Those that are defined as before go on.
+    pub(crate) fn define(&mut self, now: Instant, all: Vec<Known>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let mut before = std::mem::take(&mut self.checks);
+        for known in all {
+            let id = known.check.check_id.clone();
+            let entry = match before.remove(&id) {
+                Some(entry) if entry.known.check == known.check => entry.refreshed(now, known),
+                other => {
+                    before.extend(other.map(|entry| (id.clone(), entry)));
+                    Entry::new(now, known)
+                }
+            };
+            self.checks.insert(id, entry);
+        }
+        for gone in before.into_values() {
+            if let How::Running { run } = gone.how {
+                self.running -= 1;
+                actions.push(Action::Cancel { run });
+            }
+        }
+        actions
+    }
+
+    /// The definitions of the checks whose status is read from the store.
+    pub(crate) fn aliases(&self) -> Vec<(String, Arc<CheckType>)> {
+        let all = self.checks.iter();
+        let aliases = all.filter(|(_, entry)| matches!(entry.how, How::Alias));
+        aliases
+            .map(|(id, entry)| (id.clone(), Arc::clone(&entry.known.check.definition)))
+            .collect()
+    }
+
+    /// Takes what an alias check says.
+    pub(crate) fn aliased(
+        &mut self,
+        now: Instant,
+        id: &str,
+        status: CheckStatus,
+        output: String,
+    ) -> Option<Action> {
+        let entry = self.checks.get_mut(id)?;
+        entry.found(now, status, output)
+    }
+
+    /// Takes the result of a run.
+    pub(crate) fn finished(
+        &mut self,
+        now: Instant,
+        run: Run,
+        status: CheckStatus,
+        output: String,
+    ) -> Option<Action> {
+        let is_it =
+            |entry: &&mut Entry| matches!(entry.how, How::Running { run: own } if own == run);
+        let entry = self.checks.values_mut().find(is_it)?;
+        self.running -= 1;
+        let definition = Arc::clone(&entry.known.check.definition);
+        let due = now + definition.interval.max(MIN_INTERVAL);
+        entry.how = How::Waiting { due };
+        let status = entry.count.result(&definition, status)?;
+        entry.found(now, status, output)
+    }
+
+    /// A status was reported for a TTL check, and is written by whoever took the report. Says whether
+    /// there is such a check.
+    pub(crate) fn reported(&mut self, now: Instant, id: &str) -> bool {
+        let found = self
+            .checks
+            .iter_mut()
+            .find(|(own, _)| own.eq_ignore_ascii_case(id));
+        match found {
+            Some((
+                _,
+                Entry {
+                    how: How::Reported { until },
+                    known,
+                    ..
+                },
+            )) => {
+                *until = now + known.check.definition.ttl;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What was to be done to the store was not: it is asked for again. [`Self::define`] comes next,
+    /// with what the store has.
+    pub(crate) fn not_stored(&mut self) {
+        for entry in self.checks.values_mut() {
+            entry.removal_asked = false;
+        }
+    }
+
+    /// What the time asks for.
+    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let mut due = Vec::new();
+        for (id, entry) in &mut self.checks {
+            if let How::Reported { until } = entry.how
+                && until <= now
+            {
+                // Until the next report.
+                entry.how = How::Reported {
+                    until: now + entry.known.check.definition.ttl,
+                };
+                actions.extend(entry.expired(now));
+            }
+            actions.extend(entry.removal(now));
+            if let How::Waiting { due: at } = entry.how
+                && at <= now
+            {
+                due.push((at, id.clone()));
+            }
+        }
+        due.sort();
+        for (_, id) in due {
+            if self.running == MAX_RUNNING {
+                break;
+            }
+            let Some(entry) = self.checks.get_mut(&id) else {
+                continue;
+            };
+            let run = self.next_run;
+            self.next_run += 1;
+            self.running += 1;
+            entry.how = How::Running { run };
+            let check = entry.known.check.clone();
+            actions.push(Action::Start { run, check });
+        }
+        actions
+    }
+
+    /// When [`Self::tick`] is to be called next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let may_start = self.running < MAX_RUNNING;
+        let entries = self.checks.values();
+        let times = entries.flat_map(|entry| {
+            let next = match entry.how {
+                How::Waiting { due } => may_start.then_some(due),
+                How::Reported { until } => Some(until),
+                How::Running { .. } | How::Alias | How::NotRun => None,
+            };
+            [next, entry.removal_at()]
+        });
+        times.flatten().min()
+    }
+}
+
+impl Entry {
+    fn new(now: Instant, known: Known) -> Self {
+        let definition = &known.check.definition;
+        let how = match definition.type_name() {
+            "http" | "tcp" | "grpc" => How::Waiting { due: now },
+            "alias" => How::Alias,
+            "ttl" => How::Reported {
+                until: now + definition.ttl,
+            },
+            _ => How::NotRun,
+        };
+        let critical = known.status == CheckStatus::Critical;
+        Self {
+            how,
+            count: Count::default(),
+            written: now,
+            critical_since: critical.then_some(now),
+            removal_asked: false,
+            known,
+        }
+    }
+
+    /// The same check, with what the store says about it now.
+    fn refreshed(mut self, now: Instant, known: Known) -> Self {
+        self.known = known;
+        self.note_status(now);
+        self
+    }
+
+    fn note_status(&mut self, now: Instant) {
+        if self.known.status != CheckStatus::Critical {
+            self.critical_since = None;
+            self.removal_asked = false;
+        } else if self.critical_since.is_none() {
+            self.critical_since = Some(now);
+        }
+    }
+
+    /// Takes over what was found; something is written when it says more than what is there.
+    fn found(&mut self, now: Instant, status: CheckStatus, output: String) -> Option<Action> {
+        let same_status = self.known.status == status;
+        let too_early = now < self.written + OUTPUT_INTERVAL && !self.known.output.is_empty();
+        if same_status && (self.known.output == output || too_early) {
+            return None;
+        }
+        self.written = now;
+        self.known.status = status;
+        self.known.output.clone_from(&output);
+        self.note_status(now);
+        let check = self.known.check.clone();
+        Some(Action::Store {
+            check,
+            status,
+            output,
+        })
+    }
+
+    fn expired(&mut self, now: Instant) -> Option<Action> {
+        if self.known.status == CheckStatus::Critical {
+            return None;
+        }
+        let last = match self.known.output.as_str() {
+            "" => String::new(),
+            output => format!(" (last output before timeout follows): {output}"),
+        };
+        self.found(now, CheckStatus::Critical, format!("TTL expired{last}"))
+    }
+
+    fn removal_at(&self) -> Option<Instant> {
+        let after = self
+            .known
+            .check
+            .definition
+            .deregister_critical_service_after;
+        let removes = !after.is_zero() && !self.known.service_id.is_empty() && !self.removal_asked;
+        let since = self.critical_since.filter(|_| removes)?;
+        Some(since + after.max(MIN_REMOVAL))
+    }
+
+    fn removal(&mut self, now: Instant) -> Option<Action> {
+        self.removal_at().filter(|at| *at <= now)?;
+        self.removal_asked = true;
+        Some(Action::Deregister {
+            service_id: self.known.service_id.clone(),
+            check_id: self.known.check.check_id.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

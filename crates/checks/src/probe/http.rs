@@ -1,0 +1,186 @@
+//! HTTP checks: 2xx passes, 429 warns, everything else is critical, as in Consul.
+
+use ::http::header::{ACCEPT, CONTENT_LENGTH, HOST, LOCATION, USER_AGENT};
+use ::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use legate_model::{CheckStatus, CheckType};
+
+use super::{Found, Prober, size};
+
+/// How many redirects are followed. Go's limit, and so Consul's.
+const MAX_REDIRECTS: usize = 10;
+
+pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
+    let method = match check.method.as_str() {
+        "" => "GET",
+        own => own,
+    };
+    match follow(prober, check, method).await {
+        Err(error) => (
+            CheckStatus::Critical,
+            format!("HTTP {method} {}: {error}", check.http),
+        ),
+        Ok((status, body)) => {
+            let found = match status {
+                status if status.is_success() => CheckStatus::Passing,
+                StatusCode::TOO_MANY_REQUESTS => CheckStatus::Warning,
+                _ => CheckStatus::Critical,
+            };
+            let body = String::from_utf8_lossy(&body);
+            (
+                found,
+                format!("HTTP {method} {}: {status} Output: {body}", check.http),
+            )
+        }
+    }
+}
+
+/// Asks, and follows redirects unless the check does not want that.
+async fn follow(
+    prober: &Prober,
+    check: &CheckType,
+    method: &str,
+) -> Result<(StatusCode, Vec<u8>), String> {
+    let mut method = Method::from_bytes(method.to_ascii_uppercase().as_bytes())
+        .map_err(|error| error.to_string())?;
+    let mut uri: Uri = check.http.parse().map_err(|e| format!("not a URL: {e}"))?;
+    let mut body = Bytes::from(check.body.clone());
+    for _ in 0..=MAX_REDIRECTS {
+        let (response, text) = ask(prober, check, &method, &uri, body.clone()).await?;
+        let status = response.status();
+        let location = response
+            .headers()
+            .get(LOCATION)
+            .and_then(|to| to.to_str().ok());
+        let moved = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
+        let Some(location) = location.filter(|_| moved && !check.disable_redirects) else {
+            return Ok((status, text));
+        };
+        uri = target(&uri, location)?;
+        if !matches!(status.as_u16(), 307 | 308) {
+            body = Bytes::new();
+            if method != Method::HEAD {
+                method = Method::GET;
+            }
+        }
+    }
+    Err(format!("more than {MAX_REDIRECTS} redirects"))
+}
+
+/// Where a redirect leads: an absolute URL, or a path at the same server.
+fn target(from: &Uri, location: &str) -> Result<Uri, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("redirected to {location:?}: {error}");
+    let to: Uri = location.parse().map_err(|error| wrong(&error))?;
+    if to.scheme().is_some() {
+        return Ok(to);
+    }
+    let path = to.path_and_query().map_or("/", |path| path.as_str());
+    let path = match path.strip_prefix('/') {
+        Some(_) => path.to_owned(),
+        None => format!(
+            "{}/{path}",
+            from.path().rsplit_once('/').map_or("", |(up, _)| up)
+        ),
+    };
+    let (scheme, authority) = (from.scheme_str(), from.authority());
+    Uri::builder()
+        .scheme(scheme.unwrap_or("http"))
+        .authority(authority.map_or("", |at| at.as_str()))
+        .path_and_query(path)
+        .build()
+        .map_err(|error| wrong(&error))
+}
+
+/// One request on a connection of its own.
+async fn ask(
+    prober: &Prober,
+    check: &CheckType,
+    method: &Method,
+    uri: &Uri,
+    body: Bytes,
+) -> Result<(Response<()>, Vec<u8>), String> {
+    let host = uri.host().ok_or("the URL has no host")?;
+    let tls = match uri.scheme_str() {
+        Some("http") => None,
+        Some("https") => Some(b"http/1.1".as_slice()),
+        _ => return Err("the URL is neither http nor https".to_owned()),
+    };
+    let port = uri
+        .port_u16()
+        .unwrap_or(if tls.is_some() { 443 } else { 80 });
+    let address = format!("{host}:{port}");
+    let stream = prober.connect(check, &address, host, tls).await;
+    let stream = stream.map_err(|error| error.to_string())?;
+    let request = request(check, method, uri, body)?;
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
+    let answer = std::pin::pin!(async {
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| e.to_string())?;
+        let (head, body) = response.into_parts();
+        let text = read(body, size(check)).await?;
+        Ok((Response::from_parts(head, ()), text))
+    });
+    match select(answer, std::pin::pin!(connection)).await {
+        Either::Left((answer, _)) => answer,
+        // The answer may have arrived whole before the server closed.
+        Either::Right((_, answer)) => answer.await,
+    }
+}
+
+fn request(
+    check: &CheckType,
+    method: &Method,
+    uri: &Uri,
+    body: Bytes,
+) -> Result<Request<Full<Bytes>>, String> {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let authority = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = method.clone();
+    *request.uri_mut() = path.parse().map_err(|e| format!("not a path: {e}"))?;
+    let headers = request.headers_mut();
+    let host = HeaderValue::from_str(authority).map_err(|error| error.to_string())?;
+    headers.insert(HOST, host);
+    headers.insert(USER_AGENT, HeaderValue::from_static("Legate Health Check"));
+    headers.insert(ACCEPT, HeaderValue::from_static("text/plain, text/*, */*"));
+    for (name, values) in &check.header {
+        let wrong = |error: &dyn std::fmt::Display| format!("header {name:?}: {error}");
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|e| wrong(&e))?;
+        if key == CONTENT_LENGTH {
+            continue;
+        }
+        headers.remove(&key);
+        for value in values {
+            let value = HeaderValue::from_str(value).map_err(|e| wrong(&e))?;
+            headers.append(key.clone(), value);
+        }
+    }
+    Ok(request)
+}
+
+/// The beginning of a body; the rest is not waited for.
+async fn read(mut body: Incoming, size: usize) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| error.to_string())?;
+        if let Some(data) = frame.data_ref() {
+            text.extend_from_slice(data);
+        }
+        if text.len() >= size {
+            text.truncate(size);
+            break;
+        }
+    }
+    Ok(text)
+}

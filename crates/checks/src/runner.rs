@@ -1,0 +1,235 @@
+//! The task that runs the checks of one node: reads them from the store, does what the machine says,
+//! and writes what was found.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, abortable};
+use futures_util::stream::FuturesUnordered;
+use legate_runtime::{BoxError, CancellationToken};
+use legate_store::{Reader, Unavailable, Watch, Writer};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::alias;
+use crate::machine::{Action, Known, Machine, Run};
+use crate::probe::{Found, Prober};
+
+/// How many reports of TTL checks may wait.
+const MAX_REPORTS: usize = 256;
+/// How long the runner waits after the store refused a write.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The runner has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the server is shutting down")]
+pub struct Gone;
+
+/// Tells the runner of reports for TTL checks.
+#[derive(Debug, Clone)]
+pub struct Reports {
+    reports: mpsc::Sender<Report>,
+}
+
+#[derive(Debug)]
+struct Report {
+    check_id: String,
+    taken: oneshot::Sender<bool>,
+}
+
+impl Reports {
+    /// Starts the time of a TTL check again. Whoever calls this may report for the check, and writes
+    /// the status afterwards: from then on no expiry of before is written over it. `false` when the
+    /// runner has no TTL check of this id.
+    ///
+    /// # Errors
+    /// [`Gone`] when the server stops.
+    pub async fn renew(&self, check_id: &str) -> Result<bool, Gone> {
+        let (taken, answer) = oneshot::channel();
+        let report = Report {
+            check_id: check_id.to_owned(),
+            taken,
+        };
+        self.reports.send(report).await.map_err(|_| Gone)?;
+        answer.await.map_err(|_| Gone)
+    }
+}
+
+/// Runs the checks of one node.
+#[derive(Debug)]
+pub struct Runner {
+    node: String,
+    reader: Reader,
+    writer: Writer,
+    reports: mpsc::Receiver<Report>,
+    machine: Machine,
+    prober: Arc<Prober>,
+}
+
+type Running =
+    FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>>;
+
+impl Runner {
+    /// A runner for the node of this name, and what it is told of reports by.
+    pub fn new(node: &str, reader: Reader, writer: Writer) -> (Self, Reports) {
+        let (sender, reports) = mpsc::channel(MAX_REPORTS);
+        let runner = Self {
+            node: node.to_owned(),
+            reader,
+            writer,
+            reports,
+            machine: Machine::default(),
+            prober: Arc::default(),
+        };
+        (runner, Reports { reports: sender })
+    }
+
+    /// Runs checks until the token is cancelled.
+    ///
+    /// # Errors
+    /// None: what a check or the store does wrong is written or logged.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), BoxError> {
+        let mut running = Running::new();
+        let mut handles = HashMap::new();
+        let (mut watch, mut actions) = self.look();
+        loop {
+            actions.extend(self.machine.tick(Instant::now()));
+            let stored = self.act(std::mem::take(&mut actions), &mut running, &mut handles);
+            if stored.await.is_err() {
+                tokio::select! {
+                    () = sleep(STORE_PAUSE) => {}
+                    () = stop.cancelled() => return Ok(()),
+                }
+                (watch, actions) = self.look();
+                continue;
+            }
+            let deadline = self.machine.deadline();
+            let timer = async {
+                match deadline {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = watch.changed() => (watch, actions) = self.look(),
+                Some((run, found)) = running.next() => {
+                    handles.remove(&run);
+                    if let Some((status, output)) = found {
+                        actions.extend(self.machine.finished(Instant::now(), run, status, output));
+                    }
+                }
+                Some(report) = self.reports.recv() => self.renew(report, &mut watch, &mut actions),
+                () = timer => {}
+            }
+        }
+    }
+
+    /// A check that was registered a moment ago may not have been looked at yet.
+    fn renew(&mut self, report: Report, watch: &mut Watch, actions: &mut Vec<Action>) {
+        let mut known = self.machine.reported(Instant::now(), &report.check_id);
+        if !known {
+            let (next, more) = self.look();
+            *watch = next;
+            actions.extend(more);
+            known = self.machine.reported(Instant::now(), &report.check_id);
+        }
+        // Whoever reported may have gone away.
+        let _ = report.taken.send(known);
+    }
+
+    /// Reads the checks of the node as they are now, and what the aliases among them say.
+    fn look(&mut self) -> (Watch, Vec<Action>) {
+        let now = Instant::now();
+        let state = self.reader.state();
+        let txn = state.read();
+        let shown: HashMap<_, _> = txn
+            .checks_on(&self.node)
+            .into_iter()
+            .map(|check| (check.check_id.clone(), check))
+            .collect();
+        let known = txn
+            .agent_checks(&self.node)
+            .into_iter()
+            .filter_map(|check| {
+                let shown = shown.get(&check.check_id)?;
+                Some(Known {
+                    service_id: shown.service_id.clone(),
+                    status: shown.status,
+                    output: shown.output.clone(),
+                    check,
+                })
+            });
+        let mut actions = self.machine.define(now, known.collect());
+        for (id, definition) in self.machine.aliases() {
+            let (status, output) = alias::status(&txn, &self.node, &id, &definition);
+            actions.extend(self.machine.aliased(now, &id, status, output));
+        }
+        (self.reader.watch(&txn.into_reads()), actions)
+    }
+
+    /// Does what the machine says. What is to be written is one transaction.
+    async fn act(
+        &mut self,
+        actions: Vec<Action>,
+        running: &mut Running,
+        handles: &mut HashMap<Run, AbortHandle>,
+    ) -> Result<(), Unavailable> {
+        let mut writes = Vec::new();
+        for action in actions {
+            match action {
+                Action::Start { run, check } => {
+                    let prober = Arc::clone(&self.prober);
+                    let (probe, handle) =
+                        abortable(async move { prober.run(&check.definition).await });
+                    handles.insert(run, handle);
+                    running.push(Box::pin(async move { (run, probe.await.ok()) }));
+                }
+                Action::Cancel { run } => {
+                    if let Some(handle) = handles.remove(&run) {
+                        handle.abort();
+                    }
+                }
+                other => writes.push(other),
+            }
+        }
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let (node, all) = (self.node.clone(), writes.clone());
+        let written = self.writer.write(move |txn| {
+            for write in &all {
+                match write {
+                    Action::Store {
+                        check,
+                        status,
+                        output,
+                    } => {
+                        txn.put_check_result(&node, check, *status, output);
+                    }
+                    Action::Deregister {
+                        service_id,
+                        check_id,
+                    } => {
+                        tracing::info!(
+                            service = service_id,
+                            check = check_id,
+                            "a service was critical for too long and is deregistered"
+                        );
+                        txn.deregister_with_sidecar(&node, service_id);
+                    }
+                    Action::Start { .. } | Action::Cancel { .. } => {}
+                }
+            }
+            Ok::<_, Unavailable>(())
+        });
+        let Err(error) = written.await else {
+            return Ok(());
+        };
+        tracing::warn!(%error, "results of checks could not be written; they are written again");
+        self.machine.not_stored();
+        Err(error)
+    }
+}

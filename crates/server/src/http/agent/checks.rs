@@ -1,0 +1,220 @@
+//! Checks of the server's own node: registered by themselves, removed, and reported.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_checks::Reports;
+use legate_model::acl::Authorizer;
+use legate_model::{CheckStatus, CheckType, HealthCheck, Invalid, OUTPUT_MAX_SIZE};
+use legate_store::{AgentCheck, Deregistration, ReadTxn, WriteTxn, Writer};
+use serde::Deserialize;
+
+use super::super::call::Call;
+use super::super::catalog::{may_take_checks, may_write_service};
+use super::super::error::ApiError;
+use crate::seed::SERF_HEALTH;
+
+/// `PUT /v1/agent/check/register`
+pub(in super::super) async fn register(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let check: CheckType = call.decode()?;
+    check.validate()?;
+    let node = call.config.node_name.clone();
+    call.write(&writer, move |txn| {
+        register_check(txn, &authorizer, &node, check.clone())
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// Registers a check of a node, or of an instance on it.
+pub(crate) fn register_check(
+    txn: &mut WriteTxn,
+    authorizer: &Authorizer,
+    node: &str,
+    check: CheckType,
+) -> Result<(), ApiError> {
+    let defined = check.into_defined(node);
+    let id = &defined.check.check_id;
+    if id.is_empty() {
+        return Err(Invalid::new("Name", "the check needs a name or an ID").into());
+    }
+    if id.eq_ignore_ascii_case(SERF_HEALTH) {
+        let reason = format!("{SERF_HEALTH:?} is the server's own check: choose another one");
+        return Err(Invalid::new("CheckID", reason).into());
+    }
+    let owner = &defined.check.service_id;
+    match txn.read().instance(node, owner) {
+        Some(instance) => may_write_service(authorizer, &instance.service.service)?,
+        None if !owner.is_empty() => {
+            return Err(ApiError::new(
+                http::StatusCode::NOT_FOUND,
+                format!("ServiceID {owner:?} does not exist: register the service first"),
+            ));
+        }
+        None if !authorizer.node_write(node) => return Err(ApiError::denied("node:write", node)),
+        None => {}
+    }
+    let known = std::slice::from_ref(&defined.check);
+    may_take_checks(authorizer, &txn.read(), node, known)?;
+    super::put_checks(txn, node, vec![defined])
+}
+
+/// `PUT /v1/agent/check/deregister/:id`
+pub(in super::super) async fn deregister(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let node = call.config.node_name.clone();
+    call.write(&writer, move |txn| {
+        known_check(&txn.read(), &authorizer, &node, &id)?;
+        txn.deregister(&Deregistration {
+            node: node.clone(),
+            service_id: None,
+            check_id: Some(id.clone()),
+        });
+        Ok(())
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// `PUT /v1/agent/check/pass/:id`
+pub(in super::super) async fn pass(
+    id: Path<String>,
+    handles: (State<Writer>, State<Reports>),
+    call: Call,
+) -> Result<Response, ApiError> {
+    report_note(id, handles, call, CheckStatus::Passing).await
+}
+
+/// `PUT /v1/agent/check/warn/:id`
+pub(in super::super) async fn warn(
+    id: Path<String>,
+    handles: (State<Writer>, State<Reports>),
+    call: Call,
+) -> Result<Response, ApiError> {
+    report_note(id, handles, call, CheckStatus::Warning).await
+}
+
+/// `PUT /v1/agent/check/fail/:id`
+pub(in super::super) async fn fail(
+    id: Path<String>,
+    handles: (State<Writer>, State<Reports>),
+    call: Call,
+) -> Result<Response, ApiError> {
+    report_note(id, handles, call, CheckStatus::Critical).await
+}
+
+async fn report_note(
+    Path(id): Path<String>,
+    handles: (State<Writer>, State<Reports>),
+    call: Call,
+    status: CheckStatus,
+) -> Result<Response, ApiError> {
+    let note = call.params.get("note").unwrap_or_default().to_owned();
+    report(id, handles, call, status, note).await
+}
+
+/// Body of `PUT /v1/agent/check/update/:id`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Update {
+    status: String,
+    output: String,
+}
+
+/// `PUT /v1/agent/check/update/:id`
+pub(in super::super) async fn update(
+    Path(id): Path<String>,
+    handles: (State<Writer>, State<Reports>),
+    call: Call,
+) -> Result<Response, ApiError> {
+    let update: Update = call.decode()?;
+    let status = update.status.parse::<CheckStatus>();
+    let status = status.map_err(|error| Invalid::new("Status", error.to_string()))?;
+    report(id, handles, call, status, update.output).await
+}
+
+/// Takes a report for a TTL check, which starts its time again.
+async fn report(
+    id: String,
+    (State(writer), State(reports)): (State<Writer>, State<Reports>),
+    call: Call,
+    status: CheckStatus,
+    output: String,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let node = call.config.node_name.clone();
+    let state = call.reader.state();
+    let run = reportable(&state.read(), &authorizer, &node, &id)?;
+    // In this order an expiry that is being written does not come after the report.
+    let renewed = reports.renew(&run.check_id).await;
+    if !renewed.map_err(|error| ApiError::unavailable(error.to_string()))? {
+        return Err(unknown_check(&id));
+    }
+    let output = shortened(output, &run);
+    call.write(&writer, move |txn| {
+        let run = reportable(&txn.read(), &authorizer, &node, &id)?;
+        txn.put_check_result(&node, &run, status, &output);
+        Ok(())
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// A TTL check on the node that the caller may write.
+fn reportable(
+    state: &ReadTxn<'_>,
+    authorizer: &Authorizer,
+    node: &str,
+    id: &str,
+) -> Result<AgentCheck, ApiError> {
+    let check = known_check(state, authorizer, node, id)?;
+    let run = state.agent_check(node, &check.check_id);
+    run.filter(|run| !run.definition.ttl.is_zero())
+        .ok_or_else(|| {
+            ApiError::internal(format!(
+                "CheckID {id:?} does not have associated TTL: it is run, and nobody reports for it"
+            ))
+        })
+}
+
+/// As much of an output as the check keeps.
+fn shortened(mut output: String, run: &AgentCheck) -> String {
+    let size = match run.definition.output_max_size {
+        0 => OUTPUT_MAX_SIZE,
+        own => own,
+    };
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    if output.len() > size {
+        let end = (0..=size).rev().find(|at| output.is_char_boundary(*at));
+        output.truncate(end.unwrap_or_default());
+    }
+    output
+}
+
+fn unknown_check(id: &str) -> ApiError {
+    ApiError::not_found(format!(
+        "Unknown check ID {id:?}. Ensure that the check ID is passed, not the check name."
+    ))
+}
+
+/// A check on the node that the caller may write.
+fn known_check(
+    state: &ReadTxn<'_>,
+    authorizer: &Authorizer,
+    node: &str,
+    id: &str,
+) -> Result<std::sync::Arc<HealthCheck>, ApiError> {
+    let check = state
+        .check(node, id)
+        .filter(|check| check.check_id != SERF_HEALTH);
+    let check = check.ok_or_else(|| unknown_check(id))?;
+    may_take_checks(authorizer, state, node, &[HealthCheck::clone(&check)])?;
+    Ok(check)
+}

@@ -1,0 +1,226 @@
+//! `/v1/agent`: what an agent on the server's own node answers. Services and checks are registered
+//! here; `legate_checks` runs the checks.
+
+pub(super) mod about;
+pub(super) mod checks;
+pub(super) mod services;
+
+use std::collections::BTreeSet;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::Authorizer;
+use legate_model::{
+    DefinedCheck, HealthCheck, Invalid, ServiceDefinition, ServiceInstance, ServiceKind,
+};
+use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn, Writer};
+
+use super::call::Call;
+use super::catalog::{may_take_checks, may_write_service};
+use super::error::ApiError;
+
+/// The id and name of the server's own service. It is the server's, and nobody registers it.
+pub(crate) const OWN_SERVICE: &str = "consul";
+
+/// How many checks the agent of one node runs at most.
+const MAX_CHECKS: usize = 4096;
+
+/// `PUT /v1/agent/service/register`
+pub(super) async fn register(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let replace_checks = call.params.flag("replace-existing-checks")?;
+    let definition: ServiceDefinition = call.decode()?;
+    acceptable(&definition, &call.config.datacenter)?;
+    let node = call.config.node_name.clone();
+    call.write(&writer, move |txn| {
+        register_definition(txn, &authorizer, &node, definition.clone(), replace_checks)
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// What a definition must be for this server, whatever is registered already.
+pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Result<(), ApiError> {
+    definition.validate()?;
+    refuse_any_address(definition)?;
+    if definition.service_id().eq_ignore_ascii_case(OWN_SERVICE) {
+        let reason = "it is the server's own service: choose another one";
+        return Err(Invalid::new("ID", format!("{OWN_SERVICE:?}: {reason}")).into());
+    }
+    definition.proxy.refuse_other_datacenters(datacenter)?;
+    if let Some(sidecar) = &definition.connect.sidecar_service {
+        let refused = sidecar.proxy.refuse_other_datacenters(datacenter);
+        refused.map_err(|invalid| invalid.within("Connect.SidecarService"))?;
+    }
+    Ok(())
+}
+
+/// Registers a service, its sidecar and the checks of both on a node.
+pub(crate) fn register_definition(
+    txn: &mut WriteTxn,
+    authorizer: &Authorizer,
+    node: &str,
+    mut definition: ServiceDefinition,
+    replace_checks: bool,
+) -> Result<(), ApiError> {
+    keep_sidecar_port(&mut definition, &txn.read(), node);
+    let instances = txn.read().instances_on(node);
+    let taken: BTreeSet<u16> = instances.iter().map(|i| i.port).collect();
+    let parts = definition.into_parts(node, &taken)?;
+    for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
+        may_register(authorizer, &txn.read(), node, &instance)?;
+        let id = instance.id.clone();
+        let shown: Vec<HealthCheck> = checks.iter().map(|one| one.check.clone()).collect();
+        may_take_checks(authorizer, &txn.read(), node, &shown)?;
+        if replace_checks {
+            remove_stale_checks(txn, node, &id, &shown);
+        }
+        let registration = registration(&txn.read(), node, instance)?;
+        txn.register(registration)?;
+        put_checks(txn, node, checks)?;
+    }
+    Ok(())
+}
+
+/// Adds checks that the agent of a node runs. One that is registered again keeps what it has found.
+fn put_checks(txn: &mut WriteTxn, node: &str, checks: Vec<DefinedCheck>) -> Result<(), ApiError> {
+    for mut defined in checks {
+        keep_status(&txn.read(), node, &mut defined.check);
+        txn.put_agent_check(node, defined)?;
+    }
+    if txn.read().agent_checks(node).len() > MAX_CHECKS {
+        return Err(ApiError::bad_request(format!(
+            "Node {node:?} would have more than {MAX_CHECKS} checks, which is the most that one \
+             agent runs: deregister some"
+        )));
+    }
+    Ok(())
+}
+
+fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
+    let sidecar = definition.connect.sidecar_service.as_deref();
+    for part in std::iter::once(definition).chain(sidecar) {
+        let any = part.address.parse::<std::net::IpAddr>();
+        if any.is_ok_and(|address| address.is_unspecified()) {
+            return Err(ApiError::bad_request(format!(
+                "Invalid service address {:?}: it stands for every address; send the one that \
+                 others reach the service at, or none for the node's",
+                part.address
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A sidecar that is registered again without a port keeps the one it got.
+fn keep_sidecar_port(definition: &mut ServiceDefinition, state: &ReadTxn<'_>, node: &str) {
+    let id = legate_model::sidecar_id(definition.service_id());
+    let Some(sidecar) = definition.connect.sidecar_service.as_deref_mut() else {
+        return;
+    };
+    if sidecar.port == 0
+        && sidecar.socket_path.is_empty()
+        && let Some(existing) = state.instance(node, &id)
+    {
+        sidecar.port = existing.service.port;
+    }
+}
+
+fn may_register(
+    authorizer: &Authorizer,
+    state: &ReadTxn<'_>,
+    node: &str,
+    instance: &ServiceInstance,
+) -> Result<(), ApiError> {
+    may_write_service(authorizer, &instance.service)?;
+    if instance.kind == ServiceKind::ConnectProxy {
+        may_write_service(authorizer, &instance.proxy.destination_service_name)?;
+    }
+    match state.instance(node, &instance.id) {
+        Some(existing) => may_write_service(authorizer, &existing.service.service),
+        None => Ok(()),
+    }
+}
+
+/// Removes the checks of an instance that its new definition does not have.
+fn remove_stale_checks(txn: &mut WriteTxn, node: &str, id: &str, kept: &[HealthCheck]) {
+    let existing = txn.read().instance(node, id).map(|i| i.checks);
+    let of_instance = existing.into_iter().flatten();
+    let stale = of_instance.filter(|old| {
+        !old.service_id.is_empty() && !kept.iter().any(|new| new.check_id == old.check_id)
+    });
+    for check in stale {
+        txn.deregister(&Deregistration {
+            node: node.to_owned(),
+            service_id: None,
+            check_id: Some(check.check_id.clone()),
+        });
+    }
+}
+
+fn registration(
+    state: &ReadTxn<'_>,
+    node: &str,
+    service: ServiceInstance,
+) -> Result<Registration, ApiError> {
+    let own = state.node(node).ok_or_else(|| {
+        ApiError::internal(format!(
+            "The server's own node {node:?} was deregistered: restart the server, or register the \
+             node with PUT /v1/catalog/register"
+        ))
+    })?;
+    Ok(Registration {
+        node: (*own).clone(),
+        service: Some(service),
+        checks: Vec::new(),
+        skip_node_update: true,
+    })
+}
+
+/// A check that goes on keeps what it has found.
+fn keep_status(state: &ReadTxn<'_>, node: &str, check: &mut HealthCheck) {
+    if let Some(known) = state.check(node, &check.check_id)
+        && known.r#type == check.r#type
+        && known.service_id == check.service_id
+    {
+        check.status = known.status;
+        check.output.clone_from(&known.output);
+    }
+}
+
+/// `PUT /v1/agent/service/deregister/:id`
+pub(super) async fn deregister(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let node = call.config.node_name.clone();
+    call.write(&writer, move |txn| {
+        deregister_own(txn, &authorizer, &node, &id)
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// Removes an instance and the sidecar that was registered with it.
+fn deregister_own(
+    txn: &mut WriteTxn,
+    authorizer: &Authorizer,
+    node: &str,
+    id: &str,
+) -> Result<(), ApiError> {
+    let own = id.eq_ignore_ascii_case(OWN_SERVICE);
+    let Some(instance) = txn.read().instance(node, id).filter(|_| !own) else {
+        return Err(ApiError::not_found(format!(
+            "Unknown service ID {id:?}: pass the service's ID, not its name; it must be registered \
+             on node {node:?}"
+        )));
+    };
+    may_write_service(authorizer, &instance.service.service)?;
+    txn.deregister_with_sidecar(node, id);
+    Ok(())
+}

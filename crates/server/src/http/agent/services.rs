@@ -1,0 +1,235 @@
+//! The services and checks of the server's own node, and what they say together.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use axum::extract::Path;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderName, StatusCode};
+use legate_model::{CheckStatus, HealthCheck, ServiceInstance};
+use legate_store::ReadTxn;
+use serde_json::{Value, json};
+
+use super::super::call::{Call, visible};
+use super::super::error::ApiError;
+use super::OWN_SERVICE;
+
+const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
+const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
+
+/// `GET /v1/agent/services`
+pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let state = call.reader.state();
+    let own = of_agent(&state.read(), &call.config.node_name);
+    let (own, _) = visible(own, |instance| authorizer.service_read(&instance.service));
+    let shown: Result<BTreeMap<String, Value>, ApiError> = own
+        .iter()
+        .map(|one| Ok((one.id.clone(), shown(&call, &state.read(), one)?)))
+        .collect();
+    call.json(&shown?)
+}
+
+/// `GET /v1/agent/service/:id`. With `?hash=` it waits until the answer is another one.
+pub(in super::super) async fn service(
+    Path(id): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let (hash, service) = call
+        .read_hashed(|state| {
+            let own = of_agent(state, &call.config.node_name);
+            let Some(found) = own.iter().find(|one| one.id.eq_ignore_ascii_case(&id)) else {
+                return Err(ApiError::not_found(format!("unknown service ID: {id}")));
+            };
+            if !authorizer.service_read(&found.service) {
+                return Err(ApiError::denied("service:read", &found.service));
+            }
+            let mut shown = shown(&call, state, found)?;
+            let hash = hash(&shown);
+            shown["ContentHash"] = Value::String(hash.clone());
+            Ok((hash, shown))
+        })
+        .await?;
+    let mut response = call.json(&service)?;
+    if let Ok(value) = HeaderValue::try_from(hash) {
+        response.headers_mut().insert(CONTENT_HASH, value);
+    }
+    Ok(response)
+}
+
+/// Tells what one server answers from what it answers later. Nobody else makes this hash.
+fn hash(shown: &Value) -> String {
+    let mut hasher = DefaultHasher::new();
+    shown.to_string().hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+/// The instances that agents' clients see: not the server's own service.
+fn of_agent(state: &ReadTxn<'_>, node: &str) -> Vec<Arc<ServiceInstance>> {
+    let mut instances = state.instances_on(node);
+    instances.retain(|instance| !instance.id.eq_ignore_ascii_case(OWN_SERVICE));
+    instances
+}
+
+/// An instance as Consul's agents show it, with the settings that its proxy gets from elsewhere.
+fn shown(call: &Call, state: &ReadTxn<'_>, instance: &ServiceInstance) -> Result<Value, ApiError> {
+    let merged = legate_proxycfg::merge_central_config(instance, state);
+    let mut shown = serde_json::to_value(&merged)
+        .map_err(|error| ApiError::internal(format!("The service is no JSON: {error}")))?;
+    if let Value::Object(fields) = &mut shown {
+        for agent_has_none in ["CreateIndex", "ModifyIndex", "PeerName"] {
+            fields.remove(agent_has_none);
+        }
+        if !instance.kind.is_proxy() {
+            fields.remove("Proxy");
+        }
+        if !instance.connect.native {
+            fields.remove("Connect");
+        }
+        fields.insert("Port".to_owned(), instance.port.into());
+        fields.insert(
+            "Datacenter".to_owned(),
+            call.config.datacenter.clone().into(),
+        );
+    }
+    Ok(shown)
+}
+
+/// `GET /v1/agent/checks`
+pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let state = call.reader.state();
+    let own = state.read().checks_on(&call.config.node_name);
+    let (checks, _) = visible(own, |check| {
+        check.check_id != crate::seed::SERF_HEALTH
+            && match check.service_name.as_str() {
+                "" => authorizer.node_read(&check.node),
+                service => authorizer.service_read(service),
+            }
+    });
+    let by_id: BTreeMap<_, _> = checks
+        .iter()
+        .map(|check| (&check.check_id, check))
+        .collect();
+    call.json(&by_id)
+}
+
+/// What an instance and its checks say.
+struct Health {
+    status: CheckStatus,
+    checks: Vec<Arc<HealthCheck>>,
+}
+
+impl Health {
+    /// Of the checks of the instance and of its node: one that is not well makes it so.
+    fn of(state: &ReadTxn<'_>, node: &str, id: &str) -> Self {
+        let mut checks = state.checks_on(node);
+        let of_it = |check: &HealthCheck| {
+            check.service_id.is_empty() || check.service_id.eq_ignore_ascii_case(id)
+        };
+        checks.retain(|check| of_it(check) && check.check_id != crate::seed::SERF_HEALTH);
+        let status = checks.iter().map(|check| check.status).max();
+        Self {
+            status: status.unwrap_or(CheckStatus::Passing),
+            checks,
+        }
+    }
+
+    fn code(&self) -> StatusCode {
+        match self.status {
+            CheckStatus::Passing => StatusCode::OK,
+            CheckStatus::Warning => StatusCode::TOO_MANY_REQUESTS,
+            CheckStatus::Critical => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn shown(&self, service: &Value) -> Value {
+        json!({ "AggregatedStatus": self.status, "Service": service, "Checks": self.checks })
+    }
+}
+
+/// `GET /v1/agent/health/service/id/:id`
+pub(in super::super) async fn health_by_id(
+    Path(id): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let state = call.reader.state();
+    let state = state.read();
+    let node = &call.config.node_name;
+    let own = of_agent(&state, node);
+    let Some(found) = own.iter().find(|one| one.id.eq_ignore_ascii_case(&id)) else {
+        let none = json!({ "AggregatedStatus": "critical", "Service": null, "Checks": null });
+        let reason = format!("ServiceId {id} not found");
+        return answer(&call, StatusCode::NOT_FOUND, &reason, &none);
+    };
+    if !authorizer.service_read(&found.service) {
+        return Err(ApiError::denied("service:read", &found.service));
+    }
+    let health = Health::of(&state, node, &found.id);
+    let shown = health.shown(&shown(&call, &state, found)?);
+    answer(&call, health.code(), health.status.as_str(), &shown)
+}
+
+/// `GET /v1/agent/health/service/name/:name`: all instances, with the status of the worst.
+pub(in super::super) async fn health_by_name(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    if !authorizer.service_read(&name) {
+        return Err(ApiError::denied("service:read", &name));
+    }
+    let state = call.reader.state();
+    let state = state.read();
+    let node = &call.config.node_name;
+    let mut own = of_agent(&state, node);
+    own.retain(|one| one.service.eq_ignore_ascii_case(&name));
+    let mut worst: Option<Health> = None;
+    let mut list = Vec::new();
+    for instance in &own {
+        let health = Health::of(&state, node, &instance.id);
+        list.push(health.shown(&shown(&call, &state, instance)?));
+        if worst
+            .as_ref()
+            .is_none_or(|worst| worst.status < health.status)
+        {
+            worst = Some(health);
+        }
+    }
+    match worst {
+        Some(worst) => answer(
+            &call,
+            worst.code(),
+            worst.status.as_str(),
+            &Value::Array(list),
+        ),
+        None => {
+            let reason = format!("ServiceName {name} Not Found");
+            answer(&call, StatusCode::NOT_FOUND, &reason, &json!([]))
+        }
+    }
+}
+
+/// The status of an answer says how the service is, and so does its text with `?format=text`.
+fn answer(
+    call: &Call,
+    status: StatusCode,
+    reason: &str,
+    shown: &Value,
+) -> Result<Response, ApiError> {
+    let mut response = call.json(shown)?;
+    if call.params.get("format") == Some("text") {
+        *response.body_mut() = reason.to_owned().into();
+        let plain = HeaderValue::from_static("text/plain");
+        response.headers_mut().insert(CONTENT_TYPE, plain);
+    }
+    *response.status_mut() = status;
+    if let Ok(reason) = HeaderValue::try_from(reason) {
+        response.headers_mut().insert(REASON, reason);
+    }
+    Ok(response)
+}

@@ -1,0 +1,109 @@
+//! How the agents of nodes run their checks. The catalog has a row of each of these checks, which
+//! holds its results; this one goes with it.
+
+use std::sync::Arc;
+
+use legate_model::{CheckStatus, CheckType, DefinedCheck, HealthCheck, sidecar_id};
+
+use crate::command::{Deregistration, Rejected};
+use crate::read::ReadTxn;
+use crate::rows::AgentCheckRow;
+use crate::write::WriteTxn;
+
+/// How the agent of a node runs one check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentCheck {
+    /// The id of the check on its node.
+    pub check_id: String,
+    /// What it looks at, and how often.
+    pub definition: Arc<CheckType>,
+}
+
+impl ReadTxn<'_> {
+    /// The checks that the agent of a node runs, in the order of their ids.
+    pub fn agent_checks(&self, node: &str) -> Vec<AgentCheck> {
+        let rows: Vec<Arc<AgentCheckRow>> = self.scan(&[node]);
+        rows.iter().map(|row| AgentCheck::of(row)).collect()
+    }
+
+    /// One check that the agent of a node runs.
+    pub fn agent_check(&self, node: &str, check_id: &str) -> Option<AgentCheck> {
+        let row: Arc<AgentCheckRow> = self.get(&[node, check_id])?;
+        Some(AgentCheck::of(&row))
+    }
+}
+
+impl AgentCheck {
+    fn of(row: &AgentCheckRow) -> Self {
+        Self {
+            check_id: row.check_id.clone(),
+            definition: Arc::clone(&row.definition),
+        }
+    }
+}
+
+impl WriteTxn {
+    /// Adds or replaces a check that the agent of the node runs.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what the check lacks. The transaction must be given up then.
+    pub fn put_agent_check(&mut self, node: &str, defined: DefinedCheck) -> Result<(), Rejected> {
+        let DefinedCheck { check, definition } = defined;
+        let check_id = check.check_id.clone();
+        self.put_check(node, check)?;
+        let known = self.read().agent_check(node, &check_id);
+        if known.is_none_or(|known| *known.definition != definition) {
+            self.put(AgentCheckRow {
+                node: node.to_owned(),
+                check_id,
+                definition: Arc::new(definition),
+                modify_index: self.index(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes over what a check has found, when it is still the one that was run. Says whether it is.
+    pub fn put_check_result(
+        &mut self,
+        node: &str,
+        run: &AgentCheck,
+        status: CheckStatus,
+        output: &str,
+    ) -> bool {
+        let same = self.read().agent_check(node, &run.check_id).as_ref() == Some(run);
+        let Some(check) = self.read().check(node, &run.check_id).filter(|_| same) else {
+            return false;
+        };
+        if check.status != status || check.output != output {
+            self.put(HealthCheck {
+                status,
+                output: output.to_owned(),
+                modify_index: self.index(),
+                ..HealthCheck::clone(&check)
+            });
+        }
+        true
+    }
+
+    /// Removes an instance, and the sidecar that was registered with it.
+    pub fn deregister_with_sidecar(&mut self, node: &str, id: &str) {
+        let instance = |id: &str| Deregistration {
+            node: node.to_owned(),
+            service_id: Some(id.to_owned()),
+            check_id: None,
+        };
+        self.deregister(&instance(id));
+        let sidecar = sidecar_id(id);
+        let found = self.read().instance(node, &sidecar);
+        if found.is_some_and(|proxy| proxy.service.proxy.destination_service_id == id) {
+            self.deregister(&instance(&sidecar));
+        }
+    }
+
+    /// Removes a check, and how it is run.
+    pub(crate) fn remove_check(&mut self, node: &str, check_id: &str) {
+        self.remove::<HealthCheck>(&[node, check_id]);
+        self.remove::<AgentCheckRow>(&[node, check_id]);
+    }
+}
