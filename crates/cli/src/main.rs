@@ -6,6 +6,7 @@
     reason = "a command line tool talks to a terminal"
 )]
 
+mod agent;
 mod dev;
 mod http_client;
 mod kubernetes;
@@ -25,6 +26,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run one server of the control plane as `consul agent` does: with its flags and its files
+    #[command(args_override_self = true)]
+    Agent(Box<agent::Flags>),
     /// Run a whole mesh on this machine: a control plane, two services and a sidecar for each
     Dev(dev::Options),
     /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
@@ -34,7 +38,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match agent::with_two_dashes(std::env::args_os()) {
+        Ok(line) => Args::parse_from(line),
+        Err(error) => return failed(&error),
+    };
     let result = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -43,17 +50,20 @@ fn main() -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            // The terminal may be gone.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    // The terminal may be gone.
+    let _ = writeln!(std::io::stderr(), "error: {error:#}");
+    ExitCode::FAILURE
 }
 
 /// Whether what was asked for is as it should be.
 async fn run(command: Command) -> anyhow::Result<bool> {
     match command {
+        Command::Agent(flags) => agent::run(*flags).await.map(|()| true),
         Command::Dev(options) => dev::run(options).await.map(|()| true),
         Command::Check(options) => kubernetes::check::run(options).await,
         Command::Proxy(options) => kubernetes::proxy::run(options).await.map(|()| true),

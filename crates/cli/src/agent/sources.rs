@@ -1,0 +1,160 @@
+//! Where settings come from: files in the order in which the command line names them, then `-hcl`,
+//! then flags. The later one wins; lists of services, checks and entries are added up.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use legate_model::json::{DecodeError, Request, from_hcl, same_key};
+use legate_model::{CheckType, ConfigEntry, ServiceDefinition, hcl};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::config::{REGISTERED, Registered, Settings};
+use super::flags::Flags;
+use super::refused;
+
+/// The largest file that is read, in bytes.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+/// How many files are read at most.
+const MAX_FILES: usize = 4096;
+
+/// All that was read.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) settings: Settings,
+    pub(super) services: Vec<ServiceDefinition>,
+    pub(super) checks: Vec<CheckType>,
+    pub(super) config_entries: Vec<ConfigEntry>,
+}
+
+/// # Errors
+/// Names the file, or the flag, and the key.
+pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
+    let mut sources = Sources::default();
+    let mut merged = Value::Object(Map::new());
+    for file in files(flags)? {
+        let text = read_file(&file)?;
+        let name = file.display().to_string();
+        sources.add(&name, &text, &mut merged)?;
+    }
+    for text in &flags.hcl {
+        sources.add("-hcl", text, &mut merged)?;
+    }
+    let flags = settings("the command line", flags.settings()?)?;
+    merge(&mut merged, serde_json::to_value(flags)?);
+    sources.settings = serde_json::from_value(merged)?;
+    Ok(sources)
+}
+
+impl Sources {
+    fn add(&mut self, source: &str, text: &str, merged: &mut Value) -> anyhow::Result<()> {
+        let value = hcl::to_json(text);
+        let value = value.with_context(|| format!("{source} cannot be read as HCL or JSON"))?;
+        let Value::Object(fields) = value else {
+            bail!("{source} is not an object")
+        };
+        let (registered, rest): (Map<_, _>, Map<_, _>) = fields
+            .into_iter()
+            .partition(|(key, _)| REGISTERED.iter().any(|one| same_key(one, key)));
+        let settings = settings(source, Value::Object(rest))?;
+        super::resolve::refuse(&settings).with_context(|| source.to_owned())?;
+        merge(merged, serde_json::to_value(settings)?);
+
+        let registered: Registered = decode(source, Value::Object(registered))?;
+        self.services.extend(registered.service);
+        self.services.extend(registered.services);
+        self.checks.extend(registered.check);
+        self.checks.extend(registered.checks);
+        for (i, entry) in registered.config_entries.bootstrap.into_iter().enumerate() {
+            let place = format!("{source}: config_entries.bootstrap[{i}]");
+            self.config_entries.push(decode(&place, entry)?);
+        }
+        Ok(())
+    }
+}
+
+fn settings(source: &str, value: Value) -> anyhow::Result<Settings> {
+    decode(source, value)
+}
+
+fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> {
+    let request: Request<T> = match from_hcl(value) {
+        Ok(request) => request,
+        Err(DecodeError::UnknownFields { fields }) => {
+            let fields = fields.iter();
+            let named = fields.map(|key| format!("{key} is not served: {}", refused::key(key)));
+            bail!("{source}: {}", named.collect::<Vec<_>>().join("; "))
+        }
+        Err(error) => bail!("{source}: {error}"),
+    };
+    for field in request.not_served {
+        bail!("{source}: {field} is not served: leave it out");
+    }
+    Ok(request.value)
+}
+
+/// A later source replaces single values and adds keys.
+fn merge(into: &mut Value, later: Value) {
+    match (into, later) {
+        (Value::Object(into), Value::Object(later)) => {
+            for (key, value) in later {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, later) => *into = later,
+    }
+}
+
+/// The files in the order in which they are read.
+fn files(flags: &Flags) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    // Consul reads both kinds of arguments in the order of the command line; whoever mixes them names
+    // files for what wins.
+    for path in flags.config_dir.iter().chain(&flags.config_file) {
+        if path.is_dir() {
+            files.extend(in_directory(path)?);
+            continue;
+        }
+        if !is_configuration(path) {
+            bail!(
+                "{}: a configuration file must exist and end in .hcl or .json",
+                path.display()
+            );
+        }
+        files.push(path.clone());
+    }
+    if files.len() > MAX_FILES {
+        bail!(
+            "there are {} configuration files: at most {MAX_FILES} are read",
+            files.len()
+        );
+    }
+    Ok(files)
+}
+
+fn in_directory(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let failed = || format!("cannot list the configuration directory {}", path.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).with_context(failed)? {
+        let file = entry.with_context(failed)?.path();
+        if is_configuration(&file) && !file.is_dir() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn is_configuration(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|ending| ending == "hcl" || ending == "json")
+}
+
+fn read_file(path: &Path) -> anyhow::Result<String> {
+    let failed = || format!("cannot read the configuration file {}", path.display());
+    let length = std::fs::metadata(path).with_context(failed)?.len();
+    if length > MAX_FILE {
+        bail!("{}: it is larger than {MAX_FILE} bytes", path.display());
+    }
+    std::fs::read_to_string(path).with_context(failed)
+}
