@@ -178,6 +178,8 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         ..Files::default()
     });
     let grpc = files("tls.grpc", grpc.as_ref())?;
+    let default_intention_policy = intention_policy(&settings)?;
+    let acl = acl(settings.acl.clone())?;
     let server = ServerConfig {
         datacenter,
         node_name: node_name(&settings)?,
@@ -192,7 +194,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc_tls_files: grpc.or_else(|| defaults.clone()),
         https_files: https.or(defaults),
         connections: connections(settings.limits.and_then(|l| l.http_max_conns_per_client)),
-        acl: acl(settings.acl)?,
+        acl,
         agent: AgentConfig {
             registers_itself: true,
             node_meta: settings.node_meta.unwrap_or_default(),
@@ -200,15 +202,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             checks: sources.checks,
             config_entries: sources.config_entries,
         },
-        default_intention_policy: settings
-            .default_intention_policy
-            .filter(|policy| !policy.is_empty())
-            .map(|policy| match policy.as_str() {
-                "allow" => Ok(IntentionAction::Allow),
-                "deny" => Ok(IntentionAction::Deny),
-                other => bail!("default_intention_policy is {other:?}: it must be allow or deny"),
-            })
-            .transpose()?,
+        default_intention_policy,
         ca: ca(settings
             .connect
             .and_then(|connect| connect.ca_config)
@@ -341,6 +335,30 @@ fn connections(per_client: Option<usize>) -> ConnectionLimits {
         };
     }
     limits
+}
+
+/// What happens to a connection that no intention speaks of. As in Consul the default policy of ACLs
+/// decides, also where ACLs are off.
+fn intention_policy(settings: &Settings) -> anyhow::Result<Option<IntentionAction>> {
+    let acl = settings
+        .acl
+        .as_ref()
+        .and_then(|acl| acl.default_policy.as_ref());
+    for (key, policy) in [
+        (
+            "default_intention_policy",
+            settings.default_intention_policy.as_ref(),
+        ),
+        ("acl.default_policy", acl),
+    ] {
+        match policy.map_or("", String::as_str) {
+            "" => {}
+            "allow" => return Ok(Some(IntentionAction::Allow)),
+            "deny" => return Ok(Some(IntentionAction::Deny)),
+            other => bail!("{key} is {other:?}: it must be allow or deny"),
+        }
+    }
+    Ok(None)
 }
 
 fn acl(acl: Option<Acl>) -> anyhow::Result<AclConfig> {
