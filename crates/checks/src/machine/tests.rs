@@ -1,1 +1,284 @@
+use std::collections::{BTreeMap, BTreeSet};
 
+use proptest::prelude::*;
+
+use super::*;
+use CheckStatus::{Critical, Passing, Warning};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn known(id: &str, definition: CheckType) -> Known {
+    Known {
+        check: AgentCheck {
+            check_id: id.to_owned(),
+            definition: Arc::new(definition),
+        },
+        service_id: "web".to_owned(),
+        status: Critical,
+        output: String::new(),
+    }
+}
+
+fn tcp() -> CheckType {
+    CheckType {
+        tcp: "127.0.0.1:1".to_owned(),
+        interval: 10 * SECOND,
+        ..CheckType::default()
+    }
+}
+
+fn ttl(seconds: u32) -> CheckType {
+    CheckType {
+        ttl: seconds * SECOND,
+        ..CheckType::default()
+    }
+}
+
+/// The runs that are started.
+fn started(actions: &[Action]) -> Vec<Run> {
+    let start = |action: &Action| match action {
+        Action::Start { run, .. } => Some(*run),
+        _ => None,
+    };
+    actions.iter().filter_map(start).collect()
+}
+
+fn stored(action: Option<Action>) -> Option<(CheckStatus, String)> {
+    match action {
+        Some(Action::Store { status, output, .. }) => Some((status, output)),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_probe_is_run_at_once_and_then_at_its_interval() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    machine.define(now, vec![known("a", tcp())]);
+    assert_eq!(machine.deadline(), Some(now));
+    let runs = started(&machine.tick(now));
+    let [run] = runs.as_slice() else {
+        panic!("{runs:?}")
+    };
+    // As long as it runs nothing else is due.
+    assert_eq!(machine.deadline(), None);
+    assert!(machine.tick(now + 60 * SECOND).is_empty());
+    let end = now + 60 * SECOND;
+    let result = machine.finished(end, *run, Passing, "ok".to_owned());
+    assert_eq!(stored(result), Some((Passing, "ok".to_owned())));
+    assert_eq!(machine.deadline(), Some(end + 10 * SECOND));
+    assert_eq!(started(&machine.tick(end + 10 * SECOND)).len(), 1);
+    assert!(
+        machine
+            .finished(end, *run, Critical, String::new())
+            .is_none(),
+        "it is over"
+    );
+}
+
+#[test]
+fn intervals_have_a_lower_bound() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let fast = CheckType {
+        interval: Duration::from_millis(1),
+        ..tcp()
+    };
+    machine.define(now, vec![known("a", fast)]);
+    let run = started(&machine.tick(now))[0];
+    machine.finished(now, run, Passing, String::new());
+    assert_eq!(machine.deadline(), Some(now + MIN_INTERVAL));
+}
+
+#[test]
+fn a_ttl_check_is_critical_when_nothing_is_reported() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let passing = Known {
+        status: Passing,
+        output: "fine".to_owned(),
+        ..known("a", ttl(10))
+    };
+    machine.define(now, vec![passing]);
+    assert!(machine.reported(now + 9 * SECOND, "A"));
+    assert!(machine.tick(now + 18 * SECOND).is_empty());
+    let expired = machine.tick(now + 19 * SECOND);
+    let [
+        Action::Store {
+            status: Critical,
+            output,
+            ..
+        },
+    ] = expired.as_slice()
+    else {
+        panic!("{expired:?}")
+    };
+    assert!(
+        output.contains("TTL expired") && output.contains("fine"),
+        "{output}"
+    );
+    // It is said once.
+    assert!(machine.tick(now + 60 * SECOND).is_empty());
+    machine.define(now, vec![known("b", tcp())]);
+    assert!(
+        !machine.reported(now, "b"),
+        "it is run, nobody reports for it"
+    );
+    assert!(!machine.reported(now, "a"), "it is gone");
+}
+
+#[test]
+fn an_instance_that_is_critical_for_too_long_is_removed() {
+    let removing = CheckType {
+        deregister_critical_service_after: 90 * SECOND,
+        ..ttl(10)
+    };
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let define = |machine: &mut Machine, at, status| {
+        let known = Known {
+            status,
+            ..known("a", removing.clone())
+        };
+        machine.define(at, vec![known]);
+    };
+    define(&mut machine, now, Critical);
+    // It was well in between, so that the time starts again.
+    define(&mut machine, now + 60 * SECOND, Passing);
+    define(&mut machine, now + 70 * SECOND, Critical);
+    machine.reported(now + 155 * SECOND, "a");
+    assert!(machine.tick(now + 159 * SECOND).is_empty());
+    let removal = Action::Deregister {
+        service_id: "web".to_owned(),
+        check_id: "a".to_owned(),
+    };
+    assert_eq!(machine.tick(now + 160 * SECOND), [removal.clone()]);
+    assert!(
+        machine.tick(now + 161 * SECOND).is_empty(),
+        "it is asked for once"
+    );
+    machine.not_stored();
+    assert_eq!(machine.tick(now + 162 * SECOND), [removal]);
+}
+
+#[test]
+fn no_service_is_removed_within_a_minute() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let hasty = CheckType {
+        deregister_critical_service_after: SECOND,
+        ..tcp()
+    };
+    machine.define(now, vec![known("a", hasty)]);
+    started(&machine.tick(now));
+    assert_eq!(machine.deadline(), Some(now + MIN_REMOVAL));
+}
+
+#[test]
+fn a_new_output_of_the_same_status_is_written_now_and_then() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    machine.define(now, vec![known("a", tcp())]);
+    let mut at = now;
+    let mut result = |output: &str| {
+        let run = started(&machine.tick(at))[0];
+        let action = machine.finished(at, run, Critical, output.to_owned());
+        at += 150 * SECOND;
+        stored(action).map(|(_, output)| output)
+    };
+    assert_eq!(result("0").as_deref(), Some("0"), "it had none");
+    assert_eq!(result("1"), None);
+    assert_eq!(result("2").as_deref(), Some("2"), "five minutes later");
+    assert_eq!(result("2"), None);
+}
+
+#[test]
+fn a_definition_that_stays_goes_on_and_a_new_one_starts_again() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    machine.define(now, vec![known("a", tcp())]);
+    let run = started(&machine.tick(now))[0];
+    assert!(machine.define(now, vec![known("a", tcp())]).is_empty());
+    let other = CheckType {
+        tcp: "127.0.0.1:2".to_owned(),
+        ..tcp()
+    };
+    let actions = machine.define(now, vec![known("a", other)]);
+    assert_eq!(actions, [Action::Cancel { run }]);
+    assert!(machine.finished(now, run, Passing, String::new()).is_none());
+    assert_eq!(started(&machine.tick(now)).len(), 1);
+    assert_eq!(machine.define(now, Vec::new()).len(), 1);
+    assert_eq!(machine.deadline(), None);
+}
+
+#[test]
+fn what_is_not_run_keeps_its_status() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let udp = CheckType {
+        udp: "127.0.0.1:1".to_owned(),
+        interval: SECOND,
+        ..CheckType::default()
+    };
+    machine.define(now, vec![known("a", udp)]);
+    assert!(machine.tick(now).is_empty());
+    assert_eq!(machine.deadline(), None);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Define(Vec<(u8, u8)>),
+    Finish(usize, CheckStatus),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let status = prop_oneof![Just(Passing), Just(Warning), Just(Critical)];
+    let step = prop_oneof![
+        prop::collection::vec((0..120_u8, 0..3_u8), 0..120).prop_map(Step::Define),
+        (0..200_usize, status).prop_map(|(which, status)| Step::Finish(which, status)),
+        (0..30_u64).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    /// Whatever happens in whichever order: no more checks run than may, no run is forgotten or
+    /// started twice, and the machine always says when it is needed next.
+    #[test]
+    fn runs_are_bounded_and_accounted_for(steps in steps()) {
+        let mut machine = Machine::default();
+        let mut now = Instant::now();
+        let mut open = BTreeSet::new();
+        for step in steps {
+            let mut actions = Vec::new();
+            match step {
+                Step::Define(checks) => {
+                    let all: BTreeMap<u8, u8> = checks.into_iter().collect();
+                    let all = all.into_iter().map(|(id, variant)| {
+                        let seconds = u64::from(variant) + 1;
+                        let definition =
+                            CheckType { interval: Duration::from_secs(seconds), ..tcp() };
+                        known(&id.to_string(), definition)
+                    });
+                    actions = machine.define(now, all.collect());
+                }
+                Step::Finish(which, status) => {
+                    let run = open.iter().nth(which).copied();
+                    if let Some(run) = run {
+                        open.remove(&run);
+                        actions.extend(machine.finished(now, run, status, String::new()));
+                    }
+                }
+                Step::Wait(seconds) => now += Duration::from_secs(seconds),
+            }
+            actions.extend(machine.tick(now));
+            for action in actions {
+                match action {
+                    Action::Start { run, .. } => prop_assert!(open.insert(run)),
+                    Action::Cancel { run } => prop_assert!(open.remove(&run)),
+                    _ => {}
+                }
+            }
+            prop_assert!(open.len() <= MAX_RUNNING);
+            prop_assert_eq!(open.len(), machine.running);
+            let waiting = machine.checks.len() > open.len();
+            prop_assert_eq!(machine.deadline().is_some(), waiting && open.len() < MAX_RUNNING);
+            if let Some(at) = machine.deadline() {
+                prop_assert!(at > now, "what is due is started");
+            }
+        }
+    }
+}

@@ -1,1 +1,168 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Redirect;
+use axum::routing::{get, put};
+use legate_runtime::Scope;
+use tokio::net::TcpListener;
+
+use super::*;
+use CheckStatus::{Critical, Passing, Warning};
+
+async fn serve(scope: &Scope, router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    scope.spawn("web", async move { axum::serve(listener, router).await });
+    address
+}
+
+async fn run(check: CheckType) -> Found {
+    Prober::default().run(&check).await
+}
+
+fn http(address: SocketAddr, path: &str) -> CheckType {
+    CheckType {
+        http: format!("http://{address}{path}"),
+        timeout: Duration::from_secs(5),
+        ..CheckType::default()
+    }
+}
+
+#[tokio::test]
+async fn http_statuses_are_consuls() {
+    let scope = Scope::new("test");
+    let router = Router::new()
+        .route("/ok", get(|| async { "fine" }))
+        .route("/busy", get(|| async { StatusCode::TOO_MANY_REQUESTS }))
+        .route("/gone", get(|| async { StatusCode::NOT_FOUND }))
+        .route("/moved", get(|| async { Redirect::temporary("/ok") }))
+        .route("/loop", get(|| async { Redirect::temporary("/loop") }))
+        .route("/large", get(|| async { "x".repeat(1_000_000) }));
+    let at = serve(&scope, router).await;
+    let (status, output) = run(http(at, "/ok")).await;
+    assert_eq!(status, Passing, "{output}");
+    assert_eq!(
+        output,
+        format!("HTTP GET http://{at}/ok: 200 OK Output: fine")
+    );
+    assert_eq!(run(http(at, "/busy")).await.0, Warning);
+    assert_eq!(run(http(at, "/gone")).await.0, Critical);
+    assert_eq!(run(http(at, "/moved")).await.0, Passing);
+    let still = CheckType {
+        disable_redirects: true,
+        ..http(at, "/moved")
+    };
+    assert_eq!(run(still).await.0, Critical);
+    let (status, output) = run(http(at, "/loop")).await;
+    assert!(
+        status == Critical && output.contains("redirects"),
+        "{output}"
+    );
+    let small = CheckType {
+        output_max_size: 100,
+        ..http(at, "/large")
+    };
+    let (status, output) = run(small).await;
+    assert_eq!((status, output.len()), (Passing, 100));
+}
+
+#[tokio::test]
+async fn http_sends_what_the_check_says() {
+    let scope = Scope::new("test");
+    let echo = |headers: HeaderMap, body: String| async move {
+        let header = |name: &str| headers[name].to_str().unwrap().to_owned();
+        format!("{} {} {body}", header("host"), header("x-own"))
+    };
+    let at = serve(&scope, Router::new().route("/", put(echo))).await;
+    let check = CheckType {
+        method: "put".to_owned(),
+        body: "hello".to_owned(),
+        header: BTreeMap::from([
+            ("Host".to_owned(), vec!["other.example".to_owned()]),
+            ("X-Own".to_owned(), vec!["1".to_owned()]),
+        ]),
+        ..http(at, "/")
+    };
+    let (status, output) = run(check).await;
+    assert_eq!(status, Passing, "{output}");
+    assert!(output.ends_with("other.example 1 hello"), "{output}");
+}
+
+#[tokio::test]
+async fn tcp_is_a_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tcp = CheckType {
+        tcp: listener.local_addr().unwrap().to_string(),
+        ..CheckType::default()
+    };
+    assert_eq!(run(tcp.clone()).await.0, Passing);
+    drop(listener);
+    let (status, output) = run(tcp.clone()).await;
+    assert_eq!(status, Critical);
+    assert!(output.contains(&tcp.tcp), "{output}");
+}
+
+#[tokio::test]
+async fn grpc_asks_the_health_service() {
+    let scope = Scope::new("test");
+    let (reporter, service) = tonic_health::server::health_reporter();
+    reporter
+        .set_service_status("db", tonic_health::ServingStatus::NotServing)
+        .await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    let server = tonic::transport::Server::builder().add_service(service);
+    scope.spawn(
+        "gRPC",
+        async move { server.serve_with_incoming(incoming).await },
+    );
+    let grpc = |target: String| CheckType {
+        grpc: target,
+        timeout: Duration::from_secs(5),
+        ..CheckType::default()
+    };
+    let (status, output) = run(grpc(at.to_string())).await;
+    assert_eq!(status, Passing, "{output}");
+    let (status, output) = run(grpc(format!("{at}/db"))).await;
+    assert!(
+        status == Critical && output.contains("NOT_SERVING"),
+        "{output}"
+    );
+    let (status, output) = run(grpc(format!("{at}/nobody"))).await;
+    assert!(
+        status == Critical && output.contains("NotFound"),
+        "{output}"
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_answer_is_critical_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    for check in [
+        http(at, "/"),
+        CheckType {
+            grpc: at.to_string(),
+            ..CheckType::default()
+        },
+        CheckType {
+            tcp: at.to_string(),
+            tcp_use_tls: true,
+            tls_skip_verify: true,
+            ..CheckType::default()
+        },
+    ] {
+        let limited = CheckType {
+            timeout: Duration::from_millis(50),
+            ..check
+        };
+        let (status, output) = run(limited).await;
+        assert_eq!(
+            (status, output.as_str()),
+            (Critical, "no answer within 50ms")
+        );
+    }
+}
