@@ -1,0 +1,323 @@
+//! `legate agent`: what its files register, the checks that it runs, and what it refuses.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use legate_runtime::Scope;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn command(args: &[&str], directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_legate"));
+    command
+        .arg("agent")
+        .arg(format!("-config-dir={}", directory.display()))
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// A running agent.
+struct Agent {
+    child: Child,
+    http: SocketAddr,
+    scope: Scope,
+}
+
+impl Agent {
+    /// Starts one in development mode at free ports, with one file.
+    async fn start(file: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("agent.hcl"), file).unwrap();
+        let ports = ["http", "grpc", "grpc-tls", "dns"].map(|api| format!("-{api}-port=0"));
+        let mut args = vec!["-dev", "-node", "n1"];
+        args.extend(ports.iter().map(String::as_str));
+        let mut child = command(&args, directory.path()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let started = async {
+            let mut before = String::new();
+            while let Some(line) = lines.next_line().await.unwrap() {
+                let at = line.split_once(" http=").map(|(_, rest)| rest);
+                if let Some(at) = at.filter(|_| line.contains("started")) {
+                    let (at, _) = at.split_once(' ').unwrap();
+                    return at.parse().unwrap();
+                }
+                before.push_str(&line);
+            }
+            panic!("the agent ended: {before}")
+        };
+        let http = timeout(LIMIT, started).await.expect("the agent starts");
+        let scope = Scope::new("test");
+        // Its log goes on, and somebody has to read it.
+        scope.spawn("log", async move {
+            while lines.next_line().await?.is_some() {}
+            Ok::<_, std::io::Error>(())
+        });
+        Self { child, http, scope }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "agent")
+            .body(Full::new(Bytes::from(body)))
+            .unwrap();
+        let stream = TcpStream::connect(self.http).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        self.scope.spawn("connection", async move {
+            let _ = connection.await;
+            Ok::<_, std::io::Error>(())
+        });
+        let answer = timeout(LIMIT, sender.send_request(request))
+            .await
+            .unwrap()
+            .unwrap();
+        let status = answer.status();
+        let text = answer.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        (
+            status,
+            serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        )
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.ask(Method::GET, path, None).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {answer}");
+        answer
+    }
+
+    async fn put(&self, path: &str, body: Option<Value>) {
+        let (status, answer) = self.ask(Method::PUT, path, body).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {answer}");
+    }
+
+    /// Waits until a check has a status, and returns its output.
+    async fn check(&self, id: &str, status: &str) -> String {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let checks = self.get("/v1/agent/checks").await;
+            if checks[id]["Status"] == status {
+                return checks[id]["Output"].as_str().unwrap().to_owned();
+            }
+            assert!(Instant::now() < end, "{id} is not {status}: {checks}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn stop(mut self) {
+        let pid = self.child.id().unwrap().cast_signed();
+        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        let ended = timeout(LIMIT, self.child.wait()).await;
+        assert!(ended.expect("it ends").unwrap().success());
+    }
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn files_register_services_and_entries_beside_the_agents_own() {
+    let agent = Agent::start(
+        r#"
+        datacenter = "east"
+        services { name = "db" port = 5432 connect { sidecar_service {} } }
+        config_entries { bootstrap { kind = "service-defaults" name = "db" protocol = "http" } }
+        "#,
+    )
+    .await;
+    let own = agent.get("/v1/health/service/consul").await;
+    assert_eq!(own[0]["Node"]["Node"], "n1");
+    assert_eq!(own[0]["Node"]["Datacenter"], "east");
+    assert_eq!(own[0]["Checks"][0]["CheckID"], "serfHealth");
+    assert_eq!(own[0]["Checks"][0]["Status"], "passing");
+    let entry = agent.get("/v1/config/service-defaults/db").await;
+    assert_eq!(entry["Protocol"], "http");
+    let services = agent.get("/v1/agent/services").await;
+    let ids: Vec<_> = services.as_object().unwrap().keys().collect();
+    assert_eq!(
+        ids,
+        ["db", "db-sidecar-proxy"],
+        "the agent's own is not among them"
+    );
+    assert_eq!(services["db-sidecar-proxy"]["Port"], 21000);
+    let members = agent.get("/v1/agent/members?wan=1").await;
+    assert_eq!(members[0]["Name"], "n1.east");
+    let ports = &agent.get("/v1/agent/self").await["xDS"]["Ports"];
+    assert!(ports["TLS"].as_i64() > Some(0) && ports["Plaintext"].as_i64() > Some(0));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn every_type_of_check_is_run() {
+    let agent = Agent::start("").await;
+    let (http, http_at) = listen().await;
+    let web = Router::new().route("/", get(|| async { "fine" }));
+    agent
+        .scope
+        .spawn("web", async move { axum::serve(http, web).await });
+    let (grpc, grpc_at) = listen().await;
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let incoming = tonic::transport::server::TcpIncoming::from(grpc);
+    let server = tonic::transport::Server::builder().add_service(health);
+    agent.scope.spawn(
+        "gRPC",
+        async move { server.serve_with_incoming(incoming).await },
+    );
+    let (sidecar, sidecar_at) = listen().await;
+    let definition = json!({
+        "Name": "web", "Port": http_at.port(),
+        "Checks": [
+            { "CheckID": "http", "HTTP": format!("http://{http_at}/"), "Interval": "1s" },
+            { "CheckID": "tcp", "TCP": http_at.to_string(), "Interval": "1s" },
+            { "CheckID": "grpc", "GRPC": grpc_at.to_string(), "Interval": "1s" },
+            { "CheckID": "ttl", "TTL": "1h" },
+        ],
+        "Connect": { "SidecarService": { "Port": sidecar_at.port() } },
+    });
+    agent
+        .put("/v1/agent/service/register", Some(definition))
+        .await;
+    assert!(
+        agent
+            .check("http", "passing")
+            .await
+            .ends_with("Output: fine")
+    );
+    agent.check("tcp", "passing").await;
+    agent.check("grpc", "passing").await;
+    let listening = "service:web-sidecar-proxy:1";
+    agent.check(listening, "passing").await;
+
+    // Nothing was reported, and the sidecar is as well as its service.
+    let alias = "service:web-sidecar-proxy:2";
+    agent.check(alias, "critical").await;
+    let (status, health) = agent
+        .ask(Method::GET, "/v1/agent/health/service/id/web", None)
+        .await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(health["AggregatedStatus"], "critical");
+    agent.put("/v1/agent/check/warn/ttl?note=soon", None).await;
+    agent.check(alias, "warning").await;
+    let by_name = "/v1/agent/health/service/name/web?format=text";
+    let (status, text) = agent.ask(Method::GET, by_name, None).await;
+    assert_eq!(
+        (status, text),
+        (StatusCode::TOO_MANY_REQUESTS, json!("warning"))
+    );
+    let update = json!({ "Status": "passing", "Output": "all good" });
+    agent.put("/v1/agent/check/update/ttl", Some(update)).await;
+    agent.check(alias, "passing").await;
+    assert_eq!(agent.check("ttl", "passing").await, "all good");
+    let passing = agent
+        .get("/v1/health/connect/web?passing&ns=&partition=&peer=")
+        .await;
+    assert_eq!(passing.as_array().unwrap().len(), 1);
+
+    drop(sidecar);
+    agent.put("/v1/agent/service/deregister/web", None).await;
+    assert_eq!(agent.get("/v1/agent/checks").await, json!({}));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn checks_by_themselves_expire_and_are_removed() {
+    let agent = Agent::start("").await;
+    let check = json!({ "Name": "beat", "TTL": "1s", "Status": "passing" });
+    agent.put("/v1/agent/check/register", Some(check)).await;
+    agent.check("beat", "passing").await;
+    assert!(
+        agent
+            .check("beat", "critical")
+            .await
+            .contains("TTL expired")
+    );
+    agent.put("/v1/agent/check/pass/beat", None).await;
+    agent.check("beat", "passing").await;
+    agent.put("/v1/agent/check/deregister/beat", None).await;
+    for (path, says) in [
+        ("/v1/agent/check/pass/beat", "Unknown check ID"),
+        ("/v1/agent/check/deregister/serfHealth", "Unknown check ID"),
+        ("/v1/agent/service/deregister/consul", "Unknown service ID"),
+    ] {
+        let (status, text) = agent.ask(Method::PUT, path, None).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+        assert!(text.as_str().unwrap().contains(says), "{text}");
+    }
+    let tcp = json!({ "Name": "tcp", "TCP": "127.0.0.1:1", "Interval": "1h" });
+    agent.put("/v1/agent/check/register", Some(tcp)).await;
+    let (status, text) = agent
+        .ask(Method::PUT, "/v1/agent/check/pass/tcp", None)
+        .await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(
+        text.as_str()
+            .unwrap()
+            .contains("does not have associated TTL"),
+        "{text}"
+    );
+    let own = json!({ "Name": "consul", "Port": 1 });
+    let (status, _) = agent
+        .ask(Method::PUT, "/v1/agent/service/register", Some(own))
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_is_waited_for_by_its_hash() {
+    let agent = Agent::start("services { name = \"db\" port = 1 }").await;
+    let first = agent.get("/v1/agent/service/db").await;
+    let hash = first["ContentHash"].as_str().unwrap();
+    let same = format!("/v1/agent/service/db?hash={hash}&wait=50ms");
+    assert_eq!(agent.get(&same).await, first);
+    let longer = format!("/v1/agent/service/db?hash={hash}&wait=60s");
+    let change = async {
+        // A check that changes is no change of the service.
+        let check = json!({ "Name": "c", "ServiceID": "db", "TTL": "1h" });
+        agent.put("/v1/agent/check/register", Some(check)).await;
+        let other = json!({ "Name": "db", "Port": 2 });
+        agent.put("/v1/agent/service/register", Some(other)).await;
+    };
+    let (next, ()) = tokio::join!(agent.get(&longer), change);
+    assert_eq!(next["Port"], 2);
+    assert_ne!(next["ContentHash"], first["ContentHash"]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_served_ends_it_with_the_file_and_the_key() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a.json"), r#"{"retry_join": ["x"]}"#).unwrap();
+    let output = command(&["-dev"], directory.path()).output();
+    let output = timeout(LIMIT, output).await.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("a.json: retry_join is not served"), "{text}");
+}

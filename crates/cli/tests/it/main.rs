@@ -1,0 +1,3 @@
+//! `legate` as people start it: the real program, real sockets.
+
+mod agent;
