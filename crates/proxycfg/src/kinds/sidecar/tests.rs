@@ -1,5 +1,6 @@
 //! A sidecar's snapshot as a function of the store, for whole states and for any order of changes.
 
+mod tokens;
 mod transparent;
 
 use std::sync::Arc;

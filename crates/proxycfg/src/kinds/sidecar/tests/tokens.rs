@@ -1,0 +1,66 @@
+//! The providers of tokens that the intentions of a service name.
+
+use super::*;
+
+fn provider(name: &str, meta: &str) -> Command {
+    entry(json!({
+        "Kind": "jwt-provider", "Name": name, "Meta": {"note": meta},
+        "JSONWebKeySet": {"Local": {"Filename": "/keys.json"}},
+    }))
+}
+
+fn asks(destination: &str, own: &str, of_permission: &str) -> Command {
+    let required = |name: &str| json!({"Providers": [{"Name": name}]});
+    entry(json!({
+        "Kind": "service-intentions", "Name": destination, "JWT": required(own),
+        "Sources": [{"Name": "shop", "Permissions": [{
+            "Action": "allow", "HTTP": {"PathPrefix": "/"}, "JWT": required(of_permission),
+        }]}],
+    }))
+}
+
+fn names(store: &Store) -> Vec<String> {
+    let snapshot = snapshot(store).unwrap();
+    snapshot.jwt_providers.keys().cloned().collect()
+}
+
+#[test]
+fn a_proxy_has_the_providers_that_its_service_asks_for_and_exist() {
+    let store = mesh();
+    for name in ["okta", "corp", "other"] {
+        apply(&store, provider(name, "first"));
+    }
+    assert_eq!(names(&store), [""; 0]);
+    apply(&store, asks("web", "okta", "corp"));
+    assert_eq!(names(&store), ["corp", "okta"]);
+    apply(&store, asks("web", "okta", "lost"));
+    assert_eq!(names(&store), ["okta"]);
+    // Those of intentions for every destination, too.
+    let any = json!({
+        "Kind": "service-intentions", "Name": "*", "JWT": {"Providers": [{"Name": "other"}]},
+        "Sources": [{"Name": "*", "Action": "allow"}],
+    });
+    apply(&store, entry(any));
+    assert_eq!(names(&store), ["okta", "other"]);
+}
+
+#[test]
+fn a_provider_wakes_those_whom_it_concerns_and_changes_when_it_says_something_else() {
+    let store = mesh();
+    apply(&store, asks("web", "okta", "okta"));
+    let mut watch = store.watch(&compute(&store, true).1);
+    apply(&store, provider("other", ""));
+    assert!(!woken(&mut watch));
+    apply(&store, provider("okta", "first"));
+    assert!(woken(&mut watch));
+    let before = snapshot(&store).unwrap();
+    assert_eq!(before.jwt_providers.len(), 1);
+    apply(&store, provider("okta", "second"));
+    assert!(same::snapshots(&before, &snapshot(&store).unwrap()));
+    let moved = json!({
+        "Kind": "jwt-provider", "Name": "okta", "Issuer": "another",
+        "JSONWebKeySet": {"Local": {"Filename": "/keys.json"}},
+    });
+    apply(&store, entry(moved));
+    assert!(!same::snapshots(&before, &snapshot(&store).unwrap()));
+}
