@@ -156,3 +156,38 @@ async fn a_written_listener_is_guarded() {
     mesh.settle("web", 403).await;
     stop(mesh, [web, api]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_over_the_limit_are_answered_with_429() {
+    let (mesh, web, api) = start().await;
+    let limits = |limits: Value| {
+        json!({
+            "Kind": "service-defaults", "Name": "api", "Protocol": "http",
+            "RateLimits": {"InstanceLevel": limits},
+        })
+    };
+    let upstream = mesh.upstream("web", 0);
+    let statuses = async |path: &str| {
+        let mut statuses = Vec::new();
+        for _ in 0..20 {
+            let (status, _) = client::get(upstream, path).await.expect("an answer");
+            statuses.push(status.as_u16());
+        }
+        statuses
+    };
+    assert_eq!(statuses("/").await, [200; 20]);
+    mesh.entry(limits(json!({"RequestsPerSecond": 1}))).await;
+    mesh.settle("web", 429).await;
+    // The application has no such path, which it says where the request gets to it.
+    mesh.entry(limits(json!({
+        "RequestsPerSecond": 1,
+        "Routes": [{"PathPrefix": "/free", "RequestsPerSecond": 1000}],
+    })))
+    .await;
+    let free = || statuses("/free");
+    eventually("the path is free", free, |statuses| *statuses == [404; 20]).await;
+    assert!(statuses("/").await.contains(&429));
+    mesh.entry(limits(json!({}))).await;
+    mesh.settle("web", 200).await;
+    stop(mesh, [web, api]).await;
+}

@@ -224,6 +224,9 @@ pub struct ConnectProxy {
     /// Set by the merge with central configuration only: a registration cannot say it.
     #[serde(skip)]
     pub mutual_tls_mode: crate::config_entry::MutualTlsMode,
+    /// Set by the merge with central configuration only: a registration cannot say it.
+    #[serde(skip)]
+    pub rate_limits: Option<crate::config_entry::InstanceRateLimits>,
     /// Access log settings.
     #[serde(skip_serializing_if = "AccessLogs::is_default")]
     pub access_logs: AccessLogs,

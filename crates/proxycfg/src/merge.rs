@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use legate_discovery_chain::Overrides;
 use legate_model::{
-    ConfigEntry, ConfigKind, MeshGateway, Opaque, Protocol, ProxyDefaults, ServiceDefaults,
-    ServiceInstance, Upstream, UpstreamDefaults,
+    ConfigEntry, ConfigKind, InstanceRateLimits, MeshGateway, Opaque, Protocol, ProxyDefaults,
+    ServiceDefaults, ServiceInstance, Upstream, UpstreamDefaults,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -147,6 +147,10 @@ fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
     {
         proxy.access_logs = global.access_logs.clone();
     }
+    proxy.rate_limits = service
+        .and_then(|entry| entry.rate_limits.as_ref())
+        .map(|limits| limits.instance_level.clone())
+        .filter(|limits| *limits != InstanceRateLimits::default());
     // Extensions are central configuration only: what a registration names is not applied.
     proxy.envoy_extensions = global
         .into_iter()

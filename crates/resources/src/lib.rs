@@ -32,6 +32,7 @@ mod listener;
 mod memo;
 mod names;
 mod part;
+mod rate_limit;
 mod rbac;
 mod retry;
 mod route;

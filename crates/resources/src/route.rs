@@ -15,20 +15,23 @@ use envoy_types::pb::envoy::config::route::v3::{
     route_match,
 };
 use envoy_types::pb::google::protobuf::Any;
+use legate_model::InstanceRateLimits;
 use legate_proxycfg::Snapshot;
 
 use crate::cluster::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::names::{HTTP_RBAC, LOCAL_APP, PUBLIC_LISTENER};
+use crate::names::{HTTP_RBAC, LOCAL_APP, LOCAL_RATE_LIMIT, PUBLIC_LISTENER};
+use crate::rate_limit;
 use crate::rbac;
 use crate::retry;
 use crate::settings::ProxySettings;
 
 #[derive(Hash)]
-struct Input {
+struct Input<'a> {
     access: Any,
+    rate_limits: Option<&'a InstanceRateLimits>,
     request_timeout: Option<Duration>,
     idle_timeout: Option<Duration>,
 }
@@ -43,6 +46,7 @@ pub(crate) fn public(
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
         access: rbac::requests(snapshot, warnings)?,
+        rate_limits: snapshot.instance.proxy.rate_limits.as_ref(),
         request_timeout: settings.local_request_timeout,
         idle_timeout: settings.local_idle_timeout,
     };
@@ -51,13 +55,20 @@ pub(crate) fn public(
     })
 }
 
-fn build(input: &Input) -> RouteConfiguration {
+fn build(input: &Input<'_>) -> RouteConfiguration {
     let action = RouteAction {
         timeout: input.request_timeout.map(proto_duration),
         idle_timeout: input.idle_timeout.map(proto_duration),
         ..to_cluster(LOCAL_APP)
     };
+    let limited = input.rate_limits.into_iter().flat_map(rate_limit::routes);
+    let limited = limited.map(|(path, limit)| Route {
+        typed_per_filter_config: HashMap::from([(LOCAL_RATE_LIMIT.to_owned(), limit)]),
+        ..to_path(path, action.clone())
+    });
+    let limited: Vec<_> = limited.collect();
     let mut host = virtual_host(PUBLIC_LISTENER, action);
+    host.routes.splice(0..0, limited);
     // Replaces what the filter of this name says in the listener.
     host.typed_per_filter_config = HashMap::from([(HTTP_RBAC.to_owned(), input.access.clone())]);
     // The application's own answers never say that it has not seen the request.
@@ -97,19 +108,22 @@ fn virtual_host(name: &str, action: RouteAction) -> VirtualHost {
 }
 
 fn host_with(name: &str, path: route_match::PathSpecifier, action: RouteAction) -> VirtualHost {
-    let only = Route {
+    VirtualHost {
+        name: name.to_owned(),
+        domains: vec!["*".to_owned()],
+        routes: vec![to_path(path, action)],
+        ..VirtualHost::default()
+    }
+}
+
+fn to_path(path: route_match::PathSpecifier, action: RouteAction) -> Route {
+    Route {
         r#match: Some(RouteMatch {
             path_specifier: Some(path),
             ..RouteMatch::default()
         }),
         action: Some(route::Action::Route(action)),
         ..Route::default()
-    };
-    VirtualHost {
-        name: name.to_owned(),
-        domains: vec!["*".to_owned()],
-        routes: vec![only],
-        ..VirtualHost::default()
     }
 }
 

@@ -7,6 +7,7 @@ mod jwks;
 mod jwt_provider;
 mod mesh;
 mod proxy_defaults;
+mod rate_limits;
 mod registry;
 mod service_defaults;
 mod service_intentions;
@@ -32,6 +33,7 @@ pub use mesh::{
     MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
 };
+pub use rate_limits::{InstanceRateLimits, RateLimits, RouteRateLimits};
 pub use registry::EntryRights;
 pub use service_defaults::{
     MutualTlsMode, PassiveHealthCheck, UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,

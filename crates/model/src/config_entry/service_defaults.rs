@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::rate_limits::{self, RateLimits};
 use super::registry::{Entry, EntryRights};
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
@@ -172,9 +173,9 @@ pub struct ServiceDefaults {
     /// Services outside the mesh as destinations are not served.
     #[serde(skip_serializing)]
     pub destination: NotServed,
-    /// Limits on request rates are not served.
-    #[serde(skip_serializing)]
-    pub rate_limits: NotServed,
+    /// Limits on request rates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_limits: Option<Box<RateLimits>>,
     /// Inbound connections of a proxy at a time; 0 means no limit.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub max_inbound_connections: u32,
@@ -228,12 +229,16 @@ impl Entry for ServiceDefaults {
                 (Yes, "Mode MutualTLSMode"),
                 (
                     Inside,
-                    "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions",
+                    "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions \
+                     RateLimits",
                 ),
                 (REPORTED, "ExternalSNI"),
-                (REFUSED, "Destination RateLimits"),
+                (REFUSED, "Destination"),
             ],
         ),
+        rate_limits::SERVED[0],
+        rate_limits::SERVED[1],
+        rate_limits::SERVED[2],
         ("UpstreamConfiguration", &[(Inside, "Overrides Defaults")]),
         (
             "UpstreamDefaults",
@@ -278,6 +283,11 @@ impl Entry for ServiceDefaults {
             &self.balance_inbound_connections,
         )?;
         validate_extensions(&self.envoy_extensions)?;
+        if let Some(limits) = &self.rate_limits {
+            limits
+                .validate()
+                .map_err(|error| error.within("RateLimits"))?;
+        }
         self.expose.validate().map_err(|e| e.within("Expose"))?;
         meta::validate_entry("Meta", &self.meta)?;
         let Some(upstreams) = &self.upstream_config else {

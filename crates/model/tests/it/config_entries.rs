@@ -271,6 +271,40 @@ fn refusals_of_service_defaults_name_the_field() {
             "more than 512",
         ),
     ]);
+    let limits = |level: Value| defaults(json!({"RateLimits": {"InstanceLevel": level}}));
+    let route = |route: Value| limits(json!({"Routes": [route]}));
+    refuses([
+        (
+            limits(json!({"RequestsPerSecond": 3, "RequestsMaxBurst": 2})),
+            "RateLimits.InstanceLevel.RequestsMaxBurst",
+            "2 is below RequestsPerSecond, 3",
+        ),
+        (
+            limits(json!({"RequestsMaxBurst": 2})),
+            "RateLimits.InstanceLevel.RequestsPerSecond",
+            "must be set",
+        ),
+        (
+            route(json!({"RequestsPerSecond": 1})),
+            "RateLimits.InstanceLevel.Routes[0].PathExact",
+            "exactly one",
+        ),
+        (
+            route(json!({"PathPrefix": "a", "RequestsPerSecond": 1})),
+            "RateLimits.InstanceLevel.Routes[0].PathPrefix",
+            "start with /",
+        ),
+        (
+            route(json!({"PathRegex": "(", "RequestsPerSecond": 1})),
+            "RateLimits.InstanceLevel.Routes[0].PathRegex",
+            "unclosed",
+        ),
+        (
+            route(json!({"PathExact": "/"})),
+            "RateLimits.InstanceLevel.Routes[0].RequestsPerSecond",
+            "at least 1",
+        ),
+    ]);
 }
 
 #[test]

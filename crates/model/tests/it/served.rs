@@ -389,6 +389,7 @@ fn entries() -> Vec<Kind> {
     let service_defaults = json!({
         "Kind": "service-defaults", "Name": "web", "EnvoyExtensions": extensions,
         "Expose": expose, "UpstreamConfig": {"Overrides": [{"Name": "api"}]},
+        "RateLimits": {"InstanceLevel": {"Routes": [{"PathExact": "/", "RequestsPerSecond": 1}]}},
     });
     let proxy_defaults = json!({
         "Kind": "proxy-defaults", "Name": "global", "EnvoyExtensions": extensions,

@@ -53,6 +53,19 @@ fn the_registration_wins_over_the_service_over_all() {
 }
 
 #[test]
+fn limits_are_the_services() {
+    let service = service_defaults(json!({
+        "Name": "web", "RateLimits": {"InstanceLevel": {"RequestsPerSecond": 7}},
+    }));
+    let central = Central {
+        proxy_defaults: None,
+        service_defaults: Some(&service),
+    };
+    let merged = merge(&sidecar(json!({})), &central);
+    assert_eq!(merged.proxy.rate_limits.unwrap().requests_per_second, 7);
+}
+
+#[test]
 fn nothing_central_changes_nothing() {
     let instance = sidecar(json!({
         "DestinationServiceName": "web", "Config": {"protocol": "grpc"},

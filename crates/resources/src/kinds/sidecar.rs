@@ -22,6 +22,7 @@ use crate::listener::{self, exposed};
 use crate::memo::Memo;
 use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS};
 use crate::part::{Composer, Made, UnitBuilder};
+use crate::rate_limit;
 use crate::route;
 use crate::secret;
 use crate::set::Type;
@@ -185,6 +186,7 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
         unchanged,
         |warnings| {
             warnings.clone_from(&settings.1);
+            warnings.extend(rate_limit::warning(snapshot, &settings.0));
             made(cluster::local_app(memo, snapshot, &settings.0, warnings))
         },
     );

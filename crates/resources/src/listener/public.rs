@@ -28,7 +28,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value, UInt64Value};
-use legate_model::{ConnectProxy, Mesh, MutualTlsMode, Protocol, ProxyMode};
+use legate_model::{ConnectProxy, InstanceRateLimits, Mesh, MutualTlsMode, Protocol, ProxyMode};
 use legate_proxycfg::Snapshot;
 
 use crate::cluster::proto_duration;
@@ -42,6 +42,7 @@ use crate::names::{
     CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, JWT_AUTHN, LOCAL_APP, NETWORK_RBAC,
     PUBLIC_LISTENER,
 };
+use crate::rate_limit;
 use crate::rbac;
 use crate::retry;
 use crate::settings::{PUBLIC_LISTENER_JSON, ProxySettings};
@@ -97,6 +98,7 @@ struct Input<'a> {
     normalization: Normalization,
     /// The application's port, connections to which are let in as they are.
     open_port: Option<u16>,
+    rate_limits: Option<&'a InstanceRateLimits>,
     telemetry: &'a Telemetry,
     name: &'a str,
 }
@@ -135,6 +137,7 @@ pub(crate) fn listener(
         forward_caller: !sanitize && snapshot.protocol != Protocol::Grpc,
         normalization: Normalization::read(mesh)?,
         open_port: open_port(&snapshot.instance.proxy),
+        rate_limits: snapshot.instance.proxy.rate_limits.as_ref(),
         telemetry: &settings.telemetry,
     };
     memo.get(&input, |input| {
@@ -330,6 +333,7 @@ fn manager(
     let tokens = tokens.map(|config| listener::http_filter(JWT_AUTHN, config));
     let access = listener::http_filter(HTTP_RBAC, rbac::no_requests());
     let mut filters: Vec<_> = tokens.into_iter().chain([access]).collect();
+    filters.extend(input.rate_limits.map(rate_limit::filter));
     if input.forward_caller {
         filters.push(listener::http_filter(
             HEADER_TO_METADATA,

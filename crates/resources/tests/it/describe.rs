@@ -23,6 +23,7 @@ use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Co
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::FilterConfig;
 use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::Config as Metadata;
 use envoy_types::pb::envoy::extensions::filters::http::jwt_authn::v3::JwtAuthentication;
+use envoy_types::pb::envoy::extensions::filters::http::local_ratelimit::v3::LocalRateLimit;
 use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{Rbac as HttpRbac, RbacPerRoute};
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
@@ -126,6 +127,9 @@ fn message(out: &mut String, any: Any) {
         brief(&manager)
     } else if let Some(mut routes) = decode::<RouteConfiguration>(&any) {
         for host in &mut routes.virtual_hosts {
+            for route in &mut host.routes {
+                nested.extend(route.typed_per_filter_config.drain());
+            }
             nested.extend(host.typed_per_filter_config.drain());
         }
         brief(&routes)
@@ -212,6 +216,7 @@ fn plain(any: &Any) -> String {
         .or_else(|| decode::<OriginalDst>(any).map(|m| brief(&m)))
         .or_else(|| decode::<FilterConfig>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Bridge>(any).map(|m| brief(&m)))
+        .or_else(|| decode::<LocalRateLimit>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Metadata>(any).map(|m| brief(&m)))
         .unwrap_or_else(|| panic!("no decoder for {}", any.type_url))
 }

@@ -18,7 +18,7 @@ fn all(snapshot: &Snapshot) -> String {
 }
 
 /// The public listener and its routes alone.
-fn public_listener(snapshot: &Snapshot) -> String {
+pub(crate) fn public_listener(snapshot: &Snapshot) -> String {
     let set = made(snapshot);
     let [_, _, listeners, routes, _] = type_urls();
     let (_, listener) = set

@@ -8,10 +8,10 @@ use legate_model::{MutualTlsMode, Protocol};
 use legate_proxycfg::Snapshot;
 use legate_resources::{Generator, ResourceSet};
 use prost::Message;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::describe::{one, type_urls};
-use crate::golden::upstreams;
+use crate::golden::{public_listener, upstreams};
 use crate::support::{api, instance, intentions, made, sidecar, upstream, web};
 
 /// All listeners of a proxy.
@@ -318,4 +318,44 @@ fn an_upstream_is_as_a_user_wrote_it() {
         told.starts_with("envoy_cluster_json cannot be used"),
         "{told}"
     );
+}
+
+fn limited(protocol: Protocol, limits: Value) -> Snapshot {
+    let mut instance = sidecar(json!({"LocalServicePort": 8080}));
+    Arc::make_mut(&mut instance).proxy.rate_limits = serde_json::from_value(limits).unwrap();
+    Snapshot {
+        protocol,
+        instance,
+        ..web()
+    }
+}
+
+#[test]
+fn requests_are_limited_in_all_and_by_path() {
+    let limits = json!({
+        "RequestsPerSecond": 100, "RequestsMaxBurst": 200,
+        "Routes": [
+            {"PathExact": "/login", "RequestsPerSecond": 1},
+            {"PathPrefix": "/api", "RequestsPerSecond": 10, "RequestsMaxBurst": 20},
+            {"PathRegex": "/v[0-9]+", "RequestsPerSecond": 5},
+        ],
+    });
+    insta::assert_snapshot!(public_listener(&limited(Protocol::Http, limits)));
+}
+
+#[test]
+fn requests_are_limited_by_path_alone() {
+    let limits = json!({"Routes": [{"PathExact": "/login", "RequestsPerSecond": 1}]});
+    let text = public_listener(&limited(Protocol::Http, limits.clone()));
+    let filter = "## envoy.filters.http.local_ratelimit";
+    let parts: Vec<_> = text.split(filter).skip(1).collect();
+    let [listener, route] = parts[..] else {
+        panic!("{text}");
+    };
+    let own = listener.split("##").next().unwrap();
+    assert!(!own.contains("token_bucket"), "{own}");
+    assert!(route.contains("max_tokens: 1"), "{route}");
+
+    let set = made(&limited(Protocol::Tcp, limits));
+    assert!(set.warnings()[0].starts_with("RateLimits have no effect"));
 }

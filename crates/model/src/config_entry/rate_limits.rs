@@ -1,0 +1,127 @@
+//! How many requests each instance of a service takes: `RateLimits` of `service-defaults`.
+//!
+//! Consul has these fields in its paid edition only; they mean the same here.
+
+use serde::{Deserialize, Serialize};
+
+use super::service_defaults::is_zero_u32;
+use crate::invalid::Invalid;
+use crate::regex;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+
+/// Limits on request rates.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RateLimits {
+    /// Limits of each instance.
+    pub instance_level: InstanceRateLimits,
+}
+
+/// Limits of each instance, for requests over HTTP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct InstanceRateLimits {
+    /// Requests per second on average; 0 means no limit.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub requests_per_second: u32,
+    /// Requests at once; 0 means as many as per second.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub requests_max_burst: u32,
+    /// Limits by path, in place of those above. The first one that matches counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteRateLimits>,
+}
+
+/// A limit of each instance for one path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RouteRateLimits {
+    /// The path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_exact: String,
+    /// What the path begins with.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_prefix: String,
+    /// An expression (RE2) for the whole path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path_regex: String,
+    /// Requests per second on average.
+    pub requests_per_second: u32,
+    /// Requests at once; 0 means as many as per second.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub requests_max_burst: u32,
+}
+
+/// The rows of these types.
+pub(super) const SERVED: [Rows; 3] = [
+    ("RateLimits", &[(Inside, "InstanceLevel")]),
+    (
+        "InstanceRateLimits",
+        &[
+            (Yes, "RequestsPerSecond RequestsMaxBurst"),
+            (Inside, "Routes"),
+        ],
+    ),
+    (
+        "RouteRateLimits",
+        &[(
+            Yes,
+            "PathExact PathPrefix PathRegex RequestsPerSecond RequestsMaxBurst",
+        )],
+    ),
+];
+
+impl RateLimits {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        let all = &self.instance_level;
+        let within = |error: Invalid| error.within("InstanceLevel");
+        validate_burst(all.requests_per_second, all.requests_max_burst).map_err(within)?;
+        for (i, route) in all.routes.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("InstanceLevel.Routes[{i}]"));
+            route.validate().map_err(within)?;
+        }
+        Ok(())
+    }
+}
+
+impl RouteRateLimits {
+    fn validate(&self) -> Result<(), Invalid> {
+        let paths = [&self.path_exact, &self.path_prefix, &self.path_regex];
+        if paths.iter().filter(|path| !path.is_empty()).count() != 1 {
+            return Err(Invalid::new(
+                "PathExact",
+                "exactly one of PathExact, PathPrefix, PathRegex must be set",
+            ));
+        }
+        for (field, path) in [
+            ("PathExact", &self.path_exact),
+            ("PathPrefix", &self.path_prefix),
+        ] {
+            if !path.is_empty() && !path.starts_with('/') {
+                return Err(Invalid::new(field, format!("{path:?} must start with /")));
+            }
+        }
+        regex::validate(&self.path_regex).map_err(|reason| Invalid::new("PathRegex", reason))?;
+        if self.requests_per_second == 0 {
+            return Err(Invalid::new("RequestsPerSecond", "it must be at least 1"));
+        }
+        validate_burst(self.requests_per_second, self.requests_max_burst)
+    }
+}
+
+fn validate_burst(per_second: u32, burst: u32) -> Result<(), Invalid> {
+    if burst != 0 && burst < per_second {
+        return Err(Invalid::new(
+            "RequestsMaxBurst",
+            format!("{burst} is below RequestsPerSecond, {per_second}"),
+        ));
+    }
+    if burst != 0 && per_second == 0 {
+        return Err(Invalid::new(
+            "RequestsPerSecond",
+            "it must be set where RequestsMaxBurst is",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! How many requests the proxy lets through to its application: a filter of the public listener with the
+//! limit for all requests, and routes with those for single paths.
+//!
+//! A request that is refused by the access rules counts for no limit. What is over a limit is answered
+//! with 429, over gRPC with RESOURCE_EXHAUSTED. All of Envoy's threads have the limit together.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::RuntimeFractionalPercent;
+use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
+use envoy_types::pb::envoy::extensions::filters::http::local_ratelimit::v3::LocalRateLimit;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
+use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatcher;
+use envoy_types::pb::envoy::r#type::v3::fractional_percent::DenominatorType;
+use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, TokenBucket};
+use envoy_types::pb::google::protobuf::{Any, UInt32Value};
+use legate_model::{InstanceRateLimits, RouteRateLimits};
+use legate_proxycfg::Snapshot;
+
+use crate::cluster::proto_duration;
+use crate::encode;
+use crate::listener;
+use crate::names::LOCAL_RATE_LIMIT;
+use crate::settings::ProxySettings;
+
+/// What the limits count under.
+const STATS: &str = "rate_limit";
+
+/// Why the limits of a proxy have no effect, where they have none.
+pub(crate) fn warning(snapshot: &Snapshot, settings: &ProxySettings) -> Option<String> {
+    snapshot.instance.proxy.rate_limits.as_ref()?;
+    let why = if !snapshot.protocol.is_http() {
+        "the protocol is tcp, which has no requests"
+    } else if settings.public_listener.is_some() {
+        "envoy_public_listener_json has taken the place of the listener"
+    } else {
+        return None;
+    };
+    Some(format!("RateLimits have no effect: {why}"))
+}
+
+/// The filter, with the limit for all requests where there is one.
+pub(crate) fn filter(limits: &InstanceRateLimits) -> HttpFilter {
+    let config = match limits.requests_per_second {
+        // It does nothing where no route says more.
+        0 => LocalRateLimit {
+            stat_prefix: STATS.to_owned(),
+            ..LocalRateLimit::default()
+        },
+        per_second => limit(per_second, limits.requests_max_burst),
+    };
+    listener::http_filter(LOCAL_RATE_LIMIT, encode::any(&config))
+}
+
+/// The paths that have limits of their own, in their order, with what replaces the filter's.
+pub(crate) fn routes(limits: &InstanceRateLimits) -> impl Iterator<Item = (PathSpecifier, Any)> {
+    limits.routes.iter().map(|route| {
+        let limit = limit(route.requests_per_second, route.requests_max_burst);
+        (path(route), encode::any(&limit))
+    })
+}
+
+/// Exactly one is set: others are refused when they are written.
+fn path(route: &RouteRateLimits) -> PathSpecifier {
+    if !route.path_exact.is_empty() {
+        PathSpecifier::Path(route.path_exact.clone())
+    } else if !route.path_prefix.is_empty() {
+        PathSpecifier::Prefix(route.path_prefix.clone())
+    } else {
+        PathSpecifier::SafeRegex(RegexMatcher {
+            regex: route.path_regex.clone(),
+            ..RegexMatcher::default()
+        })
+    }
+}
+
+fn limit(per_second: u32, burst: u32) -> LocalRateLimit {
+    let always = || RuntimeFractionalPercent {
+        default_value: Some(FractionalPercent {
+            numerator: 100,
+            denominator: DenominatorType::Hundred.into(),
+        }),
+        ..RuntimeFractionalPercent::default()
+    };
+    LocalRateLimit {
+        stat_prefix: STATS.to_owned(),
+        token_bucket: Some(TokenBucket {
+            max_tokens: if burst == 0 { per_second } else { burst },
+            tokens_per_fill: Some(UInt32Value { value: per_second }),
+            fill_interval: Some(proto_duration(Duration::from_secs(1))),
+        }),
+        filter_enabled: Some(always()),
+        filter_enforced: Some(always()),
+        rate_limited_as_resource_exhausted: true,
+        ..LocalRateLimit::default()
+    }
+}
