@@ -1,5 +1,9 @@
 //! Settings of sidecars from central configuration and registrations, by what they do to traffic.
 
+use std::net::SocketAddr;
+
+use http::Method;
+use legate_tests::mesh::NODE;
 use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
 use serde_json::{Value, json};
 
@@ -189,5 +193,40 @@ async fn requests_over_the_limit_are_answered_with_429() {
     assert!(statuses("/").await.contains(&429));
     mesh.entry(limits(json!({}))).await;
     mesh.settle("web", 200).await;
+    stop(mesh, [web, api]).await;
+}
+
+/// The agent that runs a check asks the application through its proxy, without a certificate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checks_are_exposed_at_the_port_that_they_were_given() {
+    let (mut mesh, web, api) = start().await;
+    let exposed = SocketAddr::new(mesh.public("api").ip(), 21500);
+    let target = mesh.application("api");
+    let check = json!({
+        "Node": NODE, "Address": "127.0.0.1",
+        "Check": {
+            "CheckID": "health", "Name": "health", "Status": "passing", "ServiceID": "api",
+            "ExposedPort": exposed.port(),
+            "Definition": {"HTTP": format!("http://{target}/"), "Interval": "10s"},
+        },
+    });
+    mesh.api(Method::PUT, "/v1/catalog/register", Some(check))
+        .await;
+    assert!(client::get(exposed, "/").await.is_err());
+    mesh.configure(&API, json!({"Expose": {"Checks": true}}))
+        .await;
+    let ask = || async {
+        let answer = client::get(exposed, "/").await;
+        answer.map(|(status, _)| status.as_u16()).map_err(drop)
+    };
+    eventually("the check is exposed", ask, |answer| *answer == Ok(200))
+        .await
+        .expect("accepted");
+    let (status, _) = client::get(exposed, "/other").await.expect("an answer");
+    assert_eq!(status.as_u16(), 404, "that path alone");
+    mesh.configure(&API, json!({})).await;
+    eventually("it is exposed no longer", ask, Result::is_err)
+        .await
+        .expect_err("accepted");
     stop(mesh, [web, api]).await;
 }

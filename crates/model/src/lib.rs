@@ -14,6 +14,7 @@ mod check_type;
 mod config_entry;
 mod definition;
 pub mod duration;
+mod exposed;
 pub mod extension;
 pub mod filters;
 pub mod hcl;

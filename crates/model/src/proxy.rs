@@ -64,8 +64,8 @@ impl MeshGateway {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Expose {
-    /// Expose the paths of the service's HTTP and gRPC checks. It is reported as not served: Consul
-    /// does so for checks of its agents, and does nothing for what is in the catalog only.
+    /// Expose the paths of the instance's HTTP and gRPC checks to the agent that runs them and has given
+    /// each a port.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checks: bool,
     /// Paths to expose.
@@ -89,8 +89,8 @@ pub struct ExposePath {
     /// `http` or `http2`; empty is `http`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
-    /// Set when the path comes from a check of a Consul agent, which alone may ask for it then.
-    /// Refused.
+    /// Set when the path comes from a check of an agent: only the proxy's own machine may ask for it
+    /// then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parsed_from_check: bool,
 }

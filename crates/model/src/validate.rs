@@ -373,11 +373,6 @@ impl Expose {
             let fail = |field: &str, reason: String| {
                 Err(Invalid::new(format!("Paths[{i}].{field}"), reason))
             };
-            if path.parsed_from_check {
-                let reason = "it is not served: it lets nobody ask for the path but a Consul agent; \
-                              leave it out, and the path is there for everybody";
-                return fail("ParsedFromCheck", reason.to_owned());
-            }
             if !path.path.starts_with('/') {
                 return fail("Path", format!("{:?} must start with /", path.path));
             }

@@ -83,9 +83,11 @@ impl ProxySettings {
             local_cluster: read.written(config, LOCAL_CLUSTER_JSON),
             telemetry: Telemetry::read(instance, warnings),
         };
-        if instance.proxy.expose.checks {
+        let exposed = &instance.proxy.expose;
+        if exposed.checks && !exposed.paths.iter().any(|path| path.parsed_from_check) {
             warnings.push(
-                "Proxy.Expose.Checks is not served: name the paths of checks in Proxy.Expose.Paths"
+                "Proxy.Expose.Checks exposes nothing: no check of the instance over HTTP or gRPC has an \
+                 ExposedPort, which the agent that runs it gives it; name paths in Proxy.Expose.Paths"
                     .to_owned(),
             );
         }

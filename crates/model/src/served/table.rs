@@ -216,14 +216,13 @@ pub(super) const TABLE: &[Rows] = &[
         )],
     ),
     ("MeshGateway", &[(ReportedExcept(&["none"]), "Mode")]),
-    ("Expose", &[(REPORTED, "Checks"), (Inside, "Paths")]),
+    ("Expose", &[(Yes, "Checks"), (Inside, "Paths")]),
     (
         "ExposePath",
-        &[
-            (Yes, "ListenerPort Path LocalPathPort Protocol"),
-            // Lets nobody ask but a Consul agent, about its own check.
-            (REFUSED, "ParsedFromCheck"),
-        ],
+        &[(
+            Yes,
+            "ListenerPort Path LocalPathPort Protocol ParsedFromCheck",
+        )],
     ),
     (
         "TransparentProxy",

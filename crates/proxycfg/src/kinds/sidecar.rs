@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use legate_model::{
-    CheckServiceNode, ConfigKind, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
+    CheckServiceNode, ConfigKind, ExposePath, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
     UpstreamType, WILDCARD,
 };
 use legate_store::ReadTxn;
@@ -44,7 +44,11 @@ fn snapshot(
         proxy_defaults: proxy_defaults.as_deref(),
         service_defaults: service_defaults.as_deref(),
     };
-    let instance = merge::merge(&registered.service, &central);
+    let mut instance = merge::merge(&registered.service, &central);
+    if instance.proxy.expose.checks {
+        let exposed = exposed_checks(txn, &proxy.node, &instance.proxy.destination_service_id);
+        instance.proxy.expose.paths.extend(exposed);
+    }
     let upstreams = instance.proxy.upstreams.iter();
     let explicit = upstreams.filter(|upstream| is_explicit(upstream));
     let upstreams = explicit
@@ -72,6 +76,15 @@ fn snapshot(
         upstreams,
         implicit,
     })
+}
+
+/// The paths of the checks of a service instance that have a port at its proxy, in the order of the
+/// checks' ids.
+fn exposed_checks(txn: &ReadTxn<'_>, node: &str, service_id: &str) -> Vec<ExposePath> {
+    let instance = txn.instance(node, service_id);
+    let checks = instance.iter().flat_map(|found| &found.checks);
+    let own = checks.filter(|check| check.service_id == service_id);
+    own.filter_map(|check| check.exposed_path()).collect()
 }
 
 /// Whether the upstream is a service that the application dials, and not a default for others or a

@@ -54,6 +54,7 @@ pub(super) struct Same {
     /// Trust domain and datacenter.
     pub(super) mesh_name: bool,
     pub(super) instance: bool,
+    node_address: bool,
     protocol: bool,
     pub(super) mesh: bool,
     /// What all listeners tell.
@@ -69,6 +70,7 @@ impl Same {
         Self {
             mesh_name: last.trust_domain == now.trust_domain && last.datacenter == now.datacenter,
             instance: Arc::ptr_eq(&last.instance, &now.instance),
+            node_address: last.node_address == now.node_address,
             protocol: last.protocol == now.protocol,
             mesh: Arc::ptr_eq(&last.mesh, &now.mesh),
             telemetry: Telemetry::is_same(&last.instance, &now.instance),
@@ -249,7 +251,7 @@ fn exposed_paths(
     same: Same,
     settings: &Settings<'_>,
 ) {
-    let unchanged = same.instance && same.protocol;
+    let unchanged = same.instance && same.protocol && same.node_address;
     let asked = LazyCell::new(|| exposed::asked(snapshot));
     for path in &snapshot.instance.proxy.expose.paths {
         let port = path.local_path_port;
@@ -284,7 +286,14 @@ fn exposed_paths(
                 warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }
-            let resource = exposed::listener(memo, path, cluster, &bind, telemetry)?;
+            let resource = exposed::listener(
+                memo,
+                path,
+                cluster,
+                &bind,
+                telemetry,
+                &snapshot.node_address,
+            )?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });

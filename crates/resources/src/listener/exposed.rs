@@ -1,13 +1,16 @@
 //! Paths of the application that callers reach without the mesh's TLS: `Proxy.Expose.Paths`. Each
 //! has a listener of its own, and a request for any other path is answered with 404.
 //!
-//! Kubernetes' probes come this way. Intentions do not apply here, as in Consul.
+//! Kubernetes' probes come this way. Intentions do not apply here, as in Consul. Paths that come from the
+//! checks of an agent (`Proxy.Expose.Checks`) are there for the agent's machine only.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
-use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener};
+use envoy_types::pb::envoy::config::core::v3::{CidrRange, TrafficDirection};
+use envoy_types::pb::envoy::config::listener::v3::{FilterChain, FilterChainMatch, Listener};
+use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_model::{ExposePath, Protocol};
 use legate_proxycfg::Snapshot;
 
@@ -77,6 +80,8 @@ struct Input<'a> {
     cluster: &'a str,
     bind: &'a Bind,
     telemetry: &'a Telemetry,
+    /// Whose connections are taken; empty means everybody's.
+    callers: Vec<CidrRange>,
 }
 
 /// The listener of one path.
@@ -86,6 +91,7 @@ pub(crate) fn listener(
     cluster: &str,
     bind: &Bind,
     telemetry: &Telemetry,
+    agent: &str,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
         path: &path.path,
@@ -93,6 +99,10 @@ pub(crate) fn listener(
         cluster,
         bind,
         telemetry,
+        callers: match path.parsed_from_check {
+            true => machine(bind, agent),
+            false => Vec::new(),
+        },
     };
     memo.get(&input, |input| {
         let listener = names::exposed_listener(input.path);
@@ -101,6 +111,22 @@ pub(crate) fn listener(
         let resource = build(&name, &filter, input);
         Ok(encode::resource(&name, &resource, &[]))
     })
+}
+
+/// The addresses of the machine that an agent is on, of which `agent` is the one that it is known by.
+/// Envoy refuses those of IPv6 on machines without it.
+fn machine(bind: &Bind, agent: &str) -> Vec<CidrRange> {
+    let range = |address: IpAddr, length: u32| CidrRange {
+        address_prefix: address.to_string(),
+        prefix_len: Some(UInt32Value { value: length }),
+    };
+    let is_v6 = matches!(bind, Bind::Socket { address, .. } if address.is_ipv6());
+    let mut ranges = vec![range(Ipv4Addr::new(127, 0, 0, 0).into(), 8)];
+    if let Ok(agent) = agent.parse::<IpAddr>() {
+        ranges.push(range(agent, if agent.is_ipv4() { 32 } else { 128 }));
+    }
+    ranges.extend(is_v6.then(|| range(Ipv6Addr::LOCALHOST.into(), 128)));
+    ranges
 }
 
 /// The warning about a path that has the port of the public listener.
@@ -118,7 +144,12 @@ fn build(name: &str, filter: &str, input: &Input<'_>) -> Listener {
     let routes = RouteSpecifier::RouteConfig(routes);
     let manager =
         listener::connection_manager(filter, input.protocol, routes, input.telemetry, Vec::new());
+    let callers = (!input.callers.is_empty()).then(|| FilterChainMatch {
+        source_prefix_ranges: input.callers.clone(),
+        ..FilterChainMatch::default()
+    });
     let chain = FilterChain {
+        filter_chain_match: callers,
         filters: vec![listener::http_connection(&manager)],
         ..FilterChain::default()
     };

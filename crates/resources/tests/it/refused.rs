@@ -172,7 +172,7 @@ fn what_has_no_effect_is_told() {
     for part in [
         "envoy_telemetry_collector_bind_socket_dir",
         "\"local_connect_timeout_ms\" is \"soon\"",
-        "Expose",
+        "Proxy.Expose.Checks exposes nothing",
         "builtin/lua is not applied to public_listener",
         "\"limits\" is 7",
         "\"fair\"",

@@ -359,3 +359,38 @@ fn requests_are_limited_by_path_alone() {
     let set = made(&limited(Protocol::Tcp, limits));
     assert!(set.warnings()[0].starts_with("RateLimits have no effect"));
 }
+
+/// As the proxy's snapshot has them: the agent that gave the checks their ports is on the node.
+#[test]
+fn paths_of_checks_are_there_for_the_agents_machine() {
+    let expose = json!({
+        "Checks": true,
+        "Paths": [
+            {
+                "ListenerPort": 21500, "Path": "/health", "LocalPathPort": 8080, "Protocol": "http",
+                "ParsedFromCheck": true,
+            },
+            {
+                "ListenerPort": 21501, "Path": "/grpc.health.v1.Health/Check", "LocalPathPort": 9090,
+                "Protocol": "http2", "ParsedFromCheck": true,
+            },
+        ],
+    });
+    let snapshot = Snapshot {
+        instance: sidecar(json!({"LocalServicePort": 8080, "Expose": expose})),
+        ..web()
+    };
+    insta::assert_snapshot!(upstreams(&snapshot));
+    let v6 = Snapshot {
+        instance: sidecar(json!({
+            "LocalServicePort": 8080, "Expose": expose, "Config": {"bind_address": "::1"},
+        })),
+        node_address: "fd00::1".into(),
+        ..web()
+    };
+    let text = upstreams(&v6);
+    assert!(
+        text.contains("\"::1\"") && text.contains("\"fd00::1\""),
+        "{text}"
+    );
+}

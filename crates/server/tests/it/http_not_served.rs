@@ -34,7 +34,7 @@ async fn what_has_no_effect_is_named_in_the_answer() {
     assert_eq!(plain, "");
     let mut many = sidecar(json!({
         "Mode": "transparent",
-        "Config": { "envoy_public_listener_json": "{}", "bind_port": 1, "mühle": 1 },
+        "Config": { "envoy_telemetry_collector_bind_socket_dir": "/run", "bind_port": 1, "mühle": 1 },
         "MeshGateway": { "Mode": "local" },
     }));
     many["Locality"] = json!({ "Region": "r", "Zone": "z" });
@@ -45,7 +45,7 @@ async fn what_has_no_effect_is_named_in_the_answer() {
         named,
         [
             "Locality",
-            "Service.Proxy.Config.envoy_public_listener_json",
+            "Service.Proxy.Config.envoy_telemetry_collector_bind_socket_dir",
             "Service.Proxy.Config.m?hle",
             "Service.Proxy.MeshGateway.Mode",
         ]

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use legate_ca::Leaf;
 use legate_intentions::Action;
 use legate_model::{
-    CaRoots, CheckStatus, ConfigEntry, HealthCheck, Intention, IntentionAction, Node,
-    ServiceInstance,
+    CaRoots, CheckDefinition, CheckStatus, ConfigEntry, HealthCheck, Intention, IntentionAction,
+    Node, ServiceInstance,
 };
 use legate_store::{
     CaState, Command, Deregistration, Reads, Registration, Store, Unavailable, Watch, WriteTxn,
@@ -203,6 +203,57 @@ fn roots_and_certificate_are_waited_for() {
     let snapshot = snapshot(&store).unwrap();
     assert_eq!(snapshot.leaf.service, "web");
     assert!(instances(&snapshot).is_empty());
+}
+
+#[test]
+fn paths_of_checks_are_exposed_where_the_checks_have_a_port() {
+    let store = mesh();
+    let proxy = |checks: bool| {
+        let proxy = json!({
+            "DestinationServiceName": "web", "DestinationServiceID": "web-1",
+            "Expose": {"Checks": checks},
+        });
+        let service = json!({
+            "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy",
+            "Port": 20000, "Proxy": proxy,
+        });
+        register("n1", service, Vec::new())
+    };
+    let http = |id: &str, url: &str, exposed_port: u16| HealthCheck {
+        check_id: id.to_owned(),
+        definition: CheckDefinition {
+            http: url.to_owned(),
+            ..CheckDefinition::default()
+        },
+        exposed_port,
+        ..check("web-1", CheckStatus::Passing, "")
+    };
+    let checks = vec![
+        http("a", "http://127.0.0.1:8080/health", 21500),
+        http("b", "http://127.0.0.1:8080/other", 0),
+        check("web-1", CheckStatus::Passing, ""),
+    ];
+    let application = json!({"ID": "web-1", "Service": "web", "Port": 8080});
+    apply(&store, register("n1", application, checks));
+    let exposed = || {
+        snapshot(&store)
+            .unwrap()
+            .instance
+            .proxy
+            .expose
+            .paths
+            .clone()
+    };
+    assert_eq!(exposed(), []);
+    apply(&store, proxy(true));
+    let [path] = &exposed()[..] else {
+        panic!("{:?}", exposed());
+    };
+    assert_eq!((path.listener_port, path.local_path_port), (21500, 8080));
+    assert_eq!(path.path, "/health");
+    assert!(path.parsed_from_check);
+    apply(&store, proxy(false));
+    assert_eq!(exposed(), []);
 }
 
 #[test]
