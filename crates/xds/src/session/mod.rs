@@ -6,6 +6,8 @@ mod subscription;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod refusal_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -85,7 +87,8 @@ pub struct Nack {
 ///   the way from one snapshot to the next.
 /// - A cluster that is sent takes its endpoints with it, a listener its routes: Envoy drops them
 ///   with the old parent.
-/// - What a client refused is not repeated; the next version of it is sent.
+/// - What a client refused is not repeated; the next version of it is sent. Of several that it refused
+///   together it is not known which one is wrong: they are sent again in halves, until that one is alone.
 /// - A client that comes with versions from an earlier stream is sent what differs. It keeps what
 ///   cannot be made now.
 #[derive(Debug, Default)]

@@ -89,11 +89,32 @@ pub(super) struct Subscription {
     /// A type has one response on its way at most.
     unanswered: Option<Unanswered>,
     /// What the client refused and has not been given otherwise since.
-    rejected: BTreeMap<Arc<str>, Change>,
+    rejected: BTreeMap<Arc<str>, Rejected>,
+    /// How many of several that were refused together are sent together at most.
+    together: usize,
     /// A response was sent on this stream.
     answered: bool,
     /// Of which part it is known that the client has what it should have.
     settled: Settled,
+}
+
+/// What the client refused under one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rejected {
+    change: Change,
+    /// Nothing else was refused with it, of a removal nothing but removals: it is what is wrong.
+    alone: bool,
+}
+
+/// What is left to send, by what the client has said of it.
+#[derive(Debug, Default)]
+struct Sorted {
+    /// It has said nothing.
+    fresh: Vec<Arc<EncodedResource>>,
+    /// It refused several together, one of which is wrong.
+    suspect: Vec<Arc<EncodedResource>>,
+    /// It refused just this.
+    wrong: usize,
 }
 
 /// Of which part nothing has changed since there was nothing to send.
@@ -269,15 +290,19 @@ impl Subscription {
     /// The client refused the response with this nonce; the names it was about are returned.
     ///
     /// Envoy may have applied a part of it, so what it has under these names is unknown: whatever
-    /// comes next is sent, except exactly what was refused.
+    /// comes next is sent, except exactly what was refused. Which of several is wrong is not known
+    /// either: they are sent again in halves, and what is refused alone is not sent again.
     pub(super) fn nack(&mut self, nonce: &str) -> Option<Vec<Arc<str>>> {
         let refused = self.take_unanswered(nonce)?;
         self.settled = Settled::default();
-        let names = refused.changes.keys().cloned().collect();
+        let names: Vec<Arc<str>> = refused.changes.keys().cloned().collect();
+        let mut changes = refused.changes.values();
+        let alone = names.len() == 1 || changes.all(|change| *change == Change::Remove);
+        self.together = (names.len() / 2).max(1);
         for (name, change) in refused.changes {
             if self.wants(&name) {
                 self.client.insert(name.clone(), None);
-                self.rejected.insert(name, change);
+                self.rejected.insert(name, Rejected { change, alone });
             }
         }
         Some(names)
@@ -315,32 +340,50 @@ impl Subscription {
         if self.unanswered.is_some() {
             return Verdict::Held;
         }
-        if delta.is_empty() || !self.all_refused(&delta.upserts) {
-            return Verdict::Send(delta);
-        }
-        let refused = |name: &Arc<str>| self.rejected.get(name) == Some(&Change::Remove);
-        if delta.removals.iter().all(refused) {
+        let Sorted {
+            fresh,
+            mut suspect,
+            wrong,
+        } = self.sort(std::mem::take(&mut delta.upserts));
+        let left = wrong + suspect.len();
+        let refused = |name: &Arc<str>| {
+            let refused = self.rejected.get(name);
+            refused.is_some_and(|refused| refused.alone && refused.change == Change::Remove)
+        };
+        let nothing = left == 0 && delta.removals.is_empty();
+        if !fresh.is_empty() || nothing {
+            delta.upserts = fresh;
+        } else if !suspect.is_empty() {
+            suspect.truncate(self.together.max(1));
+            delta.removals.clear();
+            delta.upserts = suspect;
+        } else if delta.removals.iter().all(refused) {
             return Verdict::Held;
         }
-        delta.incomplete = !delta.upserts.is_empty();
-        delta.upserts.clear();
+        delta.incomplete = left > 0;
         Verdict::Send(delta)
     }
 
-    /// Every one was refused in just this version.
-    fn all_refused(&self, upserts: &[Arc<EncodedResource>]) -> bool {
-        upserts
-            .iter()
-            .all(|one| match self.rejected.get(&one.name) {
-                Some(Change::Upsert(version)) => *version == one.version,
-                Some(Change::Remove) | None => false,
-            })
+    fn sort(&self, upserts: Vec<Arc<EncodedResource>>) -> Sorted {
+        let mut sorted = Sorted::default();
+        for one in upserts {
+            let refused = self.rejected.get(&one.name).filter(|refused| {
+                matches!(&refused.change, Change::Upsert(version) if *version == one.version)
+            });
+            match refused {
+                None => sorted.fresh.push(one),
+                Some(refused) if refused.alone => sorted.wrong += 1,
+                Some(_) => sorted.suspect.push(one),
+            }
+        }
+        sorted
     }
 
     /// A removal has no versions: a refused one is tried again with every snapshot.
     pub(super) fn on_snapshot(&mut self) {
         self.settled = Settled::default();
-        self.rejected.retain(|_, change| *change != Change::Remove);
+        self.rejected
+            .retain(|_, refused| refused.change != Change::Remove);
     }
 
     fn delta(&self, current: &ByName, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {

@@ -415,6 +415,8 @@ fn a_refused_removal_is_tried_with_the_next_snapshot_without_what_was_refused_be
         ])
     };
     assert_eq!(stream.snapshot(changed()), ["listener: new@1 -out"]);
+    assert_eq!(stream.refuse().1, ["listener: new@1"]);
+    assert_eq!(stream.refuse().1, ["listener: -out"]);
     assert_eq!(stream.refuse().1, NOTHING);
     assert_eq!(stream.snapshot(changed()), ["listener: -out"]);
     assert_eq!(stream.accept(), NOTHING);
