@@ -9,7 +9,7 @@ use legate_model::{
 };
 
 use crate::command::Rejected;
-use crate::key::fold;
+use crate::key::{Table, fold};
 use crate::read::ReadTxn;
 use crate::write::WriteTxn;
 
@@ -22,6 +22,11 @@ impl ReadTxn<'_> {
     /// All config entries of a kind in the order of their names.
     pub fn config_entries(&self, kind: ConfigKind) -> Vec<Arc<ConfigEntry>> {
         self.scan(&[kind.as_str()])
+    }
+
+    /// The entries of other services that may send requests to a service.
+    pub fn config_entries_leading_to(&self, service: &str) -> Vec<Arc<ConfigEntry>> {
+        self.find_all(Table::ConfigEntriesByDestination, &[service])
     }
 
     /// All intentions, the one that decides first before the others.

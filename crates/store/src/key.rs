@@ -72,6 +72,8 @@ pub(crate) enum Table {
     RolesByName = 139,
     /// IP address.
     ManualVirtualIps = 140,
+    /// The service that requests may be sent to, kind, name.
+    ConfigEntriesByDestination = 141,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }

@@ -176,6 +176,14 @@ impl Row for ConfigEntry {
         Key::new(Self::TABLE, tenancy, &names)
     }
 
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let key = |to| {
+            let names = [to, self.kind().as_str(), self.name()];
+            Key::new(Table::ConfigEntriesByDestination, tenancy, &names)
+        };
+        self.destinations().into_iter().map(key).collect()
+    }
+
     fn modify_index(&self) -> u64 {
         ConfigEntry::modify_index(self)
     }

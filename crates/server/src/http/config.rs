@@ -5,11 +5,11 @@ use axum::response::Response;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
 use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, filters};
-use legate_store::{Rejected, WriteTxn, Writer};
+use legate_store::Writer;
 
 use super::call::{Call, visible};
+use super::change::Change;
 use super::error::ApiError;
-use super::{jwt_providers, permissive, protocol};
 
 /// `PUT /v1/config`
 pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
@@ -18,21 +18,19 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
     let mut entry: ConfigEntry = call.decode()?;
     entry.validate()?;
     refuse_patches(&entry)?;
+    if let ConfigEntry::ServiceResolver(resolver) = &entry {
+        resolver.refuse_other_datacenters(&call.config.datacenter)?;
+    }
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
-    // As in Consul: an entry that is wrong by itself is refused before its index is looked at, one
-    // that does not fit the others after.
-    write(&call, &writer, move |txn| {
-        let was_permissive = permissive::was(&txn.read(), &entry);
-        let written = txn.put_config_entry(entry.clone(), cas);
-        if written.is_ok() {
-            permissive::refuse(&txn.read(), &entry, was_permissive)?;
-            protocol::refuse_mismatch(&txn.read(), &entry)?;
-            jwt_providers::refuse_unknown(&txn.read(), &entry)?;
+    // Whoever sends requests to a service learns what it has.
+    for service in entry.destinations() {
+        if !authorizer.service_read(service) {
+            return Err(ApiError::denied("service:read", service));
         }
-        Ok(written)
-    })
-    .await
+    }
+    let entry = Box::new(entry);
+    write(&call, &writer, Change::Put { entry, cas }).await
 }
 
 /// Refuses changes to fields that Envoy's messages do not have.
@@ -50,18 +48,9 @@ fn refuse_patches(entry: &ConfigEntry) -> Result<(), Invalid> {
 }
 
 /// A compare-and-set that comes too late is an answer, not an error.
-async fn write(
-    call: &Call,
-    writer: &Writer,
-    mut transaction: impl FnMut(&mut WriteTxn) -> Result<Result<(), Rejected>, ApiError>
-    + Send
-    + 'static,
-) -> Result<Response, ApiError> {
-    let written = call.write(writer, move |txn| match transaction(txn)? {
-        Ok(()) => Ok(true),
-        Err(Rejected::CasMismatch { .. }) => Ok(false),
-        Err(rejected) => Err(rejected.into()),
-    });
+async fn write(call: &Call, writer: &Writer, change: Change) -> Result<Response, ApiError> {
+    let datacenter = call.config.datacenter.clone();
+    let written = call.write(writer, move |txn| change.apply(txn, &datacenter));
     call.json(&written.await?)
 }
 
@@ -127,15 +116,7 @@ pub(super) async fn delete(
     }
     let kind = parse_kind(&kind)?;
     may_write(&authorizer, kind, &name)?;
-    let answer = write(&call, &writer, move |txn| {
-        let removed = txn.remove_config_entry(kind, &name, cas);
-        if removed.is_ok() {
-            protocol::refuse_removal(&txn.read(), kind, &name)?;
-            jwt_providers::refuse_removal(&txn.read(), kind, &name)?;
-        }
-        Ok(removed)
-    })
-    .await?;
+    let answer = write(&call, &writer, Change::Remove { kind, name, cas }).await?;
     if cas.is_some() {
         return Ok(answer);
     }

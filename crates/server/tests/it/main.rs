@@ -24,6 +24,7 @@ mod http_chain;
 mod http_client;
 mod http_filters;
 mod http_jwt;
+mod http_graph;
 mod http_mesh;
 mod http_not_served;
 mod http_paths;

@@ -1,0 +1,75 @@
+//! A write of one config entry, together with the rules that span entries. It is one function of a
+//! state, for those who write and for those who only look.
+
+use legate_model::{ConfigEntry, ConfigKind};
+use legate_store::{Rejected, WriteTxn};
+
+use super::error::ApiError;
+use super::graph::{self, Relevant};
+use super::{jwt_providers, permissive, protocol};
+
+/// A write of one entry that is valid and normalised.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    /// Adds or replaces it.
+    Put {
+        entry: Box<ConfigEntry>,
+        cas: Option<u64>,
+    },
+    /// Removes it.
+    Remove {
+        kind: ConfigKind,
+        name: String,
+        cas: Option<u64>,
+    },
+}
+
+impl Change {
+    /// Which entry it is about.
+    pub(super) fn target(&self) -> (ConfigKind, &str) {
+        match self {
+            Self::Put { entry, .. } => (entry.kind(), entry.name()),
+            Self::Remove { kind, name, .. } => (*kind, name),
+        }
+    }
+
+    /// Makes it, unless other entries do not fit it. As in Consul: an entry that is wrong by itself is
+    /// refused before its index is looked at, one that does not fit the others after.
+    ///
+    /// # Errors
+    ///
+    /// What does not fit, while an index that is not the entry's is an answer and no error.
+    pub(super) fn apply(&self, txn: &mut WriteTxn, datacenter: &str) -> Result<bool, ApiError> {
+        let (kind, name) = self.target();
+        let before = txn.read().config_entry(kind, name);
+        let before = Relevant::of(before.as_deref());
+        let written = match self {
+            Self::Put { entry, cas } => {
+                let was_permissive = permissive::was(&txn.read(), entry);
+                let written = txn.put_config_entry((**entry).clone(), *cas);
+                if written.is_ok() {
+                    permissive::refuse(&txn.read(), entry, was_permissive)?;
+                    protocol::refuse_mismatch(&txn.read(), entry)?;
+                    jwt_providers::refuse_unknown(&txn.read(), entry)?;
+                }
+                written
+            }
+            Self::Remove { kind, name, cas } => {
+                let removed = txn.remove_config_entry(*kind, name, *cas);
+                if removed.is_ok() {
+                    protocol::refuse_removal(&txn.read(), *kind, name)?;
+                    jwt_providers::refuse_removal(&txn.read(), *kind, name)?;
+                }
+                removed
+            }
+        };
+        match written {
+            Ok(()) => {
+                graph::refuse_broken(&txn.read(), &before, (kind, name), datacenter)?;
+                Ok(true)
+            }
+            Err(Rejected::CasMismatch { .. }) => Ok(false),
+            Err(rejected) => Err(rejected.into()),
+        }
+    }
+}

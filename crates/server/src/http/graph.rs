@@ -1,0 +1,122 @@
+//! The discovery chains that a config entry is a part of. Each is compiled again when the entry is
+//! written or removed, on the state as it would be, and the write is refused where one is left that
+//! cannot be compiled.
+
+use std::collections::BTreeSet;
+
+use legate_discovery_chain::{Chain, ChainError, Overrides, Request, compile};
+use legate_model::{ConfigEntry, ConfigKind, TrustDomain};
+use legate_proxycfg::StoredEntries;
+use legate_store::ReadTxn;
+
+use super::error::ApiError;
+
+/// The kinds that give a service a chain which differs from the default one.
+const OF_SERVICES: [ConfigKind; 4] = [
+    ConfigKind::ServiceDefaults,
+    ConfigKind::ServiceRouter,
+    ConfigKind::ServiceSplitter,
+    ConfigKind::ServiceResolver,
+];
+
+/// What of an entry other chains than the default one may not fit any more.
+#[derive(Debug, PartialEq)]
+pub(super) enum Relevant {
+    /// Nothing.
+    Nothing,
+    /// What is spoken, and the name outside of the mesh.
+    Defaults(String, String),
+    /// All of it.
+    Everything(Box<ConfigEntry>),
+}
+
+impl Relevant {
+    /// Of an entry before or after a write; `None` where there is no entry.
+    pub(super) fn of(entry: Option<&ConfigEntry>) -> Self {
+        let spoken = |protocol: Option<legate_model::Protocol>| {
+            protocol.map_or_else(String::new, |protocol| protocol.to_string())
+        };
+        match entry {
+            None => Self::Nothing,
+            Some(ConfigEntry::ServiceDefaults(entry)) => {
+                Self::Defaults(spoken(entry.protocol()), entry.external_sni.clone())
+            }
+            Some(ConfigEntry::ProxyDefaults(entry)) => {
+                Self::Defaults(spoken(entry.protocol()), String::new())
+            }
+            Some(
+                entry @ (ConfigEntry::ServiceRouter(_)
+                | ConfigEntry::ServiceSplitter(_)
+                | ConfigEntry::ServiceResolver(_)),
+            ) => Self::Everything(Box::new(entry.clone())),
+            Some(ConfigEntry::Mesh(_) | ConfigEntry::ServiceIntentions(_)) => Self::Nothing,
+        }
+    }
+}
+
+/// The services whose chains an entry is a part of: its own, and those that lead to it.
+pub(super) fn services(state: &ReadTxn<'_>, kind: ConfigKind, name: &str) -> BTreeSet<String> {
+    let mut open = match kind {
+        ConfigKind::Mesh | ConfigKind::ServiceIntentions => Vec::new(),
+        ConfigKind::ProxyDefaults => with_entries(state),
+        _ => vec![name.to_owned()],
+    };
+    let mut found = BTreeSet::new();
+    while let Some(service) = open.pop() {
+        if found.contains(&service) {
+            continue;
+        }
+        let leading = state.config_entries_leading_to(&service);
+        open.extend(leading.iter().map(|entry| entry.name().to_owned()));
+        found.insert(service);
+    }
+    found
+}
+
+/// The services that have entries.
+fn with_entries(state: &ReadTxn<'_>) -> Vec<String> {
+    let entries = OF_SERVICES
+        .into_iter()
+        .flat_map(|kind| state.config_entries(kind));
+    entries.map(|entry| entry.name().to_owned()).collect()
+}
+
+/// Refuses a write after which a chain could not be compiled. `state` is the one after the write,
+/// `before` what the written entry was.
+pub(super) fn refuse_broken(
+    state: &ReadTxn<'_>,
+    before: &Relevant,
+    (kind, name): (ConfigKind, &str),
+    datacenter: &str,
+) -> Result<(), ApiError> {
+    if *before == Relevant::of(state.config_entry(kind, name).as_deref()) {
+        return Ok(());
+    }
+    for service in services(state, kind, name) {
+        chain(state, &service, datacenter, &any_trust_domain()?)
+            .map_err(|error| ApiError::bad_request(error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Names of targets are made with it, and nothing is decided by it.
+fn any_trust_domain() -> Result<TrustDomain, ApiError> {
+    let name = "mesh.consul".parse::<TrustDomain>();
+    name.map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// The chain of a service.
+pub(super) fn chain(
+    state: &ReadTxn<'_>,
+    service: &str,
+    datacenter: &str,
+    trust_domain: &TrustDomain,
+) -> Result<Chain, ChainError> {
+    let request = Request {
+        service,
+        datacenter,
+        trust_domain,
+        overrides: Overrides::default(),
+    };
+    compile(&request, &StoredEntries(state))
+}
