@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use http::Method;
 use legate_discovery_chain::{Entries, Overrides, Request, compile};
 use legate_model::{
     ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, TrustDomain,
 };
+use legate_server::{Parts, Server, ServerConfig};
 use legate_tests::client;
 use legate_tests::interop::Pair;
 use serde::de::DeserializeOwned;
@@ -216,4 +218,126 @@ async fn chains_are_those_of_consul() {
             removed.expect("Consul answers");
         }
     }
+}
+
+/// Writes and removals, one after the other: which are refused depends on those before.
+fn changes() -> Vec<(Method, Value)> {
+    let protocol = |name: &str, protocol: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol});
+    let router = |name: &str, to: Value| {
+        json!({"Kind": "service-router", "Name": name, "Routes": [{
+            "Match": {"HTTP": {"PathPrefix": "/x"}}, "Destination": to,
+        }]})
+    };
+    let half = |name: &str, to: &str| {
+        splitter(name, json!([{"Weight": 50}, {"Weight": 50, "Service": to}]))
+    };
+    let redirect = |name: &str, to: Value| resolver(name, json!({"Redirect": to}));
+    let api = || json!({"Service": "api"});
+    let (put, delete) = (|| Method::PUT, || Method::DELETE);
+    vec![
+        (put(), router("web", api())),
+        (put(), protocol("web", "http")),
+        (put(), router("web", api())),
+        (put(), protocol("api", "http")),
+        (put(), router("web", api())),
+        (delete(), protocol("web", "http")),
+        (put(), protocol("api", "grpc")),
+        (delete(), protocol("api", "http")),
+        (
+            put(),
+            resolver(
+                "api",
+                json!({"Subsets": {"v1": {"Filter": "Service.Meta.x =="}}}),
+            ),
+        ),
+        (
+            put(),
+            resolver("api", json!({"Subsets": {"v1": {"OnlyPassing": true}}})),
+        ),
+        (put(), half("api", "canary")),
+        (put(), protocol("canary", "http")),
+        (put(), half("api", "canary")),
+        (put(), half("canary", "api")),
+        (put(), protocol("canary", "tcp")),
+        (
+            put(),
+            redirect("old", json!({"Service": "api", "ServiceSubset": "v1"})),
+        ),
+        (put(), protocol("old", "http")),
+        (
+            put(),
+            redirect("old", json!({"Service": "api", "ServiceSubset": "v1"})),
+        ),
+        (put(), resolver("api", json!({}))),
+        (delete(), resolver("api", json!({}))),
+        (put(), redirect("a", json!({"Service": "b"}))),
+        (put(), redirect("b", json!({"Service": "a"}))),
+        (put(), redirect("b", json!({"Service": "b"}))),
+        (put(), resolver("b", json!({"DefaultSubset": "gone"}))),
+        (
+            put(),
+            router("web", json!({"Service": "api", "ServiceSubset": "gone"})),
+        ),
+        (
+            put(),
+            json!({"Kind": "service-defaults", "Name": "b", "Protocol": "tcp", "ExternalSNI": "b.test"}),
+        ),
+        (put(), resolver("b", json!({"Subsets": {"v1": {}}}))),
+        (put(), redirect("b", json!({"Service": "c"}))),
+        (put(), http()),
+        (delete(), protocol("web", "http")),
+        (delete(), http()),
+        (delete(), router("web", api())),
+        (delete(), http()),
+    ]
+}
+
+/// A `service-defaults` of Legate's inherits the protocol that it does not name; in Consul it is tcp.
+/// None of the changes has one without.
+#[tokio::test]
+async fn what_breaks_a_chain_is_refused_as_by_consul() {
+    let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
+        return;
+    };
+    let (_consul, theirs) = consul(&binary, "127.0.77.3").await;
+    let config = ServerConfig {
+        http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        grpc: None,
+        grpc_tls: None,
+        dns: None,
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config, Parts::default()).await;
+    let server = server.expect("a server starts");
+    let ours = server.http_addr().expect("an address");
+    let mut refused = 0;
+    for (method, entry) in changes() {
+        let text = |field: &str| entry[field].as_str().unwrap_or_default();
+        let of_entry = format!("/v1/config/{}/{}", text("Kind"), text("Name"));
+        let put = method == Method::PUT;
+        let path = if put { "/v1/config" } else { &of_entry };
+        let ask = async |http| {
+            let body = put.then_some(&entry);
+            let answer = client::send(method.clone(), http, path, None, body).await;
+            answer.expect("an answer")
+        };
+        let (their_status, their_text) = ask(theirs).await;
+        let (status, text) = ask(ours).await;
+        let what = format!("{method} {entry}: Consul {their_text:?}, Legate {text:?}");
+        assert_eq!(status.is_success(), their_status.is_success(), "{what}");
+        if status.is_success() {
+            continue;
+        }
+        refused += 1;
+        // An entry that is wrong by itself is refused in Legate's words, which name the field. Where a
+        // circle begins and which of several chains is named is not always the same in Consul.
+        let in_own_words = text.starts_with("Invalid request: ");
+        let kind = text.split([':', ';']).next().unwrap_or_default();
+        assert!(in_own_words || their_text.contains(kind), "{what}");
+    }
+    assert!(refused > 12, "{refused} were refused");
+    server
+        .stop(Duration::from_secs(10))
+        .await
+        .expect("it stops");
 }

@@ -92,7 +92,10 @@ pub(super) fn refuse_broken(
     if *before == Relevant::of(state.config_entry(kind, name).as_deref()) {
         return Ok(());
     }
-    for service in services(state, kind, name) {
+    // The error that is about the entry's own chain is the one that says most.
+    let all = services(state, kind, name);
+    let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|service| service == name);
+    for service in own.into_iter().chain(others) {
         chain(state, &service, datacenter, &any_trust_domain()?)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
     }
