@@ -49,7 +49,11 @@ impl Relevant {
                 | ConfigEntry::ServiceSplitter(_)
                 | ConfigEntry::ServiceResolver(_)),
             ) => Self::Everything(Box::new(entry.clone())),
-            Some(ConfigEntry::Mesh(_) | ConfigEntry::ServiceIntentions(_)) => Self::Nothing,
+            Some(
+                ConfigEntry::Mesh(_)
+                | ConfigEntry::ServiceIntentions(_)
+                | ConfigEntry::JwtProvider(_),
+            ) => Self::Nothing,
         }
     }
 }
@@ -57,7 +61,7 @@ impl Relevant {
 /// The services whose chains an entry is a part of: its own, and those that lead to it.
 pub(super) fn services(state: &ReadTxn<'_>, kind: ConfigKind, name: &str) -> BTreeSet<String> {
     let mut open = match kind {
-        ConfigKind::Mesh | ConfigKind::ServiceIntentions => Vec::new(),
+        ConfigKind::Mesh | ConfigKind::ServiceIntentions | ConfigKind::JwtProvider => Vec::new(),
         ConfigKind::ProxyDefaults => with_entries(state),
         _ => vec![name.to_owned()],
     };
