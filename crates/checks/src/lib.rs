@@ -8,8 +8,9 @@
 
 mod alias;
 mod count;
+mod expose;
 mod machine;
 mod probe;
 mod runner;
 
-pub use runner::{Gone, Reports, Runner};
+pub use runner::{ExposesChecks, Gone, Reports, Runner};

@@ -27,6 +27,10 @@ pub(crate) type Run = u64;
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) check: AgentCheck,
+    /// The definition as it is run, which may be through a sidecar.
+    pub(crate) target: Arc<CheckType>,
+    /// The port that it has at the sidecar; 0 is none.
+    pub(crate) exposed_port: u16,
     /// The instance that it is of; empty for the node.
     pub(crate) service_id: String,
     pub(crate) status: CheckStatus,
@@ -37,7 +41,7 @@ pub(crate) struct Known {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Action {
     /// Run a check, and hand its result to [`Machine::finished`].
-    Start { run: Run, check: AgentCheck },
+    Start { run: Run, target: Arc<CheckType> },
     /// Give up a run: nobody wants its result.
     Cancel { run: Run },
     /// Write what a check found.
@@ -46,6 +50,8 @@ pub(crate) enum Action {
         status: CheckStatus,
         output: String,
     },
+    /// Give a check another port at the sidecar, or none.
+    Expose { check: AgentCheck, port: u16 },
     /// Remove an instance that was critical for too long.
     Deregister {
         service_id: String,
@@ -220,8 +226,8 @@ impl Machine {
             self.next_run += 1;
             self.running += 1;
             entry.how = How::Running { run };
-            let check = entry.known.check.clone();
-            actions.push(Action::Start { run, check });
+            let target = Arc::clone(&entry.known.target);
+            actions.push(Action::Start { run, target });
         }
         actions
     }

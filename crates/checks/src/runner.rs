@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::FuturesUnordered;
+use legate_model::{ServiceInstance, ServiceKind};
 use legate_runtime::{BoxError, CancellationToken};
-use legate_store::{Reader, Unavailable, Watch, Writer};
+use legate_store::{ReadTxn, Reader, Unavailable, Watch, Writer};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::alias;
+use crate::expose::{self, Sidecars};
 use crate::machine::{Action, Known, Machine, Run};
 use crate::probe::{Found, Prober};
 
@@ -66,14 +68,24 @@ pub struct Runner {
     reports: mpsc::Receiver<Report>,
     machine: Machine,
     prober: Arc<Prober>,
+    exposes_checks: ExposesChecks,
 }
 
+/// Whether a sidecar exposes the checks of its service, by its registration or by config entries.
+pub type ExposesChecks = fn(&ReadTxn<'_>, &ServiceInstance) -> bool;
+
+/// The runs that are going on. One that was given up has found nothing.
 type Running =
     FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>>;
 
 impl Runner {
     /// A runner for the node of this name, and what it is told of reports by.
-    pub fn new(node: &str, reader: Reader, writer: Writer) -> (Self, Reports) {
+    pub fn new(
+        node: &str,
+        reader: Reader,
+        writer: Writer,
+        exposes_checks: ExposesChecks,
+    ) -> (Self, Reports) {
         let (sender, reports) = mpsc::channel(MAX_REPORTS);
         let runner = Self {
             node: node.to_owned(),
@@ -82,6 +94,7 @@ impl Runner {
             reports,
             machine: Machine::default(),
             prober: Arc::default(),
+            exposes_checks,
         };
         (runner, Reports { reports: sender })
     }
@@ -150,6 +163,7 @@ impl Runner {
             .into_iter()
             .map(|check| (check.check_id.clone(), check))
             .collect();
+        let sidecars = self.sidecars(&txn);
         let known = txn
             .agent_checks(&self.node)
             .into_iter()
@@ -159,15 +173,42 @@ impl Runner {
                     service_id: shown.service_id.clone(),
                     status: shown.status,
                     output: shown.output.clone(),
+                    exposed_port: shown.exposed_port,
+                    target: Arc::clone(&check.definition),
                     check,
                 })
             });
-        let mut actions = self.machine.define(now, known.collect());
+        let mut known: Vec<Known> = known.collect();
+        let moves = expose::changes(&known, &sidecars);
+        let moves = moves.into_iter().map(|(known, port)| Action::Expose {
+            check: known.check.clone(),
+            port,
+        });
+        let mut actions: Vec<Action> = moves.collect();
+        for one in &mut known {
+            one.target = expose::target(one, &sidecars);
+        }
+        actions.extend(self.machine.define(now, known));
         for (id, definition) in self.machine.aliases() {
             let (status, output) = alias::status(&txn, &self.node, &id, &definition);
             actions.extend(self.machine.aliased(now, &id, status, output));
         }
         (self.reader.watch(&txn.into_reads()), actions)
+    }
+
+    /// The sidecars on the node that expose the checks of their services.
+    fn sidecars(&self, txn: &ReadTxn<'_>) -> Sidecars {
+        let proxies = txn.instances_on(&self.node).into_iter();
+        let proxies = proxies.filter(|one| one.kind == ServiceKind::ConnectProxy);
+        let exposing = proxies.filter(|one| (self.exposes_checks)(txn, one));
+        exposing
+            .map(|one| {
+                (
+                    one.proxy.destination_service_id.clone(),
+                    one.address.clone(),
+                )
+            })
+            .collect()
     }
 
     /// Does what the machine says. What is to be written is one transaction.
@@ -180,10 +221,9 @@ impl Runner {
         let mut writes = Vec::new();
         for action in actions {
             match action {
-                Action::Start { run, check } => {
+                Action::Start { run, target } => {
                     let prober = Arc::clone(&self.prober);
-                    let (probe, handle) =
-                        abortable(async move { prober.run(&check.definition).await });
+                    let (probe, handle) = abortable(async move { prober.run(&target).await });
                     handles.insert(run, handle);
                     running.push(Box::pin(async move { (run, probe.await.ok()) }));
                 }
@@ -219,6 +259,9 @@ impl Runner {
                             "a service was critical for too long and is deregistered"
                         );
                         txn.deregister_with_sidecar(&node, service_id);
+                    }
+                    Action::Expose { check, port } => {
+                        txn.expose_check(&node, check, *port);
                     }
                     Action::Start { .. } | Action::Cancel { .. } => {}
                 }

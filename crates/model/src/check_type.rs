@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::{CheckStatus, HealthCheck};
+use crate::check::{CheckDefinition, CheckStatus, HealthCheck};
 use crate::duration;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
@@ -137,6 +137,19 @@ fn time(duration: Duration) -> String {
     match duration {
         Duration::ZERO => String::new(),
         set => duration::format(set),
+    }
+}
+
+impl HealthCheck {
+    /// Gives the check a port at the sidecar of its service, or none (0). What the sidecar is to pass
+    /// on stands beside it, without headers and body, which may hold a secret.
+    pub fn expose(&mut self, port: u16, run: &CheckType) {
+        self.exposed_port = port;
+        self.definition = CheckDefinition::default();
+        if port != 0 {
+            self.definition.http.clone_from(&run.http);
+            self.definition.grpc.clone_from(&run.grpc);
+        }
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use legate_ca::{Ca, CaError};
 use legate_checks::Runner;
-use legate_model::Invalid;
+use legate_model::{Invalid, ServiceInstance};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
-use legate_store::{OpenError, Store, WriteError};
+use legate_store::{OpenError, ReadTxn, Store, WriteError};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -147,7 +147,8 @@ impl Server {
                 ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
             },
         );
-        let (checks, reports) = Runner::new(&config.node_name, store.reader(), store.writer());
+        let (reader, writer) = (store.reader(), store.writer());
+        let (checks, reports) = Runner::new(&config.node_name, reader, writer, exposes_checks);
         scope.spawn("checks", checks.run(scope.token()));
         let handles = Handles {
             reports,
@@ -302,6 +303,12 @@ impl Server {
         let stopped = self.scope.stop(deadline).await;
         stopped.and(self.storage.stop(STORAGE_STOP).await)
     }
+}
+
+/// Whether a sidecar exposes the checks of its service.
+fn exposes_checks(txn: &ReadTxn<'_>, sidecar: &ServiceInstance) -> bool {
+    let merged = legate_proxycfg::merge_central_config(sidecar, txn);
+    merged.proxy.expose.checks
 }
 
 /// The limits from the settings, as far as the process may open files.

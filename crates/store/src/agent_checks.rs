@@ -86,6 +86,22 @@ impl WriteTxn {
         true
     }
 
+    /// Gives a check a port at the sidecar of its service, or takes it back (0), when it is still the
+    /// one that was looked at. The catalog then also has what the sidecar passes on: the URL or the
+    /// gRPC service.
+    pub fn expose_check(&mut self, node: &str, run: &AgentCheck, port: u16) {
+        let same = self.read().agent_check(node, &run.check_id).as_ref() == Some(run);
+        let Some(check) = self.read().check(node, &run.check_id).filter(|_| same) else {
+            return;
+        };
+        let mut exposed = HealthCheck::clone(&check);
+        exposed.expose(port, &run.definition);
+        if exposed != *check {
+            exposed.modify_index = self.index();
+            self.put(exposed);
+        }
+    }
+
     /// Removes an instance, and the sidecar that was registered with it.
     pub fn deregister_with_sidecar(&mut self, node: &str, id: &str) {
         let instance = |id: &str| Deregistration {

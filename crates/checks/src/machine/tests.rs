@@ -8,10 +8,13 @@ use CheckStatus::{Critical, Passing, Warning};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn known(id: &str, definition: CheckType) -> Known {
+    let definition = Arc::new(definition);
     Known {
+        target: Arc::clone(&definition),
+        exposed_port: 0,
         check: AgentCheck {
             check_id: id.to_owned(),
-            definition: Arc::new(definition),
+            definition,
         },
         service_id: "web".to_owned(),
         status: Critical,

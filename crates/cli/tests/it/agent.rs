@@ -247,6 +247,51 @@ async fn every_type_of_check_is_run() {
 }
 
 #[tokio::test]
+async fn a_check_goes_through_the_sidecar_that_exposes_it() {
+    let agent = Agent::start("").await;
+    // What Envoy would listen at: the first of Consul's ports for this.
+    let sidecar = TcpListener::bind("127.0.0.1:21500").await.unwrap();
+    let web = Router::new().route("/health", get(|| async { "through the sidecar" }));
+    agent
+        .scope
+        .spawn("web", async move { axum::serve(sidecar, web).await });
+    let definition = |expose: bool| {
+        json!({
+            "Name": "web", "Port": 1,
+            "Check": { "HTTP": "http://127.0.0.1:1/health", "Interval": "1s" },
+            "Connect": { "SidecarService": { "Proxy": { "Expose": { "Checks": expose } } } },
+        })
+    };
+    agent
+        .put("/v1/agent/service/register", Some(definition(true)))
+        .await;
+    assert!(
+        agent
+            .check("service:web", "passing")
+            .await
+            .contains("through the sidecar")
+    );
+    let check = &agent.get("/v1/agent/checks").await["service:web"];
+    assert_eq!(check["ExposedPort"], 21500);
+    assert_eq!(check["Definition"]["HTTP"], "http://127.0.0.1:1/health");
+    agent
+        .put("/v1/agent/service/register", Some(definition(false)))
+        .await;
+    agent.check("service:web", "critical").await;
+    let check = &agent.get("/v1/agent/checks").await["service:web"];
+    assert_eq!(
+        (&check["ExposedPort"], &check["Definition"]),
+        (&json!(0), &json!({}))
+    );
+    // A config entry says it for all proxies.
+    let defaults =
+        json!({ "Kind": "proxy-defaults", "Name": "global", "Expose": { "Checks": true } });
+    agent.put("/v1/config", Some(defaults)).await;
+    agent.check("service:web", "passing").await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn checks_by_themselves_expire_and_are_removed() {
     let agent = Agent::start("").await;
     let check = json!({ "Name": "beat", "TTL": "1s", "Status": "passing" });

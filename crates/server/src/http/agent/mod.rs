@@ -88,7 +88,7 @@ pub(crate) fn register_definition(
 /// Adds checks that the agent of a node runs. One that is registered again keeps what it has found.
 fn put_checks(txn: &mut WriteTxn, node: &str, checks: Vec<DefinedCheck>) -> Result<(), ApiError> {
     for mut defined in checks {
-        keep_status(&txn.read(), node, &mut defined.check);
+        keep_findings(&txn.read(), node, &mut defined);
         txn.put_agent_check(node, defined)?;
     }
     if txn.read().agent_checks(node).len() > MAX_CHECKS {
@@ -180,14 +180,16 @@ fn registration(
     })
 }
 
-/// A check that goes on keeps what it has found.
-fn keep_status(state: &ReadTxn<'_>, node: &str, check: &mut HealthCheck) {
+/// A check that goes on keeps what it has found, and its port at the sidecar.
+fn keep_findings(state: &ReadTxn<'_>, node: &str, defined: &mut DefinedCheck) {
+    let check = &mut defined.check;
     if let Some(known) = state.check(node, &check.check_id)
         && known.r#type == check.r#type
         && known.service_id == check.service_id
     {
         check.status = known.status;
         check.output.clone_from(&known.output);
+        check.expose(known.exposed_port, &defined.definition);
     }
 }
 

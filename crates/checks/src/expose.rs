@@ -1,0 +1,157 @@
+//! Checks that go through the sidecar of their service: which port each has there. The sidecar has a
+//! listener at that port, for the path of the check alone (`Expose.Checks` of its registration).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use legate_model::CheckType;
+
+use crate::machine::Known;
+
+/// The ports that checks get, lowest free first. Consul's `expose_min_port` and `expose_max_port`.
+const PORTS: RangeInclusive<u16> = 21_500..=21_755;
+
+/// The addresses of the sidecars that expose the checks of their services, by the service's id. The
+/// address may be empty, which is this machine.
+pub(crate) type Sidecars = BTreeMap<String, String>;
+
+/// Says which check is to have another port than it has; 0 is none. A check keeps the port that it
+/// has. When all are taken a check has none and goes to its service, as without a sidecar.
+pub(crate) fn changes<'k>(checks: &'k [Known], sidecars: &Sidecars) -> Vec<(&'k Known, u16)> {
+    let exposed = |known: &Known| {
+        is_exposable(&known.check.definition) && sidecars.contains_key(&known.service_id)
+    };
+    let (with, without): (Vec<&Known>, Vec<&Known>) = checks.iter().partition(|one| exposed(one));
+    let mut taken: BTreeSet<u16> = with.iter().map(|known| known.exposed_port).collect();
+    let mut changes = Vec::new();
+    for known in with.iter().filter(|known| known.exposed_port == 0) {
+        let Some(port) = PORTS.into_iter().find(|port| !taken.contains(port)) else {
+            break;
+        };
+        taken.insert(port);
+        changes.push((*known, port));
+    }
+    let stale = without.into_iter().filter(|known| known.exposed_port != 0);
+    changes.extend(stale.map(|known| (known, 0)));
+    changes
+}
+
+fn is_exposable(check: &CheckType) -> bool {
+    !check.http.is_empty() || !check.grpc.is_empty()
+}
+
+/// The check as it is run: where it has a port at the sidecar, that is asked in place of the service.
+pub(crate) fn target(known: &Known, sidecars: &Sidecars) -> Arc<CheckType> {
+    let definition = &known.check.definition;
+    let (port, sidecar) = (known.exposed_port, sidecars.get(&known.service_id));
+    let Some(sidecar) = sidecar.filter(|_| port != 0) else {
+        return Arc::clone(definition);
+    };
+    let host = match sidecar.as_str() {
+        "" => "127.0.0.1".to_owned(),
+        v6 if v6.contains(':') => format!("[{v6}]"),
+        own => own.to_owned(),
+    };
+    let mut check = CheckType::clone(definition);
+    check.grpc = moved(&check.grpc, &host, port);
+    if let Some((scheme, rest)) = check.http.split_once("://") {
+        check.http = format!("{scheme}://{}", moved(rest, &host, port));
+    }
+    Arc::new(check)
+}
+
+/// `host:port/path` at another host and port.
+fn moved(target: &str, host: &str, port: u16) -> String {
+    if target.is_empty() {
+        return String::new();
+    }
+    let path = target.find(['/', '?']).map_or("", |at| &target[at..]);
+    format!("{host}:{port}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use legate_model::CheckStatus;
+    use legate_store::AgentCheck;
+
+    fn known(id: &str, exposed_port: u16, definition: CheckType) -> Known {
+        let definition = Arc::new(definition);
+        Known {
+            check: AgentCheck {
+                check_id: id.to_owned(),
+                definition: Arc::clone(&definition),
+            },
+            target: definition,
+            service_id: "web".to_owned(),
+            status: CheckStatus::Critical,
+            output: String::new(),
+            exposed_port,
+        }
+    }
+
+    fn http(url: &str) -> CheckType {
+        CheckType {
+            http: url.to_owned(),
+            ..CheckType::default()
+        }
+    }
+
+    fn sidecars(address: &str) -> Sidecars {
+        Sidecars::from([("web".to_owned(), address.to_owned())])
+    }
+
+    #[test]
+    fn checks_get_the_lowest_free_port_and_keep_it() {
+        let tcp = CheckType {
+            tcp: "a:1".to_owned(),
+            ..CheckType::default()
+        };
+        let checks = [
+            known("a", 0, http("http://a/")),
+            known("b", 21_500, http("http://b/")),
+            known("c", 0, http("http://c/")),
+            known("d", 0, tcp),
+        ];
+        let plan = |sidecars: &Sidecars| -> Vec<(String, u16)> {
+            let changes = changes(&checks, sidecars).into_iter();
+            changes
+                .map(|(known, port)| (known.check.check_id.clone(), port))
+                .collect()
+        };
+        let named = |id: &str, port| (id.to_owned(), port);
+        assert_eq!(
+            plan(&sidecars("")),
+            [named("a", 21_501), named("c", 21_502)]
+        );
+        assert_eq!(plan(&Sidecars::new()), [named("b", 0)]);
+        let many: Vec<Known> = (0..300)
+            .map(|i| known(&i.to_string(), 0, http("http://x/")))
+            .collect();
+        assert_eq!(changes(&many, &sidecars("")).len(), 256);
+    }
+
+    #[test]
+    fn the_sidecar_is_asked_in_place_of_the_service() {
+        let target = |check: CheckType, address: &str| {
+            target(&known("a", 21_500, check), &sidecars(address))
+        };
+        let asked = target(http("http://127.0.0.1:8181/debug?x=1"), "");
+        assert_eq!(asked.http, "http://127.0.0.1:21500/debug?x=1");
+        assert_eq!(
+            target(http("https://a"), "10.0.0.1").http,
+            "https://10.0.0.1:21500"
+        );
+        let grpc = CheckType {
+            grpc: "localhost:9090/db".to_owned(),
+            ..CheckType::default()
+        };
+        assert_eq!(target(grpc, "fd00::1").grpc, "[fd00::1]:21500/db");
+        let direct = known("a", 0, http("http://127.0.0.1:1/"));
+        assert_eq!(
+            super::target(&direct, &sidecars("")).http,
+            "http://127.0.0.1:1/"
+        );
+    }
+}
