@@ -6,6 +6,7 @@ mod counters;
 mod dev;
 mod instances;
 mod intentions;
+mod key_servers;
 mod login;
 mod outage;
 mod permissive;

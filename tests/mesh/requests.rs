@@ -328,3 +328,30 @@ async fn envoy_decides_as_the_rule_says_where_the_mesh_normalises_strictly() {
     agrees(Form::Strict, false, 3).await;
     agrees(Form::Strict, true, 4).await;
 }
+
+/// The name that a request is sent to is a header as any other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_host_is_a_header() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let mut sidecars = vec![mesh.add(&API).await, mesh.add(&WEB).await];
+    let host = json!({"Name": "Host", "Suffix": "bad.com", "IgnoreCase": true});
+    let permissions = [
+        json!({"Action": "deny", "HTTP": {"Header": [host]}}),
+        json!({"Action": "allow", "HTTP": {"PathPrefix": "/"}}),
+    ];
+    intend(&mesh, 0, &permissions).await;
+    for (host, status) in [
+        ("foo.bad.com", 403),
+        ("foo.BaD.com", 403),
+        ("bad.com.example", 200),
+        ("api", 200),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = client::raw(mesh.upstream("web", 0), &request).await;
+        assert_eq!(answer.expect("an answer").0.as_u16(), status, "{host}");
+    }
+    for sidecar in &mut sidecars {
+        assert!(sidecar.stop().await.success());
+    }
+    mesh.stop().await;
+}

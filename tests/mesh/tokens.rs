@@ -1,33 +1,28 @@
 //! Intentions that ask for JSON Web Tokens, with real tokens and real Envoys.
 
-use std::net::SocketAddr;
-
-use axum::{Json, Router, routing};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::Method;
-use legate_runtime::Scope;
 use legate_testkit::jwt::TestSigner;
 use legate_tests::client::{self, Answer};
 use legate_tests::{Mesh, MeshOptions, Sidecar, eventually};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 use crate::{API, WEB};
 
-const ISSUER: &str = "https://okta.example/";
+pub(crate) const ISSUER: &str = "https://okta.example/";
 /// The year 2096.
-const LATER: u64 = 4_000_000_000;
+pub(crate) const LATER: u64 = 4_000_000_000;
 
 /// `web`, which calls `api`, with an issuer of tokens.
-struct Scenario {
-    mesh: Mesh,
-    sidecars: Vec<Sidecar>,
-    signer: TestSigner,
+pub(crate) struct Scenario {
+    pub(crate) mesh: Mesh,
+    pub(crate) sidecars: Vec<Sidecar>,
+    pub(crate) signer: TestSigner,
 }
 
 impl Scenario {
-    async fn start(options: MeshOptions) -> Self {
+    pub(crate) async fn start(options: MeshOptions) -> Self {
         let mut mesh = Mesh::start(options).await;
         let sidecars = vec![mesh.add(&API).await, mesh.add(&WEB).await];
         let signer = TestSigner::generate();
@@ -38,16 +33,16 @@ impl Scenario {
         }
     }
 
-    async fn write(&self, entry: Value) {
+    pub(crate) async fn write(&self, entry: Value) {
         self.mesh.api(Method::PUT, "/v1/config", Some(entry)).await;
     }
 
-    fn key_set(&self) -> Value {
+    pub(crate) fn key_set(&self) -> Value {
         json!({"keys": [self.signer.public_jwk("k1")]})
     }
 
     /// The provider `okta` with the key of the scenario, and what else is said of it.
-    async fn provider(&self, more: Value) {
+    pub(crate) async fn provider(&self, more: Value) {
         let keys = STANDARD.encode(self.key_set().to_string());
         let mut entry = json!({
             "Kind": "jwt-provider", "Name": "okta", "Issuer": ISSUER,
@@ -58,7 +53,7 @@ impl Scenario {
     }
 
     /// The intentions of `api`, with one source, `web`.
-    async fn intend(&self, source: Value, jwt: Option<Value>) {
+    pub(crate) async fn intend(&self, source: Value, jwt: Option<Value>) {
         let mut source = source;
         source["Name"] = json!("web");
         let mut entry = json!({"Kind": "service-intentions", "Name": "api", "Sources": [source]});
@@ -69,13 +64,13 @@ impl Scenario {
     }
 
     /// A good token with other claims in the place of those that it has usually.
-    fn token(&self, changes: Value) -> String {
+    pub(crate) fn token(&self, changes: Value) -> String {
         let mut claims = json!({"iss": ISSUER, "aud": "mesh", "exp": LATER, "sub": "ada"});
         extend(&mut claims, changes);
         self.signer.sign_as("k1", &claims)
     }
 
-    async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: api\r\nconnection: close\r\n");
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
@@ -85,20 +80,20 @@ impl Scenario {
         answer.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    async fn bearer(&self, path: &str, token: &str) -> u16 {
+    pub(crate) async fn bearer(&self, path: &str, token: &str) -> u16 {
         let value = format!("Bearer {token}");
         let (status, _) = self.ask(path, &[("authorization", &value)]).await;
         status.as_u16()
     }
 
     /// Waits until a request is answered so.
-    async fn settle(&self, path: &str, headers: &[(&str, &str)], status: u16) {
+    pub(crate) async fn settle(&self, path: &str, headers: &[(&str, &str)], status: u16) {
         let what = format!("{path} is answered with {status}");
         let is = |answer: &Answer| answer.0.as_u16() == status;
         eventually(&what, || self.ask(path, headers), is).await;
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         for mut sidecar in self.sidecars {
             assert!(sidecar.stop().await.success(), "{}", sidecar.log());
         }
@@ -112,7 +107,7 @@ fn extend(base: &mut Value, more: Value) {
     }
 }
 
-fn required(claims: Value) -> Value {
+pub(crate) fn required(claims: Value) -> Value {
     json!({"Providers": [{"Name": "okta", "VerifyClaims": claims}]})
 }
 
@@ -330,57 +325,40 @@ async fn a_permission_asks_for_a_token_of_its_own() {
     }
 }
 
-/// A server of keys.
-async fn serve_keys(address: SocketAddr, keys: Value, scope: &Scope) {
-    let listener = TcpListener::bind(address).await.expect("a free address");
-    let router = Router::new().route("/keys", routing::get(|| async move { Json(keys) }));
-    let stop = scope.token().cancelled_owned();
-    scope.spawn("keys", async move {
-        axum::serve(listener, router)
-            .with_graceful_shutdown(stop)
-            .await
-    });
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_come_from_a_server_and_nothing_passes_without_them() {
+async fn a_token_of_one_of_several_providers_is_enough() {
     let mesh = Scenario::start(MeshOptions::default()).await;
-    let api = mesh.mesh.public("api").ip();
-    let address = SocketAddr::new(api, 7070);
-    for fetch_asynchronously in [true, false] {
-        let scope = Scope::new("server of keys");
-        let provider = |host: &str| {
-            json!({
-                "JSONWebKeySet": {"Remote": {
-                    "URI": format!("http://{host}:7070/keys"), "RequestTimeoutMs": 700,
-                    "CacheDuration": "1m", "FetchAsynchronously": fetch_asynchronously,
-                    "RetryPolicy": {"NumRetries": 2, "RetryPolicyBackOff": {
-                        "BaseInterval": "20ms", "MaxInterval": "50ms",
-                    }},
-                    "JWKSCluster": {"DiscoveryType": "STRICT_DNS", "ConnectTimeout": "700ms"},
-                }},
-            })
-        };
-        mesh.provider(provider(&api.to_string())).await;
-        mesh.intend(json!({"Action": "allow"}), Some(required(json!([]))))
-            .await;
-        let token = mesh.token(json!({}));
-        mesh.settle("/", &[], 403).await;
-        assert_eq!(mesh.bearer("/", &token).await, 403, "there are no keys");
-        serve_keys(address, mesh.key_set(), &scope).await;
-        let value = format!("Bearer {token}");
-        mesh.settle("/", &[("authorization", &value)], 200).await;
-        let other = TestSigner::generate().sign(&json!({"iss": ISSUER, "exp": LATER}));
-        assert_eq!(mesh.bearer("/", &other).await, 403);
-        scope
-            .stop(std::time::Duration::from_secs(5))
-            .await
-            .expect("the server of keys stops");
-        mesh.intend(json!({"Action": "allow"}), None).await;
-        mesh.settle("/", &[], 200).await;
-        mesh.mesh
-            .api(Method::DELETE, "/v1/config/jwt-provider/okta", None)
-            .await;
+    mesh.provider(json!({})).await;
+    let corp = TestSigner::generate();
+    let keys = json!({"keys": [corp.public_jwk("k1")]});
+    mesh.write(json!({
+        "Kind": "jwt-provider", "Name": "corp", "Issuer": "corp",
+        "JSONWebKeySet": {"Local": {"JWKS": STANDARD.encode(keys.to_string())}},
+    }))
+    .await;
+    let admin = json!([{"Path": ["role"], "Value": "admin"}]);
+    let either = json!({"Providers": [
+        {"Name": "corp"}, {"Name": "okta", "VerifyClaims": admin},
+    ]});
+    mesh.intend(json!({"Action": "allow"}), Some(either)).await;
+    let of_corp = |issuer: &str| corp.sign_as("k1", &json!({"iss": issuer, "exp": LATER}));
+    let value = format!("Bearer {}", of_corp("corp"));
+    mesh.settle("/", &[("authorization", &value)], 200).await;
+    for (why, token, status) in [
+        (
+            "the claim of the one",
+            mesh.token(json!({"role": "admin"})),
+            200,
+        ),
+        ("no claim", mesh.token(json!({})), 403),
+        ("the issuer of the other", of_corp(ISSUER), 403),
+        (
+            "the other's claims",
+            mesh.token(json!({"iss": "corp"})),
+            403,
+        ),
+    ] {
+        assert_eq!(mesh.bearer("/", &token).await, status, "{why}");
     }
     mesh.stop().await;
 }

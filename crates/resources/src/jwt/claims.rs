@@ -32,19 +32,19 @@ pub(crate) fn missing<'a>(
     reason = "what takes its place is not known to Envoys before 1.34"
 )]
 pub(crate) fn permission(jwt: &JwtRequirement, providers: &JwtProviders) -> Permission {
+    use permission::{Rule, Set};
     let permitted = |rule| Permission { rule: Some(rule) };
-    let set = |rules| permission::Set { rules };
     let alternative = |all: Vec<MetadataMatcher>| {
-        let all = all.into_iter().map(permission::Rule::Metadata);
-        permitted(permission::Rule::AndRules(set(all
-            .map(permitted)
-            .collect())))
+        let all = all.into_iter().map(Rule::Metadata).map(permitted);
+        one_or(all.collect(), |rules| {
+            permitted(Rule::AndRules(Set { rules }))
+        })
     };
     let any: Vec<_> = alternatives(jwt, providers).map(alternative).collect();
-    permitted(match any.is_empty() {
-        true => permission::Rule::NotRule(Box::new(permitted(permission::Rule::Any(true)))),
-        false => permission::Rule::OrRules(set(any)),
-    })
+    match any.is_empty() {
+        true => permitted(Rule::NotRule(Box::new(permitted(Rule::Any(true))))),
+        false => one_or(any, |rules| permitted(Rule::OrRules(Set { rules }))),
+    }
 }
 
 /// The same about callers, for rules that say what every request of a caller needs.
@@ -53,23 +53,31 @@ pub(crate) fn permission(jwt: &JwtRequirement, providers: &JwtProviders) -> Perm
     reason = "what takes its place is not known to Envoys before 1.34"
 )]
 pub(crate) fn principal(jwt: &JwtRequirement, providers: &JwtProviders) -> Principal {
+    use principal::{Identifier, Set};
     let identified = |identifier| Principal {
         identifier: Some(identifier),
     };
-    let set = |ids| principal::Set { ids };
     let alternative = |all: Vec<MetadataMatcher>| {
-        let all = all.into_iter().map(principal::Identifier::Metadata);
-        identified(principal::Identifier::AndIds(set(all
-            .map(identified)
-            .collect())))
+        let all = all.into_iter().map(Identifier::Metadata).map(identified);
+        one_or(all.collect(), |ids| {
+            identified(Identifier::AndIds(Set { ids }))
+        })
     };
     let any: Vec<_> = alternatives(jwt, providers).map(alternative).collect();
-    identified(match any.is_empty() {
-        true => {
-            principal::Identifier::NotId(Box::new(identified(principal::Identifier::Any(true))))
-        }
-        false => principal::Identifier::OrIds(set(any)),
-    })
+    match any.is_empty() {
+        true => identified(Identifier::NotId(Box::new(identified(Identifier::Any(
+            true,
+        ))))),
+        false => one_or(any, |ids| identified(Identifier::OrIds(Set { ids }))),
+    }
+}
+
+/// The only one, or what several are together.
+fn one_or<T>(mut all: Vec<T>, together: impl FnOnce(Vec<T>) -> T) -> T {
+    match all.len() {
+        1 => all.remove(0),
+        _ => together(all),
+    }
 }
 
 /// For each provider that exists all that its token has to say.
