@@ -10,7 +10,7 @@ use crate::invalid::Invalid;
 use crate::meta;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
+use crate::served::table::{DEFAULT_ONLY, REFUSED};
 use crate::tenancy::{NotServed, OnlyDefault};
 
 /// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
@@ -183,9 +183,8 @@ impl Entry for Mesh {
             &[
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (DEFAULT_ONLY, "Namespace Partition"),
-                (Yes, "AllowEnablingPermissiveMutualTLS"),
+                (Yes, "AllowEnablingPermissiveMutualTLS ValidateClusters"),
                 (Inside, "TransparentProxy TLS HTTP"),
-                (REPORTED, "ValidateClusters"),
                 (REFUSED, "Peering"),
             ],
         ),

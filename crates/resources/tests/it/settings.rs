@@ -10,7 +10,7 @@ use legate_resources::{Generator, ResourceSet};
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::describe::{one, type_urls};
+use crate::describe::{describe, one, type_urls};
 use crate::golden::{public_listener, upstreams};
 use crate::support::{api, instance, intentions, made, sidecar, upstream, web};
 
@@ -393,4 +393,26 @@ fn paths_of_checks_are_there_for_the_agents_machine() {
         text.contains("\"::1\"") && text.contains("\"fd00::1\""),
         "{text}"
     );
+}
+
+/// Zero is no limit; a negative number is as if it were not there.
+#[test]
+fn envoy_waits_for_endpoints_and_routes_as_long_as_it_is_told() {
+    let snapshot = |millis: i64| Snapshot {
+        protocol: Protocol::Http,
+        instance: sidecar(json!({
+            "LocalServicePort": 8080, "Config": {"xds_fetch_timeout_ms": millis},
+        })),
+        upstreams: vec![api(Protocol::Http)],
+        ..web()
+    };
+    let told = |millis| {
+        let text = describe(&made(&snapshot(millis)));
+        let all = text.matches("initial_fetch_timeout: Duration").count();
+        (all, text.matches("nanos: 250000000").count())
+    };
+    // The endpoints of the upstream, and the routes of the public listener.
+    assert_eq!(told(250), (2, 2));
+    assert_eq!(told(0), (2, 0));
+    assert_eq!(told(-1), (0, 0));
 }
