@@ -4,6 +4,7 @@ mod captured_traffic;
 mod chains;
 mod counters;
 mod dev;
+mod extensions;
 mod instances;
 mod intentions;
 mod key_servers;
