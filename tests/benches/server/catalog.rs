@@ -26,6 +26,15 @@ const CALLED: usize = 1;
 /// Instances of that service, none of which connects.
 const INSTANCES: usize = 10;
 
+/// Proxies that call the service with a router.
+pub(crate) const ROUTED: usize = 500;
+
+/// The service that has a router: none of the others.
+const ROUTER: usize = SERVICES;
+
+/// Routes of the router.
+const ROUTES: usize = 200;
+
 /// Services of the other proxies.
 const OTHERS: usize = SERVICES - 2;
 
@@ -60,6 +69,11 @@ fn name(service: usize) -> String {
     format!("service-{service}")
 }
 
+/// The name of the service that has a router.
+pub(crate) fn routed() -> String {
+    name(ROUTER)
+}
+
 /// The services that a proxy calls. Instances of one service call the same ones.
 fn upstreams(proxy: usize) -> Vec<String> {
     let spread = |place: usize| 2 + (proxy * 31 + place * 199) % OTHERS;
@@ -67,6 +81,9 @@ fn upstreams(proxy: usize) -> Vec<String> {
     if proxy < CONCERNED {
         services = (0..UPSTREAMS).map(|place| 2 + place).collect();
         services[0] = CALLED;
+    }
+    if proxy < ROUTED {
+        services[1] = ROUTER;
     }
     services.into_iter().map(name).collect()
 }
@@ -76,11 +93,12 @@ pub(crate) fn configuration() -> Vec<Write> {
     let allow = json!({
         "Kind": "service-intentions", "Name": "*", "Sources": [{"Name": "*", "Action": "allow"}],
     });
-    let defaults = (0..SERVICES).map(
+    let defaults = (0..=ROUTER).map(
         |service| json!({"Kind": "service-defaults", "Name": name(service), "Protocol": "http"}),
     );
     let entries = [allow, proxy_defaults(0)].into_iter().chain(defaults);
-    entries.map(|entry| (CONFIG, entry)).collect()
+    let entries = entries.map(|entry| (CONFIG, entry));
+    entries.chain([router(0)]).collect()
 }
 
 /// An instance with its proxy, for each proxy, and those of the called service.
@@ -91,7 +109,10 @@ pub(crate) fn instances(proxies: usize) -> Vec<Write> {
     });
     let called = (proxies..proxies + INSTANCES)
         .flat_map(|proxy| instance(&node(proxy), &name(CALLED), proxy, &[]));
-    own.chain(called).collect()
+    let behind = proxies + INSTANCES;
+    let routed = (behind..behind + INSTANCES)
+        .flat_map(|proxy| instance(&node(proxy), &routed(), proxy, &[]));
+    own.chain(called).chain(routed).collect()
 }
 
 fn instance(node: &str, service: &str, number: usize, calls: &[String]) -> [Write; 2] {
@@ -147,6 +168,25 @@ pub(crate) fn intention(round: usize) -> Write {
         "Sources": [{"Name": name(2), "Action": action}],
     });
     (CONFIG, change)
+}
+
+/// A router whose last route is another one each round.
+pub(crate) fn router(round: usize) -> Write {
+    let route = |place: usize| {
+        let last = place + 1 == ROUTES;
+        json!({
+            "Match": {"HTTP": {
+                "PathPrefix": format!("/{place}/{}", if last { round } else { 0 }),
+                "Header": [{"Name": "x-version", "Exact": format!("v{place}")}],
+            }},
+            "Destination": {"Service": name(2 + place % UPSTREAMS), "NumRetries": 3},
+        })
+    };
+    let routes: Vec<Value> = (0..ROUTES).map(route).collect();
+    (
+        CONFIG,
+        json!({"Kind": "service-router", "Name": routed(), "Routes": routes}),
+    )
 }
 
 /// A setting of every proxy, another value each round.

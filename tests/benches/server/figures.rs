@@ -4,7 +4,7 @@
 use legate_tests::program::Program;
 use legate_tests::table::{Table, median};
 
-use crate::catalog::CONCERNED;
+use crate::catalog::{CONCERNED, ROUTED};
 
 /// What was measured of one server. `None` is what did not happen within its limit.
 #[derive(Debug, Default)]
@@ -31,6 +31,8 @@ pub(crate) struct Figures {
     pub(crate) flap: Option<Change>,
     /// An intention of one service.
     pub(crate) intention: Option<Change>,
+    /// One of the routes of a router.
+    pub(crate) router: Option<Change>,
     /// A setting of all proxies.
     pub(crate) defaults: Option<Change>,
     /// Processor milliseconds of a certificate.
@@ -102,6 +104,7 @@ pub(crate) fn print(programs: &[Program], count: usize, columns: &[Figures]) {
     changed(&format!("intention of {CONCERNED} proxies"), |one| {
         one.intention
     });
+    changed(&format!("router of {ROUTED} proxies"), |one| one.router);
     changed("proxy-defaults", |one| one.defaults);
     changed("another root", |one| one.rotation);
     row("certificate signed, CPU ms", 2, &|one| one.signature);

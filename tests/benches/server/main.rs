@@ -71,9 +71,9 @@ async fn measure(options: &Options) {
     }
     for count in options.proxies.iter().copied() {
         assert!(
-            count >= catalog::CONCERNED && (count as u64) < files.saturating_sub(256),
+            count >= catalog::ROUTED && (count as u64) < files.saturating_sub(256),
             "{count} proxies: from {} to the limit of open files, which is {files}",
-            catalog::CONCERNED
+            catalog::ROUTED
         );
         let mut columns = Vec::new();
         for (place, program) in programs.iter().enumerate() {

@@ -10,7 +10,7 @@ use legate_tests::program::{Program, Running};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::authority;
-use crate::catalog::{self, CONCERNED};
+use crate::catalog::{self, CONCERNED, ROUTED};
 use crate::figures::{Change, Figures};
 use crate::protocol;
 use crate::proxies::{Event, Proxies, What};
@@ -135,6 +135,8 @@ impl<'a> Crowd<'a> {
         let rules = [LISTENER, ROUTE];
         let intention = catalog::intention;
         figures.intention = Some(self.change(&rules, CONCERNED, intention).await?);
+        let router = |round| catalog::router(1 + round);
+        figures.router = Some(self.change(&[ROUTE], ROUTED, router).await?);
         let defaults = catalog::proxy_defaults_change;
         figures.defaults = Some(self.change(&[CLUSTER], count, defaults).await?);
         let signature = authority::signature(self.server, SIGNATURES).await;

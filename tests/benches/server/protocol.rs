@@ -9,6 +9,8 @@ use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
+use crate::catalog;
+
 /// The cluster of the application: the only one without endpoints of its own.
 const LOCAL_APP: &str = "local_app";
 
@@ -122,7 +124,7 @@ impl Session {
             requests.push(self.ask(LISTENER, Vec::new()));
         }
         if response.type_url == LISTENER {
-            requests.extend(self.ask_once(ROUTE, self.references.routes));
+            requests.extend(self.routes(response));
         }
         requests
     }
@@ -131,6 +133,22 @@ impl Session {
     pub(crate) fn is_configured(&self) -> bool {
         let asked = self.types.iter().filter(|one| one.asked);
         self.types[place(LISTENER)].answered && asked.into_iter().all(Subscription::is_complete)
+    }
+
+    /// Asks for the routes that listeners refer to: their own, and those of the service that has a
+    /// router.
+    fn routes(&mut self, listeners: &DeltaDiscoveryResponse) -> Option<DeltaDiscoveryRequest> {
+        if self.of(ROUTE).asked {
+            return None;
+        }
+        let own = self.references.routes.iter().map(ToString::to_string);
+        let routed = catalog::routed();
+        let is_routed = |name: &str| name.split(':').next() == Some(&routed);
+        let mut names: Vec<String> = own.collect();
+        if listeners.resources.iter().any(|one| is_routed(&one.name)) {
+            names.push(routed);
+        }
+        (!names.is_empty()).then(|| self.ask(ROUTE, names))
     }
 
     fn ask_once(
