@@ -198,3 +198,72 @@ async fn what_a_token_is_cannot_be_changed() {
     // What was read can be written.
     management.write(&path, &made).await;
 }
+
+#[tokio::test]
+async fn what_an_agent_has_is_for_those_who_may_see_or_write_it() {
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let put = async |client: &Client, path: &str, body: serde_json::Value| {
+        client.put(path, &body).await.status
+    };
+    for name in ["web", "db"] {
+        let service = json!({ "Name": name, "Port": 1, "Check": { "TTL": "1h" } });
+        let register = "/v1/agent/service/register";
+        assert_eq!(put(&management, register, service).await, StatusCode::OK);
+    }
+    let of_node = json!({ "Name": "disk", "TTL": "1h" });
+    let register = "/v1/agent/check/register";
+    assert_eq!(
+        put(&management, register, of_node.clone()).await,
+        StatusCode::OK
+    );
+
+    let own = json!({ "ServiceIdentities": [{ "ServiceName": "web" }] });
+    let web = token(&management, own).await;
+    let keys = |value: &serde_json::Value| -> Vec<String> {
+        value.as_object().unwrap().keys().cloned().collect()
+    };
+    // A service identity may read all services and nodes, and write its own service.
+    for (path, status) in [
+        ("/v1/agent/check/pass/service:web", StatusCode::OK),
+        ("/v1/agent/check/pass/service:db", StatusCode::FORBIDDEN),
+        ("/v1/agent/check/fail/disk", StatusCode::FORBIDDEN),
+        (
+            "/v1/agent/check/deregister/service:db",
+            StatusCode::FORBIDDEN,
+        ),
+        ("/v1/agent/service/deregister/db", StatusCode::FORBIDDEN),
+    ] {
+        assert_eq!(put(&web, path, json!({})).await, status, "{path}");
+    }
+    let update = json!({ "Status": "passing" });
+    let path = "/v1/agent/check/update/service:db";
+    assert_eq!(put(&web, path, update).await, StatusCode::FORBIDDEN);
+    assert_eq!(put(&web, register, of_node).await, StatusCode::FORBIDDEN);
+    let of_db = json!({ "Name": "x", "ServiceID": "db", "TTL": "1h" });
+    assert_eq!(put(&web, register, of_db).await, StatusCode::FORBIDDEN);
+
+    let stranger = token(&management, json!({})).await;
+    for path in ["/v1/agent/services", "/v1/agent/checks"] {
+        assert_eq!(keys(&stranger.get(path).await.json()), [""; 0], "{path}");
+    }
+    assert_eq!(stranger.get("/v1/agent/members").await.json(), json!([]));
+    for path in ["/v1/agent/service/web", "/v1/agent/health/service/id/web"] {
+        assert_eq!(
+            stranger.get(path).await.status,
+            StatusCode::FORBIDDEN,
+            "{path}"
+        );
+    }
+    let by_name = "/v1/agent/health/service/name/web";
+    assert_eq!(stranger.get(by_name).await.status, StatusCode::FORBIDDEN);
+
+    let filtered = management
+        .get("/v1/agent/services?filter=Service==%22db%22")
+        .await;
+    assert_eq!(keys(&filtered.json()), ["db"]);
+    let filtered = management
+        .get("/v1/agent/checks?filter=ServiceName==%22web%22")
+        .await;
+    assert_eq!(keys(&filtered.json()), ["service:web"]);
+}

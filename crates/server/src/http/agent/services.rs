@@ -8,7 +8,7 @@ use axum::extract::Path;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderName, StatusCode};
-use legate_model::{CheckStatus, HealthCheck, ServiceInstance};
+use legate_model::{CheckStatus, HealthCheck, ServiceInstance, filters};
 use legate_store::ReadTxn;
 use serde_json::{Value, json};
 
@@ -22,9 +22,11 @@ const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
 /// `GET /v1/agent/services`
 pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let filter = call.filter(&filters::SERVICE)?;
     let state = call.reader.state();
     let own = of_agent(&state.read(), &call.config.node_name);
-    let (own, _) = visible(own, |instance| authorizer.service_read(&instance.service));
+    let (mut own, _) = visible(own, |instance| authorizer.service_read(&instance.service));
+    own.retain(|instance| filter.matches(instance));
     let shown: Result<BTreeMap<String, Value>, ApiError> = own
         .iter()
         .map(|one| Ok((one.id.clone(), shown(&call, &state.read(), one)?)))
@@ -101,15 +103,17 @@ fn shown(call: &Call, state: &ReadTxn<'_>, instance: &ServiceInstance) -> Result
 /// `GET /v1/agent/checks`
 pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let filter = call.filter(&filters::CHECK)?;
     let state = call.reader.state();
     let own = state.read().checks_on(&call.config.node_name);
-    let (checks, _) = visible(own, |check| {
+    let (mut checks, _) = visible(own, |check| {
         check.check_id != crate::seed::SERF_HEALTH
             && match check.service_name.as_str() {
                 "" => authorizer.node_read(&check.node),
                 service => authorizer.service_read(service),
             }
     });
+    checks.retain(|check| filter.matches(check));
     let by_id: BTreeMap<_, _> = checks
         .iter()
         .map(|check| (&check.check_id, check))
