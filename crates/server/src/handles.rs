@@ -16,6 +16,7 @@ use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Spawner};
 use legate_store::Store;
+use legate_xds::Proxies;
 
 use crate::acl::{Logins, Methods, Rights};
 use crate::config::ServerConfig;
@@ -35,6 +36,8 @@ pub(crate) struct Handles {
     pub(crate) clock: Clock,
     /// Keeps a snapshot for every proxy that is connected.
     pub(crate) manager: Manager,
+    /// The proxies that are connected, for people.
+    pub(crate) proxies: Proxies,
     /// What proofs of identity are verified with.
     pub(crate) methods: Arc<Methods>,
     /// What the runner of this node's checks is told of reports by.

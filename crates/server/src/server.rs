@@ -14,6 +14,7 @@ use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
 use legate_store::{OpenError, ReadTxn, Store, WriteError};
+use legate_xds::Proxies;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -156,6 +157,7 @@ impl Server {
             store: store.clone(),
             rights: acl::Rights::new(store.reader(), clock.clone(), config.clone()),
             ca: ca.clone(),
+            proxies: Proxies::new(clock.clone()),
             clock,
             manager: manager.clone(),
             methods: Arc::new(acl::Methods::new(store.reader())),

@@ -21,6 +21,7 @@ use tonic::{Code, Status};
 use crate::configuration::Configuration;
 use crate::node;
 use crate::session::{Asked, MAX_NAME_BYTES, MAX_NAMES, Nack, Received, Session};
+use crate::status::{Connected, Proxies};
 
 /// The largest request that is read, in bytes: what the names and versions of tens of thousands of
 /// resources take.
@@ -65,6 +66,8 @@ pub struct XdsConfig {
     pub node_name: Arc<str>,
     /// Ends all streams with `UNAVAILABLE`, so that clients go to another server.
     pub stop: CancellationToken,
+    /// Where connected proxies are listed.
+    pub proxies: Proxies,
 }
 
 /// Aggregated discovery (ADS), delta variant.
@@ -213,6 +216,8 @@ struct Driver<S> {
     /// When the client must have named its proxy.
     named_by: Instant,
     configuration: Configuration,
+    /// Since the proxy is known.
+    status: Option<Connected>,
 }
 
 impl<S> Driver<S> {
@@ -234,6 +239,7 @@ impl<S> Driver<S> {
             token_check,
             named_by: Instant::now() + FIRST_REQUEST,
             configuration,
+            status: None,
         }
     }
 
@@ -314,12 +320,18 @@ where
             Event::Resources(None) => return Err(stopping()),
         }
         self.outbox.extend(self.session.poll());
+        if let Some(status) = &self.status {
+            status.progress(&self.session);
+        }
         Ok(())
     }
 
     fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
         if let Phase::Init = self.phase {
-            self.phase = Phase::Pending(self.watch(&request)?);
+            let watched = self.watch(&request)?;
+            let proxies = &self.shared.config.proxies;
+            self.status = Some(proxies.connect(watched.proxy.clone()));
+            self.phase = Phase::Pending(watched);
         } else {
             self.check_token()?;
         }
@@ -370,6 +382,9 @@ where
             self.shared.authorizer.authorize(&self.token, &snapshot)?;
         }
         let resources = self.configuration.adopt(&snapshot, set)?;
+        if let Some(status) = &self.status {
+            status.configured(&snapshot, &resources);
+        }
         self.session.on_snapshot(resources);
         self.phase = match std::mem::replace(&mut self.phase, Phase::Init) {
             // A snapshot comes from a watch, and the first phase has none.
@@ -393,6 +408,9 @@ where
     }
 
     fn report(&self, nack: &Nack) {
+        if let Some(status) = &self.status {
+            status.refused(nack);
+        }
         let counter = &self.shared.metrics.nacks;
         counter.with_label_values(&[nack.kind.short()]).inc();
         let named = nack.resources.iter().take(NAMES_IN_LOG);

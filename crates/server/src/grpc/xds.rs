@@ -18,6 +18,7 @@ pub(super) fn service(handles: &Handles, stop: CancellationToken) -> Result<XdsS
         auth_check: AUTH_CHECK,
         node_name: handles.config.node_name.as_str().into(),
         stop,
+        proxies: handles.proxies.clone(),
     };
     let authorizer = Arc::new(Tokens {
         store: handles.store.reader(),

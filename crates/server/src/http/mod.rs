@@ -20,6 +20,7 @@ mod metrics;
 mod params;
 mod permissive;
 mod protocol;
+mod proxies;
 mod snapshot;
 mod state;
 mod status;
@@ -134,6 +135,8 @@ fn mesh_routes() -> Router<ApiState> {
         .route("/v1/connect/ca/roots", get(ca::roots))
         .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
         .route("/v1/internal/service-virtual-ip", put(virtual_ips::assign))
+        .route("/v1/internal/legate/proxies", get(proxies::list))
+        .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))
         .route("/v1/config", put(config::put))
         .route("/v1/config/{kind}", get(config::list))
         .route(

@@ -8,6 +8,7 @@ use legate_checks::Reports;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Clock};
 use legate_store::{Reader, Writer};
+use legate_xds::Proxies;
 
 use super::snapshot::Snapshots;
 use crate::acl::{Logins, Rights};
@@ -51,6 +52,7 @@ handles! {
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();
+    Proxies: |state| state.handles.proxies.clone();
     Registry: |state| state.handles.registry.clone();
     CancellationToken: |state| state.handles.spawner.token();
 }

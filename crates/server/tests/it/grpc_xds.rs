@@ -28,7 +28,7 @@ const WEB_TOKEN: &str = "1c9f4f7e-0c43-4a39-9c9a-6d2b7b1c2f10";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One stream of the sidecar of `web`.
-struct Ads {
+pub(crate) struct Ads {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
 }
@@ -47,14 +47,14 @@ fn node(id: &str, node_name: &str) -> Node {
 }
 
 /// The first request of a stream.
-fn first(type_url: &str) -> DeltaDiscoveryRequest {
+pub(crate) fn first(type_url: &str) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
         node: node("web-1-sidecar-proxy", "vm-1").encode_to_vec().into(),
         ..named(type_url, &[])
     }
 }
 
-fn named(type_url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
+pub(crate) fn named(type_url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
         type_url: type_url.to_owned(),
         resource_names_subscribe: names.iter().map(|name| (*name).to_owned()).collect(),
@@ -63,7 +63,7 @@ fn named(type_url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
 }
 
 impl Ads {
-    async fn open(server: &Server, token: &str) -> Result<Self, Status> {
+    pub(crate) async fn open(server: &Server, token: &str) -> Result<Self, Status> {
         let (requests, outbound) = mpsc::channel(16);
         let mut client = AggregatedDiscoveryServiceClient::new(channel(server).await);
         let request = with_token(ReceiverStream::new(outbound), token);
@@ -74,11 +74,11 @@ impl Ads {
         })
     }
 
-    async fn send(&self, request: DeltaDiscoveryRequest) {
+    pub(crate) async fn send(&self, request: DeltaDiscoveryRequest) {
         self.requests.send(request).await.unwrap();
     }
 
-    async fn next(&mut self) -> Result<DeltaDiscoveryResponse, Status> {
+    pub(crate) async fn next(&mut self) -> Result<DeltaDiscoveryResponse, Status> {
         let next = timeout(PATIENCE, self.responses.message()).await;
         Ok(next
             .expect("a response in time")?
@@ -86,7 +86,7 @@ impl Ads {
     }
 
     /// The next response, which is accepted.
-    async fn accept(&mut self) -> DeltaDiscoveryResponse {
+    pub(crate) async fn accept(&mut self) -> DeltaDiscoveryResponse {
         let response = self.next().await.unwrap();
         self.send(DeltaDiscoveryRequest {
             response_nonce: response.nonce.clone(),
@@ -121,7 +121,7 @@ fn versions(response: &DeltaDiscoveryResponse) -> HashMap<String, String> {
 }
 
 /// The sidecar of `web`, which calls `api`, and one sidecar of `api`.
-async fn register_mesh(server: &Server) {
+pub(crate) async fn register_mesh(server: &Server) {
     let mut web = sidecar("web");
     let upstream = Upstream {
         destination_name: "api".to_owned(),

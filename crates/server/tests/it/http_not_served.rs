@@ -140,12 +140,7 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
         ),
         (
             "/v1/config",
-            extension(
-                json!({ "Name": "builtin/property-override", "Arguments": { "Patches": [{
-                "ResourceFilter": { "ResourceType": "cluster", "TrafficDirection": "inbound" },
-                "Op": "add", "Path": "/nmae", "Value": "x",
-            }] } }),
-            ),
+            extension(patch_of_nothing()),
             "EnvoyExtensions[0].Arguments.Patches[0].Path: no match for field 'nmae'",
         ),
         (

@@ -67,6 +67,7 @@ impl World {
             auth_check: AUTH_CHECK,
             node_name: "server".into(),
             stop: stop.clone(),
+            proxies: Proxies::new(Clock::system()),
         };
         let (generator, pool) = (Arc::default(), Pool::with(scope.spawner(), threads));
         let service = XdsService::new(

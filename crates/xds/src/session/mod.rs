@@ -76,6 +76,30 @@ pub struct Nack {
     pub message: String,
 }
 
+/// How far a client is with one type of resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The client has asked for the type.
+    pub subscribed: bool,
+    /// The client has what it should have.
+    pub settled: bool,
+    /// How many changes of the last response it has not answered yet.
+    pub unanswered: usize,
+    /// How many resources it has refused and not been given otherwise since.
+    pub refused: usize,
+    /// The number of the last response; 0 when there was none. Nonces are these numbers in hexadecimal.
+    pub sent: u32,
+    /// The number of the last one that it accepted.
+    pub accepted: u32,
+}
+
+impl Progress {
+    /// Whether the client has what it should have, or asks for nothing.
+    pub fn in_sync(&self) -> bool {
+        !self.subscribed || (self.settled && self.unanswered == 0)
+    }
+}
+
 /// One delta stream: what the client asked for, what it has, and what it is sent next.
 ///
 /// [`Session::on_request`] and [`Session::on_snapshot`] take events, [`Session::poll`] says what to
@@ -143,6 +167,16 @@ impl Session {
         received
     }
 
+    /// How far the client is, in the order of [`ResourceType::ALL`].
+    pub fn progress(&self) -> [Progress; ResourceType::ALL.len()] {
+        ResourceType::ALL.map(|kind| self.subscriptions[kind as usize].progress())
+    }
+
+    /// The names of this type that the client has refused and not been given otherwise since.
+    pub fn refused(&self, kind: ResourceType) -> impl Iterator<Item = &Arc<str>> {
+        self.subscriptions[kind as usize].refused()
+    }
+
     fn asked(&self) -> Asked {
         let all = self.subscriptions.iter().map(Subscription::asked);
         all.fold(Asked::default(), |sum, one| Asked {
@@ -206,7 +240,8 @@ impl Session {
         // responses; a nonce from the beginning is long answered.
         self.last_nonce = self.last_nonce.wrapping_add(1);
         let nonce = format!("{:08x}", self.last_nonce);
-        self.subscription(kind).sent(nonce.clone(), delta);
+        let number = self.last_nonce;
+        self.subscription(kind).sent(number, nonce.clone(), delta);
         if let Some(child) = kind.child() {
             let children = delta.upserts.iter().flat_map(|one| one.children.iter());
             self.subscription(child).lost(children);

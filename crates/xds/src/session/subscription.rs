@@ -7,7 +7,7 @@ use std::sync::Arc;
 use legate_resources::{ByName, EncodedResource};
 use litemap::LiteMap;
 
-use super::Asked;
+use super::{Asked, Progress};
 
 /// The name with which a client asks for everything.
 const WILDCARD: &str = "*";
@@ -24,6 +24,7 @@ pub(super) enum Change {
 /// A response that the client has not answered yet.
 #[derive(Debug)]
 struct Unanswered {
+    number: u32,
     nonce: String,
     changes: BTreeMap<Arc<str>, Change>,
 }
@@ -92,8 +93,10 @@ pub(super) struct Subscription {
     rejected: BTreeMap<Arc<str>, Rejected>,
     /// How many of several that were refused together are sent together at most.
     together: usize,
-    /// A response was sent on this stream.
-    answered: bool,
+    /// The number of the last response that was sent on this stream; 0 when there was none.
+    sent: u32,
+    /// The number of the last one that was accepted.
+    accepted: u32,
     /// Of which part it is known that the client has what it should have.
     settled: Settled,
 }
@@ -144,6 +147,24 @@ fn shared(name: &str, current: Option<&ByName>) -> Arc<str> {
 impl Subscription {
     pub(super) fn is_registered(&self) -> bool {
         self.registered
+    }
+
+    /// How far the client is.
+    pub(super) fn progress(&self) -> Progress {
+        let unanswered = self.unanswered.as_ref();
+        Progress {
+            subscribed: self.registered,
+            settled: self.settled.has(Part::Both) && self.rejected.is_empty(),
+            unanswered: unanswered.map_or(0, |sent| sent.changes.len().max(1)),
+            refused: self.rejected.len(),
+            sent: self.sent,
+            accepted: self.accepted,
+        }
+    }
+
+    /// What the client has refused and not been given otherwise since.
+    pub(super) fn refused(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.rejected.keys()
     }
 
     /// What is kept because the client named it: names that it asked for, and what it has.
@@ -274,6 +295,7 @@ impl Subscription {
             return;
         };
         self.settled = Settled::default();
+        self.accepted = accepted.number;
         for (name, change) in accepted.changes {
             self.rejected.remove(&name);
             match change {
@@ -332,7 +354,7 @@ impl Subscription {
             return Verdict::Settled;
         }
         let mut delta = self.delta(current, part, keeps);
-        let first = !self.answered && part != Part::Removals;
+        let first = self.sent == 0 && part != Part::Removals;
         if delta.is_empty() && !first {
             self.settled.add(part);
             return Verdict::Settled;
@@ -416,9 +438,10 @@ impl Subscription {
     }
 
     /// `delta` goes out under `nonce`.
-    pub(super) fn sent(&mut self, nonce: String, delta: &Delta) {
-        self.answered = true;
+    pub(super) fn sent(&mut self, number: u32, nonce: String, delta: &Delta) {
+        self.sent = number;
         self.unanswered = Some(Unanswered {
+            number,
             nonce,
             changes: delta.changes(),
         });

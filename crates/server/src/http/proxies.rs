@@ -1,0 +1,170 @@
+//! `/v1/internal/legate/proxies`: the proxies that are connected to this server, and how far each of
+//! them is. Consul has no such endpoint. A proxy is connected to one server only, so each of several
+//! servers shows its own.
+
+use std::time::SystemTime;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::Authorizer;
+use legate_model::timestamp;
+use legate_proxycfg::Snapshot;
+use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
+use serde_json::{Map, Value, json};
+
+use super::call::{Call, visible};
+use super::error::ApiError;
+
+/// `GET /v1/internal/legate/proxies`
+pub(super) async fn list(State(proxies): State<Proxies>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let (seen, _) = visible(proxies.all(), |status| {
+        may_read(&authorizer, status).is_ok()
+    });
+    let all: Vec<Value> = seen
+        .iter()
+        .map(|status| Value::Object(summary(status)))
+        .collect();
+    call.json(&all)
+}
+
+/// `GET /v1/internal/legate/proxy/:node/:id`
+pub(super) async fn get(
+    Path((node, id)): Path<(String, String)>,
+    State(proxies): State<Proxies>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let Some(status) = proxies.get(&node, &id) else {
+        return Err(ApiError::not_found(format!(
+            "no proxy {id:?} on node {node:?} is connected to this server; \
+             /v1/internal/legate/proxies lists those that are"
+        )));
+    };
+    may_read(&authorizer, &status)?;
+    call.json(&whole(&status))
+}
+
+/// What may be known about a proxy is what may be known about its service and its node.
+fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiError> {
+    let node = &status.proxy.node;
+    if !authorizer.node_read(node) {
+        return Err(ApiError::denied("node:read", node));
+    }
+    let service = service(status).unwrap_or(&status.proxy.service_id);
+    match authorizer.service_read(service) {
+        true => Ok(()),
+        false => Err(ApiError::denied("service:read", service)),
+    }
+}
+
+/// The service that the proxy stands for; `None` until its configuration was made.
+fn service(status: &ProxyStatus) -> Option<&str> {
+    let (snapshot, _) = status.configuration.as_ref()?;
+    Some(snapshot.instance.identity())
+}
+
+fn summary(status: &ProxyStatus) -> Map<String, Value> {
+    let resources = status.configuration.as_ref().map(|(_, set)| set);
+    let refusals = status.types.iter().zip(ResourceType::ALL);
+    let refusals = refusals.filter_map(|(one, kind)| Some((kind, one.refusal.as_ref()?)));
+    let last = refusals.max_by_key(|(_, refusal)| refusal.at);
+    let fields = json!({
+        "Node": *status.proxy.node,
+        "ID": *status.proxy.service_id,
+        "Service": service(status),
+        "ConnectedAt": time(status.connected),
+        "InSync": status.in_sync(),
+        "Since": time(status.since()),
+        "NotServed": resources.map_or(0, |set| set.failures().len()),
+        "Warnings": resources.map_or(0, |set| set.warnings().len()),
+        "LastRefusal": last.map(|(kind, last)| {
+            let mut fields = refusal(last);
+            fields["Type"] = json!(kind.to_string());
+            fields
+        }),
+    });
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn whole(status: &ProxyStatus) -> Map<String, Value> {
+    let mut fields = summary(status);
+    let types = status.types.iter().zip(ResourceType::ALL);
+    let types: Map<_, _> = types
+        .map(|(one, kind)| (kind.to_string(), of_type(status, kind, one)))
+        .collect();
+    fields.insert("Types".to_owned(), Value::Object(types));
+    let Some((snapshot, resources)) = &status.configuration else {
+        return fields;
+    };
+    let failures = resources.failures().iter().map(|failure| {
+        let kind = ResourceType::from_url(failure.type_url());
+        json!({
+            "Type": kind.map(|kind| kind.to_string()),
+            "Resource": failure.resource,
+            "Reason": failure.reason.to_string(),
+            "Kept": failure.kept,
+        })
+    });
+    fields.insert("NotServed".to_owned(), failures.collect());
+    fields.insert("Warnings".to_owned(), json!(resources.warnings()));
+    fields.insert("Upstreams".to_owned(), upstreams(snapshot));
+    fields
+}
+
+fn of_type(status: &ProxyStatus, kind: ResourceType, one: &TypeStatus) -> Value {
+    let progress = &one.progress;
+    let resources = status.configuration.as_ref().map(|(_, set)| set);
+    json!({
+        "Subscribed": progress.subscribed,
+        "InSync": progress.in_sync(),
+        "Since": time(one.since),
+        "Resources": resources.map_or(0, |set| set.get(kind.url()).len()),
+        "Unanswered": progress.unanswered,
+        "Sent": nonce(progress.sent),
+        "SentAt": one.sent.and_then(time),
+        "Accepted": nonce(progress.accepted),
+        "AcceptedAt": one.accepted.and_then(time),
+        "Refused": progress.refused,
+        "RefusedResources": one.refused.iter().map(|name| &**name).collect::<Vec<_>>(),
+        "LastRefusal": one.refusal.as_deref().map(refusal),
+    })
+}
+
+fn refusal(refusal: &Refusal) -> Value {
+    json!({
+        "At": time(refusal.at),
+        "Code": refusal.code,
+        "Reason": refusal.reason,
+        "Count": refusal.count,
+        "Resources": refusal.resources.iter().map(|name| &**name).collect::<Vec<_>>(),
+    })
+}
+
+/// The services that the proxy calls, each with where its discovery chain is shown.
+fn upstreams(snapshot: &Snapshot) -> Value {
+    let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
+    let implicit = implicit.map(|one| (&one.upstream, true));
+    let all = snapshot.upstreams.iter().map(|one| (one, false));
+    let one = |(upstream, implicit): (&legate_proxycfg::UpstreamSnapshot, bool)| {
+        let name = &upstream.upstream.destination_name;
+        json!({
+            "Name": name,
+            "Protocol": upstream.protocol.as_str(),
+            "Implicit": implicit,
+            "Chain": format!("/v1/discovery-chain/{name}"),
+        })
+    };
+    all.chain(implicit).map(one).collect()
+}
+
+fn nonce(number: u32) -> Option<String> {
+    (number > 0).then(|| format!("{number:08x}"))
+}
+
+fn time(time: SystemTime) -> Option<String> {
+    timestamp::format(time).ok()
+}

@@ -1,0 +1,152 @@
+//! `/v1/internal/legate/proxies`: what connected proxies have and what they refused.
+
+use std::net::SocketAddr;
+
+use http::StatusCode;
+use legate_api::discovery::DeltaDiscoveryRequest;
+use legate_api::rpc;
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER};
+use serde_json::{Value, json};
+
+use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::grpc::{STOP, start};
+use crate::grpc_xds::{Ads, first, named, register_mesh};
+use crate::http_client::Client;
+use crate::running::Running;
+
+const LIST: &str = "/v1/internal/legate/proxies";
+const ONE: &str = "/v1/internal/legate/proxy/vm-1/web-1-sidecar-proxy";
+
+fn client(server: &Running) -> Client {
+    Client {
+        address: server.http_addr().unwrap(),
+        token: String::new(),
+    }
+}
+
+/// The document, when it says this at the pointer: what a client has sent is read a little later.
+async fn when(client: &Client, pointer: &str, expected: Value) -> Value {
+    for _ in 0..500 {
+        let reply = client.get(ONE).await;
+        if reply.status == StatusCode::OK {
+            let document = reply.json();
+            if document.pointer(pointer) == Some(&expected) {
+                return document;
+            }
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!(
+        "{pointer} is not {expected}: {}",
+        client.get(ONE).await.text()
+    );
+}
+
+async fn refuse(ads: &mut Ads) {
+    let response = ads.next().await.unwrap();
+    ads.send(DeltaDiscoveryRequest {
+        response_nonce: response.nonce,
+        error_detail: Some(rpc::Status {
+            code: 13,
+            message: "the port is taken".to_owned(),
+            details: Vec::new(),
+        }),
+        ..named(&response.type_url, &[])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_proxy_has_and_what_it_refused() {
+    let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
+    let client = client(&server);
+    register_mesh(&server).await;
+    assert_eq!(client.get(LIST).await.json(), json!([]));
+    let missing = client.get(ONE).await;
+    assert_eq!(missing.status, StatusCode::NOT_FOUND);
+    assert!(
+        missing.text().contains("is connected to this server"),
+        "{}",
+        missing.text()
+    );
+
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    let cluster = ads.accept().await.resources[0].name.clone();
+    ads.send(named(ENDPOINT, &[&cluster])).await;
+    ads.accept().await;
+    ads.send(named(LISTENER, &[])).await;
+    // Two listeners together, then each alone; the upstream's is fine.
+    refuse(&mut ads).await;
+    ads.accept().await;
+    refuse(&mut ads).await;
+    let document = when(&client, "/Types/listener/LastRefusal/Count", json!(1)).await;
+    assert_eq!(document["Service"], "web");
+    assert_eq!(document["InSync"], false);
+    assert_eq!(document["NotServed"], json!([]));
+    let listeners = &document["Types"]["listener"];
+    assert_eq!(
+        (&listeners["InSync"], &listeners["Resources"]),
+        (&json!(false), &json!(2))
+    );
+    let public = listeners["RefusedResources"][0].as_str().unwrap();
+    assert!(public.starts_with("public_listener:"), "{public}");
+    let refusal = &listeners["LastRefusal"];
+    assert_eq!(refusal["Reason"], "the port is taken");
+    assert_eq!(refusal["Resources"], json!([public]));
+    assert_eq!(document["Types"]["cluster"]["InSync"], true);
+    assert_eq!(document["Types"]["route"]["Subscribed"], false);
+    assert_eq!(document["Upstreams"][0]["Chain"], "/v1/discovery-chain/api");
+    let listed = client.get(LIST).await.json();
+    assert_eq!(listed[0]["ID"], "web-1-sidecar-proxy");
+    assert_eq!(listed[0]["LastRefusal"]["Type"], "listener");
+
+    drop(ads);
+    for _ in 0..500 {
+        if client.get(LIST).await.json() == json!([]) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(client.get(LIST).await.json(), json!([]));
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
+    let server = start(|config| {
+        config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        deny_by_default(config);
+    })
+    .await;
+    let anonymous = client(&server);
+    let management = anonymous.with_token(MANAGEMENT);
+    register_mesh(&server).await;
+    let mut ads = Ads::open(&server, MANAGEMENT).await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    ads.accept().await;
+    when(&management, "/Types/cluster/InSync", json!(true)).await;
+    for (rules, status) in [
+        (
+            "service \"web\" { policy = \"read\" }",
+            StatusCode::FORBIDDEN,
+        ),
+        ("node \"vm-1\" { policy = \"read\" }", StatusCode::FORBIDDEN),
+        (
+            "service \"web\" { policy = \"read\" } node \"vm-1\" { policy = \"read\" }",
+            StatusCode::OK,
+        ),
+    ] {
+        let policy = json!({ "Name": format!("p{}", rules.len()), "Rules": rules });
+        let policy = management.write("/v1/acl/policy", &policy).await;
+        let token = json!({ "Policies": [{ "ID": policy["ID"] }] });
+        let token = management.write("/v1/acl/token", &token).await;
+        let reader = anonymous.with_token(token["SecretID"].as_str().unwrap());
+        assert_eq!(reader.get(ONE).await.status, status, "{rules}");
+        let seen = reader.get(LIST).await.json();
+        let expected = usize::from(status == StatusCode::OK);
+        assert_eq!(seen.as_array().unwrap().len(), expected, "{rules}");
+    }
+    drop(ads);
+    server.stop(STOP).await.unwrap();
+}
