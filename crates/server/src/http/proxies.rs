@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::timestamp;
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
 use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
 
@@ -149,16 +149,30 @@ fn upstreams(snapshot: &Snapshot) -> Value {
     let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
     let implicit = implicit.map(|one| (&one.upstream, true));
     let all = snapshot.upstreams.iter().map(|one| (one, false));
-    let one = |(upstream, implicit): (&legate_proxycfg::UpstreamSnapshot, bool)| {
+    let one = |(upstream, implicit): (&UpstreamSnapshot, bool)| {
         let name = &upstream.upstream.destination_name;
+        let resolved = &upstream.resolved;
         json!({
             "Name": name,
-            "Protocol": upstream.protocol.as_str(),
+            "Protocol": resolved.protocol().as_str(),
             "Implicit": implicit,
             "Chain": format!("/v1/discovery-chain/{name}"),
+            "Targets": targets(resolved),
+            "Error": resolved.chain.as_ref().err().map(ToString::to_string),
         })
     };
     all.chain(implicit).map(one).collect()
+}
+
+/// Where what is sent to an upstream can end, and how many instances there are.
+fn targets(resolved: &ResolvedChain) -> Value {
+    let chains = resolved.chain.as_ref().into_iter();
+    let ids = chains.flat_map(|chain| chain.targets.keys());
+    let target = |id: &String| {
+        let instances = resolved.instances(id).map_or(0, |list| list.len());
+        json!({"ID": id, "Instances": instances})
+    };
+    ids.map(target).collect()
 }
 
 fn nonce(number: u32) -> Option<String> {
