@@ -24,6 +24,8 @@ pub struct ManagerConfig {
     pub datacenter: Arc<str>,
     /// What holds between services that no intention names.
     pub default_intention: Action,
+    /// See [`crate::Snapshot::agent_ipv6`]. Default: no.
+    pub agent_ipv6: bool,
     /// Shortest time between two snapshots of one proxy. A change after a quiet time is published
     /// at once. 200 ms by default, as in Consul.
     pub coalesce: Duration,
@@ -38,6 +40,7 @@ impl ManagerConfig {
         Self {
             datacenter: datacenter.into(),
             default_intention,
+            agent_ipv6: false,
             coalesce: Duration::from_millis(200),
             max_updates_per_second: 0,
         }

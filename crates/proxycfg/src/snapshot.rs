@@ -43,6 +43,9 @@ pub struct Snapshot {
     pub instance: Arc<ServiceInstance>,
     /// Address of the node the proxy is registered on.
     pub node_address: Arc<str>,
+    /// Whether the machine of the agent, which is the control plane's own, has IPv6. The proxies
+    /// whose checks an agent runs stand on it, too.
+    pub agent_ipv6: bool,
     /// What the destination service speaks. `tcp` where nothing says otherwise.
     pub protocol: Protocol,
     /// The roots that peers' certificates are verified against.

@@ -143,6 +143,7 @@ impl Server {
             ca.leaves(&scope.spawner()),
             scope.spawner(),
             ManagerConfig {
+                agent_ipv6: net::has_ipv6(),
                 coalesce: config.update_coalesce,
                 max_updates_per_second: config.update_max_per_second,
                 ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())

@@ -65,6 +65,7 @@ fn snapshot(
         datacenter: Arc::clone(&config.datacenter),
         trust_domain,
         node_address: registered.node.address.as_str().into(),
+        agent_ipv6: config.agent_ipv6,
         protocol: merge::own_protocol(&instance),
         instance: Arc::new(instance),
         roots,

@@ -286,14 +286,7 @@ fn exposed_paths(
                 warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }
-            let resource = exposed::listener(
-                memo,
-                path,
-                cluster,
-                &bind,
-                telemetry,
-                &snapshot.node_address,
-            )?;
+            let resource = exposed::listener(memo, path, cluster, &bind, telemetry, snapshot)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });

@@ -91,7 +91,7 @@ pub(crate) fn listener(
     cluster: &str,
     bind: &Bind,
     telemetry: &Telemetry,
-    agent: &str,
+    snapshot: &Snapshot,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
         path: &path.path,
@@ -100,7 +100,7 @@ pub(crate) fn listener(
         bind,
         telemetry,
         callers: match path.parsed_from_check {
-            true => machine(bind, agent),
+            true => machine(bind, snapshot),
             false => Vec::new(),
         },
     };
@@ -113,16 +113,17 @@ pub(crate) fn listener(
     })
 }
 
-/// The addresses of the machine that an agent is on, of which `agent` is the one that it is known by.
-/// Envoy refuses those of IPv6 on machines without it.
-fn machine(bind: &Bind, agent: &str) -> Vec<CidrRange> {
+/// The addresses of the machine that an agent is on, the one that it is known by among them. Envoy
+/// refuses those of IPv6 on machines without it.
+fn machine(bind: &Bind, snapshot: &Snapshot) -> Vec<CidrRange> {
     let range = |address: IpAddr, length: u32| CidrRange {
         address_prefix: address.to_string(),
         prefix_len: Some(UInt32Value { value: length }),
     };
-    let is_v6 = matches!(bind, Bind::Socket { address, .. } if address.is_ipv6());
+    let is_v6 =
+        snapshot.agent_ipv6 || matches!(bind, Bind::Socket { address, .. } if address.is_ipv6());
     let mut ranges = vec![range(Ipv4Addr::new(127, 0, 0, 0).into(), 8)];
-    if let Ok(agent) = agent.parse::<IpAddr>() {
+    if let Ok(agent) = snapshot.node_address.parse::<IpAddr>() {
         ranges.push(range(agent, if agent.is_ipv4() { 32 } else { 128 }));
     }
     ranges.extend(is_v6.then(|| range(Ipv6Addr::LOCALHOST.into(), 128)));

@@ -381,6 +381,11 @@ fn paths_of_checks_are_there_for_the_agents_machine() {
         ..web()
     };
     insta::assert_snapshot!(upstreams(&snapshot));
+    let has_v6 = Snapshot {
+        agent_ipv6: true,
+        ..snapshot.clone()
+    };
+    assert!(upstreams(&has_v6).contains("\"::1\""));
     let v6 = Snapshot {
         instance: sidecar(json!({
             "LocalServicePort": 8080, "Expose": expose, "Config": {"bind_address": "::1"},

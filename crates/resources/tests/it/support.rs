@@ -27,6 +27,7 @@ pub(crate) fn web() -> Snapshot {
         trust_domain: TrustDomain::of_cluster("c1"),
         instance: sidecar(json!({"LocalServicePort": 8080})),
         node_address: "10.0.0.1".into(),
+        agent_ipv6: false,
         protocol: Protocol::Tcp,
         roots: roots("one"),
         leaf: leaf("web", "first"),

@@ -35,6 +35,11 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Whether this machine has IPv6, by the file that Linux has for it.
+pub(crate) fn has_ipv6() -> bool {
+    std::path::Path::new("/proc/net/if_inet6").exists()
+}
+
 /// The next client. Running out of file descriptors passes; it must not end the listener.
 pub(crate) async fn accept(api: &'static str, listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
