@@ -12,6 +12,7 @@ mod chain_overrides;
 mod check;
 mod check_type;
 mod config_entry;
+mod connect_authorize;
 mod definition;
 pub mod duration;
 mod exposed;
@@ -47,6 +48,7 @@ pub use chain_overrides::ChainOverrides;
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
 pub use check_type::{CheckType, DefinedCheck, OUTPUT_MAX_SIZE};
 pub use config_entry::*;
+pub use connect_authorize::ConnectAuthorize;
 pub use definition::{ConnectDefinition, DefinitionParts, ServiceDefinition, sidecar_id};
 pub use instance::CheckServiceNode;
 pub use intention::{

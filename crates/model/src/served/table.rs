@@ -277,6 +277,13 @@ pub(super) const TABLE: &[Rows] = &[
             "Name Present Exact Prefix Suffix Contains Regex Invert IgnoreCase",
         )],
     ),
+    (
+        "ConnectAuthorize",
+        &[
+            (Yes, "Target ClientCertURI ClientCertSerial"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
     // Access control.
     (
         "Token",

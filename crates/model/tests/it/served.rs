@@ -10,9 +10,9 @@ use legate_model::json::{self, Request};
 use legate_model::served::{self, Served};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ChainOverrides, ConfigEntry, DeregisterRequest, Intention, Invalid, JwtProvider, Mesh,
-    ProxyDefaults, RegisterRequest, ServiceDefaults, ServiceDefinition, ServiceIntentions,
-    ServiceResolver, ServiceRouter, ServiceSplitter,
+    ChainOverrides, ConfigEntry, ConnectAuthorize, DeregisterRequest, Intention, Invalid,
+    JwtProvider, Mesh, ProxyDefaults, RegisterRequest, ServiceDefaults, ServiceDefinition,
+    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -425,6 +425,11 @@ fn entries() -> Vec<Kind> {
             entry,
         ),
         (fields::<JwtProvider>(), jwt_provider(), entry),
+        (
+            fields::<ConnectAuthorize>(),
+            json!({"Target": "web"}),
+            |value| accept::<ConnectAuthorize>(value, |_| Ok(())),
+        ),
         (fields::<Intention>(), intention, |value| {
             accept(value, Intention::validate)
         }),

@@ -9,6 +9,7 @@ mod call;
 mod catalog;
 mod change;
 mod config;
+mod connect_authorize;
 mod connections;
 mod discovery_chain;
 mod error;
@@ -125,6 +126,7 @@ fn mesh_routes() -> Router<ApiState> {
     let exact = get(intentions::get)
         .put(intentions::put)
         .delete(intentions::delete);
+    let authorize = post(connect_authorize::authorize);
     let chain = get(discovery_chain::get).post(discovery_chain::get_with);
     Router::new()
         .route("/v1/discovery-chain/{service}", chain)
@@ -134,6 +136,7 @@ fn mesh_routes() -> Router<ApiState> {
         .route("/v1/connect/intentions/match", get(intentions::matching))
         .route("/v1/connect/ca/roots", get(ca::roots))
         .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
+        .route("/v1/agent/connect/authorize", authorize)
         .route("/v1/internal/service-virtual-ip", put(virtual_ips::assign))
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))

@@ -11,7 +11,6 @@ use super::error::ApiError;
 /// Paths of Consul 1.21 without a route here.
 const PATHS: &[&str] = &[
     "/v1/acl/replication",
-    "/v1/agent/connect/authorize",
     "/v1/agent/host",
     "/v1/agent/leave",
     "/v1/agent/maintenance",

@@ -1,6 +1,6 @@
 //! Providers of JSON Web Tokens and the intentions that name them, over HTTP.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
@@ -169,5 +169,60 @@ async fn providers_are_read_by_who_writes_services_and_written_with_mesh_write()
         );
         let written = caller.put("/v1/config", &provider()).await;
         assert_eq!(written.status, status(writes), "{rules}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_is_authorized_by_its_certificate() {
+    let (_server, client) = start(deny_by_default).await;
+    let client = client.with_token(MANAGEMENT);
+    speaks(&client, "http").await;
+    client.write("/v1/config", &provider()).await;
+    let roots = client.get("/v1/connect/ca/roots").await.json();
+    let own = roots["TrustDomain"].as_str().unwrap().to_owned();
+    let post = async |body: &Value| {
+        let path = "/v1/agent/connect/authorize";
+        client.send(Method::POST, path, &body.to_string()).await
+    };
+    let ask = async |mesh: &str, service: &str| {
+        let uri = format!("spiffe://{mesh}/ns/default/dc/dc1/svc/{service}");
+        let asked = json!({"Target": "api", "ClientCertURI": uri, "ClientCertSerial": "01"});
+        let answer = post(&asked).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        (
+            answer.json()["Authorized"] == true,
+            answer.text().to_owned(),
+        )
+    };
+    let (allowed, reason) = ask(&own, "cron").await;
+    assert!(!allowed && reason.contains("default policy"), "{reason}");
+    client.write("/v1/config", &intentions(false, false)).await;
+    for (mesh, service, allowed) in [
+        (own.as_str(), "cron", true),
+        (&own, "web", false),
+        (&own, "other", false),
+        ("another.consul", "cron", false),
+    ] {
+        let (authorized, reason) = ask(mesh, service).await;
+        assert_eq!(authorized, allowed, "{mesh} {service}: {reason}");
+    }
+    client.write("/v1/config", &intentions(true, false)).await;
+    let (allowed, reason) = ask(&own, "cron").await;
+    assert!(!allowed && reason.contains("Token"), "{reason}");
+
+    for (body, part) in [
+        (json!({}), "Target service must be specified"),
+        (
+            json!({"Target": "api"}),
+            "ClientCertURI not a valid Connect identifier",
+        ),
+        (
+            json!({"Target": "api", "ClientCertURI": format!("spiffe://{own}")}),
+            "ClientCertURI not a valid Service identifier",
+        ),
+    ] {
+        let refused = post(&body).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.text().contains(part), "{}", refused.text());
     }
 }

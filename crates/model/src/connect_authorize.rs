@@ -1,0 +1,22 @@
+//! The question whether a caller may connect, as services ask it that verify certificates themselves.
+
+use serde::Deserialize;
+
+use crate::tenancy::{Ignored, OnlyDefault};
+
+/// Body of `POST /v1/agent/connect/authorize`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ConnectAuthorize {
+    /// The service that is called.
+    pub target: String,
+    /// Only the default namespace is served.
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    pub partition: OnlyDefault,
+    /// The SPIFFE id in the caller's certificate.
+    #[serde(rename = "ClientCertURI")]
+    pub client_cert_uri: String,
+    /// Not used, as in Consul: certificates are not revoked.
+    pub client_cert_serial: Ignored,
+}

@@ -1,0 +1,52 @@
+//! `/v1/agent/connect/authorize`: whether a caller may connect, for services that verify certificates
+//! themselves. It gives the answer of `/v1/connect/intentions/check`.
+
+use axum::response::Response;
+use legate_intentions::Action;
+use legate_model::{ConnectAuthorize, SpiffeId};
+
+use super::call::Call;
+use super::error::ApiError;
+
+/// `POST /v1/agent/connect/authorize`. What depends on requests is refused, and so are callers of
+/// another mesh.
+pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let asked: ConnectAuthorize = call.decode()?;
+    if asked.target.is_empty() {
+        return Err(ApiError::bad_request("Target service must be specified"));
+    }
+    let identity = asked.client_cert_uri.parse::<SpiffeId>().map_err(|error| {
+        ApiError::bad_request(format!(
+            "ClientCertURI not a valid Connect identifier: {error}"
+        ))
+    })?;
+    let SpiffeId::Service {
+        trust_domain,
+        service,
+        ..
+    } = identity
+    else {
+        return Err(ApiError::bad_request(
+            "ClientCertURI not a valid Service identifier",
+        ));
+    };
+    if !authorizer.service_write(&asked.target) {
+        return Err(ApiError::denied("service:write", &asked.target));
+    }
+    let default = call.config.intention_default();
+    let answer = call
+        .read(|state| {
+            let own = state.ca_roots().map(|roots| roots.trust_domain.clone());
+            if own.is_none_or(|own| own != trust_domain.as_str()) {
+                let reason = format!("{trust_domain} is not the trust domain of this mesh");
+                return (false, reason);
+            }
+            let intentions = state.intentions_for(&asked.target);
+            let check = legate_intentions::check(&intentions, &service, default);
+            (check.action == Action::Allow, check.reason)
+        })
+        .await?;
+    let (authorized, reason) = answer.value;
+    call.json(&serde_json::json!({ "Authorized": authorized, "Reason": reason }))
+}
