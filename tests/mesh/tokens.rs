@@ -52,7 +52,8 @@ impl Scenario {
         self.write(entry).await;
     }
 
-    /// The intentions of `api`, with one source, `web`.
+    /// The intentions of `api`, with one source, `web`. Where they ask for tokens, the listener verifies
+    /// some when this returns, so that no connection is left from before.
     pub(crate) async fn intend(&self, source: Value, jwt: Option<Value>) {
         let mut source = source;
         source["Name"] = json!("web");
@@ -60,7 +61,17 @@ impl Scenario {
         if let Some(jwt) = jwt {
             entry["JWT"] = jwt;
         }
+        let asks = entry.to_string().contains("\"JWT\"");
         self.write(entry).await;
+        if asks {
+            let admin = self.sidecars[0].admin();
+            let listeners = || client::get(admin, "/config_dump?resource=dynamic_listeners");
+            let verifies = |answer: &Result<Answer, _>| match answer {
+                Ok((_, text)) => text.contains("jwt_authn") && !text.contains("warming_state"),
+                Err(_) => false,
+            };
+            eventually("the listener verifies tokens", listeners, verifies).await;
+        }
     }
 
     /// A good token with other claims in the place of those that it has usually.
