@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use http::Method;
 use legate_tests::mesh::NODE;
-use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
 use serde_json::{Value, json};
 
 use crate::{API, WEB};
@@ -229,4 +229,43 @@ async fn checks_are_exposed_at_the_port_that_they_were_given() {
         .await
         .expect_err("accepted");
     stop(mesh, [web, api]).await;
+}
+
+const NEAR: ServiceSpec = ServiceSpec {
+    service: "api",
+    instance: "near",
+    protocol: "http",
+    upstreams: &[],
+};
+
+/// An instance in the caller's zone gets everything while it can answer, and one elsewhere when not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn near_instances_are_preferred() {
+    let (mut mesh, web, api) = start().await;
+    let near = mesh.add(&NEAR).await;
+    mesh.entry(json!({
+        "Kind": "service-resolver", "Name": "api", "PrioritizeByLocality": {"Mode": "failover"},
+    }))
+    .await;
+    for (spec, zone) in [(&WEB, "a"), (&NEAR, "a"), (&API, "b")] {
+        mesh.locate(spec, json!({"Region": "r1", "Zone": zone}))
+            .await;
+    }
+    let upstream = mesh.upstream("web", 0);
+    let answers = async || {
+        let mut names = Vec::new();
+        for _ in 0..10 {
+            let (_, body) = client::get(upstream, "/").await.unwrap_or_default();
+            let body: Value = serde_json::from_str(&body).unwrap_or_default();
+            names.push(body["instance"].as_str().unwrap_or_default().to_owned());
+        }
+        names
+    };
+    let all = |name: &'static str| move |names: &Vec<String>| names.iter().all(|one| one == name);
+    eventually("the near one answers", &answers, all("near")).await;
+    mesh.check("near", "critical").await;
+    eventually("the other one answers", &answers, all("api")).await;
+    mesh.check("near", "passing").await;
+    eventually("the near one answers again", &answers, all("near")).await;
+    stop(mesh, [web, api, near]).await;
 }

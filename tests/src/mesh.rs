@@ -257,6 +257,13 @@ impl Mesh {
         self.catalog(json!({"Service": proxy})).await;
     }
 
+    /// Registers the proxy of an instance again, in a region and zone.
+    pub async fn locate(&self, spec: &ServiceSpec, locality: Value) {
+        let mut proxy = self.proxy(spec);
+        proxy["Locality"] = locality;
+        self.catalog(json!({"Service": proxy})).await;
+    }
+
     /// Starts an application that the mesh does not know.
     pub async fn outsider(&mut self, name: &str, address: SocketAddr) {
         app::http(name, address, &self.apps).await;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use legate_model::{
-    EnvoyExtension, FailoverPolicy, LoadBalancer, MeshGateway, Protocol, Route, Split, Subset,
-    TransparentProxy, duration,
+    EnvoyExtension, FailoverPolicy, LoadBalancer, MeshGateway, PrioritizeByLocality, Protocol,
+    Route, Split, Subset, TransparentProxy, duration,
 };
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -210,6 +210,9 @@ pub struct Target {
     /// Longest time to connect.
     #[serde(with = "duration::text")]
     pub connect_timeout: Duration,
+    /// Whether callers prefer near instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prioritize_by_locality: Option<PrioritizeByLocality>,
     /// It is outside of the mesh.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,

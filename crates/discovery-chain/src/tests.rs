@@ -5,7 +5,8 @@ mod generated;
 use std::collections::BTreeMap;
 
 use legate_model::{
-    ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter, TrustDomain,
+    LocalityMode, ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter,
+    TrustDomain,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -433,4 +434,20 @@ fn what_a_peer_exports_has_no_subset() {
         "web.default.default.external.east",
     ];
     assert_eq!(targets, expected);
+}
+
+#[test]
+fn near_instances_are_preferred_as_the_resolver_or_else_the_default_says() {
+    let usual = json!({
+        "Kind": "proxy-defaults", "Name": "global", "PrioritizeByLocality": {"Mode": "failover"},
+    });
+    let mode = |entries: &[Value]| {
+        let chain = chain(entries.iter().cloned()).unwrap();
+        let target = chain.targets.values().next().unwrap();
+        target.prioritize_by_locality.as_ref().map(|near| near.mode)
+    };
+    assert_eq!(mode(&[]), None);
+    assert_eq!(mode(&[usual.clone()]), Some(LocalityMode::Failover));
+    let none = resolver("web", json!({"PrioritizeByLocality": {"Mode": "none"}}));
+    assert_eq!(mode(&[usual, none]), Some(LocalityMode::None));
 }

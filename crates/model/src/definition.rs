@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::check_type::{CheckType, DefinedCheck};
 use crate::invalid::Invalid;
+use crate::locality::Locality;
 use crate::name;
 use crate::proxy::ConnectProxy;
 use crate::secret::Secret;
@@ -65,9 +65,9 @@ pub struct ServiceDefinition {
     pub proxy: ConnectProxy,
     /// Mesh settings.
     pub connect: ConnectDefinition,
-    /// Region and zone: preference of near instances is not served.
-    #[serde(skip_serializing)]
-    pub locality: IgnoredAny,
+    /// Region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Box<Locality>>,
     /// Only the default namespace is served.
     #[serde(skip_serializing)]
     pub namespace: OnlyDefault,
@@ -169,6 +169,7 @@ impl ServiceDefinition {
             connect: ServiceConnect {
                 native: self.connect.native,
             },
+            locality: self.locality.clone(),
             ..ServiceInstance::default()
         }
     }
@@ -189,6 +190,9 @@ impl ServiceDefinition {
         }
         if whole.tags.is_empty() {
             whole.tags.clone_from(&self.tags);
+        }
+        if whole.locality.is_none() {
+            whole.locality.clone_from(&self.locality);
         }
         let proxy = &mut whole.proxy;
         if proxy.destination_service_name.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::check::{CheckStatus, HealthCheck};
+use crate::locality::Locality;
 use crate::node::Node;
 use crate::service::ServiceInstance;
 
@@ -28,6 +29,12 @@ impl CheckServiceNode {
             own => own,
         };
         (host, self.service.port)
+    }
+
+    /// Where it runs: the instance's own locality, else the node's.
+    pub fn locality(&self) -> Option<&Locality> {
+        let own = self.service.locality.as_deref();
+        own.or(self.node.locality.as_deref())
     }
 
     /// The worst result of its checks; passing when there are none.

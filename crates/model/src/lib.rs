@@ -24,6 +24,7 @@ mod intention;
 mod invalid;
 pub mod json;
 mod jwt_requirement;
+mod locality;
 mod meta;
 pub mod name;
 mod node;
@@ -57,6 +58,7 @@ pub use intention::{
 };
 pub use invalid::Invalid;
 pub use jwt_requirement::{JwtRequirement, RequiredClaim, RequiredProvider};
+pub use locality::{Distance, Locality, LocalityMode, PrioritizeByLocality};
 pub use node::Node;
 pub use protocol::{Protocol, UnknownProtocol};
 pub use proxy::{

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::locality::Locality;
+
 /// A node of the catalog.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -21,6 +23,9 @@ pub struct Node {
     pub tagged_addresses: BTreeMap<String, String>,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
+    /// Region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Box<Locality>>,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

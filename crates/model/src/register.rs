@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::check::HealthCheck;
 use crate::invalid::Invalid;
+use crate::locality::Locality;
 use crate::node::Node;
 use crate::service::{ServiceInstance, ServiceKind};
 use crate::tenancy::{NoPeer, OnlyDefault};
@@ -42,9 +42,9 @@ pub struct RegisterRequest {
     /// Leave the node as it is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_node_update: bool,
-    /// Region and zone: preference of near instances is not served.
-    #[serde(skip_serializing)]
-    pub locality: IgnoredAny,
+    /// Region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Box<Locality>>,
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
@@ -90,6 +90,11 @@ impl RegisterRequest {
             ));
         }
         meta::validate_node(&self.node_meta)?;
+        if let Some(locality) = &self.locality {
+            locality
+                .validate()
+                .map_err(|error| error.within("Locality"))?;
+        }
         if let Some(service) = &self.service {
             self.validate_service(service)
                 .map_err(|error| error.within("Service"))?;
@@ -149,6 +154,7 @@ impl RegisterRequest {
             tagged_addresses: self.tagged_addresses,
             meta: self.node_meta,
             node: self.node,
+            locality: self.locality,
             create_index: 0,
             modify_index: 0,
         };

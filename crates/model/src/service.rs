@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use litemap::LiteMap;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::locality::Locality;
 use crate::proxy::{ConnectProxy, is_zero_u16};
 use crate::tenancy::{NoPeer, OnlyDefault};
 
@@ -164,9 +164,9 @@ pub struct ServiceInstance {
     pub proxy: ConnectProxy,
     /// Mesh settings of the application itself.
     pub connect: ServiceConnect,
-    /// Region and zone: preference of near instances is not served.
-    #[serde(skip_serializing)]
-    pub locality: IgnoredAny,
+    /// Region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Box<Locality>>,
     /// Always unset: peering is not served.
     pub peer_name: NoPeer,
     /// Only the default namespace is served.

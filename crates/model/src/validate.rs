@@ -46,6 +46,11 @@ impl ServiceInstance {
         self.weights
             .validate()
             .map_err(|error| error.within("Weights"))?;
+        if let Some(locality) = &self.locality {
+            locality
+                .validate()
+                .map_err(|error| error.within("Locality"))?;
+        }
         meta::validate_service(self.kind, &self.meta)?;
         if self.kind != ServiceKind::Typical && self.connect.native {
             return Err(Invalid::new(

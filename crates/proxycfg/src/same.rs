@@ -94,6 +94,7 @@ fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
         && a.address == b.address
         && a.port == b.port
         && a.socket_path == b.socket_path
+        && a.locality == b.locality
         && a.proxy == b.proxy
 }
 
@@ -114,6 +115,7 @@ fn node(a: &Node, b: &Node) -> bool {
         && a.address == b.address
         && a.datacenter == b.datacenter
         && a.tagged_addresses == b.tagged_addresses
+        && a.locality == b.locality
 }
 
 fn callee(a: &ServiceInstance, b: &ServiceInstance) -> bool {

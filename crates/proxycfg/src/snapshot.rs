@@ -39,7 +39,8 @@ pub struct Snapshot {
     pub datacenter: Arc<str>,
     /// The mesh's trust domain, as in the roots.
     pub trust_domain: TrustDomain,
-    /// The proxy's registration after `proxy-defaults` and `service-defaults` were merged into it.
+    /// The proxy's registration after `proxy-defaults` and `service-defaults` were merged into it, in the
+    /// locality of its node where it has none of its own.
     pub instance: Arc<ServiceInstance>,
     /// Address of the node the proxy is registered on.
     pub node_address: Arc<str>,

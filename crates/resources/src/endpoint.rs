@@ -1,14 +1,18 @@
 //! Where the instances of an upstream are, and which of them may get traffic.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::HealthStatus;
 use envoy_types::pb::envoy::config::endpoint::v3::{
-    ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint,
+    ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints, cluster_load_assignment,
+    lb_endpoint,
 };
 use envoy_types::pb::google::protobuf::UInt32Value;
-use legate_model::{CheckServiceNode, CheckStatus};
+use legate_model::{
+    CheckServiceNode, CheckStatus, Distance, Locality, LocalityMode, ServiceInstance,
+};
 use legate_proxycfg::Instances;
 
 use crate::encode::{self, EncodedResource};
@@ -19,10 +23,14 @@ use crate::memo::Memo;
 /// Envoy's load balancers get slow with larger weights.
 const MAX_WEIGHT: u32 = 128;
 
+/// In percent: as much as each group may take. Consul's.
+const OVERPROVISIONING: u32 = 100_000;
+
 #[derive(Hash)]
 struct Input<'a> {
     cluster: &'a str,
-    endpoints: Vec<Target>,
+    /// Those that are asked first, then those that are when none of these can answer, and so on.
+    groups: Vec<Vec<Target>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,20 +46,33 @@ pub(crate) fn assignment(
     memo: &Memo,
     cluster: &str,
     instances: &Arc<Instances>,
+    near: Option<&Locality>,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    memo.assignment(instances, cluster, warnings, |warnings| {
-        of_list(memo, cluster, instances, warnings)
+    memo.assignment(instances, (cluster, near), warnings, |warnings| {
+        of_list(memo, cluster, instances, near, warnings)
     })
+}
+
+/// The place whose instances a caller prefers among those of a target, where it does.
+pub(crate) fn near<'a>(
+    caller: &'a ServiceInstance,
+    target: &legate_discovery_chain::Target,
+) -> Option<&'a Locality> {
+    let wanted = target.prioritize_by_locality.as_ref();
+    let prefers = wanted.is_some_and(|wanted| wanted.mode == LocalityMode::Failover);
+    caller.locality.as_deref().filter(|_| prefers)
 }
 
 fn of_list(
     memo: &Memo,
     cluster: &str,
     instances: &Instances,
+    near: Option<&Locality>,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let endpoints = instances.iter().filter_map(|instance| {
+    let mut groups: BTreeMap<Option<Distance>, Vec<Target>> = BTreeMap::new();
+    for instance in instances.iter() {
         let target = target(instance, instances.only_passing);
         if target.is_none() {
             let (address, port) = instance.address();
@@ -60,11 +81,15 @@ fn of_list(
                 instance.service.id, instance.node.node
             ));
         }
-        target
-    });
+        let distance = near.map(|near| near.distance(instance.locality()));
+        let group = target.map(|target| (groups.entry(distance).or_default(), target));
+        if let Some((group, target)) = group {
+            group.push(target);
+        }
+    }
     let input = Input {
         cluster,
-        endpoints: endpoints.collect(),
+        groups: groups.into_values().collect(),
     };
     memo.get(&input, |input| {
         Ok(encode::resource(input.cluster, &build(input), &[]))
@@ -91,7 +116,16 @@ fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
 }
 
 fn build(input: &Input<'_>) -> ClusterLoadAssignment {
-    let endpoints = input.endpoints.iter().map(|target| {
+    let mut groups: Vec<_> = input.groups.iter().map(|group| endpoints(group)).collect();
+    // An empty one tells Envoy not to wait.
+    if groups.is_empty() {
+        groups.push(Vec::new());
+    }
+    assigned(input.cluster, groups)
+}
+
+fn endpoints(targets: &[Target]) -> Vec<LbEndpoint> {
+    let endpoints = targets.iter().map(|target| {
         let health = if target.healthy {
             HealthStatus::Healthy
         } else {
@@ -110,7 +144,7 @@ fn build(input: &Input<'_>) -> ClusterLoadAssignment {
             ..LbEndpoint::default()
         }
     });
-    group(input.cluster, endpoints.collect())
+    endpoints.collect()
 }
 
 /// An assignment with a single endpoint, whose health is not known.
@@ -119,17 +153,28 @@ pub(crate) fn single(cluster: &str, bind: &Bind) -> ClusterLoadAssignment {
         host_identifier: Some(lb_endpoint::HostIdentifier::Endpoint(at(bind))),
         ..LbEndpoint::default()
     };
-    group(cluster, vec![endpoint])
+    assigned(cluster, vec![vec![endpoint]])
 }
 
-fn group(cluster: &str, lb_endpoints: Vec<LbEndpoint>) -> ClusterLoadAssignment {
-    let locality = LocalityLbEndpoints {
+/// One group after the other. The next one gets traffic only when none in those before can answer:
+/// Envoy would share it with the next one as soon as some cannot.
+fn assigned(cluster: &str, groups: Vec<Vec<LbEndpoint>>) -> ClusterLoadAssignment {
+    let policy = (groups.len() > 1).then(|| cluster_load_assignment::Policy {
+        overprovisioning_factor: Some(UInt32Value {
+            value: OVERPROVISIONING,
+        }),
+        ..cluster_load_assignment::Policy::default()
+    });
+    let groups = (0..).zip(groups);
+    let group = |(priority, lb_endpoints)| LocalityLbEndpoints {
         lb_endpoints,
+        priority,
         ..LocalityLbEndpoints::default()
     };
     ClusterLoadAssignment {
         cluster_name: cluster.to_owned(),
-        endpoints: vec![locality],
+        endpoints: groups.map(group).collect(),
+        policy,
         ..ClusterLoadAssignment::default()
     }
 }

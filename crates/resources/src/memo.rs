@@ -5,12 +5,14 @@
 //! streams hold.
 
 use std::any::type_name;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use legate_discovery_chain::Chain;
+use legate_model::Locality;
 use legate_proxycfg::Instances;
 use sha2::{Digest, Sha256};
 
@@ -102,15 +104,21 @@ impl Memo {
         }
     }
 
-    /// The assignment of a cluster to this very list, by `make` when nobody holds it.
+    /// The assignment of a cluster to this very list, as callers at `near` prefer its instances, by `make`
+    /// when nobody holds it.
     pub(crate) fn assignment(
         &self,
         list: &Arc<Instances>,
-        cluster: &str,
+        (cluster, near): (&str, Option<&Locality>),
         warnings: &mut Vec<String>,
         make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
-        of_source(&self.by_list, list, cluster, warnings, make)
+        // No name of a cluster has a space in it.
+        let key = match near {
+            None => Cow::Borrowed(cluster),
+            Some(near) => format!("{cluster} {:?} {:?}", near.region, near.zone).into(),
+        };
+        of_source(&self.by_list, list, &key, warnings, make)
     }
 
     /// The routes of this name of this very chain, by `make` when nobody holds them.
@@ -273,7 +281,7 @@ mod tests {
         let memo = Memo::new();
         let get = |list: &Arc<Instances>, cluster: &'static str, made: bool| {
             let mut warnings = Vec::new();
-            let resource = memo.assignment(list, cluster, &mut warnings, |warnings| {
+            let resource = memo.assignment(list, (cluster, None), &mut warnings, |warnings| {
                 assert!(made, "{cluster} was made again");
                 warnings.push(format!("something is left out of {cluster}"));
                 memo.get(&cluster, build)
@@ -296,7 +304,7 @@ mod tests {
         for n in 0..5 * SWEEP_FROM {
             let text = n.to_string();
             let make = |_: &mut Vec<String>| memo.get(&text.as_str(), build);
-            memo.assignment(&Arc::default(), &text, &mut Vec::new(), make)
+            memo.assignment(&Arc::default(), (&text, None), &mut Vec::new(), make)
                 .unwrap();
         }
         assert!(lock(&memo.by_list).known.len() <= SWEEP_FROM + 1);

@@ -178,6 +178,9 @@ impl Compiler<'_> {
         let subset = entry.subsets.get(&target.service_subset);
         target.subset = subset.cloned().unwrap_or_default();
         let usual = self.proxy_defaults.as_ref();
+        let near = entry.prioritize_by_locality.as_ref();
+        let near = near.or(usual.and_then(|usual| usual.prioritize_by_locality.as_ref()));
+        target.prioritize_by_locality = near.cloned();
         let usual_gateway = usual.map(|usual| usual.mesh_gateway.mode);
         let usually_dialled = usual.is_some_and(|usual| usual.transparent_proxy.dialed_directly);
         let own = self.service_defaults(&target.service);

@@ -9,6 +9,7 @@ use super::registry::{Entry, EntryRights};
 use crate::config_entry::MutualTlsMode;
 use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
+use crate::locality::PrioritizeByLocality;
 use crate::protocol::Protocol;
 use crate::proxy::{AccessLogs, EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentProxy};
 use crate::served::Rows;
@@ -52,9 +53,9 @@ pub struct ProxyDefaults {
     /// Choice of failover targets by locality is not served.
     #[serde(skip_serializing)]
     pub failover_policy: NotServed,
-    /// Preference of near instances is not served.
-    #[serde(skip_serializing)]
-    pub prioritize_by_locality: NotServed,
+    /// Whether callers prefer near instances, where a service's resolver does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prioritize_by_locality: Option<PrioritizeByLocality>,
     /// Extensions, before those of `service-defaults`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub envoy_extensions: Vec<EnvoyExtension>,
@@ -96,7 +97,8 @@ impl Entry for ProxyDefaults {
                 Inside,
                 "TransparentProxy MeshGateway Expose AccessLogs EnvoyExtensions",
             ),
-            (REFUSED, "FailoverPolicy PrioritizeByLocality"),
+            (Inside, "PrioritizeByLocality"),
+            (REFUSED, "FailoverPolicy"),
         ],
     )];
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::registry::{Entry, EntryRights};
 use crate::instance::CheckServiceNode;
 use crate::invalid::Invalid;
+use crate::locality::PrioritizeByLocality;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{DEFAULT_ONLY, REFUSED};
@@ -52,9 +53,9 @@ pub struct ServiceResolver {
     /// Who answers when no instance can, by subset; `*` is for the others.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failover: BTreeMap<String, Failover>,
-    /// Instances that are near are not preferred.
-    #[serde(skip_serializing)]
-    pub prioritize_by_locality: NotServed,
+    /// Whether callers prefer near instances; what `proxy-defaults` say where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prioritize_by_locality: Option<PrioritizeByLocality>,
     /// Longest time to connect; 0 means 5 seconds.
     #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
     pub connect_timeout: Duration,
@@ -207,6 +208,7 @@ impl ServiceResolver {
             && self.connect_timeout.is_zero()
             && self.request_timeout.is_zero()
             && self.load_balancer.is_none()
+            && self.prioritize_by_locality.is_none()
     }
 
     /// Only one datacenter is served.
@@ -376,7 +378,7 @@ impl Entry for ServiceResolver {
                      ModifyIndex",
                 ),
                 (Inside, "Subsets Redirect Failover LoadBalancer"),
-                (REFUSED, "PrioritizeByLocality"),
+                (Inside, "PrioritizeByLocality"),
                 (DEFAULT_ONLY, "Namespace Partition"),
             ],
         ),

@@ -22,6 +22,7 @@ fn node() -> Node {
         datacenter: "dc1".into(),
         tagged_addresses: BTreeMap::from([("lan".into(), "10.0.0.1".into())]),
         meta: BTreeMap::new(),
+        locality: None,
         create_index: 3,
         modify_index: 4,
     }

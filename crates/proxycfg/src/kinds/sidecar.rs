@@ -45,6 +45,9 @@ fn snapshot(
         service_defaults: service_defaults.as_deref(),
     };
     let mut instance = merge::merge(&registered.service, &central);
+    if instance.locality.is_none() {
+        instance.locality.clone_from(&registered.node.locality);
+    }
     if instance.proxy.expose.checks {
         let exposed = exposed_checks(txn, &proxy.node, &instance.proxy.destination_service_id);
         instance.proxy.expose.paths.extend(exposed);

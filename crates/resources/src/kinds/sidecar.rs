@@ -361,12 +361,14 @@ impl<'a> UpstreamChange<'a> {
             };
             let before = self.earlier.and_then(|last| of(&last.resolved));
             let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
-            let unchanged = self.leads_alike() && same;
+            let near = endpoint::near(&self.snapshot.instance, target);
+            let unchanged = self.leads_alike() && same && (near.is_none() || self.same.instance);
             unit.part(Type::Endpoints, name, unchanged, |warnings| {
                 made(endpoint::assignment(
                     memo,
                     &cluster.name,
                     instances,
+                    near,
                     warnings,
                 ))
             });

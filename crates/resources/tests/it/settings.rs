@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::google::protobuf::Any;
-use legate_model::{MutualTlsMode, Protocol};
+use legate_model::{CheckServiceNode, MutualTlsMode, Protocol};
 use legate_proxycfg::Snapshot;
 use legate_resources::{Generator, ResourceSet};
 use prost::Message;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::describe::{describe, one, type_urls};
 use crate::golden::{public_listener, upstreams};
-use crate::support::{api, instance, intentions, made, sidecar, upstream, web};
+use crate::support::{api, chained, instance, intentions, made, sidecar, upstream, web};
 
 /// All listeners of a proxy.
 fn listeners(snapshot: &Snapshot) -> String {
@@ -420,4 +420,50 @@ fn envoy_waits_for_endpoints_and_routes_as_long_as_it_is_told() {
     assert_eq!(told(250), (2, 2));
     assert_eq!(told(0), (2, 0));
     assert_eq!(told(-1), (0, 0));
+}
+
+/// Of instances in the caller's zone, its region, another region, and one of which nobody knows where.
+fn scattered() -> Vec<CheckServiceNode> {
+    let at = |address: &str, port, region: &str, zone: &str| {
+        let mut one = instance(address, port, &[]);
+        let locality = json!({"Region": region, "Zone": zone});
+        Arc::make_mut(&mut one.service).locality = serde_json::from_value(locality).unwrap();
+        one
+    };
+    vec![
+        at("10.0.3.1", 1, "r2", "a"),
+        at("10.0.3.2", 2, "r1", "b"),
+        instance("10.0.3.3", 3, &[]),
+        at("10.0.3.4", 4, "r1", "a"),
+    ]
+}
+
+fn assignment(locality: Option<Value>, mode: &str) -> String {
+    let defaults = json!({
+        "Kind": "proxy-defaults", "Name": "global", "PrioritizeByLocality": {"Mode": mode},
+    });
+    let definition = json!({"DestinationName": "db", "LocalBindPort": 9191});
+    let mut instance = sidecar(json!({"LocalServicePort": 8080}));
+    Arc::make_mut(&mut instance).locality =
+        locality.map(|locality| serde_json::from_value(locality).unwrap());
+    let snapshot = Snapshot {
+        instance,
+        upstreams: vec![chained(definition, &[defaults], |_| scattered())],
+        ..web()
+    };
+    let set = made(&snapshot);
+    let [_, endpoints, ..] = type_urls();
+    let all = set.get(&endpoints).values();
+    all.map(|one_of_them| one(one_of_them)).collect()
+}
+
+#[test]
+fn near_instances_are_asked_first() {
+    let here = json!({"Region": "r1", "Zone": "a"});
+    insta::assert_snapshot!(assignment(Some(here.clone()), "failover"));
+    let usual = assignment(None, "");
+    assert!(!usual.contains("priority"), "{usual}");
+    for (locality, mode) in [(Some(here), "none"), (None, "failover")] {
+        assert_eq!(assignment(locality, mode), usual);
+    }
 }

@@ -103,7 +103,8 @@ fn changes_node(state: &ReadTxn<'_>, registration: &Registration) -> bool {
         && new.address == old.address
         && new.datacenter.eq_ignore_ascii_case(&old.datacenter)
         && new.tagged_addresses == old.tagged_addresses
-        && new.meta == old.meta;
+        && new.meta == old.meta
+        && new.locality == old.locality;
     !registration.skip_node_update && !same
 }
 
