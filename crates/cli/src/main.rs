@@ -10,6 +10,7 @@ mod agent;
 mod dev;
 mod http_client;
 mod kubernetes;
+mod server_api;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,7 +34,8 @@ enum Command {
     Dev(dev::Options),
     /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
     Check(kubernetes::check::Options),
-    /// List the sidecars of a Kubernetes cluster, and show what one of them does and has
+    /// List the sidecars of a Kubernetes cluster or the proxies of a server, and show what one of them
+    /// does and has
     Proxy(kubernetes::proxy::Options),
 }
 

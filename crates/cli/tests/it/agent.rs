@@ -37,15 +37,15 @@ fn command(args: &[&str], directory: &Path) -> Command {
 }
 
 /// A running agent.
-struct Agent {
+pub(crate) struct Agent {
     child: Child,
-    http: SocketAddr,
+    pub(crate) http: SocketAddr,
     scope: Scope,
 }
 
 impl Agent {
     /// Starts one in development mode at free ports, with one file.
-    async fn start(file: &str) -> Self {
+    pub(crate) async fn start(file: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("agent.hcl"), file).unwrap();
         let ports = ["http", "grpc", "grpc-tls", "dns"].map(|api| format!("-{api}-port=0"));

@@ -1,3 +1,4 @@
 //! `legate` as people start it: the real program, real sockets.
 
 mod agent;
+mod proxies;

@@ -11,10 +11,12 @@ use legate_kubernetes::annotations;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::server;
 use crate::kubernetes::check::mesh_pods::is_ours;
 use crate::kubernetes::sidecar::{self, Sidecar};
 use crate::kubernetes::table::{duration, table};
 use crate::kubernetes::{Cluster, Output, PODS_AT_A_TIME, pages};
+use crate::server_api::ServerApi;
 
 /// Options of `legate proxy list`.
 #[derive(Debug, Args)]
@@ -27,6 +29,8 @@ pub(super) struct Options {
     /// Pods of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
+    #[command(flatten)]
+    server: ServerApi,
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
@@ -56,6 +60,9 @@ struct Row {
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<String> {
+    if options.server.http_addr.is_some() {
+        return server::list(&options.server, options.output).await;
+    }
     let client = options.cluster.client().await?;
     let namespace = options.namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();

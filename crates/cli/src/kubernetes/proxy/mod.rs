@@ -2,6 +2,7 @@
 
 mod config;
 mod list;
+mod server;
 mod status;
 
 pub(super) use status::address;
@@ -39,7 +40,7 @@ enum Command {
 struct Target {
     #[command(flatten)]
     cluster: Cluster,
-    /// The pod: NAME, or NAMESPACE/NAME
+    /// The pod: NAME, or NAMESPACE/NAME. Of `status --http-addr` the proxy: PROXY-ID, or NODE/PROXY-ID
     #[arg(value_name = "POD")]
     pod: String,
     /// Namespace of the pod. Default: that of the kubeconfig's context

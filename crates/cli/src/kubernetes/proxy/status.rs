@@ -1,4 +1,5 @@
-//! `legate proxy status POD`: what the sidecar says about itself, and what its Envoy has.
+//! `legate proxy status POD`: what the sidecar says about itself, and what its Envoy has. With
+//! `--http-addr`, what a server says about it.
 
 use std::time::SystemTime;
 
@@ -6,23 +7,29 @@ use clap::Args;
 use legate_dataplane::running::Status;
 use serde_json::{Value, json};
 
-use super::Target;
+use super::{Target, server};
 use crate::kubernetes::Output;
 use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::sidecar::{Leaf, leaves};
 use crate::kubernetes::table::{duration, table, time};
+use crate::server_api::ServerApi;
 
 /// Options of `legate proxy status`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    server: ServerApi,
     /// How to print the result
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<String> {
+    if options.server.http_addr.is_some() {
+        return server::status(&options.server, &options.target.pod, options.output).await;
+    }
     let found = options.target.find().await?;
     let (client, sidecar) = (&found.client, &found.sidecar);
     let status = sidecar.status(client).await?;

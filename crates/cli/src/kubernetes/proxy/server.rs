@@ -1,0 +1,291 @@
+//! What a server says about the proxies that are connected to it: what they have, what they refused
+//! and what is not served. From `/v1/internal/legate/proxies`.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use anyhow::bail;
+use legate_model::timestamp;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use crate::kubernetes::Output;
+use crate::kubernetes::table::{duration, printable, table};
+use crate::server_api::ServerApi;
+
+const PROXIES: &str = "/v1/internal/legate/proxies";
+
+/// `legate proxy list` of a server.
+pub(super) async fn list(server: &ServerApi, output: Output) -> anyhow::Result<String> {
+    let all = server.get(PROXIES).await?;
+    Ok(match output {
+        Output::Json => format!("{all:#}\n"),
+        Output::Text if entries(&all).next().is_none() => {
+            "No proxy is connected to this server.\n".to_owned()
+        }
+        Output::Text => list_text(&all, SystemTime::now()),
+    })
+}
+
+/// `legate proxy status` of a server: `PROXY-ID`, or `NODE/PROXY-ID`.
+pub(super) async fn status(
+    server: &ServerApi,
+    proxy: &str,
+    output: Output,
+) -> anyhow::Result<String> {
+    let (node, id) = match proxy.split_once('/') {
+        Some((node, id)) => (node.to_owned(), id),
+        None => (node_of(&server.get(PROXIES).await?, proxy)?, proxy),
+    };
+    let segment = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let path = format!(
+        "/v1/internal/legate/proxy/{}/{}",
+        segment(&node),
+        segment(id)
+    );
+    let document = server.get(&path).await?;
+    Ok(match output {
+        Output::Json => format!("{document:#}\n"),
+        Output::Text => text(&document, SystemTime::now()),
+    })
+}
+
+fn node_of(all: &Value, id: &str) -> anyhow::Result<String> {
+    let nodes: Vec<&str> = entries(all)
+        .filter(|one| one["ID"] == id)
+        .filter_map(|one| one["Node"].as_str())
+        .collect();
+    match nodes[..] {
+        [node] => Ok(node.to_owned()),
+        [] => bail!(
+            "no proxy {id:?} is connected to this server: `legate proxy list --http-addr ADDRESS` \
+             shows those that are; with several servers, ask the others too"
+        ),
+        _ => bail!(
+            "there is {id:?} on the nodes {}: name one as NODE/{id}",
+            nodes.join(", ")
+        ),
+    }
+}
+
+fn entries(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn string(value: &Value) -> String {
+    match value {
+        Value::String(text) => printable(text),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn yes(value: &Value) -> String {
+    let text = if *value == Value::Bool(true) {
+        "yes"
+    } else {
+        "no"
+    };
+    text.to_owned()
+}
+
+/// How long ago a time was.
+fn ago(value: &Value, now: SystemTime) -> String {
+    let time = value.as_str().and_then(|text| timestamp::parse(text).ok());
+    let ago = time.map(|time| now.duration_since(time).unwrap_or_default());
+    ago.map(duration).unwrap_or_default()
+}
+
+fn list_text(all: &Value, now: SystemTime) -> String {
+    let header = [
+        "NODE",
+        "PROXY",
+        "SERVICE",
+        "IN SYNC",
+        "FOR",
+        "NOT SERVED",
+        "LAST REFUSAL",
+    ];
+    let row = |one: &Value| {
+        let refusal = &one["LastRefusal"];
+        let last = match refusal.is_null() {
+            true => String::new(),
+            false => format!(
+                "{} {} ago",
+                string(&refusal["Type"]),
+                ago(&refusal["At"], now)
+            ),
+        };
+        vec![
+            string(&one["Node"]),
+            string(&one["ID"]),
+            string(&one["Service"]),
+            yes(&one["InSync"]),
+            ago(&one["Since"], now),
+            string(&one["NotServed"]),
+            last,
+        ]
+    };
+    table(&header, &entries(all).map(row).collect::<Vec<_>>())
+}
+
+fn text(document: &Value, now: SystemTime) -> String {
+    let of = |field: &str| string(&document[field]);
+    let mut out = format!(
+        "{} on {}, service {}\nconnected for {}, in sync: {} for {}\n\n",
+        of("ID"),
+        of("Node"),
+        of("Service"),
+        ago(&document["ConnectedAt"], now),
+        yes(&document["InSync"]),
+        ago(&document["Since"], now),
+    );
+    let types = document["Types"].as_object().into_iter().flatten();
+    let types: Vec<_> = types.filter(|(_, one)| one["Subscribed"] == true).collect();
+    let header = [
+        "TYPE",
+        "IN SYNC",
+        "FOR",
+        "RESOURCES",
+        "UNANSWERED",
+        "REFUSED",
+    ];
+    let row = |(kind, one): &(&String, &Value)| {
+        vec![
+            printable(kind),
+            yes(&one["InSync"]),
+            ago(&one["Since"], now),
+            string(&one["Resources"]),
+            string(&one["Unanswered"]),
+            string(&one["Refused"]),
+        ]
+    };
+    out += &table(&header, &types.iter().map(row).collect::<Vec<_>>());
+    for (kind, one) in &types {
+        let refusal = &one["LastRefusal"];
+        if refusal.is_null() {
+            continue;
+        }
+        let names: Vec<String> = entries(&refusal["Resources"]).map(string).collect();
+        let _ = write!(
+            out,
+            "\nthe proxy refused {kind} {} {} ago:\n  {}\n",
+            names.join(", "),
+            ago(&refusal["At"], now),
+            string(&refusal["Reason"]),
+        );
+        let still: Vec<String> = entries(&one["RefusedResources"]).map(string).collect();
+        if !still.is_empty() {
+            let _ = writeln!(out, "  waits for a change of {}", still.join(", "));
+        }
+    }
+    for failure in entries(&document["NotServed"]) {
+        let kept = match failure["Kept"] == true {
+            true => "the last good version stays in use",
+            false => "no version of it is served",
+        };
+        let _ = write!(
+            out,
+            "\nnot served: {} {} ({kept}):\n  {}\n",
+            string(&failure["Type"]),
+            string(&failure["Resource"]),
+            string(&failure["Reason"]),
+        );
+    }
+    for warning in entries(&document["Warnings"]) {
+        let _ = write!(out, "\nwarning: {}\n", string(warning));
+    }
+    out + &upstreams(document)
+}
+
+fn upstreams(document: &Value) -> String {
+    let row = |one: &Value| {
+        let chain = &one["Chain"];
+        let targets = chain["Targets"].as_object().into_iter().flatten();
+        let targets: Vec<String> = targets.map(|(id, _)| printable(id)).collect();
+        let leads = match one["ChainError"].as_str() {
+            Some(error) => printable(error),
+            None => targets.join(", "),
+        };
+        vec![string(&one["Name"]), string(&chain["Protocol"]), leads]
+    };
+    let rows: Vec<_> = entries(&document["Upstreams"]).map(row).collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table(&["UPSTREAM", "PROTOCOL", "LEADS TO"], &rows)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn now() -> SystemTime {
+        timestamp::parse("2026-01-01T00:10:00Z").unwrap()
+    }
+
+    #[test]
+    fn a_proxy_is_found_by_its_id() {
+        let all = json!([
+            {"Node": "a", "ID": "web"}, {"Node": "a", "ID": "api"}, {"Node": "b", "ID": "api"},
+        ]);
+        assert_eq!(node_of(&all, "web").unwrap(), "a");
+        let twice = node_of(&all, "api").unwrap_err().to_string();
+        assert!(twice.contains("a, b: name one as NODE/api"), "{twice}");
+        assert!(node_of(&all, "db").is_err());
+    }
+
+    #[test]
+    fn the_list() {
+        let all = json!([{
+            "Node": "vm-1", "ID": "web-proxy", "Service": "web", "InSync": false,
+            "Since": "2026-01-01T00:08:00Z", "NotServed": 1,
+            "LastRefusal": {"Type": "listener", "At": "2026-01-01T00:09:00Z"},
+        }]);
+        assert_eq!(
+            list_text(&all, now()),
+            "NODE   PROXY       SERVICE   IN SYNC   FOR   NOT SERVED   LAST REFUSAL\n\
+             vm-1   web-proxy   web       no        2m    1            listener 1m ago\n"
+        );
+    }
+
+    #[test]
+    fn one_proxy() {
+        let document = json!({
+            "Node": "vm-1", "ID": "web-proxy", "Service": "web", "InSync": false,
+            "ConnectedAt": "2026-01-01T00:00:00Z", "Since": "2026-01-01T00:08:00Z",
+            "Types": {
+                "listener": {
+                    "Subscribed": true, "InSync": false, "Since": "2026-01-01T00:08:00Z",
+                    "Resources": 2, "Unanswered": 0, "Refused": 1,
+                    "RefusedResources": ["public_listener:0.0.0.0:20000"],
+                    "LastRefusal": {
+                        "At": "2026-01-01T00:09:00Z", "Reason": "no\u{1b}port",
+                        "Resources": ["public_listener:0.0.0.0:20000"],
+                    },
+                },
+                "secret": {"Subscribed": false},
+            },
+            "NotServed": [
+                {"Type": "cluster", "Resource": "local_app", "Reason": "bad", "Kept": true},
+            ],
+            "Warnings": ["careful"],
+            "Upstreams": [{"Name": "api", "Chain": {"Protocol": "http", "Targets": {"api.x": {}}}}],
+        });
+        assert_eq!(
+            text(&document, now()),
+            "web-proxy on vm-1, service web\n\
+             connected for 10m, in sync: no for 2m\n\n\
+             TYPE       IN SYNC   FOR   RESOURCES   UNANSWERED   REFUSED\n\
+             listener   no        2m    2           0            1\n\n\
+             the proxy refused listener public_listener:0.0.0.0:20000 1m ago:\n  no port\n  \
+             waits for a change of public_listener:0.0.0.0:20000\n\n\
+             not served: cluster local_app (the last good version stays in use):\n  bad\n\n\
+             warning: careful\n\n\
+             UPSTREAM   PROTOCOL   LEADS TO\n\
+             api        http       api.x\n"
+        );
+    }
+}
