@@ -34,7 +34,7 @@ pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use error::{Ended, WatchError};
 /// Part of every snapshot; here so that later stages need not know the CA.
 pub use legate_ca::Leaf;
-pub use manager::{Manager, ManagerConfig};
+pub use manager::{Manager, ManagerConfig, Preview};
 pub use merge::merge_central_config;
 pub use queries::JwtProviders;
 pub use snapshot::{ProxyId, Snapshot, UpstreamSnapshot};

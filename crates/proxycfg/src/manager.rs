@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use legate_ca::LeafStore;
+use legate_ca::{Leaf, LeafStore};
 use legate_intentions::Action;
 use legate_runtime::{Share, Spawner};
-use legate_store::Reader;
+use legate_store::{Reader, State};
 use tokio::sync::{oneshot, watch};
 
 use crate::driver::{self, Context, Ends};
 use crate::error::WatchError;
-use crate::kinds;
+use crate::kinds::{self, Leaves, Outcome};
 use crate::limiter::Limiter;
-use crate::snapshot::ProxyId;
+use crate::same;
+use crate::snapshot::{ProxyId, Snapshot};
 use crate::watch::{Published, SnapshotWatch};
 
 /// How a [`Manager`] behaves.
@@ -116,6 +117,27 @@ impl Drop for Lease {
     }
 }
 
+/// What another state makes of a proxy.
+#[derive(Debug)]
+pub enum Preview {
+    /// The proxy has nothing yet that could change: something is missing that will come.
+    Waiting,
+    /// What it has now.
+    Same,
+    /// What it has, and what it would have. Parts that do not differ are the same `Arc`s.
+    Changed(Box<(Snapshot, Snapshot)>),
+}
+
+/// The certificate that a proxy has.
+struct Held<'a>(&'a Snapshot);
+
+impl Leaves for Held<'_> {
+    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
+        let is_its = self.0.leaf.service == service;
+        is_its.then(|| Arc::clone(&self.0.leaf))
+    }
+}
+
 impl Manager {
     /// A manager that watches nothing yet. Its tasks run in the spawner's scope and end with it.
     pub fn new(store: Reader, leaves: LeafStore, spawner: Spawner, config: ManagerConfig) -> Self {
@@ -188,6 +210,32 @@ impl Manager {
         let held = self.inner.leases.lock();
         let live = held.iter().filter(|(_, lease)| lease.strong_count() > 0);
         live.map(|(proxy, _)| proxy.clone()).collect()
+    }
+
+    /// What another state would make of a proxy that is watched. Both snapshots are computed, so that
+    /// nothing but the states differs; the certificate is the one that the proxy has.
+    pub fn preview(&self, proxy: &ProxyId, before: &State, after: &State) -> Preview {
+        let lease = self.inner.leases.lock().get(proxy).and_then(Weak::upgrade);
+        let published = lease.and_then(|lease| lease.receiver.borrow().snapshot.clone());
+        let Some(published) = published else {
+            return Preview::Waiting;
+        };
+        let config = &self.inner.context.config;
+        let snapshot = |state: &State| {
+            let mut held = Held(&published);
+            match kinds::snapshot(&state.read(), proxy, config, &mut held) {
+                Ok(Outcome::Ready(snapshot)) => Some(*snapshot),
+                Ok(Outcome::Pending) | Err(_) => None,
+            }
+        };
+        let Some((before, mut after)) = snapshot(before).zip(snapshot(after)) else {
+            return Preview::Waiting;
+        };
+        if same::snapshots(&before, &after) {
+            return Preview::Same;
+        }
+        same::adopt(&before, &mut after);
+        Preview::Changed(Box::new((before, after)))
     }
 
     fn check(&self, proxy: &ProxyId) -> Result<(), WatchError> {

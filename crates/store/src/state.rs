@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::query::Queries;
 use crate::read::ReadTxn;
 use crate::row::Stored;
-use crate::write::Changes;
+use crate::write::{Changes, WriteTxn};
 
 /// The index of the empty tables. The first write must be newer than what a client has seen, and
 /// clients never see an index below 1.
@@ -95,6 +95,23 @@ impl State {
     /// Reads this state; what is read is noted.
     pub fn read(&self) -> ReadTxn<'_> {
         ReadTxn::new(self, true)
+    }
+
+    /// The state as it would be after a transaction, for those who only look. Nothing is stored,
+    /// nobody hears of it, and results that readers of it share are shared with nobody else.
+    ///
+    /// # Errors
+    ///
+    /// That of the transaction.
+    pub fn after<T, E>(
+        &self,
+        transaction: impl FnOnce(&mut WriteTxn) -> Result<T, E>,
+    ) -> Result<(State, T), E> {
+        let mut txn = WriteTxn::on(self);
+        let value = transaction(&mut txn)?;
+        let (mut state, _) = txn.into_parts();
+        state.queries = Arc::default();
+        Ok((state, value))
     }
 
     /// How many rows there are.

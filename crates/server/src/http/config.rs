@@ -9,10 +9,15 @@ use legate_store::Writer;
 
 use super::call::{Call, visible};
 use super::change::Change;
+use super::dry_run::DryRuns;
 use super::error::ApiError;
 
 /// `PUT /v1/config`
-pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn put(
+    State(writer): State<Writer>,
+    State(dry_runs): State<DryRuns>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
@@ -30,7 +35,11 @@ pub(super) async fn put(State(writer): State<Writer>, call: Call) -> Result<Resp
         }
     }
     let entry = Box::new(entry);
-    write(&call, &writer, Change::Put { entry, cas }).await
+    let change = Change::Put { entry, cas };
+    if call.params.flag("dry-run")? {
+        return dry_runs.show(&call, &authorizer, &change).await;
+    }
+    write(&call, &writer, change).await
 }
 
 /// Refuses changes to fields that Envoy's messages do not have.
@@ -103,6 +112,7 @@ pub(super) async fn get(
 pub(super) async fn delete(
     Path((kind, name)): Path<(String, String)>,
     State(writer): State<Writer>,
+    State(dry_runs): State<DryRuns>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
@@ -116,7 +126,11 @@ pub(super) async fn delete(
     }
     let kind = parse_kind(&kind)?;
     may_write(&authorizer, kind, &name)?;
-    let answer = write(&call, &writer, Change::Remove { kind, name, cas }).await?;
+    let change = Change::Remove { kind, name, cas };
+    if call.params.flag("dry-run")? {
+        return dry_runs.show(&call, &authorizer, &change).await;
+    }
+    let answer = write(&call, &writer, change).await?;
     if cas.is_some() {
         return Ok(answer);
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use legate_discovery_chain::{Chain, ChainError, Overrides, Request, compile};
-use legate_model::{ConfigEntry, ConfigKind, TrustDomain};
+use legate_model::{ConfigEntry, ConfigKind, InvalidSpiffeId, TrustDomain};
 use legate_proxycfg::StoredEntries;
 use legate_store::ReadTxn;
 
@@ -99,21 +99,37 @@ pub(super) fn refuse_broken(
     // The error that is about the entry's own chain is the one that says most.
     let all = services(state, kind, name);
     let (own, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|service| service == name);
+    let trust_domain = any_trust_domain();
+    let trust_domain = trust_domain.map_err(|error| ApiError::internal(error.to_string()))?;
     for service in own.into_iter().chain(others) {
-        chain(state, &service, datacenter, &any_trust_domain()?)
+        chain(state, &service, datacenter, &trust_domain)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
     }
     Ok(())
 }
 
 /// Names of targets are made with it, and nothing is decided by it.
-fn any_trust_domain() -> Result<TrustDomain, ApiError> {
-    let name = "mesh.consul".parse::<TrustDomain>();
-    name.map_err(|error| ApiError::internal(error.to_string()))
+fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
+    "mesh.consul".parse()
+}
+
+/// The chain of a service as callers in the mesh have it.
+pub(super) fn chain_in_mesh(
+    state: &ReadTxn<'_>,
+    service: &str,
+    datacenter: &str,
+) -> Result<Chain, String> {
+    let roots = state.ca_roots();
+    let own = roots.and_then(|roots| roots.trust_domain.parse().ok());
+    let trust_domain = match own {
+        Some(own) => own,
+        None => any_trust_domain().map_err(|error| error.to_string())?,
+    };
+    chain(state, service, datacenter, &trust_domain).map_err(|error| error.to_string())
 }
 
 /// The chain of a service.
-pub(super) fn chain(
+fn chain(
     state: &ReadTxn<'_>,
     service: &str,
     datacenter: &str,

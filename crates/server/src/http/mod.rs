@@ -12,6 +12,7 @@ mod config;
 mod connect_authorize;
 mod connections;
 mod discovery_chain;
+mod dry_run;
 mod error;
 mod graph;
 mod health;

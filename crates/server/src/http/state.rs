@@ -10,6 +10,7 @@ use legate_runtime::{CancellationToken, Clock};
 use legate_store::{Reader, Writer};
 use legate_xds::Proxies;
 
+use super::dry_run::DryRuns;
 use super::snapshot::Snapshots;
 use crate::acl::{Logins, Rights};
 use crate::config::ServerConfig;
@@ -20,12 +21,14 @@ use crate::handles::Handles;
 pub(super) struct ApiState {
     handles: Arc<Handles>,
     snapshots: Snapshots,
+    dry_runs: DryRuns,
 }
 
 impl ApiState {
     pub(super) fn new(handles: Handles) -> Self {
         Self {
             snapshots: Snapshots::new(&handles),
+            dry_runs: DryRuns::new(&handles),
             handles: Arc::new(handles),
         }
     }
@@ -49,6 +52,7 @@ handles! {
     Rights: |state| state.handles.rights();
     Reports: |state| state.handles.reports.clone();
     Logins: |state| state.handles.logins();
+    DryRuns: |state| state.dry_runs.clone();
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();

@@ -1,0 +1,295 @@
+//! What differs between two JSON documents, as fields that people can read. Pure, and bounded by a
+//! budget.
+
+use legate_envoy_json::encode;
+use legate_resources::ResourceSet;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// The longest value that is shown, in bytes of its JSON.
+const VALUE: usize = 4 * 1024;
+
+/// The types of resources, by their names here. Secrets do not depend on entries, and are never shown.
+const TYPES: [(&str, &str); 4] = [
+    (
+        "listeners",
+        "type.googleapis.com/envoy.config.listener.v3.Listener",
+    ),
+    (
+        "routes",
+        "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+    ),
+    (
+        "clusters",
+        "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+    ),
+    (
+        "endpoints",
+        "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+    ),
+];
+
+const ANY: &str = "type.googleapis.com/google.protobuf.Any";
+
+/// A field that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Change {
+    /// Where it is, as in `virtual_hosts[0].routes[1].match`; empty for the whole.
+    pub(super) path: String,
+    /// What was there; nothing where it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Value>,
+    /// What is there then; nothing where it goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<Value>,
+    /// Whether it decides who may do what.
+    #[serde(skip)]
+    access: bool,
+}
+
+/// A resource of a proxy that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ResourceChange {
+    r#type: &'static str,
+    name: String,
+    /// `added`, `removed` or `changed`.
+    change: &'static str,
+    /// What differs, apart from access rules.
+    fields: Vec<Change>,
+    /// What differs in who may call.
+    access_rules: Vec<Change>,
+}
+
+/// How many fields and resources may still be shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) left: usize,
+}
+
+impl Budget {
+    fn take(&mut self) -> bool {
+        let some = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        some
+    }
+}
+
+/// The resources that differ, in the order of their types and names.
+pub(super) fn resources(
+    before: &ResourceSet,
+    after: &ResourceSet,
+    budget: &mut Budget,
+) -> Vec<ResourceChange> {
+    let mut found = Vec::new();
+    for (short, url) in TYPES {
+        let (old, new) = (before.get(url), after.get(url));
+        let mut names: Vec<_> = old.keys().chain(new.keys()).collect();
+        names.sort();
+        names.dedup();
+        for name in names {
+            let (old, new) = (old.get(name), new.get(name));
+            let change = match (old, new) {
+                (Some(old), Some(new)) if old.version == new.version => continue,
+                (Some(_), Some(_)) => "changed",
+                (None, _) => "added",
+                (_, None) => "removed",
+            };
+            let text = |body: Option<&[u8]>| body.map(readable);
+            let mut all = Vec::new();
+            if budget.take() {
+                let old = text(old.map(|one| &*one.body));
+                let new = text(new.map(|one| &*one.body));
+                documents(old.as_ref(), new.as_ref(), &mut all, budget);
+            }
+            let (access_rules, fields) = all.into_iter().partition(|change| change.access);
+            found.push(ResourceChange {
+                r#type: short,
+                name: without_address(short, name),
+                change,
+                fields,
+                access_rules,
+            });
+        }
+    }
+    found
+}
+
+/// A listener's name ends with where it listens, which is another place in each proxy.
+fn without_address(kind: &str, name: &str) -> String {
+    let cut = (kind == "listeners")
+        .then(|| name.split_once(':'))
+        .flatten();
+    cut.map_or(name, |(name, _)| name).to_owned()
+}
+
+fn readable(any: &[u8]) -> Value {
+    encode(ANY, any).unwrap_or_else(|error| json!({ "unreadable": error.to_string() }))
+}
+
+/// The fields in which two documents differ.
+pub(super) fn documents(
+    before: Option<&Value>,
+    after: Option<&Value>,
+    found: &mut Vec<Change>,
+    budget: &mut Budget,
+) {
+    compare(&Path::default(), before, after, found, budget);
+}
+
+#[derive(Default, Clone)]
+struct Path {
+    text: String,
+    access: bool,
+}
+
+impl Path {
+    fn field(&self, name: &str) -> Self {
+        let dot = if self.text.is_empty() { "" } else { "." };
+        Self {
+            text: format!("{}{dot}{name}", self.text),
+            access: self.access,
+        }
+    }
+
+    fn item(&self, at: usize) -> Self {
+        Self {
+            text: format!("{}[{at}]", self.text),
+            access: self.access,
+        }
+    }
+}
+
+fn compare(
+    path: &Path,
+    before: Option<&Value>,
+    after: Option<&Value>,
+    found: &mut Vec<Change>,
+    budget: &mut Budget,
+) {
+    if before == after {
+        return;
+    }
+    match (before, after) {
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            let mut path = path.clone();
+            path.access |= is_access(old) || is_access(new);
+            let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
+            names.sort();
+            names.dedup();
+            for name in names {
+                compare(
+                    &path.field(name),
+                    old.get(name),
+                    new.get(name),
+                    found,
+                    budget,
+                );
+            }
+        }
+        (Some(Value::Array(old)), Some(Value::Array(new))) => {
+            items(path, old, new, found, budget);
+        }
+        _ => {
+            if budget.take() {
+                found.push(Change {
+                    path: path.text.clone(),
+                    before: before.map(shown),
+                    after: after.map(shown),
+                    access: path.access || of(before) || of(after),
+                });
+            }
+        }
+    }
+}
+
+fn of(value: Option<&Value>) -> bool {
+    value.and_then(Value::as_object).is_some_and(is_access)
+}
+
+/// Whether it is a filter of Envoy's that decides by rules.
+fn is_access(object: &Map<String, Value>) -> bool {
+    let kind = object.get("@type").and_then(Value::as_str);
+    kind.is_some_and(|kind| kind.contains(".rbac."))
+}
+
+/// Items are compared with those in the same place, counted from the beginning and from the end: where
+/// one comes in between, the others are not told.
+fn items(path: &Path, old: &[Value], new: &[Value], found: &mut Vec<Change>, budget: &mut Budget) {
+    let same = |(a, b): &(&Value, &Value)| a == b;
+    let first = old.iter().zip(new).take_while(same).count();
+    let (old_rest, new_rest) = (&old[first..], &new[first..]);
+    let from_end = old_rest.iter().rev().zip(new_rest.iter().rev());
+    let last = from_end.take_while(same).count();
+    let old_rest = &old_rest[..old_rest.len() - last];
+    let new_rest = &new_rest[..new_rest.len() - last];
+    for at in 0..old_rest.len().max(new_rest.len()) {
+        let (old, new) = (old_rest.get(at), new_rest.get(at));
+        compare(&path.item(first + at), old, new, found, budget);
+    }
+}
+
+/// A value, or how large it is.
+fn shown(value: &Value) -> Value {
+    match value.to_string().len() {
+        length if length <= VALUE => value.clone(),
+        length => Value::String(format!("({length} bytes of JSON)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(before: &Value, after: &Value) -> Vec<(String, Option<Value>, Option<Value>)> {
+        let mut found = Vec::new();
+        let mut budget = Budget { left: 100 };
+        documents(Some(before), Some(after), &mut found, &mut budget);
+        let parts = |change: Change| (change.path, change.before, change.after);
+        found.into_iter().map(parts).collect()
+    }
+
+    #[test]
+    fn only_what_differs_is_told_with_where_it_is() {
+        let before = json!({"a": {"b": [1, 2, {"c": 3}]}, "d": "x"});
+        let after = json!({"a": {"b": [1, 2, {"c": 4}]}, "e": true});
+        assert_eq!(
+            changes(&before, &after),
+            [
+                ("a.b[2].c".to_owned(), Some(json!(3)), Some(json!(4))),
+                ("d".to_owned(), Some(json!("x")), None),
+                ("e".to_owned(), None, Some(json!(true))),
+            ]
+        );
+        assert_eq!(changes(&before, &before), []);
+    }
+
+    #[test]
+    fn an_item_that_comes_in_between_is_one_change() {
+        let (before, after) = (json!({"r": [1, 2, 3]}), json!({"r": [1, 9, 2, 3]}));
+        let added = [("r[1]".to_owned(), None, Some(json!(9)))];
+        assert_eq!(changes(&before, &after), added);
+        let removed = [("r[1]".to_owned(), Some(json!(9)), None)];
+        assert_eq!(changes(&after, &before), removed);
+    }
+
+    #[test]
+    fn the_budget_ends_what_is_told() {
+        let before = json!({"a": 1, "b": 1, "c": 1});
+        let mut found = Vec::new();
+        documents(
+            Some(&before),
+            Some(&json!({})),
+            &mut found,
+            &mut Budget { left: 2 },
+        );
+        assert_eq!(found.len(), 2);
+        let long = json!("x".repeat(VALUE));
+        assert!(
+            shown(&long)
+                .as_str()
+                .is_some_and(|text| text.contains("bytes of JSON"))
+        );
+    }
+}
