@@ -218,3 +218,34 @@ async fn who_sends_requests_to_a_service_may_read_it() {
     assert_eq!(client.delete(path).await.status, StatusCode::FORBIDDEN);
     assert_eq!(own.delete(path).await.json(), json!({}));
 }
+
+#[tokio::test]
+async fn a_dry_run_is_answered_like_the_write_and_writes_nothing() {
+    let (_server, client) = start(|_| {}).await;
+    let path = "/v1/config/service-defaults/web";
+    let told = client
+        .put("/v1/config?dry-run", &protocol("web", "http"))
+        .await;
+    let told = told.json();
+    assert_eq!(told["Written"], true);
+    assert_eq!(told["Chains"][0]["Service"], "web");
+    let fields = json!([{ "Path": "Protocol", "Before": "tcp", "After": "http" }]);
+    assert_eq!(told["Chains"][0]["Fields"], fields);
+    assert_eq!(told["Proxies"]["Connected"], 0);
+    assert_eq!(client.get(path).await.status, StatusCode::NOT_FOUND);
+
+    let route = router("web", &to_api());
+    for path in ["/v1/config?dry-run", "/v1/config"] {
+        let refused = client.put(path, &route).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.text().contains("does not permit advanced routing"));
+    }
+    let stale = "/v1/config?dry-run&cas=7";
+    let stale = client.put(stale, &protocol("web", "http")).await.json();
+    assert_eq!(stale["Written"], false);
+
+    client.write("/v1/config", &protocol("web", "http")).await;
+    let told = client.delete(&format!("{path}?dry-run")).await.json();
+    assert_eq!(told["Chains"][0]["Fields"][0]["After"], "tcp");
+    assert_eq!(client.get(path).await.json()["Protocol"], "http");
+}

@@ -250,3 +250,76 @@ proptest! {
         runtime.expect("a runtime").block_on(check(steps))?;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_told_can_be_read() {
+    let protocol =
+        |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
+    let router = json!({"Kind": "service-router", "Name": "api", "Routes": [{
+        "Match": {"HTTP": {"PathPrefix": "/beta"}}, "Destination": {"Service": "canary"},
+    }]});
+    let intentions = json!({"Kind": "service-intentions", "Name": "api", "Sources": [
+        {"Name": "old", "Action": "deny"},
+    ]});
+    let steps = vec![
+        (false, protocol("api")),
+        (false, router.clone()),
+        (false, protocol("canary")),
+        (false, router.clone()),
+        (false, intentions.clone()),
+        (true, protocol("canary")),
+    ];
+    // The protocol for both, the routes and the new cluster for web, the access rules for api.
+    let counts = check(steps).await.map_err(|error| error.to_string());
+    assert_eq!(counts, Ok((4, 2)));
+
+    let mesh = Mesh::new();
+    let proxies = [mesh.proxy("web").await, mesh.proxy("api").await];
+    for entry in [protocol("api"), protocol("canary")] {
+        let change = change(false, &entry).expect("a change");
+        ready(mesh.store.write(move |txn| change.apply(txn, "dc1"))).expect("it is written");
+    }
+    let told = |entry: &Value, of: &Proxy| {
+        let change = change(false, entry).expect("a change");
+        let before = mesh.store.state();
+        let after = before.after(|txn| change.apply(txn, "dc1"));
+        let (after, _) = after.expect("it is accepted");
+        let mut budget = Budget { left: FIELDS };
+        match mesh
+            .runs
+            .compare(of.id.clone(), &before, &after, &mut budget)
+        {
+            Seen::Changed(change) => serde_json::to_value(change.resources).expect("JSON"),
+            Seen::Same | Seen::Waiting => Value::Null,
+        }
+    };
+    assert_eq!(told(&router, &proxies[1]), Value::Null);
+    let routes = told(&router, &proxies[0]);
+    let of = |kind: &str, name: &str| {
+        let all = routes.as_array().expect("a list").iter();
+        let found = all.filter(|one| one["Type"] == kind);
+        let named = |one: &&Value| one["Name"].as_str().is_some_and(|one| one.contains(name));
+        found.filter(|one| named(one)).next().cloned()
+    };
+    assert_eq!(
+        of("clusters", "canary.default").expect("a cluster")["Change"],
+        "added"
+    );
+    assert_eq!(
+        of("endpoints", "canary.default").expect("endpoints")["Change"],
+        "added"
+    );
+    let changed = of("routes", "api").or_else(|| of("listeners", "api"));
+    let changed = changed.expect("routes").to_string();
+    assert!(changed.contains("\"prefix\":\"/beta\""), "{changed}");
+    assert!(!changed.contains("unreadable"), "{changed}");
+    let rules = told(&intentions, &proxies[1]);
+    assert!(
+        !rules[0]["AccessRules"]
+            .as_array()
+            .expect("rules")
+            .is_empty(),
+        "{rules}"
+    );
+    assert_eq!(rules[0]["Fields"], json!([]), "{rules}");
+}
