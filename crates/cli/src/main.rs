@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod config;
 mod dev;
 mod http_client;
 mod kubernetes;
@@ -32,6 +33,8 @@ enum Command {
     Agent(Box<agent::Flags>),
     /// Run a whole mesh on this machine: a control plane, two services and a sidecar for each
     Dev(dev::Options),
+    /// Read and write config entries, or look at what a write would change
+    Config(config::Options),
     /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
     Check(kubernetes::check::Options),
     /// List the sidecars of a Kubernetes cluster or the proxies of a server, and show what one of them
@@ -41,7 +44,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let args = match agent::with_two_dashes(std::env::args_os()) {
-        Ok(line) => Args::parse_from(line),
+        Ok(line) => Args::parse_from(config::with_two_dashes(line)),
         Err(error) => return failed(&error),
     };
     let result = tokio::runtime::Builder::new_multi_thread()
@@ -67,6 +70,7 @@ async fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Agent(flags) => agent::run(*flags).await.map(|()| true),
         Command::Dev(options) => dev::run(options).await.map(|()| true),
+        Command::Config(options) => config::run(options).await.map(|()| true),
         Command::Check(options) => kubernetes::check::run(options).await,
         Command::Proxy(options) => kubernetes::proxy::run(options).await.map(|()| true),
     }
