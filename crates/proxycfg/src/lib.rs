@@ -32,6 +32,7 @@ mod watch;
 
 pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use error::{Ended, WatchError};
+pub use kinds::snapshot_of;
 /// Part of every snapshot; here so that later stages need not know the CA.
 pub use legate_ca::Leaf;
 pub use manager::{Manager, ManagerConfig, Preview};

@@ -79,6 +79,34 @@ pub(crate) fn snapshot(
     }))
 }
 
+/// The certificate of one service.
+struct OneLeaf(Arc<Leaf>);
+
+impl Leaves for OneLeaf {
+    fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
+        (self.0.service == service).then(|| Arc::clone(&self.0))
+    }
+}
+
+/// The snapshot of a proxy as of the state that is read, with this certificate: what a
+/// [`crate::Manager`] publishes, for those who have a state and nothing that runs. `None` while
+/// something is missing: the registration, the roots, or a certificate of the proxy's service.
+///
+/// # Errors
+///
+/// When the registration is not one that can be served.
+pub fn snapshot_of(
+    txn: &ReadTxn<'_>,
+    proxy: &ProxyId,
+    config: &ManagerConfig,
+    leaf: Arc<Leaf>,
+) -> Result<Option<Snapshot>, WatchError> {
+    match snapshot(txn, proxy, config, &mut OneLeaf(leaf))? {
+        Outcome::Ready(snapshot) => Ok(Some(*snapshot)),
+        Outcome::Pending => Ok(None),
+    }
+}
+
 /// Whether a registration is that of a proxy that can be served.
 pub(crate) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
     (kind(proxy, instance)?.check)(proxy, instance)

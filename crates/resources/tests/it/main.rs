@@ -10,6 +10,7 @@ mod changes;
 mod describe;
 mod extensions;
 mod golden;
+mod golden_cases;
 mod intentions;
 mod kept;
 mod refused;

@@ -1,0 +1,263 @@
+//! Documents of a case: what users write, from which the state of a server is made as its API does.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use legate_discovery_chain::{Overrides, Request, compile};
+use legate_intentions::Action;
+use legate_model::json::{self, UnknownFields};
+use legate_model::virtual_ip::AssignVirtualIps;
+use legate_model::{ConfigEntry, ConfigKind, Intention, RegisterRequest, TrustDomain};
+use legate_proxycfg::{ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
+use legate_resources::check_extension;
+use legate_store::{CaState, Registration, State, Store, Unavailable, WriteTxn};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::support::{leaf, roots};
+
+const DATACENTER: &str = "dc1";
+
+/// What is read from `documents.json`.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub(crate) struct Documents {
+    /// What the case shows, in one sentence.
+    #[serde(default)]
+    pub(crate) about: String,
+    /// What holds between services that no intention names.
+    #[serde(default = "deny")]
+    default_intention: String,
+    /// The registration that resources are made for, among `Registrations`. Left out, it is the
+    /// sidecar of `web`.
+    proxy: Option<Value>,
+    /// `Proxy` of the registration of the sidecar of `web`. Left out, it has the upstream `api`.
+    #[serde(default = "sidecar")]
+    sidecar: Value,
+    /// Bodies of `PUT /v1/catalog/register`. Left out, they are two instances of `api`, one that
+    /// has version v1 and one that has v2, and one of `admin` and of `backup`.
+    #[serde(default = "instances")]
+    registrations: Vec<Value>,
+    /// Bodies of `PUT /v1/config`, in the order in which they are written.
+    #[serde(default)]
+    pub(crate) entries: Vec<Value>,
+    /// Bodies of `PUT /v1/connect/intentions/exact`, with both names.
+    #[serde(default)]
+    intentions: Vec<Value>,
+    /// Bodies of `PUT /v1/internal/service-virtual-ip`.
+    #[serde(default, rename = "VirtualIPs")]
+    virtual_ips: Vec<Value>,
+}
+
+fn deny() -> String {
+    "deny".to_owned()
+}
+
+fn sidecar() -> Value {
+    json!({
+        "LocalServicePort": 8080,
+        "Upstreams": [{"DestinationName": "api", "LocalBindPort": 9191}],
+    })
+}
+
+fn instances() -> Vec<Value> {
+    let instance = |of: &str, number: u8, version: &str| {
+        json!({
+            "Node": format!("n{number}"), "Address": format!("10.0.0.{number}"),
+            "Service": {
+                "Kind": "connect-proxy", "ID": format!("{of}-{version}-sidecar-proxy"),
+                "Service": format!("{of}-sidecar-proxy"), "Port": 20000 + u16::from(number),
+                "Meta": {"version": version}, "Proxy": {"DestinationServiceName": of},
+            },
+        })
+    };
+    vec![
+        instance("api", 2, "v1"),
+        instance("api", 3, "v2"),
+        instance("admin", 4, "v1"),
+        instance("backup", 5, "v1"),
+    ]
+}
+
+/// The sidecar of `web`.
+fn web(proxy: &Value) -> Value {
+    let mut proxy = proxy.clone();
+    proxy["DestinationServiceName"] = json!("web");
+    json!({
+        "Node": "n1", "Address": "10.0.0.1",
+        "Service": {
+            "Kind": "connect-proxy", "ID": "web-sidecar-proxy", "Service": "web-sidecar-proxy",
+            "Port": 20000, "Proxy": proxy,
+        },
+    })
+}
+
+/// What a server answers to something that it does not take.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) String);
+
+impl From<Unavailable> for Refused {
+    fn from(error: Unavailable) -> Self {
+        Self(error.to_string())
+    }
+}
+
+fn refused(what: &str) -> impl Fn(&dyn Display) -> Refused {
+    move |error| Refused(format!("{what}: {error}"))
+}
+
+fn decode<T: DeserializeOwned>(what: &str, document: &Value) -> Result<T, Refused> {
+    json::from_value(document.clone(), UnknownFields::Refuse).map_err(|error| refused(what)(&error))
+}
+
+impl Documents {
+    /// Documents of which only entries are given.
+    pub(crate) fn of_entries(entries: Vec<Value>) -> Self {
+        Self {
+            about: String::new(),
+            default_intention: deny(),
+            proxy: None,
+            sidecar: sidecar(),
+            registrations: instances(),
+            entries,
+            intentions: Vec::new(),
+            virtual_ips: Vec::new(),
+        }
+    }
+
+    /// The snapshot of the proxy once everything was written.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, Refused> {
+        let proxy = ProxyId {
+            node: self.proxy_field("Node").unwrap_or("n1").into(),
+            service_id: self.proxy_field("ID").unwrap_or("web-sidecar-proxy").into(),
+        };
+        let default = match self.default_intention.as_str() {
+            "allow" => Action::Allow,
+            "deny" => Action::Deny,
+            other => return Err(Refused(format!("DefaultIntention is {other:?}"))),
+        };
+        let config = ManagerConfig::new(DATACENTER, default);
+        let state = self.state()?;
+        let txn = state.read();
+        let service = txn.instance(&proxy.node, &proxy.service_id);
+        let service = service.ok_or_else(|| Refused(format!("no registration of {proxy}")))?;
+        let destination = &service.service.proxy.destination_service_name;
+        let snapshot = snapshot_of(&txn, &proxy, &config, leaf(destination, "first"));
+        let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
+        snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
+    }
+
+    fn proxy_field(&self, field: &str) -> Option<&str> {
+        self.proxy.as_ref()?.get(field)?.as_str()
+    }
+
+    fn state(&self) -> Result<Arc<State>, Refused> {
+        let store = Store::new();
+        let documents = self.clone();
+        let written = store.write(move |txn| documents.write(txn));
+        written
+            .now_or_never()
+            .expect("a store in memory is never waited for")?;
+        Ok(store.state())
+    }
+
+    fn write(&self, txn: &mut WriteTxn) -> Result<(), Refused> {
+        txn.put_ca(CaState {
+            roots: roots("one"),
+            signing_key: "key".into(),
+            cluster_id: "c1".to_owned(),
+        });
+        let own = self.proxy.is_none().then(|| web(&self.sidecar));
+        for document in own.iter().chain(&self.registrations) {
+            register(txn, document)?;
+        }
+        for document in &self.entries {
+            let entry = put_entry(txn, document)?;
+            refuse_broken_chains(txn, &entry)?;
+        }
+        for document in &self.intentions {
+            let mut intention: Intention = decode("intention", document)?;
+            let wrong = refused("intention");
+            intention.validate().map_err(|error| wrong(&error))?;
+            intention.normalise();
+            txn.put_intention(intention)
+                .map_err(|error| wrong(&error))?;
+        }
+        for document in &self.virtual_ips {
+            let request: AssignVirtualIps = decode("virtual IPs", document)?;
+            let wrong = refused("virtual IPs");
+            request.validate().map_err(|error| wrong(&error))?;
+            let addresses = request.addresses().map_err(|error| wrong(&error))?;
+            let found = txn.assign_virtual_ips(&request.service, &addresses);
+            found.ok_or_else(|| wrong(&"the service has none"))?;
+        }
+        Ok(())
+    }
+}
+
+fn register(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
+    let request: RegisterRequest = decode("registration", document)?;
+    let wrong = refused("registration");
+    request.validate().map_err(|error| wrong(&error))?;
+    let parts = request.into_parts(DATACENTER);
+    let registration = Registration {
+        node: parts.node,
+        service: parts.service,
+        checks: parts.checks,
+        skip_node_update: parts.skip_node_update,
+    };
+    txn.register(registration).map_err(|error| wrong(&error))
+}
+
+fn put_entry(txn: &mut WriteTxn, document: &Value) -> Result<ConfigEntry, Refused> {
+    let mut entry: ConfigEntry = decode("entry", document)?;
+    let wrong = refused("entry");
+    entry.validate().map_err(|error| wrong(&error))?;
+    let extensions = match &entry {
+        ConfigEntry::ProxyDefaults(entry) => &*entry.envoy_extensions,
+        ConfigEntry::ServiceDefaults(entry) => &*entry.envoy_extensions,
+        ConfigEntry::ServiceResolver(resolver) => {
+            let others = resolver.refuse_other_datacenters(DATACENTER);
+            others.map_err(|error| wrong(&error))?;
+            &[]
+        }
+        _ => &[],
+    };
+    for extension in extensions {
+        check_extension(extension).map_err(|error| wrong(&error))?;
+    }
+    entry.normalise();
+    let put = txn.put_config_entry(entry.clone(), None);
+    put.map_err(|error| wrong(&error))?;
+    Ok(entry)
+}
+
+/// An entry is written only where all chains of which it may be a part can be compiled after it.
+fn refuse_broken_chains(txn: &WriteTxn, entry: &ConfigEntry) -> Result<(), Refused> {
+    use ConfigKind::{ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter};
+    let state = txn.read();
+    let kinds = [
+        ServiceDefaults,
+        ServiceRouter,
+        ServiceSplitter,
+        ServiceResolver,
+    ];
+    let entries = kinds
+        .into_iter()
+        .flat_map(|kind| state.config_entries(kind));
+    let mut services: Vec<String> = entries.map(|entry| entry.name().to_owned()).collect();
+    services.sort_unstable();
+    services.dedup();
+    for service in services {
+        let request = Request {
+            service: &service,
+            datacenter: DATACENTER,
+            trust_domain: &TrustDomain::of_cluster("c1"),
+            overrides: Overrides::default(),
+        };
+        let chain = compile(&request, &StoredEntries(&state));
+        chain.map_err(|error| refused(&format!("entry {}", entry.name()))(&error))?;
+    }
+    Ok(())
+}
