@@ -70,7 +70,7 @@ impl Scenario {
                 Ok((_, text)) => text.contains("jwt_authn") && !text.contains("warming_state"),
                 Err(_) => false,
             };
-            eventually("the listener verifies tokens", listeners, verifies).await;
+            drop(eventually("the listener verifies tokens", listeners, verifies).await);
         }
     }
 
