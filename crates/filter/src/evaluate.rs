@@ -4,160 +4,7 @@ use std::fmt;
 
 use serde::ser::{self, Impossible, Serialize, Serializer};
 
-use crate::expression::Operator;
-use crate::fields::{Kind, Place};
-use crate::pattern::Pattern;
-
-/// A condition on one field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
-    place: Place,
-    check: Check,
-    negated: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Check {
-    Equal(Value),
-    In(String),
-    Matches(Pattern),
-    Empty,
-}
-
-/// A value of a filter, as each kind of field reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Value {
-    text: String,
-    pub(crate) integer: Option<i128>,
-    pub(crate) boolean: Option<bool>,
-}
-
-impl Value {
-    pub(crate) fn new(text: &str) -> Self {
-        Value {
-            text: text.to_owned(),
-            integer: integer(text),
-            boolean: match text {
-                "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-                "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-                _ => None,
-            },
-        }
-    }
-}
-
-/// A whole number as Go writes them: `0x`, `0o` (or `0`) and `0b` begin other bases than ten.
-fn integer(text: &str) -> Option<i128> {
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let lower = digits.to_ascii_lowercase();
-    let (base, digits) = if let Some(rest) = lower.strip_prefix("0x") {
-        (16, rest)
-    } else if let Some(rest) = lower.strip_prefix("0b") {
-        (2, rest)
-    } else if let Some(rest) = lower.strip_prefix("0o") {
-        (8, rest)
-    } else if lower.len() > 1 && lower.starts_with('0') {
-        (8, &lower[1..])
-    } else {
-        (10, lower.as_str())
-    };
-    if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return None;
-    }
-    let number = u64::from_str_radix(digits, base).ok()?;
-    Some(sign * i128::from(number))
-}
-
-impl Question {
-    pub(crate) fn new(place: Place, operator: &Operator, negated: bool) -> Self {
-        let check = match operator {
-            Operator::Equal(text) => Check::Equal(Value::new(text)),
-            Operator::In(text) => Check::In(text.clone()),
-            Operator::Matches(pattern) => Check::Matches(pattern.clone()),
-            Operator::Empty => Check::Empty,
-        };
-        Question {
-            place,
-            check,
-            negated,
-        }
-    }
-
-    /// The answer where a map has no such key: nothing equals it, is in it or matches it, and it is
-    /// empty.
-    fn missing(&self) -> bool {
-        matches!(self.check, Check::Empty) != self.negated
-    }
-
-    /// The answer where a record leaves a field out, which it does with those that have no value.
-    fn left_out(&self, from: usize) -> bool {
-        let steps = self.place.steps.get(from..).unwrap_or_default();
-        let Some((last, way)) = steps.split_last() else {
-            return self.missing();
-        };
-        for step in way {
-            match step.kind {
-                Kind::Map | Kind::Any => return self.missing(),
-                // There is no record for which it could hold.
-                Kind::List => return false,
-                _ => {}
-            }
-        }
-        match last.kind {
-            Kind::Text => self.text(""),
-            Kind::Bool => self.boolean(false),
-            Kind::Integer => self.integer(0),
-            _ => self.missing(),
-        }
-    }
-
-    fn text(&self, own: &str) -> bool {
-        let holds = match &self.check {
-            Check::Equal(value) => own == value.text,
-            Check::In(part) => own.contains(part.as_str()),
-            Check::Matches(pattern) => pattern.is_match(own),
-            Check::Empty => own.is_empty(),
-        };
-        holds != self.negated
-    }
-
-    fn integer(&self, own: i128) -> bool {
-        let holds = match &self.check {
-            Check::Equal(value) => value.integer == Some(own),
-            _ => false,
-        };
-        holds != self.negated
-    }
-
-    fn boolean(&self, own: bool) -> bool {
-        let holds = match &self.check {
-            Check::Equal(value) => value.boolean == Some(own),
-            _ => false,
-        };
-        holds != self.negated
-    }
-
-    /// The answer of a list of texts or the keys of a map, of which one was what is looked for.
-    fn many(&self, found: bool, empty: bool) -> bool {
-        let holds = match &self.check {
-            Check::In(_) => found,
-            Check::Empty => empty,
-            Check::Equal(_) | Check::Matches(_) => false,
-        };
-        holds != self.negated
-    }
-
-    /// Whether an item or a key is what is looked for.
-    fn is_item<T: Serialize + ?Sized>(&self, item: &T) -> bool {
-        match &self.check {
-            Check::In(text) => walk(Ask::Is(text), item),
-            _ => false,
-        }
-    }
-}
+use crate::question::Question;
 
 /// Whether the condition holds for a value.
 pub(crate) fn holds<T: Serialize + ?Sized>(question: &Question, value: &T) -> bool {
@@ -166,6 +13,13 @@ pub(crate) fn holds<T: Serialize + ?Sized>(question: &Question, value: &T) -> bo
 
 fn walk<T: Serialize + ?Sized>(ask: Ask<'_>, value: &T) -> bool {
     value.serialize(Walker(ask)).unwrap_or(false)
+}
+
+/// Whether an item or a key is what is looked for.
+fn is_item<T: Serialize + ?Sized>(question: &Question, item: &T) -> bool {
+    question
+        .item()
+        .is_some_and(|text| walk(Ask::Is(text), item))
 }
 
 /// What a value is asked.
@@ -181,7 +35,7 @@ impl<'a> Ask<'a> {
     /// The question, when the field is reached.
     fn here(self) -> Option<&'a Question> {
         match self {
-            Ask::Field(question, depth) if depth == question.place.steps.len() => Some(question),
+            Ask::Field(question, depth) if depth == question.steps().len() => Some(question),
             _ => None,
         }
     }
@@ -191,7 +45,7 @@ impl<'a> Ask<'a> {
         let Ask::Field(question, depth) = self else {
             return None;
         };
-        let step = question.place.steps.get(depth)?;
+        let step = question.steps().get(depth)?;
         Some((&step.key, Ask::Field(question, depth + 1)))
     }
 
@@ -404,7 +258,7 @@ impl ser::SerializeSeq for Items<'_> {
         self.empty = false;
         self.found = self.found
             || match self.ask.here() {
-                Some(question) => question.is_item(item),
+                Some(question) => is_item(question, item),
                 None => walk(self.ask, item),
             };
         Ok(())
@@ -480,7 +334,7 @@ impl ser::SerializeMap for Entries<'_> {
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Failed> {
         self.empty = false;
         match (self.ask.here(), self.ask.next()) {
-            (Some(question), _) => self.found = self.found || question.is_item(key),
+            (Some(question), _) => self.found = self.found || is_item(question, key),
             (None, Some((name, _))) => self.found = walk(Ask::Is(name), key),
             (None, None) => {}
         }

@@ -3,9 +3,10 @@
 use serde::Serialize;
 
 use crate::FilterError;
-use crate::evaluate::{self, Question, Value};
+use crate::evaluate;
 use crate::expression::{Expression, Match, Operator, Tree};
 use crate::fields::{Fields, Kind};
+use crate::question::{Question, Value};
 
 /// A filter whose selectors lead to fields and whose values are such as those can have.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -31,6 +31,7 @@ mod fields;
 mod filter;
 mod parser;
 mod pattern;
+mod question;
 pub mod re2;
 
 #[cfg(test)]
