@@ -24,23 +24,23 @@ fn write_all(out: &mut String, answer: &Value) -> std::fmt::Result {
     let (chains, more) = (list(&answer["Chains"]), count(&answer["MoreChains"]));
     writeln!(
         out,
-        "Nothing was written. The write would change {} discovery chain(s), and {} of the {} \
-         prox(ies) that are connected to this server.",
+        "Nothing was written. Discovery chains that would change: {}. Proxies that would change: {} of \
+         {} that are connected to this server.",
         chains.len() as u64 + more,
         count(&proxies["Changed"]),
         count(&proxies["Connected"]),
     )?;
     for (field, what) in [
-        ("Hidden", "change and may not be seen with this token"),
-        ("Waiting", "wait for their first configuration"),
+        ("Hidden", "that change and may not be seen with this token"),
+        ("Waiting", "that wait for their first configuration"),
         (
             "NotComputed",
-            "were not computed, because they are too many",
+            "that were not computed, because they are too many",
         ),
     ] {
         match count(&proxies[field]) {
             0 => {}
-            some => writeln!(out, "{some} prox(ies) {what}.")?,
+            some => writeln!(out, "Proxies {what}: {some}.")?,
         }
     }
     for chain in chains {
@@ -48,7 +48,7 @@ fn write_all(out: &mut String, answer: &Value) -> std::fmt::Result {
         fields(out, &chain["Fields"])?;
     }
     if more > 0 {
-        writeln!(out, "\n{more} more discovery chain(s)")?;
+        writeln!(out, "\nMore discovery chains: {more}")?;
     }
     for group in list(&answer["Changes"]) {
         let named: Vec<&str> = list(&group["Proxies"]).iter().map(name).collect();
@@ -134,8 +134,8 @@ mod tests {
         });
         let text = super::text(&answer);
         for line in [
-            "would change 1 discovery chain(s), and 2 of the 3 prox(ies)",
-            "1 prox(ies) change and may not be seen",
+            "Discovery chains that would change: 1. Proxies that would change: 2 of 3",
+            "Proxies that change and may not be seen with this token: 1.",
             "discovery chain web",
             "    - Protocol: \"tcp\"",
             "    + Protocol: \"http\"",

@@ -146,9 +146,15 @@ struct Path {
 
 impl Path {
     fn field(&self, name: &str) -> Self {
-        let dot = if self.text.is_empty() { "" } else { "." };
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = match name.chars().all(plain) {
+            true if self.text.is_empty() => name.to_owned(),
+            true => format!(".{name}"),
+            // Names of chains' nodes have dots in them.
+            false => format!("[{name:?}]"),
+        };
         Self {
-            text: format!("{}{dot}{name}", self.text),
+            text: format!("{}{name}", self.text),
             access: self.access,
         }
     }
@@ -262,6 +268,8 @@ mod tests {
                 ("e".to_owned(), None, Some(json!(true))),
             ]
         );
+        let dotted = changes(&json!({"a": {}}), &json!({"a": {"b.c": 1}}));
+        assert_eq!(dotted, [("a[\"b.c\"]".to_owned(), None, Some(json!(1)))]);
         assert_eq!(changes(&before, &before), []);
     }
 
