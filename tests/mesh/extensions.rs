@@ -392,3 +392,62 @@ async fn requests_are_logged_by_opentelemetry() {
     scope.stop(STOP_LIMIT).await.expect("the sink stops");
     stop(mesh, web, api).await;
 }
+
+/// What the server says about the sidecar of `web`.
+async fn status(mesh: &Mesh) -> Value {
+    let path = "/v1/internal/legate/proxy/node-1/web-sidecar-proxy";
+    let text = mesh.api(Method::GET, path, None).await;
+    serde_json::from_str(&text).expect("the server answers JSON")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_wrong_listener_is_told_and_keeps_no_other_from_changing() {
+    let (mesh, web, api) = web_and_api().await;
+    let settled = |status: &Value| status["InSync"] == true;
+    eventually("the proxy is in sync", || status(&mesh), settled).await;
+    // Both listeners change at once, and Envoy cannot take one of them.
+    let both = |script: &str, prefix: &str| {
+        let patch = json!({
+            "ResourceFilter": {"ResourceType": "listener", "TrafficDirection": "outbound"},
+            "Op": "add", "Path": "/stat_prefix", "Value": prefix,
+        });
+        let lua = json!({"Listener": "inbound", "Script": script});
+        json!([
+            extension("lua", false, lua),
+            extension("property-override", false, json!({"Patches": [patch]})),
+        ])
+    };
+    extend(&mesh, "web", both("this is no script", "first")).await;
+    let refused = |status: &Value| status["Types"]["listener"]["LastRefusal"]["Count"] == 1;
+    let told = eventually("the refusal is told", || status(&mesh), refused).await;
+    let listeners = &told["Types"]["listener"];
+    let name = listeners["RefusedResources"][0].as_str().expect("a name");
+    assert!(name.starts_with("public_listener:"), "{told:#}");
+    let reason = listeners["LastRefusal"]["Reason"]
+        .as_str()
+        .expect("a reason");
+    assert!(reason.contains("script load error"), "{reason}");
+    assert_eq!(told["InSync"], false);
+    // The other listener has changed, and changes again without the wrong one.
+    for prefix in ["first", "second"] {
+        extend(&mesh, "web", both("this is no script", prefix)).await;
+        let counted = || async {
+            mesh.settle("web", 200).await;
+            web.stat(&format!("listener.{prefix}.downstream_cx_total"))
+                .await
+        };
+        eventually("the other listener has changed", counted, |count| {
+            *count > 0
+        })
+        .await;
+    }
+    let again = status(&mesh).await;
+    assert_eq!(
+        again["Types"]["listener"]["LastRefusal"],
+        listeners["LastRefusal"]
+    );
+    extend(&mesh, "web", json!([])).await;
+    let mended = eventually("the proxy is in sync", || status(&mesh), settled).await;
+    assert_eq!(mended["Types"]["listener"]["Refused"], 0);
+    stop(mesh, web, api).await;
+}
