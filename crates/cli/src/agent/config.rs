@@ -43,7 +43,6 @@ settings! {
         enable_central_service_config: bool,
         enable_local_script_checks: bool,
         enable_script_checks: bool,
-        leave_on_terminate: bool,
         limits: Limits,
         log_json: bool,
         log_level: String,
@@ -87,11 +86,9 @@ settings! {
     /// What is on or off.
     Switch { enabled: bool, }
     /// `tls`
-    Tls { defaults: Files, https: Files, grpc: GrpcFiles, }
-    /// `tls.defaults` and `tls.https`
-    Files { cert_file: String, key_file: String, verify_incoming: bool, verify_outgoing: bool, }
-    /// `tls.grpc`
-    GrpcFiles { cert_file: String, key_file: String, verify_incoming: bool, use_auto_cert: bool, }
+    Tls { defaults: Files, https: Files, grpc: Files, }
+    /// `tls.defaults`, `tls.https` and `tls.grpc`
+    Files { cert_file: String, key_file: String, verify_incoming: bool, }
     /// `xds`
     Xds { update_max_per_second: f64, }
 }

@@ -12,7 +12,7 @@ use legate_server::{
     ServerConfig, StoreConfig,
 };
 
-use super::config::{Acl, CaSettings, Files, Ports, Settings};
+use super::config::{Acl, CaSettings, Files, Ports, Settings, Switch};
 use super::sockaddr;
 use super::sources::Sources;
 
@@ -30,18 +30,61 @@ const SERVER: bool = true;
 /// # Errors
 /// Names the key and why.
 pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
-    let on = |switch: &Option<super::config::Switch>| switch.as_ref().and_then(|one| one.enabled);
+    for (key, set, served, reason) in switches(settings) {
+        if set.is_some_and(|set| set != served) {
+            bail!("{key} = {} is not served: {reason}", !served);
+        }
+    }
+    let connect = settings.connect.as_ref();
+    let ca = connect.and_then(|connect| connect.ca_config.as_ref());
+    let provider = connect.and_then(|connect| connect.ca_provider.as_deref());
+    let key_type = ca.and_then(|ca| ca.private_key_type.as_deref());
+    let domain = settings
+        .domain
+        .as_deref()
+        .map(|name| name.trim_matches('.'));
+    for (key, set, served) in [
+        ("connect.ca_provider", provider, "consul"),
+        ("connect.ca_config.private_key_type", key_type, "ec"),
+        ("domain", domain, "consul"),
+    ] {
+        if let Some(set) = set.filter(|set| !set.is_empty() && *set != served) {
+            bail!("{key} = {set:?} is not served: it is always {served:?}");
+        }
+    }
+    if ca
+        .and_then(|ca| ca.private_key_bits)
+        .is_some_and(|bits| bits != 256)
+    {
+        bail!("connect.ca_config.private_key_bits: keys have 256 bits, leave it out");
+    }
+    if settings
+        .bootstrap_expect
+        .is_some_and(|servers| servers != 1)
+    {
+        bail!(
+            "bootstrap_expect must be 1: several servers share their state through etcd \
+             (legate-server --etcd-endpoints)"
+        );
+    }
+    Ok(())
+}
+
+/// A key, what it is set to, the one value that is served, and why there is no other.
+type OneValue = (&'static str, Option<bool>, bool, &'static str);
+
+fn switches(settings: &Settings) -> [OneValue; 14] {
+    const FEDERATION: &str = "connect.enable_mesh_gateway_wan_federation";
+    let on = |switch: &Option<Switch>| switch.as_ref().and_then(|one| one.enabled);
     let connect = settings.connect.clone().unwrap_or_default();
-    let ca = connect.ca_config.clone().unwrap_or_default();
     let tls = settings.tls.clone().unwrap_or_default();
-    let grpc = tls.grpc.unwrap_or_default();
-    let files = [&tls.defaults, &tls.https].map(|files| files.clone().unwrap_or_default());
-    let verify = files.iter().find_map(|files| files.verify_incoming);
-    // The one value that is served, and why there is no other.
-    let no_federation = "federation is not part of this server";
+    let incoming = |files: &Option<Files>| files.as_ref().and_then(|one| one.verify_incoming);
     let no_scripts = "checks that run a command are not run";
     let no_clients = "certificates of clients are not asked for; tokens say who may do what";
-    for (key, set, served, reason) in [
+    let no_web = "there is no web interface";
+    let always = "proxies always get what config entries say";
+    let defaults = "tls.defaults.verify_incoming";
+    [
         (
             "connect.enabled",
             connect.enabled,
@@ -49,16 +92,16 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
             "the mesh is what this server is for",
         ),
         (
-            "connect.enable_mesh_gateway_wan_federation",
+            FEDERATION,
             connect.enable_mesh_gateway_wan_federation,
             false,
-            no_federation,
+            "federation is not part of this server",
         ),
         (
             "enable_central_service_config",
             settings.enable_central_service_config,
             true,
-            "proxies always get what config entries say",
+            always,
         ),
         (
             "enable_script_checks",
@@ -90,16 +133,18 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
             false,
             "cluster peering is not served",
         ),
-        ("ui", settings.ui, false, "there is no web interface"),
+        ("ui", settings.ui, false, no_web),
+        ("ui_config.enabled", on(&settings.ui_config), false, no_web),
+        (defaults, incoming(&tls.defaults), false, no_clients),
         (
-            "ui_config.enabled",
-            on(&settings.ui_config),
+            "tls.https.verify_incoming",
+            incoming(&tls.https),
             false,
-            "there is no web interface",
+            no_clients,
         ),
         (
-            "tls.*.verify_incoming",
-            verify.or(grpc.verify_incoming),
+            "tls.grpc.verify_incoming",
+            incoming(&tls.grpc),
             false,
             no_clients,
         ),
@@ -109,42 +154,7 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
             SERVER,
             "client agents are not served: run a server",
         ),
-    ] {
-        if set.is_some_and(|set| set != served) {
-            bail!("{key} = {} is not served: {reason}", !served);
-        }
-    }
-    let text = |value: &Option<String>| value.as_deref().unwrap_or_default().to_owned();
-    for (key, set, served) in [
-        ("connect.ca_provider", text(&connect.ca_provider), "consul"),
-        (
-            "connect.ca_config.private_key_type",
-            text(&ca.private_key_type),
-            "ec",
-        ),
-        (
-            "domain",
-            text(&settings.domain).trim_matches('.').to_owned(),
-            "consul",
-        ),
-    ] {
-        if !set.is_empty() && set != served {
-            bail!("{key} = {set:?} is not served: it is always {served:?}");
-        }
-    }
-    if ca.private_key_bits.is_some_and(|bits| bits != 256) {
-        bail!("connect.ca_config.private_key_bits: keys have 256 bits, leave it out");
-    }
-    if settings
-        .bootstrap_expect
-        .is_some_and(|servers| servers != 1)
-    {
-        bail!(
-            "bootstrap_expect must be 1: several servers share their state through etcd \
-             (legate-server --etcd-endpoints)"
-        );
-    }
-    Ok(())
+    ]
 }
 
 /// # Errors
@@ -172,12 +182,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     let tls = settings.tls.clone().unwrap_or_default();
     let defaults = files("tls.defaults", tls.defaults.as_ref())?;
     let https = files("tls.https", tls.https.as_ref())?;
-    let grpc = tls.grpc.map(|grpc| Files {
-        cert_file: grpc.cert_file,
-        key_file: grpc.key_file,
-        ..Files::default()
-    });
-    let grpc = files("tls.grpc", grpc.as_ref())?;
+    let grpc = files("tls.grpc", tls.grpc.as_ref())?;
     let default_intention_policy = intention_policy(&settings)?;
     let acl = acl(settings.acl.clone())?;
     let server = ServerConfig {

@@ -87,8 +87,9 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
         }
         Err(error) => bail!("{source}: {error}"),
     };
-    for field in request.not_served {
-        bail!("{source}: {field} is not served: leave it out");
+    if !request.not_served.is_empty() {
+        let fields = request.not_served.join(", ");
+        bail!("{source}: {fields} is not served: leave it out");
     }
     Ok(request.value)
 }

@@ -196,6 +196,10 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
         ),
         ("telemetry { }", "telemetry is not served"),
         (
+            "leave_on_terminate = true",
+            "leave_on_terminate is not served",
+        ),
+        (
             "prots { http = 1 }",
             "prots is not served: it is no setting",
         ),
