@@ -115,7 +115,7 @@ async fn entry(mesh: &Mesh, entry: Value) {
 }
 
 /// The virtual IP that DNS has for a service.
-async fn resolve(mesh: &Mesh, service: &str) -> SocketAddr {
+pub(crate) async fn resolve(mesh: &Mesh, service: &str) -> SocketAddr {
     let name = format!("{service}.virtual.consul.");
     let answer = dns::over_udp(mesh.dns(), &name).await.expect("DNS answers");
     let [IpAddr::V4(ip)] = answer.addresses[..] else {
@@ -141,7 +141,7 @@ async fn answered(address: SocketAddr) -> String {
 }
 
 /// Waits until nobody answers there: no connection leads anywhere.
-async fn refused(address: SocketAddr) {
+pub(crate) async fn refused(address: SocketAddr) {
     let probe = || async move {
         captured::get(address)
             .await

@@ -77,7 +77,7 @@ impl Scene {
     }
 }
 
-fn resolver(name: &str, more: Value) -> Value {
+pub(crate) fn resolver(name: &str, more: Value) -> Value {
     let mut entry = more;
     entry["Kind"] = json!("service-resolver");
     entry["Name"] = json!(name);
@@ -85,7 +85,10 @@ fn resolver(name: &str, more: Value) -> Value {
 }
 
 /// What the application says that it was asked.
-async fn ask(upstream: SocketAddr, request: http::request::Builder) -> (StatusCode, Value) {
+pub(crate) async fn ask(
+    upstream: SocketAddr,
+    request: http::request::Builder,
+) -> (StatusCode, Value) {
     let stream = TcpStream::connect(upstream)
         .await
         .expect("the upstream listens");
@@ -100,7 +103,7 @@ async fn who(upstream: SocketAddr, path: &str) -> String {
 }
 
 /// Waits until this instance answers for a path.
-async fn answers(upstream: SocketAddr, path: &str, instance: &str) {
+pub(crate) async fn answers(upstream: SocketAddr, path: &str, instance: &str) {
     let asked = || who(upstream, path);
     let what = format!("{instance} answers {path}");
     eventually(&what, asked, |answer| answer == instance).await;

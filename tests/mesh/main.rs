@@ -22,6 +22,7 @@ mod state_dir;
 mod tokens;
 mod traffic;
 mod transparent;
+mod virtual_names;
 
 use legate_tests::ServiceSpec;
 

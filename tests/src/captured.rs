@@ -5,14 +5,16 @@
 //! It takes a network namespace, which belongs to a process: a test starts itself again in one. That
 //! takes root, `unshare` of util-linux, `ip` of iproute2 and `nft` of nftables.
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use http::Request;
+use http::request::Builder;
 use legate_runtime::BoxError;
 use nix::unistd::{Uid, setfsuid};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::client::{self, Answer};
@@ -82,7 +84,25 @@ pub fn is_here() -> bool {
 ///
 /// When there is no complete HTTP answer in time.
 pub async fn get(server: SocketAddr) -> Result<Answer, BoxError> {
-    get_as(APPLICATION, server).await
+    ask(server, Request::get("/")).await
+}
+
+/// A request without a body by the user whose traffic is captured, on a connection of its own.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn ask(server: SocketAddr, request: Builder) -> Result<Answer, BoxError> {
+    ask_as(APPLICATION, server, request).await
+}
+
+/// A connection of the user whose traffic is captured.
+///
+/// # Errors
+///
+/// When nobody takes it. It may wait without end.
+pub async fn connect(server: SocketAddr) -> io::Result<TcpStream> {
+    connect_as(APPLICATION, server).await
 }
 
 /// `GET /` by a user who is not in the mesh, to an application beside a sidecar.
@@ -91,18 +111,22 @@ pub async fn get(server: SocketAddr) -> Result<Answer, BoxError> {
 ///
 /// When there is no complete HTTP answer in time.
 pub async fn get_from_outside(server: SocketAddr) -> Result<Answer, BoxError> {
-    get_as(STRANGER, server).await
+    ask_as(STRANGER, server, Request::get("/")).await
 }
 
-async fn get_as(user: u32, server: SocketAddr) -> Result<Answer, BoxError> {
+async fn ask_as(user: u32, server: SocketAddr, request: Builder) -> Result<Answer, BoxError> {
+    let request = request.header("host", server.to_string());
+    let exchange = async {
+        let stream = connect_as(user, server).await?;
+        client::get_on(stream, request).await
+    };
+    timeout(LIMIT, exchange).await?
+}
+
+async fn connect_as(user: u32, server: SocketAddr) -> io::Result<TcpStream> {
     // Whose a socket is says the thread that makes it.
     let before = setfsuid(Uid::from_raw(user));
     let socket = TcpSocket::new_v4();
     setfsuid(before);
-    let request = Request::get("/").header("host", server.to_string());
-    let exchange = async {
-        let stream = socket?.connect(server).await?;
-        client::get_on(stream, request).await
-    };
-    timeout(LIMIT, exchange).await?
+    socket?.connect(server).await
 }

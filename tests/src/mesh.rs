@@ -219,7 +219,7 @@ impl Mesh {
         self.register_only(spec, None).await;
     }
 
-    /// Registers an instance whose application does not run.
+    /// Registers an instance whose application does not run, or is started by the scenario.
     pub async fn register_dead(&mut self, spec: &ServiceSpec) {
         self.place(spec.instance);
         self.register_only(spec, None).await;
@@ -241,6 +241,13 @@ impl Mesh {
     pub async fn describe(&self, spec: &ServiceSpec, meta: Value) {
         let mut proxy = self.proxy(spec);
         proxy["Meta"] = meta;
+        self.catalog(json!({"Service": proxy})).await;
+    }
+
+    /// Registers the proxy of an instance again, whose Kubernetes Service has this ClusterIP.
+    pub async fn tag(&self, spec: &ServiceSpec, cluster_ip: IpAddr) {
+        let mut proxy = self.proxy(spec);
+        proxy["TaggedAddresses"] = json!({"virtual": {"Address": cluster_ip, "Port": APP}});
         self.catalog(json!({"Service": proxy})).await;
     }
 
