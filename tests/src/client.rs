@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Builder;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -63,6 +63,16 @@ pub async fn get_on(stream: TcpStream, request: Builder) -> Result<Answer, BoxEr
     exchange_on(stream, request.body(Full::new(Bytes::new()))?)
         .await
         .map(text)
+}
+
+/// A request without a body on a connection that is open, and the whole answer to it.
+///
+/// # Errors
+///
+/// When there is no complete HTTP answer in time.
+pub async fn answer_on(stream: TcpStream, request: Builder) -> Result<Response<Bytes>, BoxError> {
+    let request = request.body(Full::new(Bytes::new()))?;
+    timeout(LIMIT, respond_on(stream, request)).await?
 }
 
 /// Sends a request exactly as it is written, whatever it is, on a connection of its own.
@@ -131,12 +141,19 @@ async fn exchange_on(
     stream: TcpStream,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), BoxError> {
+    let response = respond_on(stream, request).await?;
+    Ok((response.status(), response.into_body()))
+}
+
+async fn respond_on(
+    stream: TcpStream,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, BoxError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        Ok((status, body))
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Response::from_parts(head, body))
     };
     let mut answer = std::pin::pin!(answer);
     tokio::select! {
