@@ -8,6 +8,7 @@ mod extensions;
 mod instances;
 mod intentions;
 mod key_servers;
+mod limits;
 mod login;
 mod outage;
 mod permissive;
