@@ -21,6 +21,7 @@ mod restart;
 mod rotation;
 mod route_settings;
 mod settings;
+mod spans;
 mod state_dir;
 mod tokens;
 mod traffic;
