@@ -26,6 +26,7 @@ mod state_dir;
 mod tokens;
 mod traffic;
 mod transparent;
+mod unusable;
 mod virtual_names;
 
 use legate_tests::ServiceSpec;
