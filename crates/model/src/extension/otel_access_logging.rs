@@ -121,18 +121,22 @@ impl OtelAccessLog {
                 return Err(at("MaxInterval", "it must not be less than BaseInterval"));
             }
         }
-        let attributes = |field: &'static str, values: &BTreeMap<String, Value>| {
-            let wrong = values.iter().find(|(_, value)| !is_scalar(value));
-            wrong.map(|(key, _)| Invalid::new(format!("{field}.{key}"), SCALAR))
-        };
-        let body = (!is_scalar(&self.body)).then(|| Invalid::new("Body", SCALAR));
-        let wrong = body
-            .or_else(|| attributes("Attributes", &self.attributes))
-            .or_else(|| attributes("ResourceAttributes", &self.resource_attributes));
-        wrong.map_or(Ok(()), Err)
+        if !matches!(self.body, Value::Null | Value::String(_)) {
+            return Err(Invalid::new("Body", TEXT));
+        }
+        let mut attributes = self.attributes.iter();
+        if let Some((key, _)) = attributes.find(|(_, value)| !value.is_string()) {
+            return Err(Invalid::new(format!("Attributes.{key}"), TEXT));
+        }
+        let mut resource = self.resource_attributes.iter();
+        match resource.find(|(_, value)| !is_scalar(value)) {
+            Some((key, _)) => Err(Invalid::new(format!("ResourceAttributes.{key}"), SCALAR)),
+            None => Ok(()),
+        }
     }
 }
 
+const TEXT: &str = "it must be a text: Envoy logs nothing else here; write numbers in quotes";
 const SCALAR: &str = "it must be a text, a number or a truth value";
 
 fn is_scalar(value: &Value) -> bool {

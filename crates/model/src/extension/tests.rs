@@ -364,7 +364,7 @@ fn otel_access_logging() {
     taken(
         OTEL_ACCESS_LOGGING,
         with(json!({
-            "Body": "%PROTOCOL%", "Attributes": {"a": 1}, "BufferFlushInterval": 1_000_000_000,
+            "Body": "%PROTOCOL%", "Attributes": {"a": "1"}, "BufferFlushInterval": 1_000_000_000,
             "RetryPolicy": {"NumRetries": 3, "RetryBackOff": {"BaseInterval": "2s"}},
         })),
     );
@@ -374,6 +374,13 @@ fn otel_access_logging() {
         (
             with(json!({"Attributes": {"a": []}})),
             "Config.Attributes.a",
+        ),
+        // Envoy refuses a listener with such a log.
+        (with(json!({"Attributes": {"a": 1}})), "Config.Attributes.a"),
+        (with(json!({"Body": true})), "Config.Body"),
+        (
+            with(json!({"ResourceAttributes": {"a": {}}})),
+            "Config.ResourceAttributes.a",
         ),
         (
             with(json!({"BufferFlushInterval": "0s"})),

@@ -255,8 +255,8 @@ fn access_logs_by_opentelemetry() {
         "FilterStateObjectsToLog": ["a"],
         "RetryPolicy": {"NumRetries": 3, "RetryBackOff": {}},
         "Body": "%PROTOCOL%",
-        "Attributes": {"text": "%UPSTREAM_HOST%", "flag": true, "whole": 3, "part": 0.5},
-        "ResourceAttributes": {"service": "web"},
+        "Attributes": {"text": "%UPSTREAM_HOST%"},
+        "ResourceAttributes": {"service": "web", "flag": true, "whole": 3, "part": 0.5},
     }});
     let all = json!([extension("otel-access-logging", arguments)]);
     insta::assert_snapshot!(changed(Protocol::Http, all));

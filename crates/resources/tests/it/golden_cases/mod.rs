@@ -2,6 +2,7 @@
 //! the proxy gets in `resources.json`. `UPDATE_GOLDEN=1` writes those again.
 
 pub(crate) mod documents;
+pub(crate) mod envoy;
 pub(crate) mod written;
 
 use std::collections::BTreeSet;

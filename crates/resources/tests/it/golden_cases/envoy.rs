@@ -1,0 +1,209 @@
+//! What a real Envoy says about resources: they are put into a bootstrap document, which Envoy
+//! validates as it does everything that it is sent later.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use legate_testkit::envoy;
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use super::cases;
+
+/// The folder that documents name, in whose place is the one that a test has made.
+const FOLDER: &str = "/golden/";
+/// How many Envoys run at a time.
+const AT_A_TIME: usize = 2;
+/// How many seconds one may take.
+const SECONDS: &str = "60";
+
+/// A real Envoy, with the files that documents name.
+pub(crate) struct Envoy {
+    folder: TempDir,
+    certificate: String,
+    key: String,
+}
+
+impl Envoy {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let names = vec!["web.example".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let certificate = made.cert.pem();
+        let write = |name: &str, contents: &[u8]| fs::write(folder.path().join(name), contents);
+        write("ca.pem", certificate.as_bytes()).unwrap();
+        write("keys.json", KEYS.as_bytes()).unwrap();
+        write("filter.wasm", &wat::parse_str(MODULE).unwrap()).unwrap();
+        Self {
+            key: made.signing_key.serialize_pem(),
+            certificate,
+            folder,
+        }
+    }
+
+    /// What Envoy has against the resources of each; the others are not in the answer.
+    pub(crate) fn refusals(&self, all: &[(String, Value)]) -> Vec<String> {
+        let next = AtomicUsize::new(0);
+        let refused = Mutex::new(Vec::new());
+        let work = || {
+            while let Some((name, resources)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(reason) = self.validate(name, resources) {
+                    refused.lock().unwrap().push(format!("{name}: {reason}"));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..AT_A_TIME {
+                scope.spawn(work);
+            }
+        });
+        let mut refused = refused.into_inner().unwrap();
+        refused.sort();
+        refused
+    }
+
+    fn validate(&self, name: &str, resources: &Value) -> Result<(), String> {
+        let file = self.folder.path().join(format!("{name}.json"));
+        let folder = format!("{}/", self.folder.path().display());
+        let bootstrap = self.bootstrap(resources)?;
+        let text = bootstrap.to_string().replace(FOLDER, &folder);
+        fs::write(&file, text).unwrap();
+        validate(&file)
+    }
+
+    /// Everything that Envoy would be sent, in its bootstrap document: it reads nothing else when it
+    /// validates.
+    fn bootstrap(&self, resources: &Value) -> Result<Value, String> {
+        let of = |kind: &str| resources[kind].as_object().unwrap().clone();
+        let (mut clusters, endpoints) = (of("Clusters"), of("Endpoints"));
+        for (name, cluster) in &mut clusters {
+            if let Some(assignment) = endpoints.get(name) {
+                cluster["type"] = json!("STATIC");
+                cluster["loadAssignment"] = assignment.clone();
+                cluster.as_object_mut().unwrap().remove("edsClusterConfig");
+            }
+        }
+        let mut inlined = Inlined {
+            routes: of("Routes"),
+            used: BTreeSet::new(),
+        };
+        let mut listeners = of("Listeners");
+        let documents = clusters.values_mut().chain(listeners.values_mut());
+        documents.for_each(|document| inlined.walk(document));
+        let whole = resources["Failures"] == json!([]);
+        let mut routes = inlined.routes.keys();
+        let unused = routes.find(|name| !inlined.used.contains(*name));
+        if let Some(unused) = unused.filter(|_| whole) {
+            return Err(format!("no listener has the routes {unused}"));
+        }
+        let values = |map: Map<String, Value>| map.into_iter().map(|(_, value)| value);
+        let mut clusters: Vec<Value> = values(clusters).collect();
+        clusters.push(control_plane());
+        let (pem, key) = (&self.certificate, &self.key);
+        Ok(json!({
+            "node": {"id": "web", "cluster": "web"},
+            // As in the bootstrap documents of sidecars.
+            "layeredRuntime": {"layers": [{"name": "static", "staticLayer": {
+                "re2.max_program_size.error_level": 1_048_576,
+            }}]},
+            "dynamicResources": {"adsConfig": {
+                "apiType": "DELTA_GRPC", "transportApiVersion": "V3",
+                "grpcServices": [{"envoyGrpc": {"clusterName": CONTROL_PLANE}}],
+            }},
+            "staticResources": {
+                "clusters": clusters,
+                "listeners": values(listeners).collect::<Vec<_>>(),
+                "secrets": [
+                    {"name": "leaf", "tlsCertificate": {
+                        "certificateChain": {"inlineString": pem}, "privateKey": {"inlineString": key},
+                    }},
+                    {"name": "roots", "validationContext": {"trustedCa": {"inlineString": pem}}},
+                ],
+            },
+        }))
+    }
+}
+
+const CONTROL_PLANE: &str = "control_plane";
+
+fn control_plane() -> Value {
+    json!({
+        "name": CONTROL_PLANE, "type": "STATIC",
+        "typedExtensionProtocolOptions": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicitHttpConfig": {"http2ProtocolOptions": {}},
+        }},
+        "loadAssignment": {"clusterName": CONTROL_PLANE, "endpoints": []},
+    })
+}
+
+const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "kid": "one", "k": "c2VjcmV0"}]}"#;
+/// A filter that does nothing. The machine asks the module for memory and for its version.
+const MODULE: &str = r#"(module
+  (memory (export "memory") 2)
+  (func (export "proxy_abi_version_0_2_1"))
+  (func (export "malloc") (param i32) (result i32) (i32.const 4096))
+  (func (export "proxy_on_context_create") (param i32 i32))
+  (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
+  (func (export "proxy_on_configure") (param i32 i32) (result i32) (i32.const 1)))"#;
+
+/// Puts routes and secrets where a listener or a cluster names them.
+struct Inlined {
+    routes: Map<String, Value>,
+    used: BTreeSet<String>,
+}
+
+impl Inlined {
+    fn walk(&mut self, document: &mut Value) {
+        match document {
+            Value::Array(items) => items.iter_mut().for_each(|item| self.walk(item)),
+            Value::Object(fields) => {
+                if let Some(rds) = fields.remove("rds") {
+                    let name = rds["routeConfigName"].as_str().unwrap();
+                    self.used.insert(name.to_owned());
+                    fields.insert("routeConfig".to_owned(), self.routes[name].clone());
+                }
+                // A secret without a source is one of the document itself.
+                fields.remove("sdsConfig");
+                fields.values_mut().for_each(|field| self.walk(field));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn validate(file: &Path) -> Result<(), String> {
+    let output = Command::new("timeout")
+        .arg(SECONDS)
+        .arg(envoy::binary())
+        .args([
+            "--mode",
+            "validate",
+            "--log-level",
+            "error",
+            "--concurrency",
+            "1",
+            "-c",
+        ])
+        .arg(file)
+        .output()
+        .map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+#[test]
+fn envoy_takes_the_resources_of_every_case() {
+    let all = cases().into_iter().map(|case| {
+        let resources = case.resources().unwrap();
+        (case.name, resources)
+    });
+    let refused = Envoy::new().refusals(&all.collect::<Vec<_>>());
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
