@@ -5,6 +5,7 @@ mod chains;
 mod counters;
 mod dev;
 mod extensions;
+mod grpc;
 mod instances;
 mod intentions;
 mod key_servers;

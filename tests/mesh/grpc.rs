@@ -1,0 +1,284 @@
+//! gRPC through routers: calls of one upstream go to several services by their methods, and what is
+//! particular to gRPC passes: trailers, streams and the conditions for repeats.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use legate_api::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use legate_api::discovery::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use legate_runtime::Scope;
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::WEB;
+use crate::chains::resolver;
+
+const LIMIT: Duration = Duration::from_secs(10);
+/// The response's header with the instance that answered.
+const INSTANCE: &str = "x-instance";
+/// A call that is refused as unavailable this often before it is answered.
+const BUSY: &str = "busy";
+const TIMES_BUSY: usize = 2;
+
+/// An application with two services: one with short calls and with streams of responses, and one
+/// whose calls are streams both ways.
+#[derive(Clone)]
+struct Application {
+    instance: &'static str,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Application {
+    fn response<T>(&self, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        let instance = self.instance.parse().expect("a header's value");
+        response.metadata_mut().insert(INSTANCE, instance);
+        response
+    }
+
+    async fn serve(instance: &'static str, address: SocketAddr, scope: &Scope) {
+        let application = Self {
+            instance,
+            busy: Arc::default(),
+        };
+        let listener = TcpListener::bind(address).await.expect("a free address");
+        let stop = scope.token().cancelled_owned();
+        scope.spawn(format!("app {instance}"), async move {
+            Server::builder()
+                .add_service(HealthServer::new(application.clone()))
+                .add_service(AggregatedDiscoveryServiceServer::new(application))
+                .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
+                .await
+        });
+    }
+}
+
+type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Health for Application {
+    type WatchStream = Responses<HealthCheckResponse>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        match request.get_ref().service.as_str() {
+            BUSY if self.busy.fetch_add(1, Ordering::SeqCst) < TIMES_BUSY => {
+                Err(Status::unavailable("busy"))
+            }
+            "missing" => Err(Status::not_found(format!("not at {}", self.instance))),
+            _ => Ok(self.response(HealthCheckResponse { status: 1 })),
+        }
+    }
+
+    /// Three messages, and an end that only trailers can tell.
+    async fn watch(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let messages = (0..3).map(|status| Ok(HealthCheckResponse { status }));
+        let end = Err(Status::aborted("the end"));
+        let all: Vec<_> = messages.chain([end]).collect();
+        Ok(self.response(Box::pin(futures_util::stream::iter(all))))
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Application {
+    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
+
+    /// Answers each message when it comes.
+    async fn delta_aggregated_resources(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        let instance = self.instance;
+        let answers = request.into_inner().map(move |message| {
+            message.map(|message| DeltaDiscoveryResponse {
+                nonce: format!("{instance}: {}", message.response_nonce),
+                ..DeltaDiscoveryResponse::default()
+            })
+        });
+        Ok(self.response(Box::pin(answers)))
+    }
+}
+
+/// A connection of its own for each caller.
+fn channel(server: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address");
+    endpoint.timeout(LIMIT).connect_lazy()
+}
+
+/// Which instance answers a short call, or with which code it ends.
+async fn check(server: SocketAddr, version: &str, service: &str) -> Result<String, Status> {
+    let mut request = Request::new(HealthCheckRequest {
+        service: service.to_owned(),
+    });
+    let version = version.parse().expect("a header's value");
+    request.metadata_mut().insert("x-version", version);
+    let response = HealthClient::new(channel(server)).check(request).await?;
+    Ok(instance(&response))
+}
+
+fn instance<T>(response: &Response<T>) -> String {
+    let value = response.metadata().get(INSTANCE);
+    let value = value.and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().to_owned()
+}
+
+async fn answers(server: SocketAddr, version: &str, instance: &str) {
+    let what = format!("{instance} answers version {version}");
+    let asked = || async {
+        let answer = check(server, version, "").await;
+        answer.map_err(|status| status.to_string())
+    };
+    eventually(&what, asked, |answer| answer.as_deref() == Ok(instance))
+        .await
+        .expect("accepted");
+}
+
+const fn spec(
+    service: &'static str,
+    instance: &'static str,
+    protocol: &'static str,
+) -> ServiceSpec {
+    ServiceSpec {
+        service,
+        instance,
+        protocol,
+        upstreams: &[],
+    }
+}
+
+async fn scenario(protocol: &'static str) {
+    let scope = Scope::new("applications");
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let mut sidecars: Vec<Sidecar> = Vec::new();
+    let instances = [
+        (spec("api", "api", protocol), "1"),
+        (spec("api", "api-2", protocol), "2"),
+        (spec("other", "other", protocol), "1"),
+    ];
+    for (spec, version) in instances {
+        let address = mesh.application(spec.instance);
+        Application::serve(spec.instance, address, &scope).await;
+        mesh.register_dead(&spec).await;
+        mesh.describe(&spec, json!({"version": version})).await;
+        mesh.intend("web", spec.service, "allow").await;
+        sidecars.push(mesh.join(&spec).await);
+    }
+    mesh.entry(resolver(
+        "api",
+        json!({"DefaultSubset": "v1", "Subsets": {
+            "v1": {"Filter": "Service.Meta.version == 1"},
+            "v2": {"Filter": "Service.Meta.version == 2"},
+        }}),
+    ))
+    .await;
+    sidecars.push(mesh.add(&WEB).await);
+    let upstream = mesh.upstream("web", 0);
+    answers(upstream, "2", "api").await;
+    // Without a router nothing that an application answered is repeated.
+    let busy = check(upstream, "1", BUSY).await.expect_err("it is busy");
+    assert_eq!(busy.code(), Code::Unavailable);
+
+    let health = "/grpc.health.v1.Health/";
+    let discovery = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
+    mesh.entry(json!({"Kind": "service-router", "Name": "api", "Routes": [
+        {
+            "Match": {"HTTP": {"PathPrefix": discovery}},
+            "Destination": {"Service": "other"},
+        },
+        {
+            "Match": {"HTTP": {"PathPrefix": health, "Header": [{"Name": "x-version", "Exact": "2"}]}},
+            "Destination": {
+                "ServiceSubset": "v2", "RetryOn": ["unavailable"], "NumRetries": TIMES_BUSY,
+            },
+        },
+    ]}))
+    .await;
+    answers(upstream, "2", "api-2").await;
+    answers(upstream, "1", "api").await;
+    // The application is asked as often as it refuses, and once more.
+    let busy = check(upstream, "2", BUSY).await;
+    assert_eq!(busy.expect("it is repeated"), "api-2");
+    let missing = check(upstream, "2", "missing").await.expect_err("missing");
+    assert_eq!(
+        (missing.code(), missing.message()),
+        (Code::NotFound, "not at api-2")
+    );
+    streams(upstream).await;
+
+    for sidecar in &mut sidecars {
+        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
+    }
+    scope.stop(LIMIT).await.expect("the applications stop");
+    mesh.stop().await;
+}
+
+async fn streams(upstream: SocketAddr) {
+    let watch = HealthClient::new(channel(upstream))
+        .watch(HealthCheckRequest::default())
+        .await
+        .expect("a stream");
+    assert_eq!(instance(&watch), "api");
+    let messages: Vec<_> = watch.into_inner().collect().await;
+    let statuses = messages.iter().filter_map(|message| message.as_ref().ok());
+    let statuses: Vec<i32> = statuses.map(|message| message.status).collect();
+    assert_eq!(statuses, [0, 1, 2]);
+    let end = messages.last().and_then(|last| last.as_ref().err());
+    let end = end.expect("the trailers end it");
+    assert_eq!((end.code(), end.message()), (Code::Aborted, "the end"));
+
+    // Each message is sent when the last one was answered.
+    let (sender, requests) = mpsc::channel(1);
+    let mut client = AggregatedDiscoveryServiceClient::new(channel(upstream));
+    let stream = client
+        .delta_aggregated_resources(ReceiverStream::new(requests))
+        .await
+        .expect("a stream");
+    let mut stream = stream.into_inner();
+    for n in 0..5 {
+        let message = DeltaDiscoveryRequest {
+            response_nonce: n.to_string(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        sender.send(message).await.expect("the stream is open");
+        let answer = timeout(LIMIT, stream.message()).await.expect("in time");
+        let answer = answer.expect("no error").expect("an answer");
+        assert_eq!(answer.nonce, format!("other: {n}"));
+    }
+    drop(sender);
+    let end = timeout(LIMIT, stream.message()).await.expect("in time");
+    assert!(
+        end.expect("no error").is_none(),
+        "it ends with its requests"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_go_where_the_router_says() {
+    scenario("grpc").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_requests_of_http2() {
+    scenario("http2").await;
+}
