@@ -29,6 +29,7 @@ mod traffic;
 mod transparent;
 mod unusable;
 mod virtual_names;
+mod websockets;
 
 use legate_tests::ServiceSpec;
 
