@@ -554,6 +554,6 @@ fn every_field_is_served_refused_or_reported() {
     }
     // None of the three would be noticed if the samples were never accepted.
     assert!(counts["refused"] > 50, "{counts:?}");
-    assert!(counts["reported"] > 40, "{counts:?}");
+    assert!(counts["reported"] > 20, "{counts:?}");
     assert!(counts["keys"] > 4, "{counts:?}");
 }

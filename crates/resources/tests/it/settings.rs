@@ -439,8 +439,8 @@ fn scattered() -> Vec<CheckServiceNode> {
 }
 
 fn assignment(locality: Option<Value>, mode: &str) -> String {
-    let defaults = json!({
-        "Kind": "proxy-defaults", "Name": "global", "PrioritizeByLocality": {"Mode": mode},
+    let resolver = json!({
+        "Kind": "service-resolver", "Name": "db", "PrioritizeByLocality": {"Mode": mode},
     });
     let definition = json!({"DestinationName": "db", "LocalBindPort": 9191});
     let mut instance = sidecar(json!({"LocalServicePort": 8080}));
@@ -448,7 +448,7 @@ fn assignment(locality: Option<Value>, mode: &str) -> String {
         locality.map(|locality| serde_json::from_value(locality).unwrap());
     let snapshot = Snapshot {
         instance,
-        upstreams: vec![chained(definition, &[defaults], |_| scattered())],
+        upstreams: vec![chained(definition, &[resolver], |_| scattered())],
         ..web()
     };
     let set = made(&snapshot);
@@ -462,7 +462,7 @@ fn near_instances_are_asked_first() {
     let here = json!({"Region": "r1", "Zone": "a"});
     insta::assert_snapshot!(assignment(Some(here.clone()), "failover"));
     let usual = assignment(None, "");
-    assert!(!usual.contains("priority"), "{usual}");
+    assert_eq!(usual.matches("LocalityLbEndpoints").count(), 1, "{usual}");
     for (locality, mode) in [(Some(here), "none"), (None, "failover")] {
         assert_eq!(assignment(locality, mode), usual);
     }
