@@ -18,6 +18,7 @@ pub mod duration;
 mod exposed;
 pub mod extension;
 pub mod filters;
+mod format_string;
 pub mod hcl;
 mod instance;
 mod intention;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::invalid::Invalid;
 use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
-use crate::{WILDCARD, meta, name};
+use crate::{WILDCARD, format_string, meta, name};
 
 const MAX_WEIGHT: u32 = 65_535;
 const DEFAULT_BIND: &str = "127.0.0.1";
@@ -424,12 +424,15 @@ impl AccessLogs {
                 "it cannot be used together with JSONFormat",
             ));
         }
-        let json: Result<crate::Opaque, _> = match self.json_format.as_str() {
-            "" => return Ok(()),
-            text => serde_json::from_str(text),
-        };
-        json.map(|_| ()).map_err(|error| {
+        format_string::validate(&self.text_format)
+            .map_err(|reason| Invalid::new("TextFormat", reason))?;
+        if self.json_format.is_empty() {
+            return Ok(());
+        }
+        let json: crate::Opaque = serde_json::from_str(&self.json_format).map_err(|error| {
             Invalid::new("JSONFormat", format!("it must be a JSON object: {error}"))
-        })
+        })?;
+        format_string::validate_all(&json.into())
+            .map_err(|reason| Invalid::new("JSONFormat", reason))
     }
 }

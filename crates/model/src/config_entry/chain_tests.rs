@@ -207,6 +207,18 @@ fn resolvers_that_contradict_themselves_are_refused() {
 }
 
 #[test]
+fn values_of_headers_are_formats_of_envoy() {
+    let set = |value: &str| json!({"Set": {"x-a": value}});
+    let router = |value| {
+        let destination = json!({"RequestHeaders": set(value)});
+        refusal::<ServiceRouter>(json!({"Routes": [{"Destination": destination}]}))
+    };
+    assert_eq!(router("100%% of %PROTOCOL%"), "");
+    let error = router("100%");
+    assert!(error.contains("no command of Envoy begins"), "{error}");
+}
+
+#[test]
 fn load_balancers_that_do_not_fit_their_policy_are_refused() {
     let balancer = |balancer: Value| json!({"LoadBalancer": balancer});
     let hashing = |policy: Value| balancer(json!({"Policy": "maglev", "HashPolicies": [policy]}));
@@ -216,6 +228,21 @@ fn load_balancers_that_do_not_fit_their_policy_are_refused() {
         (
             balancer(json!({"LeastRequestConfig": {}})),
             "needs least_request",
+        ),
+        // Envoy refuses the cluster.
+        (
+            balancer(json!({"Policy": "least_request", "LeastRequestConfig": {"ChoiceCount": 1}})),
+            "at least 2",
+        ),
+        (
+            balancer(json!({"Policy": "ring_hash", "RingHashConfig": {"MaximumRingSize": 1000}})),
+            "below MinimumRingSize, 1024",
+        ),
+        (
+            balancer(
+                json!({"Policy": "ring_hash", "RingHashConfig": {"MinimumRingSize": 8_388_609}}),
+            ),
+            "largest ring",
         ),
         (
             balancer(json!({"HashPolicies": [{"SourceIP": true}]})),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::format_string;
 use crate::invalid::Invalid;
 
 /// What becomes of headers on their way.
@@ -48,6 +49,8 @@ impl HeaderModifiers {
                         "a header's value cannot contain line breaks",
                     ));
                 }
+                format_string::validate(value)
+                    .map_err(|reason| Invalid::new(format!("{field}[{name:?}]"), reason))?;
             }
         }
         let mut removed = self.remove.iter().enumerate();

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::target::{GrpcService, HeaderValue, Target};
 use super::{Direction, validate_proxy_type};
+use crate::format_string;
 use crate::invalid::Invalid;
 use crate::regex;
 
@@ -256,7 +257,12 @@ impl HttpService {
                     .map_err(|error| error.within(format!("{field}[{at}]")))?;
             }
         }
-        HeaderValue::validate_all("AuthorizationRequest.HeadersToAdd", &request.headers_to_add)
+        let field = "AuthorizationRequest.HeadersToAdd";
+        for (at, header) in request.headers_to_add.iter().enumerate() {
+            format_string::validate(&header.value)
+                .map_err(|reason| Invalid::new(format!("{field}[{at}].Value"), reason))?;
+        }
+        HeaderValue::validate_all(field, &request.headers_to_add)
     }
 }
 

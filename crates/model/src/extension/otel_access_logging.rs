@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::target::GrpcService;
 use super::{Direction, validate_proxy_type};
 use crate::duration::GoDuration;
+use crate::format_string;
 use crate::invalid::Invalid;
 
 /// The arguments.
@@ -121,12 +122,12 @@ impl OtelAccessLog {
                 return Err(at("MaxInterval", "it must not be less than BaseInterval"));
             }
         }
-        if !matches!(self.body, Value::Null | Value::String(_)) {
-            return Err(Invalid::new("Body", TEXT));
+        if !self.body.is_null() {
+            validate_format(&self.body).map_err(|reason| Invalid::new("Body", reason))?;
         }
-        let mut attributes = self.attributes.iter();
-        if let Some((key, _)) = attributes.find(|(_, value)| !value.is_string()) {
-            return Err(Invalid::new(format!("Attributes.{key}"), TEXT));
+        for (key, value) in &self.attributes {
+            validate_format(value)
+                .map_err(|reason| Invalid::new(format!("Attributes.{key}"), reason))?;
         }
         let mut resource = self.resource_attributes.iter();
         match resource.find(|(_, value)| !is_scalar(value)) {
@@ -136,7 +137,14 @@ impl OtelAccessLog {
     }
 }
 
-const TEXT: &str = "it must be a text: Envoy logs nothing else here; write numbers in quotes";
+/// Envoy logs texts only, with commands in them.
+fn validate_format(value: &Value) -> Result<(), String> {
+    match value {
+        Value::String(text) => format_string::validate(text),
+        _ => Err("it must be a text: Envoy logs nothing else here; put it in quotes".to_owned()),
+    }
+}
+
 const SCALAR: &str = "it must be a text, a number or a truth value";
 
 fn is_scalar(value: &Value) -> bool {

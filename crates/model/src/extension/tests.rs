@@ -158,6 +158,12 @@ fn ext_authz() {
             "WithRequestBody.MaxRequestBytes",
         ),
         (
+            json!({"Config": {"HttpService": {"Target": {"URI": ":1"}, "AuthorizationRequest": {
+                "HeadersToAdd": [{"Key": "a", "Value": "100%"}],
+            }}}}),
+            "HeadersToAdd[0].Value",
+        ),
+        (
             json!({"Config": {"HttpService": {"Target": {"URI": ":1"}, "PathPrefix": "x"}}}),
             "PathPrefix",
         ),
@@ -378,6 +384,7 @@ fn otel_access_logging() {
         // Envoy refuses a listener with such a log.
         (with(json!({"Attributes": {"a": 1}})), "Config.Attributes.a"),
         (with(json!({"Body": true})), "Config.Body"),
+        (with(json!({"Body": "100%"})), "Config.Body"),
         (
             with(json!({"ResourceAttributes": {"a": {}}})),
             "Config.ResourceAttributes.a",

@@ -9,6 +9,7 @@
 mod changes;
 mod describe;
 mod extensions;
+mod generated;
 mod golden;
 mod golden_cases;
 mod intentions;
@@ -16,6 +17,7 @@ mod kept;
 mod refused;
 mod settings;
 mod shared;
+mod strategies;
 mod support;
 mod tokens;
 mod transparent;

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::duration;
 use crate::invalid::Invalid;
 
+/// Envoy's bound, and what it takes where no maximum is given.
+const LARGEST_RING: u64 = 8 * 1024 * 1024;
+/// What Envoy takes where no minimum is given.
+const SMALLEST_RING: u64 = 1024;
+
 /// How an instance is chosen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -155,6 +160,16 @@ impl LoadBalancer {
         if self.ring_hash_config.is_some() && self.policy != LoadBalancerPolicy::RingHash {
             return refused("RingHashConfig", "ring_hash");
         }
+        if let Some(ring) = &self.ring_hash_config {
+            ring.validate()
+                .map_err(|error| error.within("RingHashConfig"))?;
+        }
+        if let Some(config) = &self.least_request_config
+            && config.choice_count == 1
+        {
+            let reason = "it must be at least 2: Envoy compares instances";
+            return Err(Invalid::new("LeastRequestConfig.ChoiceCount", reason));
+        }
         if self.least_request_config.is_some() && self.policy != LoadBalancerPolicy::LeastRequest {
             return refused("LeastRequestConfig", "least_request");
         }
@@ -167,6 +182,31 @@ impl LoadBalancer {
                 .validate()
                 .map_err(|error| error.within(format_args!("HashPolicies[{at}]")))
         })
+    }
+}
+
+impl RingHashConfig {
+    fn validate(&self) -> Result<(), Invalid> {
+        for (field, size) in [
+            ("MinimumRingSize", self.minimum_ring_size),
+            ("MaximumRingSize", self.maximum_ring_size),
+        ] {
+            if size > LARGEST_RING {
+                let reason =
+                    format!("{size} is above {LARGEST_RING}, which is Envoy's largest ring");
+                return Err(Invalid::new(field, reason));
+            }
+        }
+        let or = |size, default| if size == 0 { default } else { size };
+        let minimum = or(self.minimum_ring_size, SMALLEST_RING);
+        if or(self.maximum_ring_size, LARGEST_RING) < minimum {
+            let reason = format!(
+                "{} is below MinimumRingSize, {minimum}; without one it is {SMALLEST_RING}",
+                self.maximum_ring_size
+            );
+            return Err(Invalid::new("MaximumRingSize", reason));
+        }
+        Ok(())
     }
 }
 

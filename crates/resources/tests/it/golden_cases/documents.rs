@@ -112,13 +112,17 @@ fn decode<T: DeserializeOwned>(what: &str, document: &Value) -> Result<T, Refuse
 }
 
 impl Documents {
-    /// Documents of which only entries are given.
+    /// Documents of which only entries are given. The sidecar has all four services as upstreams.
     pub(crate) fn of_entries(entries: Vec<Value>) -> Self {
+        let upstreams = ["api", "admin", "backup", "other"].into_iter().zip(9191..);
+        let upstreams: Vec<Value> = upstreams
+            .map(|(name, port)| json!({"DestinationName": name, "LocalBindPort": port}))
+            .collect();
         Self {
             about: String::new(),
             default_intention: deny(),
             proxy: None,
-            sidecar: sidecar(),
+            sidecar: json!({"LocalServicePort": 8080, "Upstreams": upstreams}),
             registrations: instances(),
             entries,
             intentions: Vec::new(),
@@ -146,6 +150,11 @@ impl Documents {
         let snapshot = snapshot_of(&txn, &proxy, &config, leaf(destination, "first"));
         let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
         snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
+    }
+
+    /// Whether everything would be written.
+    pub(crate) fn are_accepted(&self) -> bool {
+        self.state().is_ok()
     }
 
     fn proxy_field(&self, field: &str) -> Option<&str> {
