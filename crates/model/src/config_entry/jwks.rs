@@ -275,6 +275,12 @@ impl RemoteJwks {
                 ),
             ));
         };
+        // Envoy's bounds.
+        let cacheable = Duration::from_millis(1)..Duration::from_secs(2_500_000 * 60 * 60);
+        if !self.cache_duration.is_zero() && !cacheable.contains(&self.cache_duration) {
+            let reason = "it must be at least 1ms and less than 2500000h";
+            return Err(Invalid::new("CacheDuration", reason));
+        }
         let back_off = self.retry_policy.as_ref();
         if let Some(back_off) = back_off.and_then(|policy| policy.retry_policy_back_off.as_ref()) {
             back_off

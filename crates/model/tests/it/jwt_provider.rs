@@ -104,6 +104,20 @@ fn refusals_have_the_words_of_consul() {
     ]);
 }
 
+/// Envoy would refuse the listener.
+#[test]
+fn keys_are_kept_for_a_time_that_envoy_takes() {
+    for (duration, text) in [("1us", "at least 1ms"), ("2500000h", "less than 2500000h")] {
+        let error = refused(&remote(json!({"CacheDuration": duration})));
+        assert!(
+            error.contains("CacheDuration") && error.contains(text),
+            "{error}"
+        );
+    }
+    let kept = entry(&remote(json!({"CacheDuration": "2499999h"}))).unwrap();
+    assert_eq!(kept.validate(), Ok(()));
+}
+
 #[test]
 fn refusals_of_key_servers_have_the_words_of_consul() {
     refuses(&[
