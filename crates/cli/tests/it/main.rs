@@ -1,5 +1,9 @@
 //! `legate` as people start it: the real program, real sockets.
-#![allow(clippy::unwrap_used, reason = "a test ends with what went wrong")]
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests fails like the tests themselves: with a panic at the place"
+)]
 
 mod agent;
 mod proxies;
