@@ -35,6 +35,20 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
             bail!("{key} = {} is not served: {reason}", !served);
         }
     }
+    let tls = settings.tls.clone().unwrap_or_default();
+    let all = [
+        ("defaults", tls.defaults),
+        ("https", tls.https),
+        ("grpc", tls.grpc),
+    ];
+    for (key, files) in all {
+        if files.and_then(|files| files.verify_incoming) == Some(true) {
+            bail!(
+                "tls.{key}.verify_incoming = true is not served: certificates of clients are not \
+                 asked for; tokens say who may do what"
+            );
+        }
+    }
     let connect = settings.connect.as_ref();
     let ca = connect.and_then(|connect| connect.ca_config.as_ref());
     let provider = connect.and_then(|connect| connect.ca_provider.as_deref());
@@ -73,17 +87,11 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
 /// A key, what it is set to, the one value that is served, and why there is no other.
 type OneValue = (&'static str, Option<bool>, bool, &'static str);
 
-fn switches(settings: &Settings) -> [OneValue; 14] {
-    const FEDERATION: &str = "connect.enable_mesh_gateway_wan_federation";
+fn switches(settings: &Settings) -> [OneValue; 11] {
     let on = |switch: &Option<Switch>| switch.as_ref().and_then(|one| one.enabled);
     let connect = settings.connect.clone().unwrap_or_default();
-    let tls = settings.tls.clone().unwrap_or_default();
-    let incoming = |files: &Option<Files>| files.as_ref().and_then(|one| one.verify_incoming);
     let no_scripts = "checks that run a command are not run";
-    let no_clients = "certificates of clients are not asked for; tokens say who may do what";
     let no_web = "there is no web interface";
-    let always = "proxies always get what config entries say";
-    let defaults = "tls.defaults.verify_incoming";
     [
         (
             "connect.enabled",
@@ -92,7 +100,7 @@ fn switches(settings: &Settings) -> [OneValue; 14] {
             "the mesh is what this server is for",
         ),
         (
-            FEDERATION,
+            "connect.enable_mesh_gateway_wan_federation",
             connect.enable_mesh_gateway_wan_federation,
             false,
             "federation is not part of this server",
@@ -101,7 +109,7 @@ fn switches(settings: &Settings) -> [OneValue; 14] {
             "enable_central_service_config",
             settings.enable_central_service_config,
             true,
-            always,
+            "proxies always get what config entries say",
         ),
         (
             "enable_script_checks",
@@ -135,19 +143,6 @@ fn switches(settings: &Settings) -> [OneValue; 14] {
         ),
         ("ui", settings.ui, false, no_web),
         ("ui_config.enabled", on(&settings.ui_config), false, no_web),
-        (defaults, incoming(&tls.defaults), false, no_clients),
-        (
-            "tls.https.verify_incoming",
-            incoming(&tls.https),
-            false,
-            no_clients,
-        ),
-        (
-            "tls.grpc.verify_incoming",
-            incoming(&tls.grpc),
-            false,
-            no_clients,
-        ),
         (
             "server",
             settings.server,
