@@ -20,6 +20,7 @@ mod consul_dataplane;
 mod consul_server;
 mod credentials;
 mod replacement;
+mod resources;
 mod scenario;
 mod transparent;
 

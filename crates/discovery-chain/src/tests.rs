@@ -447,7 +447,10 @@ fn near_instances_are_preferred_as_the_resolver_or_else_the_default_says() {
         target.prioritize_by_locality.as_ref().map(|near| near.mode)
     };
     assert_eq!(mode(&[]), None);
-    assert_eq!(mode(&[usual.clone()]), Some(LocalityMode::Failover));
+    assert_eq!(
+        mode(std::slice::from_ref(&usual)),
+        Some(LocalityMode::Failover)
+    );
     let none = resolver("web", json!({"PrioritizeByLocality": {"Mode": "none"}}));
     assert_eq!(mode(&[usual, none]), Some(LocalityMode::None));
 }

@@ -151,7 +151,10 @@ fn an_instance_that_is_critical_for_too_long_is_removed() {
         service_id: "web".to_owned(),
         check_id: "a".to_owned(),
     };
-    assert_eq!(machine.tick(now + 160 * SECOND), [removal.clone()]);
+    assert_eq!(
+        machine.tick(now + 160 * SECOND),
+        std::slice::from_ref(&removal)
+    );
     assert!(
         machine.tick(now + 161 * SECOND).is_empty(),
         "it is asked for once"

@@ -297,9 +297,9 @@ async fn what_is_told_can_be_read() {
     let routes = told(&router, &proxies[0]);
     let of = |kind: &str, name: &str| {
         let all = routes.as_array().expect("a list").iter();
-        let found = all.filter(|one| one["Type"] == kind);
+        let mut found = all.filter(|one| one["Type"] == kind);
         let named = |one: &&Value| one["Name"].as_str().is_some_and(|one| one.contains(name));
-        found.filter(|one| named(one)).next().cloned()
+        found.find(|one| named(one)).cloned()
     };
     assert_eq!(
         of("clusters", "canary.default").expect("a cluster")["Change"],
