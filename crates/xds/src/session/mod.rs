@@ -23,7 +23,8 @@ use subscription::{Delta, Part, Subscription, Verdict};
 const PASS: [(ResourceType, Part); 8] = [
     (ResourceType::Secret, Part::Upserts),
     (ResourceType::Cluster, Part::Upserts),
-    (ResourceType::Endpoint, Part::Upserts),
+    // Envoy acknowledges a cluster when it knows the endpoints, or that there are none.
+    (ResourceType::Endpoint, Part::Awaited),
     (ResourceType::Listener, Part::Both),
     (ResourceType::Route, Part::Both),
     (ResourceType::Cluster, Part::Removals),

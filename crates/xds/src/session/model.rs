@@ -282,7 +282,9 @@ impl World {
         assert!(self.nonces.insert(response.nonce.clone()), "a nonce twice");
         let open = self.open.insert(kind, response.nonce.clone());
         assert_eq!(open, None, "a {kind} response while another is unanswered");
-        if !matches!(kind, Cluster | Listener) {
+        if kind == Endpoint {
+            self.check_endpoints(response);
+        } else if !matches!(kind, Cluster | Listener) {
             assert!(
                 response.removed_resources.is_empty(),
                 "a removal for a named {kind}"
@@ -313,6 +315,16 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Only what the snapshot does not have is removed. It takes nothing from a cluster that is in use:
+    /// Envoy keeps the endpoints that it has, and stops to wait for those that it has not.
+    fn check_endpoints(&mut self, response: &DeltaDiscoveryResponse) {
+        let resources = self.current.resources(&mut self.uses);
+        let endpoints = resources.get(Endpoint.url());
+        for name in &response.removed_resources {
+            assert!(!endpoints.contains_key(name), "{name} removed");
         }
     }
 

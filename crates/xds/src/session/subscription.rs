@@ -71,8 +71,20 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Upserts,
+    /// Upserts, and that what the client asked for by name and waits for is gone.
+    Awaited,
     Removals,
     Both,
+}
+
+impl Part {
+    fn has_upserts(self) -> bool {
+        self != Self::Removals
+    }
+
+    fn has_removals(self) -> bool {
+        matches!(self, Self::Removals | Self::Both)
+    }
 }
 
 /// One type of one stream.
@@ -129,12 +141,12 @@ struct Settled {
 
 impl Settled {
     fn has(self, part: Part) -> bool {
-        (self.upserts || part == Part::Removals) && (self.removals || part == Part::Upserts)
+        (self.upserts || !part.has_upserts()) && (self.removals || !part.has_removals())
     }
 
     fn add(&mut self, part: Part) {
-        self.upserts |= part != Part::Removals;
-        self.removals |= part != Part::Upserts;
+        self.upserts |= part.has_upserts();
+        self.removals |= part.has_removals();
     }
 }
 
@@ -354,7 +366,7 @@ impl Subscription {
             return Verdict::Settled;
         }
         let mut delta = self.delta(current, part, keeps);
-        let first = self.sent == 0 && part != Part::Removals;
+        let first = self.sent == 0 && part.has_upserts();
         if delta.is_empty() && !first {
             self.settled.add(part);
             return Verdict::Settled;
@@ -410,7 +422,7 @@ impl Subscription {
 
     fn delta(&self, current: &ByName, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {
         let mut delta = Delta::default();
-        if part != Part::Removals {
+        if part.has_upserts() {
             if self.wildcard {
                 let stale = current.values().filter(|one| self.lacks(one));
                 delta.upserts.extend(stale.cloned());
@@ -421,16 +433,26 @@ impl Subscription {
                     .extend(named.filter(|one| self.lacks(one)).cloned());
             }
         }
-        // Envoy drops what it asked for by name when it no longer needs it. A removal would only
-        // take endpoints and routes from clusters and listeners that still use them.
-        if part != Part::Upserts && self.wildcard {
-            let gone = self
-                .client
-                .keys()
-                .filter(|name| !current.contains_key(name) && !keeps(name));
+        // Envoy drops what it asked for by name when it no longer needs it; a removal would only take
+        // routes from listeners that still use them. Endpoints it keeps, but it waits for those that it
+        // has not, and accepts no other cluster for as long, until it hears that there are none.
+        let is_gone = |name: &str| !current.contains_key(name) && !keeps(name);
+        if part.has_removals() && self.wildcard {
+            let gone = self.client.keys().filter(|name| is_gone(name));
             delta.removals.extend(gone.cloned());
         }
+        if part == Part::Awaited && !self.wildcard {
+            let held = self.client.iter();
+            let gone = held.filter(|(name, version)| self.awaits(name, version) && is_gone(name));
+            delta.removals.extend(gone.map(|(name, _)| name.clone()));
+        }
         delta
+    }
+
+    /// Whether the client has nothing under a name that it asked for. Of what it refused it may have a
+    /// part.
+    fn awaits(&self, name: &str, version: &Option<Arc<str>>) -> bool {
+        version.is_none() && !self.rejected.contains_key(name)
     }
 
     fn lacks(&self, resource: &EncodedResource) -> bool {

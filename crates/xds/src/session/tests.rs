@@ -515,6 +515,33 @@ fn removals_are_not_told_for_what_was_named() {
     assert_eq!(stream.snapshot(without_endpoints), NOTHING);
 }
 
+/// Envoy acknowledges a cluster when it knows the endpoints: without this it waits for 15 s.
+#[test]
+fn endpoints_that_are_gone_when_they_are_asked_for_are_removed() {
+    let mut stream = connected("1");
+    let with_another = set([
+        (Secret, resource("leaf", "1", &[])),
+        (Cluster, resource("api", "1", &["api"])),
+        (Cluster, resource("new", "1", &["new"])),
+        (Endpoint, resource("api", "1", &[])),
+        (Endpoint, resource("new", "1", &[])),
+        (Listener, resource("out", "1", &["r"])),
+        (Route, resource("r", "1", &[])),
+    ]);
+    assert_eq!(stream.snapshot(with_another), ["cluster: new@1"]);
+    assert_eq!(stream.snapshot(mesh("1")), NOTHING);
+    assert_eq!(
+        stream.request(subscribe(Endpoint, &["new"])),
+        ["endpoint: -new"]
+    );
+    assert_eq!(stream.accept(), ["cluster: -new"]);
+    assert_eq!(stream.accept(), NOTHING);
+    // Envoy ignores removals of routes, and refuses those of secrets.
+    for kind in [Route, Secret] {
+        assert_eq!(stream.request(subscribe(kind, &["new"])), NOTHING);
+    }
+}
+
 #[test]
 fn a_name_asked_for_again_is_sent_again() {
     let mut stream = connected("1");
