@@ -2,7 +2,7 @@
 //! agent: HTTP, TCP and gRPC at an interval, TTL by what is reported, and alias by the health of
 //! another service.
 //!
-//! When to run what, and what a result means, is a machine without IO ([`machine`]); one task
+//! When to run what, and what a result means, is a machine without IO (`machine`); one task
 //! ([`Runner`]) reads the checks of one node from the store, runs them, and writes what they found.
 //! It never registers a check, and never decides who may.
 
