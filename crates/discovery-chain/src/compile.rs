@@ -71,6 +71,7 @@ pub fn compile(request: &Request<'_>, entries: &dyn Entries) -> Result<Chain, Ch
     let start = compiler.start()?;
     merge::check_circles(&compiler.nodes, &start)?;
     merge::flatten_splits(&mut compiler.nodes, &compiler.finished, request.service)?;
+    merge::check_routes(&compiler.nodes, &start, request.service)?;
     merge::drop_unused(&mut compiler.nodes, &start);
     compiler.finish(start)
 }

@@ -13,6 +13,9 @@ use crate::error::ChainError;
 /// without bound.
 const MAX_SPLITS: usize = 10_000;
 
+/// The most parts that all routes of a chain lead to together.
+const MAX_ROUTED: usize = 100_000;
+
 /// Refuses routes and splits that lead back to where they come from.
 pub(crate) fn check_circles(nodes: &Nodes, start: &str) -> Result<(), ChainError> {
     // The way to each node, and those that no circle goes through.
@@ -105,6 +108,26 @@ fn through(outer: &Split, inner: &Split) -> Split {
         response_headers: both(&inner.response_headers, &outer.response_headers),
         ..inner.clone()
     }
+}
+
+/// Refuses routes that lead to so many splits that a proxy would have too many: each route repeats
+/// the splits that it leads to.
+pub(crate) fn check_routes(nodes: &Nodes, start: &str, chain: &str) -> Result<(), ChainError> {
+    let Some(NodeKind::Router(steps)) = nodes.get(start).map(|node| &node.kind) else {
+        return Ok(());
+    };
+    let parts = |next: &str| match nodes.get(next).map(|node| &node.kind) {
+        Some(NodeKind::Splitter(splits)) => splits.len(),
+        _ => 1,
+    };
+    let all: usize = steps.iter().map(|step| parts(&step.next_node)).sum();
+    if all <= MAX_ROUTED {
+        return Ok(());
+    }
+    Err(ChainError::TooManySplits {
+        chain: chain.to_owned(),
+        limit: MAX_ROUTED,
+    })
 }
 
 /// Drops the nodes that nothing leads to.

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use legate_discovery_chain::{Chain, ChainError, Entries, Overrides, Request, Target, compile};
+use legate_discovery_chain::{
+    Chain, ChainError, Entries, NodeKind, Overrides, Request, Target, compile,
+};
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults,
     ServiceResolver, ServiceRouter, ServiceSplitter, Subset, TrustDomain,
@@ -91,10 +93,23 @@ impl ResolvedChain {
 
     /// About how many values resources are made from.
     pub(crate) fn size(&self) -> usize {
-        let nodes = self.chain.as_ref().map_or(0, |chain| chain.nodes.len());
+        let nodes = self.chain.as_ref().map_or(0, |chain| parts(chain));
         let instances = self.instances.iter().map(|one| one.len());
         nodes + instances.sum::<usize>()
     }
+}
+
+/// How many nodes, routes and splits there are; each route repeats the splits that it leads to.
+fn parts(chain: &Chain) -> usize {
+    let splits = |key: &str| match chain.nodes.get(key).map(|node| &node.kind) {
+        Some(NodeKind::Splitter(splits)) => splits.len(),
+        _ => 1,
+    };
+    let routes = match chain.start().map(|start| &start.kind) {
+        Some(NodeKind::Router(steps)) => steps.iter().map(|step| splits(&step.next_node)).sum(),
+        _ => 0,
+    };
+    chain.nodes.len() + routes
 }
 
 impl PartialEq for ResolvedChain {
@@ -193,19 +208,21 @@ fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> A
     } = subset;
     let argument = format!("{service}/{name}/{only_passing}/{filter}");
     txn.shared("instances of a subset", &argument, |txn| {
-        let all = instances(txn, service);
+        // Not the list that all callers share: it stays the same while they see no difference, and
+        // filters look at more than callers do, at tags and at the node's meta.
+        let all = txn.connect(service);
         // Without a filter all instances are in it, of which some may be left out for their health.
         let filter = (!filter.is_empty()).then(|| CheckServiceNode::filter(filter));
         if let Some(Err(error)) = &filter {
             warn!(service, subset = name, %error, "a stored filter cannot be read: the subset is empty");
         }
-        let has = |instance: &&CheckServiceNode| match &filter {
+        let has = |instance: &CheckServiceNode| match &filter {
             None => true,
             Some(Ok(filter)) => instance.matches(filter),
             Some(Err(_)) => false,
         };
         Instances {
-            list: all.iter().filter(has).cloned().collect(),
+            list: all.into_iter().filter(has).collect(),
             only_passing: *only_passing,
         }
     })

@@ -30,6 +30,9 @@ use crate::memo::Memo;
 use crate::retry;
 use crate::upstream::cluster_name;
 
+/// The longest request where nothing is said: Envoy's.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// The routes of a chain, under the name of the upstream.
 pub(crate) fn routes(
     memo: &Memo,
@@ -182,11 +185,11 @@ fn timeout(chain: &Chain, node: Option<&Node>) -> Option<Duration> {
         NodeKind::Splitter(splits) => {
             let resolvers = splits.iter().filter_map(|split| resolver(chain, split));
             let timeouts: Vec<Duration> = resolvers.map(of).collect();
-            // One that says nothing has Envoy's own limit, which is not shortened for it.
-            match timeouts.iter().any(Duration::is_zero) {
-                true => Duration::ZERO,
-                false => timeouts.into_iter().max()?,
+            if timeouts.iter().all(Duration::is_zero) {
+                return None;
             }
+            let limit = |one: Duration| if one.is_zero() { USUAL_TIMEOUT } else { one };
+            timeouts.into_iter().map(limit).max()?
         }
         NodeKind::Router(_) => return None,
     };

@@ -5,7 +5,9 @@
 //! Their bytes depend on their content only, however the maps in them are held.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
-use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, TransportSocket};
+use envoy_types::pb::envoy::config::core::v3::{
+    TrafficDirection, TransportSocket, address, socket_address,
+};
 use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, filter};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter,
@@ -71,6 +73,12 @@ pub(crate) fn guard(
     listener: &mut Listener,
     guards: &Guards,
 ) -> Result<(), GenerateError> {
+    if is_udp(listener) {
+        return Err(GenerateError::Custom {
+            setting: setting.to_owned(),
+            reason: "it listens for UDP, which has neither TLS nor access rules".to_owned(),
+        });
+    }
     if listener.traffic_direction() == TrafficDirection::Unspecified {
         listener.set_traffic_direction(TrafficDirection::Inbound);
     }
@@ -87,6 +95,19 @@ pub(crate) fn guard(
         }
     }
     Ok(())
+}
+
+fn is_udp(listener: &Listener) -> bool {
+    let additional = listener.additional_addresses.iter();
+    let additional = additional.filter_map(|one| one.address.as_ref());
+    let mut addresses = listener.address.iter().chain(additional);
+    listener.udp_listener_config.is_some()
+        || addresses.any(|address| match &address.address {
+            Some(address::Address::SocketAddress(socket)) => {
+                socket.protocol() == socket_address::Protocol::Udp
+            }
+            _ => false,
+        })
 }
 
 /// Whether there is a connection manager.
@@ -110,6 +131,12 @@ fn guard_requests(
             reason: reason.to_string(),
         })?;
         manager.http_filters.splice(0..0, filters.iter().cloned());
+        for upgrade in &mut manager.upgrade_configs {
+            // A list of its own takes the place of the others for requests that upgrade.
+            if !upgrade.filters.is_empty() {
+                upgrade.filters.splice(0..0, filters.iter().cloned());
+            }
+        }
         manager.normalize_path.get_or_insert(BoolValue {
             value: normalize_path,
         });

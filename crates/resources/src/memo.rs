@@ -5,7 +5,6 @@
 //! streams hold.
 
 use std::any::type_name;
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,10 +112,10 @@ impl Memo {
         warnings: &mut Vec<String>,
         make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
-        // No name of a cluster has a space in it.
+        // A user's name of a cluster may be anything: it is the last part, and the first ones are quoted.
         let key = match near {
-            None => Cow::Borrowed(cluster),
-            Some(near) => format!("{cluster} {:?} {:?}", near.region, near.zone).into(),
+            None => format!(" {cluster}"),
+            Some(near) => format!("{:?} {:?} {cluster}", near.region, near.zone),
         };
         of_source(&self.by_list, list, &key, warnings, make)
     }

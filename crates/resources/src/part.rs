@@ -219,11 +219,16 @@ impl UnitBuilder<'_> {
         self.changed = true;
         self.computed.fetch_add(1, Ordering::Relaxed);
         let mut warnings = Vec::new();
-        let made = build(&mut warnings);
-        let made = made.and_then(|made| self.extend(kind, made, &mut warnings));
-        let (made, failure) = match made {
-            Ok(made) => (made, None),
-            Err(reason) => (None, Some(Box::new(Failure::new(kind, name(), reason)))),
+        let (made, failure) = match (build(&mut warnings), &self.extensions) {
+            (Ok(made), None) => (made, None),
+            (made, _) => {
+                let name = name();
+                let made = made.and_then(|made| self.extend(kind, &name, made, &mut warnings));
+                match made {
+                    Ok(made) => (made, None),
+                    Err(reason) => (None, Some(Box::new(Failure::new(kind, name, reason)))),
+                }
+            }
         };
         self.parts.push(Part {
             kind,
@@ -237,16 +242,16 @@ impl UnitBuilder<'_> {
     fn extend(
         &self,
         kind: Type,
+        name: &str,
         made: Option<Made>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<Made>, GenerateError> {
         let (Some(extensions), Some(made)) = (&self.extensions, made.as_ref()) else {
             return Ok(made);
         };
-        let name = Arc::clone(&made.resource.name);
         let place = Place {
             kind,
-            name: &name,
+            name,
             upstream: self.upstream.as_deref(),
         };
         let resource = Arc::clone(&made.resource);

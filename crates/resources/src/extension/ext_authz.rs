@@ -50,7 +50,7 @@ pub(super) fn change(
     if with_requests > 0 && place.direction() == Direction::Inbound {
         return Ok(());
     }
-    for chain in &mut listener.filter_chains {
+    for chain in filters::chains(listener) {
         if filters::change_manager(chain, &mut |_| Ok(()))? {
             continue;
         }

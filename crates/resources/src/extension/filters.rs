@@ -1,11 +1,12 @@
 //! Filters among those of a listener.
 
+use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter,
 };
 use legate_model::extension::{InsertLocation, InsertOptions};
-use prost::Message;
+use prost::{Message, Name};
 
 use crate::encode;
 use crate::names::{HTTP_CONNECTION_MANAGER, ROUTER, TCP_PROXY};
@@ -75,13 +76,30 @@ pub(super) fn insert<F: Named>(
     Ok(())
 }
 
+/// The chains of a listener that extensions are for. The default chain of one for what the application
+/// sends leads out of the mesh.
+pub(super) fn chains(listener: &mut Listener) -> impl Iterator<Item = &mut FilterChain> {
+    let inbound = listener.traffic_direction() == TrafficDirection::Inbound;
+    let default = listener.default_filter_chain.as_mut().filter(|_| inbound);
+    listener.filter_chains.iter_mut().chain(default)
+}
+
+fn is_manager(filter: &Filter) -> bool {
+    match &filter.config_type {
+        Some(filter::ConfigType::TypedConfig(config)) => {
+            config.type_url == HttpConnectionManager::type_url()
+        }
+        _ => filter.name == HTTP_CONNECTION_MANAGER,
+    }
+}
+
 /// Changes the connection managers of a listener. Returns in how many chains there was one.
 pub(super) fn each_manager(
     listener: &mut Listener,
     mut change: impl FnMut(&mut HttpConnectionManager) -> Result<(), String>,
 ) -> Result<usize, String> {
     let mut changed = 0;
-    for chain in &mut listener.filter_chains {
+    for chain in chains(listener) {
         if change_manager(chain, &mut change)? {
             changed += 1;
         }
@@ -95,7 +113,8 @@ pub(super) fn change_manager(
     change: &mut impl FnMut(&mut HttpConnectionManager) -> Result<(), String>,
 ) -> Result<bool, String> {
     let mut filters = chain.filters.iter_mut();
-    let Some(filter) = filters.find(|filter| filter.name == HTTP_CONNECTION_MANAGER) else {
+    // By its type: in what users write it may have any name.
+    let Some(filter) = filters.find(|filter| is_manager(filter)) else {
         return Ok(false);
     };
     let Some(filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else {

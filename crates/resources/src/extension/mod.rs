@@ -39,7 +39,7 @@ pub use property_override::check;
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) kind: Type,
-    /// The resource's name.
+    /// The part's name; what a user wrote may be called otherwise.
     pub(crate) name: &'a str,
     /// The upstream that it was made for, where it is one.
     pub(crate) upstream: Option<&'a str>,
@@ -49,7 +49,7 @@ impl Place<'_> {
     /// As in Consul, only the application's cluster, the listener for the mesh and its routes are
     /// inbound.
     fn direction(&self) -> Direction {
-        let inbound = match self.kind {
+        let own = match self.kind {
             Type::Cluster | Type::Endpoints => self.name == LOCAL_APP,
             Type::Routes => self.name == PUBLIC_LISTENER,
             Type::Listener => {
@@ -58,7 +58,7 @@ impl Place<'_> {
             }
             Type::Secret => false,
         };
-        match inbound {
+        match own && self.upstream.is_none() {
             true => Direction::Inbound,
             false => Direction::Outbound,
         }
@@ -145,7 +145,8 @@ impl Extensions {
         if concerned.is_empty() {
             return Ok(base);
         }
-        let input = (&*base.version, &self.digest, first, place.upstream);
+        let inbound = place.direction() == Direction::Inbound;
+        let input = (&*base.version, &self.digest, first, place.upstream, inbound);
         if let Some(known) = memo.find(&input) {
             return Ok(known);
         }

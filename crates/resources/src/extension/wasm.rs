@@ -47,7 +47,7 @@ pub(super) fn change(
         config: Some(plugin),
     };
     let filter = network_filter("envoy.filters.network.wasm", encode::any(&config));
-    for chain in &mut listener.filter_chains {
+    for chain in filters::chains(listener) {
         if !filters::change_manager(chain, &mut |_| Ok(()))? {
             filters::insert_last(&mut chain.filters, filter.clone())?;
         }

@@ -54,6 +54,8 @@ pub(super) struct Same {
     /// Trust domain and datacenter.
     pub(super) mesh_name: bool,
     pub(super) instance: bool,
+    /// Where the proxy is.
+    locality: bool,
     node_address: bool,
     protocol: bool,
     pub(super) mesh: bool,
@@ -70,6 +72,7 @@ impl Same {
         Self {
             mesh_name: last.trust_domain == now.trust_domain && last.datacenter == now.datacenter,
             instance: Arc::ptr_eq(&last.instance, &now.instance),
+            locality: last.instance.locality == now.instance.locality,
             node_address: last.node_address == now.node_address,
             protocol: last.protocol == now.protocol,
             mesh: Arc::ptr_eq(&last.mesh, &now.mesh),
@@ -362,7 +365,7 @@ impl<'a> UpstreamChange<'a> {
             let before = self.earlier.and_then(|last| of(&last.resolved));
             let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
             let near = endpoint::near(&self.snapshot.instance, target);
-            let unchanged = self.leads_alike() && same && (near.is_none() || self.same.instance);
+            let unchanged = self.leads_alike() && same && self.same.locality;
             unit.part(Type::Endpoints, name, unchanged, |warnings| {
                 made(endpoint::assignment(
                     memo,

@@ -170,6 +170,22 @@ fn a_written_listener_of_bytes_has_tls_and_access_rules_in_every_chain() {
     insta::assert_snapshot!(listeners(&snapshot));
 }
 
+/// A list of filters of its own takes the place of the others where a request upgrades.
+#[test]
+fn upgrades_pass_the_access_rules_of_a_written_listener() {
+    let mut listener: Value = serde_json::from_str(&written_listener()).unwrap();
+    let manager = &mut listener["filterChains"][0]["filters"][0]["typedConfig"];
+    manager["upgradeConfigs"] = json!([
+        {"upgradeType": "websocket", "filters": manager["httpFilters"]}, {"upgradeType": "other"},
+    ]);
+    let rules = |listener: &str| {
+        let snapshot = with_written_listener(Protocol::Http, listener);
+        let listeners = listeners(&snapshot);
+        listeners.matches("legate.intentions").count()
+    };
+    assert_eq!(rules(&listener.to_string()), rules(&written_listener()) + 1);
+}
+
 /// Also of those about requests, which are part of it.
 #[test]
 fn a_written_listener_is_made_again_when_an_intention_changes() {
@@ -191,10 +207,12 @@ fn a_written_listener_is_made_again_when_an_intention_changes() {
 fn a_listener_that_cannot_be_guarded_is_not_served() {
     let no_listener = r#"{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"}"#;
     let broken = written_listener().replace("statPrefix", "statPrefixes");
+    let udp = written_listener().replace("\"portValue\"", "\"protocol\":\"UDP\",\"portValue\"");
     for (text, reason) in [
         ("{", "EOF"),
         (no_listener, "its @type is"),
         (&broken, "statPrefixes"),
+        (&udp, "UDP"),
         (r#"{"name": "own"}"#, "@type"),
     ] {
         let snapshot = with_written_listener(Protocol::Http, text);

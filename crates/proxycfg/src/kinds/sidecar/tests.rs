@@ -312,6 +312,27 @@ fn only_what_callers_see_of_an_instance_is_news() {
 }
 
 #[test]
+fn a_subset_follows_what_callers_do_not_see() {
+    let store = mesh();
+    let resolver = json!({
+        "Kind": "service-resolver", "Name": "api", "DefaultSubset": "new",
+        "Subsets": {"new": {"Filter": "\"new\" in Service.Tags"}},
+    });
+    apply(&store, entry(resolver));
+    let tagged = |tag: &str| {
+        let mut service = instance("api", "api-proxy", 1);
+        service["Tags"] = json!([tag]);
+        register("n2", service, Vec::new())
+    };
+    apply(&store, tagged("new"));
+    let before = snapshot(&store).unwrap();
+    assert_eq!(instances(&before).len(), 1);
+    apply(&store, tagged("old"));
+    assert_eq!(instances(&snapshot(&store).unwrap()).len(), 0);
+    drop(before);
+}
+
+#[test]
 fn what_cannot_be_served_is_refused() {
     let store = mesh();
     apply(&store, web("", &[]));
