@@ -203,7 +203,7 @@ impl Machine {
             {
                 // Until the next report.
                 entry.how = How::Reported {
-                    until: now + entry.known.check.definition.ttl,
+                    until: now + entry.known.check.definition.ttl.max(MIN_INTERVAL),
                 };
                 actions.extend(entry.expired(now));
             }

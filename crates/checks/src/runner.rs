@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::FuturesUnordered;
-use legate_model::{ServiceInstance, ServiceKind};
+use legate_model::{CheckStatus, ServiceInstance, ServiceKind};
 use legate_runtime::{BoxError, CancellationToken};
 use legate_store::{ReadTxn, Reader, Unavailable, Watch, Writer};
 use tokio::sync::{mpsc, oneshot};
@@ -253,12 +253,19 @@ impl Runner {
                         service_id,
                         check_id,
                     } => {
-                        tracing::info!(
-                            service = service_id,
-                            check = check_id,
-                            "a service was critical for too long and is deregistered"
-                        );
-                        txn.deregister_with_sidecar(&node, service_id);
+                        // A report may have come meanwhile, or another service in its place.
+                        let check = txn.read().check(&node, check_id);
+                        let still = check.is_some_and(|check| {
+                            check.status == CheckStatus::Critical && check.service_id == *service_id
+                        });
+                        if still {
+                            tracing::info!(
+                                service = service_id,
+                                check = check_id,
+                                "a service was critical for too long and is deregistered"
+                            );
+                            txn.deregister_with_sidecar(&node, service_id);
+                        }
                     }
                     Action::Expose { check, port } => {
                         txn.expose_check(&node, check, *port);

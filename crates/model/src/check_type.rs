@@ -121,6 +121,9 @@ pub struct CheckType {
 /// How many bytes of a check's output are kept: Consul's default.
 pub const OUTPUT_MAX_SIZE: u64 = 4096;
 
+/// The longest time that a check may take: few run at a time.
+const TIMEOUT_LIMIT: Duration = Duration::from_secs(60);
+
 /// How many may be asked for.
 const OUTPUT_MAX_SIZE_LIMIT: u64 = 64 * 1024;
 
@@ -256,6 +259,10 @@ impl CheckType {
                 "OutputMaxSize",
                 format!("it must be at most {OUTPUT_MAX_SIZE_LIMIT} bytes"),
             ));
+        }
+        if self.timeout > TIMEOUT_LIMIT {
+            let reason = "it must be at most 1m: slower checks would hold up the others";
+            return Err(Invalid::new("Timeout", reason));
         }
         if probes == 1 && self.interval.is_zero() {
             return Err(Invalid::new(

@@ -118,9 +118,9 @@ async fn register(config: &ServerConfig, store: &Store) -> Result<(), StartError
     let node = &config.node_name;
     for entry in &agent.config_entries {
         let what = format!("config entry {} {:?}", entry.kind().as_str(), entry.name());
-        let entry = entry.clone();
+        let (entry, datacenter) = (entry.clone(), config.datacenter.clone());
         write(store, what, move |txn| {
-            http::bootstrap_entry(txn, entry.clone())
+            http::bootstrap_entry(txn, entry.clone(), &datacenter)
         })
         .await?;
     }

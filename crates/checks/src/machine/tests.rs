@@ -92,6 +92,18 @@ fn intervals_have_a_lower_bound() {
 }
 
 #[test]
+fn a_short_ttl_keeps_nobody_awake() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let short = CheckType {
+        ttl: Duration::from_nanos(1),
+        ..CheckType::default()
+    };
+    machine.define(now, vec![known("a", short)]);
+    machine.tick(now + SECOND);
+    assert!(machine.deadline().is_none_or(|at| at >= now + 2 * SECOND));
+}
+
+#[test]
 fn a_ttl_check_is_critical_when_nothing_is_reported() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let passing = Known {

@@ -1,6 +1,8 @@
 //! HTTP checks: 2xx passes, 429 warns, everything else is critical, as in Consul.
 
-use ::http::header::{ACCEPT, CONTENT_LENGTH, HOST, LOCATION, USER_AGENT};
+use ::http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
+};
 use ::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
@@ -154,10 +156,14 @@ fn request(
     headers.insert(HOST, host);
     headers.insert(USER_AGENT, HeaderValue::from_static("Legate Health Check"));
     headers.insert(ACCEPT, HeaderValue::from_static("text/plain, text/*, */*"));
+    let own = check.http.parse::<Uri>();
+    let is_own = own.is_ok_and(|own| own.host() == uri.host());
     for (name, values) in &check.header {
         let wrong = |error: &dyn std::fmt::Display| format!("header {name:?}: {error}");
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|e| wrong(&e))?;
-        if key == CONTENT_LENGTH {
+        // Credentials are for the one who was named, and not for where that one redirects to.
+        let is_secret = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].contains(&key);
+        if key == CONTENT_LENGTH || is_secret && !is_own {
             continue;
         }
         headers.remove(&key);

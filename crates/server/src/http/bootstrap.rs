@@ -3,12 +3,17 @@
 use legate_model::ConfigEntry;
 use legate_store::WriteTxn;
 
+use super::change::Change;
+use super::config::acceptable_entry;
 use super::error::ApiError;
-use super::protocol;
 
-/// Adds an entry unless there is one of its kind and name.
-pub(crate) fn bootstrap_entry(txn: &mut WriteTxn, mut entry: ConfigEntry) -> Result<(), ApiError> {
-    entry.validate()?;
+/// Adds an entry unless there is one of its kind and name, by the rules of every write.
+pub(crate) fn bootstrap_entry(
+    txn: &mut WriteTxn,
+    mut entry: ConfigEntry,
+    datacenter: &str,
+) -> Result<(), ApiError> {
+    acceptable_entry(&entry, datacenter)?;
     entry.normalise();
     if txn
         .read()
@@ -17,6 +22,8 @@ pub(crate) fn bootstrap_entry(txn: &mut WriteTxn, mut entry: ConfigEntry) -> Res
     {
         return Ok(());
     }
-    txn.put_config_entry(entry.clone(), None)?;
-    protocol::refuse_mismatch(&txn.read(), &entry)
+    let entry = Box::new(entry);
+    Change::Put { entry, cas: None }
+        .apply(txn, datacenter)
+        .map(|_| ())
 }

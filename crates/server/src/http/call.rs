@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::request::Parts;
-use http::{HeaderName, StatusCode};
+use http::{HeaderName, StatusCode, Uri};
 use http_body_util::LengthLimitError;
 use legate_filter::{Field, Filter};
 use legate_model::acl::Authorizer;
@@ -141,12 +141,23 @@ pub(super) async fn read_body(
     })
 }
 
+/// Who only wants to look must not write.
+fn refuse_dry_run(params: &Params, uri: &Uri) -> Result<(), ApiError> {
+    if uri.path().starts_with("/v1/config") || !params.flag("dry-run")? {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(
+        "Invalid query parameter ?dry-run: only writes of /v1/config can be looked at first; leave it out",
+    ))
+}
+
 impl Call {
     /// A request whose body is not read yet.
     fn of_head(head: &Parts, state: &ApiState) -> Result<Self, ApiError> {
         let config = Arc::<ServerConfig>::from_ref(state);
         let params = Params::parse(&head.uri)?;
         params.refuse_unserved(&config.datacenter)?;
+        refuse_dry_run(&params, &head.uri)?;
         let token = token_of(&params, &head.headers);
         Ok(Self {
             config,

@@ -21,11 +21,7 @@ pub(super) async fn put(
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
-    entry.validate()?;
-    refuse_patches(&entry)?;
-    if let ConfigEntry::ServiceResolver(resolver) = &entry {
-        resolver.refuse_other_datacenters(&call.config.datacenter)?;
-    }
+    acceptable_entry(&entry, &call.config.datacenter)?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
     // Whoever sends requests to a service learns what it has.
@@ -40,6 +36,16 @@ pub(super) async fn put(
         return dry_runs.show(&call, &authorizer, &change).await;
     }
     write(&call, &writer, change).await
+}
+
+/// What an entry must be by itself for this server.
+pub(super) fn acceptable_entry(entry: &ConfigEntry, datacenter: &str) -> Result<(), ApiError> {
+    entry.validate()?;
+    refuse_patches(entry)?;
+    if let ConfigEntry::ServiceResolver(resolver) = entry {
+        resolver.refuse_other_datacenters(datacenter)?;
+    }
+    Ok(())
 }
 
 /// Refuses changes to fields that Envoy's messages do not have.

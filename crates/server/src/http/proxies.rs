@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::timestamp;
-use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Snapshot, UpstreamSnapshot};
 use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,7 @@ pub(super) async fn get(
         )));
     };
     may_read(&authorizer, &status)?;
-    call.json(&whole(&status))
+    call.json(&whole(&authorizer, &status))
 }
 
 /// What may be known about a proxy is what may be known about its service and its node.
@@ -90,7 +90,7 @@ fn summary(status: &ProxyStatus) -> Map<String, Value> {
     }
 }
 
-fn whole(status: &ProxyStatus) -> Map<String, Value> {
+fn whole(authorizer: &Authorizer, status: &ProxyStatus) -> Map<String, Value> {
     let mut fields = summary(status);
     let types = status.types.iter().zip(ResourceType::ALL);
     let types: Map<_, _> = types
@@ -111,7 +111,7 @@ fn whole(status: &ProxyStatus) -> Map<String, Value> {
     });
     fields.insert("NotServed".to_owned(), failures.collect());
     fields.insert("Warnings".to_owned(), json!(resources.warnings()));
-    fields.insert("Upstreams".to_owned(), upstreams(snapshot));
+    fields.insert("Upstreams".to_owned(), upstreams(authorizer, snapshot));
     fields
 }
 
@@ -144,35 +144,25 @@ fn refusal(refusal: &Refusal) -> Value {
     })
 }
 
-/// The services that the proxy calls, each with where its discovery chain is shown.
-fn upstreams(snapshot: &Snapshot) -> Value {
+/// The services that the proxy calls, each with its discovery chain as this proxy has it, for those who
+/// may read that service.
+fn upstreams(authorizer: &Authorizer, snapshot: &Snapshot) -> Value {
     let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
     let implicit = implicit.map(|one| (&one.upstream, true));
     let all = snapshot.upstreams.iter().map(|one| (one, false));
     let one = |(upstream, implicit): (&UpstreamSnapshot, bool)| {
         let name = &upstream.upstream.destination_name;
-        let resolved = &upstream.resolved;
-        json!({
-            "Name": name,
-            "Protocol": resolved.protocol().as_str(),
-            "Implicit": implicit,
-            "Chain": format!("/v1/discovery-chain/{name}"),
-            "Targets": targets(resolved),
-            "Error": resolved.chain.as_ref().err().map(ToString::to_string),
-        })
+        let chain = authorizer
+            .service_read(name)
+            .then_some(&upstream.resolved.chain);
+        let (chain, error) = match chain {
+            Some(Ok(chain)) => (Some(json!(**chain)), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
+        json!({"Name": name, "Implicit": implicit, "Chain": chain, "ChainError": error})
     };
     all.chain(implicit).map(one).collect()
-}
-
-/// Where what is sent to an upstream can end, and how many instances there are.
-fn targets(resolved: &ResolvedChain) -> Value {
-    let chains = resolved.chain.as_ref().into_iter();
-    let ids = chains.flat_map(|chain| chain.targets.keys());
-    let target = |id: &String| {
-        let instances = resolved.instances(id).map_or(0, |list| list.len());
-        json!({"ID": id, "Instances": instances})
-    };
-    ids.map(target).collect()
 }
 
 fn nonce(number: u32) -> Option<String> {

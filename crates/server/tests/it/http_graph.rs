@@ -220,6 +220,17 @@ async fn who_sends_requests_to_a_service_may_read_it() {
 }
 
 #[tokio::test]
+async fn who_looks_where_that_cannot_be_done_writes_nothing() {
+    let (_server, client) = start(|_| {}).await;
+    let service = json!({"Name": "web", "Port": 80});
+    let reply = client
+        .put("/v1/agent/service/register?dry-run", &service)
+        .await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(client.get("/v1/agent/services").await.json(), json!({}));
+}
+
+#[tokio::test]
 async fn a_dry_run_is_answered_like_the_write_and_writes_nothing() {
     let (_server, client) = start(|_| {}).await;
     let path = "/v1/config/service-defaults/web";

@@ -37,13 +37,8 @@ pub(crate) fn register_check(
     check: CheckType,
 ) -> Result<(), ApiError> {
     let defined = check.into_defined(node);
-    let id = &defined.check.check_id;
-    if id.is_empty() {
+    if defined.check.check_id.is_empty() {
         return Err(Invalid::new("Name", "the check needs a name or an ID").into());
-    }
-    if id.eq_ignore_ascii_case(SERF_HEALTH) {
-        let reason = format!("{SERF_HEALTH:?} is the server's own check: choose another one");
-        return Err(Invalid::new("CheckID", reason).into());
     }
     let owner = &defined.check.service_id;
     match txn.read().instance(node, owner) {
@@ -59,7 +54,30 @@ pub(crate) fn register_check(
     }
     let known = std::slice::from_ref(&defined.check);
     may_take_checks(authorizer, &txn.read(), node, known)?;
-    super::put_checks(txn, node, vec![defined])
+    super::put_checks(txn, authorizer, node, vec![defined])
+}
+
+/// An alias shows the health of another one: who registers one for another node has to be allowed to
+/// read that. As in Consul, those of the own node need no right.
+pub(super) fn may_alias(
+    authorizer: &Authorizer,
+    state: &ReadTxn<'_>,
+    node: &str,
+    check: &CheckType,
+) -> Result<(), ApiError> {
+    let (other, id) = (check.alias_node.as_str(), check.alias_service.as_str());
+    if other.is_empty() || other.eq_ignore_ascii_case(node) {
+        return Ok(());
+    }
+    if !authorizer.node_read(other) {
+        return Err(ApiError::denied("node:read", other));
+    }
+    let instance = state.instance(other, id);
+    let service = instance.map_or_else(|| id.to_owned(), |one| one.service.service.clone());
+    if !id.is_empty() && !authorizer.service_read(&service) {
+        return Err(ApiError::denied("service:read", &service));
+    }
+    Ok(())
 }
 
 /// `PUT /v1/agent/check/deregister/:id`

@@ -18,6 +18,7 @@ use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn, Writer};
 use super::call::Call;
 use super::catalog::{may_take_checks, may_write_service};
 use super::error::ApiError;
+use crate::seed::SERF_HEALTH;
 
 /// The id and name of the server's own service. It is the server's, and nobody registers it.
 pub(crate) const OWN_SERVICE: &str = "consul";
@@ -80,14 +81,24 @@ pub(crate) fn register_definition(
         }
         let registration = registration(&txn.read(), node, instance)?;
         txn.register(registration)?;
-        put_checks(txn, node, checks)?;
+        put_checks(txn, authorizer, node, checks)?;
     }
     Ok(())
 }
 
 /// Adds checks that the agent of a node runs. One that is registered again keeps what it has found.
-fn put_checks(txn: &mut WriteTxn, node: &str, checks: Vec<DefinedCheck>) -> Result<(), ApiError> {
-    for mut defined in checks {
+fn put_checks(
+    txn: &mut WriteTxn,
+    authorizer: &Authorizer,
+    node: &str,
+    list: Vec<DefinedCheck>,
+) -> Result<(), ApiError> {
+    for mut defined in list {
+        if defined.check.check_id.eq_ignore_ascii_case(SERF_HEALTH) {
+            let reason = format!("{SERF_HEALTH:?} is the server's own check: choose another one");
+            return Err(Invalid::new("CheckID", reason).into());
+        }
+        checks::may_alias(authorizer, &txn.read(), node, &defined.definition)?;
         keep_findings(&txn.read(), node, &mut defined);
         txn.put_agent_check(node, defined)?;
     }
