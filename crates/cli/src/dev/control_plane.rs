@@ -1,6 +1,7 @@
 //! The control plane of `legate dev`, driven through its HTTP API.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -212,9 +213,19 @@ fn intention_path(source: &str, destination: &str) -> String {
     format!("/v1/connect/intentions/exact?source={source}&destination={destination}")
 }
 
+/// Below the ports that systems give to connections: a port of those may be taken by any connection
+/// before it is listened at.
+const PORTS: Range<u16> = 10_000..30_000;
+
+/// How many ports are tried.
+const ATTEMPTS: usize = 100;
+
 /// A loopback address whose port is free now.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .context("no free port")?
-        .local_addr()?)
+    let free = (0..ATTEMPTS).find_map(|_| {
+        let port = rand::random_range(PORTS);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+        listener.local_addr().ok()
+    });
+    free.context("no free port was found on 127.0.0.1")
 }
