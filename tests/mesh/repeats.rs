@@ -50,6 +50,14 @@ impl Scene {
             |endpoints| endpoints.len() == instances.len(),
         )
         .await;
+        // Endpoints come before the listener.
+        let upstream = mesh.upstream("web", 0);
+        eventually(
+            "the upstream listens",
+            || async { TcpStream::connect(upstream).await.is_ok() },
+            |listens| *listens,
+        )
+        .await;
         sidecars.push(web);
         Self { mesh, sidecars }
     }
