@@ -79,6 +79,12 @@ fn object(fields: &mut Map<String, Value>) {
     if let Some(Value::Object(context)) = fields.get_mut("commonTlsContext") {
         certificates(context);
     }
+    // Of conditions that must all hold, the order is free.
+    if let Some(Value::Object(conditions)) = fields.get_mut("andIds")
+        && let Some(Value::Array(ids)) = conditions.get_mut("ids")
+    {
+        ids.sort_by_key(Value::to_string);
+    }
     for source in ["edsConfig", "configSource"] {
         if fields.contains_key(source) {
             fields.insert(source.to_owned(), json!("ads"));
