@@ -338,6 +338,15 @@ impl Background {
         let child = command.spawn().context("cannot start nice")?;
         Ok(Self(Some(child)))
     }
+
+    /// Waits for its end. Whether it worked shows where the programs are used, which builds what is
+    /// missing.
+    pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
+        if let Some(child) = &mut self.0 {
+            child.wait().context("cannot wait for kind programs")?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Background {
