@@ -1,8 +1,8 @@
 //! Results that many readers share. Each is computed once for a state and again when something that
 //! it was computed from has changed.
 //!
-//! A result belongs to its readers: when the last of them lets go, it is forgotten. Nothing here is
-//! computed ahead of a reader.
+//! A result belongs to those who hold it and to those who depend on it: when the last of them is gone,
+//! it is forgotten. Nothing here is computed ahead of a reader.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -41,14 +41,22 @@ struct Slot {
     _place: Place,
 }
 
+/// What a reader of a result has to watch.
+pub(crate) enum DependsOn {
+    /// The result, by its key. `newest` is the index of the last change of what it was computed from.
+    Result { newest: u64 },
+    /// What it was computed from: the result of this reader is not the one that others share.
+    Reads(Reads),
+}
+
 impl Queries {
-    /// The result for a reader of the state with this index, and when it changed last.
+    /// The result for a reader of the state with this index.
     pub(crate) fn get<T: PartialEq + Any + Send + Sync>(
         &self,
         key: &Key,
         at: u64,
         compute: impl FnOnce() -> (T, Reads),
-    ) -> (Arc<T>, u64) {
+    ) -> (Arc<T>, DependsOn) {
         let slot = self.slot(key);
         // A panic leaves the slot as it was.
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,10 +68,11 @@ impl Queries {
             if *computed_at > at {
                 // The reader is behind; what is newer stays for the others.
                 let (value, reads) = compute();
-                return (Arc::new(value), reads.newest);
+                return (Arc::new(value), DependsOn::Reads(reads));
             }
             if fresh.load(Ordering::Acquire) {
-                return (Arc::clone(value), *newest);
+                let newest = *newest;
+                return (Arc::clone(value), DependsOn::Result { newest });
             }
         }
         let (value, reads) = compute();
@@ -74,14 +83,15 @@ impl Queries {
         let fresh = Arc::new(AtomicBool::new(true));
         let place = self.registry.watch_query(key, &reads, &fresh);
         let erased: Arc<dyn Any + Send + Sync> = value.clone();
+        let newest = reads.newest;
         *slot = Some(Slot {
             value: Arc::downgrade(&erased),
             at,
-            newest: reads.newest,
+            newest,
             fresh,
             _place: place,
         });
-        (value, reads.newest)
+        (value, DependsOn::Result { newest })
     }
 
     fn slot(&self, key: &Key) -> Arc<Mutex<Option<Slot>>> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use legate_model::Tenancy;
 
 use crate::key::{Key, Table};
+use crate::query::DependsOn;
 use crate::row::{Row, Stored};
 use crate::state::State;
 
@@ -18,6 +19,9 @@ use crate::state::State;
 #[derive(Debug, Clone, Default)]
 pub struct Reads {
     pub(crate) keys: HashSet<Key>,
+    /// The shared results among it. A result is forgotten when nobody holds it, and then no change
+    /// reaches those who depend on it; so they hold it.
+    pub(crate) results: Vec<Arc<dyn Any + Send + Sync>>,
     /// The index of the last change of anything that was looked at.
     pub(crate) newest: u64,
     /// The index of the state that was read.
@@ -79,7 +83,7 @@ impl<'s> ReadTxn<'s> {
 
     /// A result that readers share: computed once for all who ask with the same argument, until
     /// something that it was computed from changes. Computed anew to an equal value it is the same
-    /// `Arc` as before. It is kept for as long as somebody holds it.
+    /// `Arc` as before. It is kept for as long as somebody holds it, or watches what was made of it.
     ///
     /// `name` tells queries apart; one name always stands for the same computation and type.
     pub fn shared<T: PartialEq + Any + Send + Sync>(
@@ -99,13 +103,18 @@ impl<'s> ReadTxn<'s> {
             return Arc::new(value);
         }
         let key = Key::new(Table::Queries, &self.tenancy, &[name, argument]);
-        let (value, newest) = self
-            .state
-            .queries
-            .get(&key, self.state.index(), || compute(&self.tenancy));
-        let mut reads = self.reads.borrow_mut();
-        reads.newest = reads.newest.max(newest);
-        reads.keys.insert(key);
+        let compute = || compute(&self.tenancy);
+        let (value, depends) = self.state.queries.get(&key, self.state.index(), compute);
+        match depends {
+            DependsOn::Result { newest } => {
+                let mut reads = self.reads.borrow_mut();
+                reads.newest = reads.newest.max(newest);
+                if reads.keys.insert(key) {
+                    reads.results.push(value.clone());
+                }
+            }
+            DependsOn::Reads(reads) => self.note_all(&reads),
+        }
         value
     }
 
@@ -113,6 +122,7 @@ impl<'s> ReadTxn<'s> {
         let mut reads = self.reads.borrow_mut();
         reads.newest = reads.newest.max(other.newest);
         reads.keys.extend(other.keys.iter().cloned());
+        reads.results.extend(other.results.iter().cloned());
     }
 
     /// Notes a prefix: whatever is written below it changes what is read.

@@ -4,6 +4,7 @@
 //! Readers read first and watch afterwards. Commits in between are not missed, because the latest
 //! ones are remembered: a watch over something that changed since it was read wakes at once.
 
+use std::any::Any;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +132,7 @@ impl Registry {
             registry: Arc::clone(self),
             id,
             keys: reads.keys.iter().cloned().collect(),
+            _results: reads.results.iter().cloned().collect(),
         }
     }
 
@@ -247,6 +249,8 @@ pub(crate) struct Place {
     registry: Arc<Registry>,
     id: u64,
     keys: Box<[Key]>,
+    /// Held, so that changes come through them.
+    _results: Box<[Arc<dyn Any + Send + Sync>]>,
 }
 
 impl Drop for Place {

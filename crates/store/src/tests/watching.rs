@@ -192,11 +192,9 @@ fn a_shared_result_is_computed_once_and_again_after_a_change() {
     assert!(Arc::ptr_eq(&one, &same));
     assert_eq!(computed.get(), 3);
 
-    // Who held a state from before keeps its own result and takes nobody's away.
-    drop((empty, one, same));
-    let (kept, _) = ports();
+    drop((empty, one, same, reads, watch));
+    ports();
     assert_eq!(computed.get(), 4, "nobody held it");
-    drop(kept);
 }
 
 #[test]
@@ -232,9 +230,8 @@ fn a_shared_result_of_shared_results_wakes_its_readers() {
     assert_eq!((*held, *read(&store.state().read())), (1, 2));
 }
 
-#[test]
-fn shared_results_that_nobody_holds_are_swept() {
-    let store = Store::new();
+/// Computes so many results that those which nobody holds are swept.
+fn sweep(store: &Store) {
     for i in 0..1000 {
         let name = i.to_string();
         let state = store.state();
@@ -242,6 +239,75 @@ fn shared_results_that_nobody_holds_are_swept() {
             .read()
             .shared("n", &name, |txn| txn.service(&name).len());
     }
+}
+
+#[test]
+fn a_change_comes_through_a_result_that_only_other_results_need() {
+    let store = Store::new();
+    let computed = Cell::new(0);
+    let read = |txn: &ReadTxn<'_>| {
+        txn.shared("outer", "", |txn| {
+            let inner = txn.shared("inner", "web", |txn| {
+                computed.set(computed.get() + 1);
+                txn.service("web").len()
+            });
+            // Nothing of the inner result is kept.
+            *inner + txn.service("api").len()
+        })
+    };
+    let held = read(&store.state().read());
+    sweep(&store);
+    let mut watch = watch(&store, read);
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    assert!(woken(&mut watch));
+    assert_eq!((*held, *read(&store.state().read())), (0, 1));
+    // What the inner result does not depend on does not compute it again.
+    let held = read(&store.state().read());
+    let before = computed.get();
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "a")), vec![]),
+    );
+    assert_eq!((*held, *read(&store.state().read())), (1, 2));
+    assert_eq!(computed.get(), before);
+}
+
+#[test]
+fn a_watch_wakes_through_a_result_that_nobody_holds() {
+    let store = Store::new();
+    let count = |txn: &ReadTxn<'_>| *txn.shared("count", "web", |txn| txn.service("web").len());
+    let mut watch = watch(&store, count);
+    sweep(&store);
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    assert!(woken(&mut watch));
+}
+
+#[test]
+fn a_reader_that_is_behind_watches_what_it_read_itself() {
+    let store = Store::new();
+    let count = |txn: &ReadTxn<'_>| txn.shared("count", "web", |txn| txn.service("web").len());
+    let old = store.state();
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    // The shared result is first computed after the change.
+    let held = count(&store.state().read());
+    let txn = old.read();
+    assert_eq!((*held, *count(&txn)), (1, 0));
+    assert!(woken(&mut store.watch(&txn.into_reads())));
+}
+
+#[test]
+fn shared_results_that_nobody_holds_are_swept() {
+    let store = Store::new();
+    sweep(&store);
     assert!(store.state().queries.kept() < 200);
 }
 
