@@ -12,12 +12,13 @@ use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, filter
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter,
 };
-use envoy_types::pb::google::protobuf::{Any, BoolValue};
+use envoy_types::pb::google::protobuf::Any;
 use prost::{Message, Name};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener;
+use crate::listener::normalization::Normalization;
 use crate::names::NETWORK_RBAC;
 
 /// Reads a message of one type. `setting` is what an error names.
@@ -62,8 +63,8 @@ pub(crate) struct Guards {
     pub(crate) connections: Any,
     /// What requests pass before everything else, where there are rules about requests.
     pub(crate) requests: Option<Vec<HttpFilter>>,
-    /// Whether paths are normalised where the listener does not say.
-    pub(crate) normalize_path: bool,
+    /// How requests are brought into one form where the listener does not say.
+    pub(crate) normalization: Normalization,
 }
 
 /// Puts the guards into every filter chain. A chain whose requests cannot be looked into gets the rules
@@ -86,7 +87,7 @@ pub(crate) fn guard(
     for chain in chains.chain(&mut listener.default_filter_chain) {
         chain.transport_socket = Some(guards.tls.clone());
         let guarded = match &guards.requests {
-            Some(filters) => guard_requests(setting, chain, filters, guards.normalize_path)?,
+            Some(filters) => guard_requests(setting, chain, filters, guards.normalization)?,
             None => false,
         };
         if !guarded {
@@ -115,7 +116,7 @@ fn guard_requests(
     setting: &str,
     chain: &mut FilterChain,
     filters: &[HttpFilter],
-    normalize_path: bool,
+    normalization: Normalization,
 ) -> Result<bool, GenerateError> {
     let mut guarded = false;
     for filter in &mut chain.filters {
@@ -137,9 +138,7 @@ fn guard_requests(
                 upgrade.filters.splice(0..0, filters.iter().cloned());
             }
         }
-        manager.normalize_path.get_or_insert(BoolValue {
-            value: normalize_path,
-        });
+        normalization.fill(&mut manager);
         *config = encode::any(&manager);
         guarded = true;
     }

@@ -36,6 +36,8 @@ impl From<Arc<EncodedResource>> for Made {
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) kind: Type,
+    /// A user wrote the resource and called it what they like.
+    named_by_user: bool,
     /// `None` where it failed, or where the proxy has no such resource.
     pub(crate) made: Option<Made>,
     pub(crate) failure: Option<Box<Failure>>,
@@ -56,6 +58,7 @@ pub(crate) struct Kept {
     /// The place of its part when it was made.
     at: usize,
     pub(crate) kind: Type,
+    named_by_user: bool,
     pub(crate) made: Made,
 }
 
@@ -63,21 +66,29 @@ impl Unit {
     /// The last version of everything that the unit has.
     fn versions(&self) -> impl Iterator<Item = Kept> {
         let made = self.parts.iter().enumerate().filter_map(|(at, part)| {
-            let (kind, made) = (part.kind, part.made.clone()?);
-            Some(Kept { at, kind, made })
+            Some(Kept {
+                at,
+                kind: part.kind,
+                named_by_user: part.named_by_user,
+                made: part.made.clone()?,
+            })
         });
         self.kept.iter().cloned().chain(made)
     }
 
     /// The last good version of what failed at this place: the one that was at the same place, or
-    /// else has the same name.
+    /// else has the same name. What a user called otherwise is found by its place alone.
     fn last_good(&self, at: usize, failure: &Failure) -> Option<Kept> {
         let versions = || {
             let is = |one: &Kept| failure.is_about(one.kind, &one.made.resource.name);
             self.versions().filter(is)
         };
         let in_place = versions().find(|one| one.at == at);
-        in_place.or_else(|| versions().next())
+        let named_alike = in_place.or_else(|| versions().next());
+        named_alike.or_else(|| {
+            let mut all = self.versions();
+            all.find(|one| one.named_by_user && one.at == at && one.kind == failure.kind())
+        })
     }
 }
 
@@ -232,10 +243,18 @@ impl UnitBuilder<'_> {
         };
         self.parts.push(Part {
             kind,
+            named_by_user: false,
             made,
             failure,
             warnings: warnings.into(),
         });
+    }
+
+    /// Says of the part that was added last whether a user wrote it and called it what they like.
+    pub(crate) fn named_by_user(&mut self, is: bool) {
+        if let Some(part) = self.parts.last_mut() {
+            part.named_by_user = is;
+        }
     }
 
     /// The same with what extensions change in it.

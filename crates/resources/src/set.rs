@@ -82,6 +82,10 @@ impl Failure {
         self.kind.url()
     }
 
+    pub(crate) fn kind(&self) -> Type {
+        self.kind
+    }
+
     /// Whether it is about the resource of this type and name.
     pub(crate) fn is_about(&self, kind: Type, name: &str) -> bool {
         let rest = name.strip_prefix(self.resource.as_str());

@@ -27,8 +27,16 @@ pub(crate) const CLUSTER_JSON: &str = "envoy_cluster_json";
 
 /// Whether a user wrote the listener for the mesh.
 pub(crate) fn has_public_listener(instance: &ServiceInstance) -> bool {
-    let written = opaque::text(&instance.proxy.config, PUBLIC_LISTENER_JSON);
-    matches!(written, Ok(Some(text)) if !text.is_empty())
+    is_written(&instance.proxy.config, PUBLIC_LISTENER_JSON)
+}
+
+/// Whether a user wrote the listener of an upstream.
+pub(crate) fn has_listener(upstream: &Upstream) -> bool {
+    is_written(&upstream.config, LISTENER_JSON)
+}
+
+fn is_written(config: &Opaque, key: &str) -> bool {
+    matches!(opaque::text(config, key), Ok(Some(text)) if !text.is_empty())
 }
 
 /// Settings of the proxy's own side, from `Proxy.Config`.

@@ -198,7 +198,8 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
     let rules = same.intentions && same.mesh_name && same.jwt_providers;
     let name = || PUBLIC_LISTENER.to_owned();
     // A listener that a user wrote has routes of its own, and the rules about requests in it.
-    let has_routes = is_http && !settings::has_public_listener(&snapshot.instance);
+    let is_written = settings::has_public_listener(&snapshot.instance);
+    let has_routes = is_http && !is_written;
     let same_routes = unchanged && (rules || !has_routes);
     unit.part(Type::Routes, name, same_routes, |warnings| {
         if !has_routes {
@@ -219,6 +220,7 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
             }
         }
     });
+    unit.named_by_user(is_written);
     exposed_paths(&mut unit, memo, snapshot, same, settings);
     composer.add(unit);
 }
@@ -458,6 +460,7 @@ impl<'a> UpstreamChange<'a> {
                 Ok(Some(Made { resource, bind }))
             },
         );
+        unit.named_by_user(settings::has_listener(&upstream.upstream));
     }
 }
 

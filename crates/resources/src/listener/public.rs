@@ -13,9 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::{
-    HttpProtocolOptions, TrafficDirection, http_protocol_options,
-};
+use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{
     Filter, FilterChain, FilterChainMatch, Listener,
 };
@@ -28,7 +26,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value, UInt64Value};
-use legate_model::{ConnectProxy, InstanceRateLimits, Mesh, MutualTlsMode, Protocol, ProxyMode};
+use legate_model::{ConnectProxy, InstanceRateLimits, MutualTlsMode, Protocol, ProxyMode};
 use legate_proxycfg::Snapshot;
 
 use crate::cluster::proto_duration;
@@ -36,6 +34,7 @@ use crate::custom::{self, Guards};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::jwt;
+use crate::listener::normalization::Normalization;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::names::{
@@ -156,7 +155,7 @@ struct Written<'a> {
     connections: Any,
     /// What requests pass first: what verifies their tokens, then the rules.
     requests: Option<Vec<(&'static str, Any)>>,
-    normalize_path: bool,
+    normalization: Normalization,
     tls: TlsSettings,
 }
 
@@ -188,7 +187,7 @@ fn written(
         protocol: snapshot.protocol,
         connections,
         requests,
-        normalize_path: Normalization::read(mesh)?.normalize_path,
+        normalization: Normalization::read(mesh)?,
         tls: TlsSettings::incoming(mesh)?,
     };
     memo.get(&input, |input| {
@@ -202,7 +201,7 @@ fn written(
             tls: tls::downstream(&input.tls, alpn(input.protocol)),
             connections: input.connections.clone(),
             requests: input.requests.as_ref().map(filters),
-            normalize_path: input.normalize_path,
+            normalization: input.normalization,
         };
         custom::guard(PUBLIC_LISTENER_JSON, &mut listener, &guards)?;
         if listener.name.is_empty() {
@@ -389,56 +388,5 @@ fn caller_metadata() -> HeaderToMetadata {
     HeaderToMetadata {
         request_rules: CALLER_PARTS.into_iter().map(rule).collect(),
         ..HeaderToMetadata::default()
-    }
-}
-
-/// How requests are brought into one form before access rules look at them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Normalization {
-    normalize_path: bool,
-    merge_slashes: bool,
-    escaped_slashes: i32,
-    underscores: i32,
-}
-
-impl Normalization {
-    fn read(mesh: Option<&Mesh>) -> Result<Self, GenerateError> {
-        use http_connection_manager::PathWithEscapedSlashesAction as Slashes;
-        use http_protocol_options::HeadersWithUnderscoresAction as Underscores;
-        let wanted = mesh.map(Mesh::request_normalization).unwrap_or_default();
-        let unknown = |setting, value: &str| GenerateError::Normalization {
-            setting,
-            value: value.to_owned(),
-        };
-        let escaped_slashes = match wanted.path_with_escaped_slashes_action.as_str() {
-            "" => Slashes::ImplementationSpecificDefault,
-            name => Slashes::from_str_name(name)
-                .ok_or_else(|| unknown("PathWithEscapedSlashesAction", name))?,
-        };
-        let underscores = match wanted.headers_with_underscores_action.as_str() {
-            "" => Underscores::Allow,
-            name => Underscores::from_str_name(name)
-                .ok_or_else(|| unknown("HeadersWithUnderscoresAction", name))?,
-        };
-        Ok(Self {
-            normalize_path: !wanted.insecure_disable_path_normalization,
-            merge_slashes: wanted.merge_slashes,
-            escaped_slashes: escaped_slashes.into(),
-            underscores: underscores.into(),
-        })
-    }
-
-    fn apply(&self, manager: &mut HttpConnectionManager) {
-        manager.normalize_path = Some(BoolValue {
-            value: self.normalize_path,
-        });
-        manager.merge_slashes = self.merge_slashes;
-        manager.path_with_escaped_slashes_action = self.escaped_slashes;
-        if self.underscores != i32::default() {
-            manager.common_http_protocol_options = Some(HttpProtocolOptions {
-                headers_with_underscores_action: self.underscores,
-                ..HttpProtocolOptions::default()
-            });
-        }
     }
 }

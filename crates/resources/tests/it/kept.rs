@@ -154,6 +154,46 @@ fn what_cannot_be_made_keeps_its_last_good_version() {
 }
 
 #[test]
+fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
+    const TYPE: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+    let generator = Generator::new();
+    let with = |own_public: &str, own_api: &str| {
+        let config = json!({"envoy_public_listener_json": own_public});
+        let api = odd_api(&json!({"Config": {"envoy_listener_json": own_api}}));
+        Snapshot {
+            instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
+            upstreams: vec![api],
+            ..web()
+        }
+    };
+    let written = |name: &str| {
+        json!({"@type": TYPE, "name": name, "filterChains": [{}],
+            "address": {"socketAddress": {"address": "127.0.0.1", "portValue": 9777}}})
+        .to_string()
+    };
+    let good = with(&written("own"), &written("own_api"));
+    let before = generator.generate(&good, None);
+    assert_eq!(before.failures(), []);
+    // Neither the name nor anything else can be read.
+    let typo = with("{\"name\": ", "{");
+    let after = generator.generate(&typo, Some((&good, &before)));
+    assert!(after.failures().iter().all(|failure| failure.kept));
+    assert_eq!(after.failures().len(), 2);
+    assert_eq!(names(&after), names(&before));
+    let renamed = with(&written("renamed"), &written("renamed_api"));
+    let mended = generator.generate(&renamed, Some((&typo, &after)));
+    assert_eq!(names(&mended), names(&generator.generate(&renamed, None)));
+    // An upstream that is gone leaves nothing behind.
+    let gone = Snapshot {
+        upstreams: Vec::new(),
+        ..typo.clone()
+    };
+    let last = generator.generate(&gone, Some((&typo, &after)));
+    assert_eq!(listener(&last, "own_api"), None);
+    assert!(listener(&last, "own").is_some());
+}
+
+#[test]
 fn a_kept_listener_keeps_what_it_refers_to() {
     let generator = Generator::new();
     let first = with_api(Protocol::Http);

@@ -105,6 +105,9 @@ pub(super) struct Subscription {
     rejected: BTreeMap<Arc<str>, Rejected>,
     /// How many of several that were refused together are sent together at most.
     together: usize,
+    /// What is wrong among those that were refused together was not found yet. Once it is, the others
+    /// are sent in parts that grow.
+    searching: bool,
     /// The number of the last response that was sent on this stream; 0 when there was none.
     sent: u32,
     /// The number of the last one that was accepted.
@@ -287,7 +290,7 @@ impl Subscription {
             self.forget_sent(name);
             if let Some(version) = self.client.get_mut(name) {
                 *version = None;
-            } else if !self.registered {
+            } else if !self.registered || self.names.contains_key(name) {
                 self.client.insert(name.clone(), None);
             }
         }
@@ -308,6 +311,9 @@ impl Subscription {
         };
         self.settled = Settled::default();
         self.accepted = accepted.number;
+        if !self.searching {
+            self.together = self.together.saturating_mul(2);
+        }
         for (name, change) in accepted.changes {
             self.rejected.remove(&name);
             match change {
@@ -333,6 +339,7 @@ impl Subscription {
         let mut changes = refused.changes.values();
         let alone = names.len() == 1 || changes.all(|change| *change == Change::Remove);
         self.together = (names.len() / 2).max(1);
+        self.searching = !alone;
         for (name, change) in refused.changes {
             if self.wants(&name) {
                 self.client.insert(name.clone(), None);
