@@ -184,7 +184,7 @@ async fn chains_are_those_of_consul() {
     let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
         return;
     };
-    let (_consul, http) = consul(&binary, "127.0.77.2").await;
+    let (_consul, http) = consul(&binary, "127.0.77.2", "").await;
     let roots = ask(http, "/v1/connect/ca/roots").await;
     let trust_domain = roots["TrustDomain"].as_str().expect("a trust domain");
     let trust_domain: TrustDomain = trust_domain.parse().expect("a trust domain");
@@ -299,7 +299,7 @@ async fn what_breaks_a_chain_is_refused_as_by_consul() {
     let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
         return;
     };
-    let (_consul, theirs) = consul(&binary, "127.0.77.3").await;
+    let (_consul, theirs) = consul(&binary, "127.0.77.3", "").await;
     let config = ServerConfig {
         http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
         grpc: None,

@@ -14,10 +14,15 @@ use crate::cluster::Cluster;
 const STOP: Duration = Duration::from_secs(10);
 
 /// A Consul alone, with its state in memory, at an address of its own: all its ports are fixed. It ends
-/// when it is dropped.
-pub(crate) async fn consul(binary: &std::path::Path, address: &str) -> (Child, SocketAddr) {
+/// when it is dropped. `settings` are HCL.
+pub(crate) async fn consul(
+    binary: &std::path::Path,
+    address: &str,
+    settings: &str,
+) -> (Child, SocketAddr) {
     let child = Command::new(binary)
         .args(["agent", "-dev", "-bind", address, "-client", address])
+        .args(["-hcl", settings])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
@@ -36,7 +41,7 @@ async fn the_catalog_follows_the_pods() {
     let Some(binary) = Pair::legate_dataplane().and_then(|pair| pair.consul) else {
         return;
     };
-    let (mut consul, http) = consul(&binary, "127.0.77.1").await;
+    let (mut consul, http) = consul(&binary, "127.0.77.1", "").await;
     let cluster = Cluster::new(http).await;
     let operator = cluster.operator("a");
     cluster.pod("web-0", "u0", false);

@@ -19,44 +19,55 @@ use tonic::transport::Endpoint;
 
 use super::Resources;
 
-/// A control plane that has said nothing for so long has said everything.
+/// When no response comes for so long, no more is expected.
 const QUIET: Duration = Duration::from_millis(1500);
 
 /// How long it may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(15);
 
-/// The resources of a proxy, once nothing new comes and nothing is missing.
-pub(super) async fn resources(server: SocketAddr, node: &str, proxy: &str) -> Resources {
+/// The resources of a proxy: those that are expected as soon as they are there, else what there is once
+/// nothing new comes.
+///
+/// # Errors
+///
+/// When the server ends the stream, or something that was named does not come.
+pub(super) async fn resources(
+    server: SocketAddr,
+    node: &str,
+    proxy: &str,
+    is_expected: impl Fn(&Resources) -> bool,
+) -> Result<Resources, String> {
     let channel = Endpoint::from_shared(format!("http://{server}"))
         .expect("an address")
         .connect()
         .await
         .expect("a connection");
     let (requests, outbound) = mpsc::channel(64);
-    let mut first = ask(CLUSTER, Vec::new());
+    let mut first = request(CLUSTER, Vec::new());
     first.node = identity(node, proxy).encode_to_vec().into();
     requests.send(first).await.expect("the stream is open");
     let mut client = AggregatedDiscoveryServiceClient::new(channel);
     let stream = client
         .delta_aggregated_resources(ReceiverStream::new(outbound))
         .await;
-    let mut responses = stream.expect("a stream").into_inner();
+    let stream = stream.map_err(|status| format!("Consul refuses the stream: {status}"))?;
+    let mut responses = stream.into_inner();
     let mut known = Known::default();
     let start = Instant::now();
     loop {
         match timeout(QUIET, responses.message()).await {
             Ok(Ok(Some(response))) => {
-                for request in known.take(&response) {
+                for request in known.take(&response)? {
                     requests.send(request).await.expect("the stream is open");
                 }
+                if known.is_complete() && is_expected(&known.resources) {
+                    return Ok(known.resources);
+                }
             }
-            Ok(ended) => panic!("the stream of {server} ends: {ended:?}"),
-            Err(_) if known.is_complete() => return known.resources,
-            Err(_) => assert!(
-                start.elapsed() < LIMIT,
-                "{server}: {:?} do not come",
-                known.missing
-            ),
+            Ok(ended) => return Err(format!("Consul ends the stream: {ended:?}")),
+            Err(_) if known.is_complete() => return Ok(known.resources),
+            Err(_) if start.elapsed() < LIMIT => {}
+            Err(_) => return Err(format!("Consul does not send {:?}", known.missing)),
         }
     }
 }
@@ -91,7 +102,7 @@ fn identity(node: &str, proxy: &str) -> Node {
     }
 }
 
-fn ask(type_url: &str, names: Vec<String>) -> DeltaDiscoveryRequest {
+fn request(type_url: &str, names: Vec<String>) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
         type_url: type_url.to_owned(),
         resource_names_subscribe: names,
@@ -102,7 +113,7 @@ fn ask(type_url: &str, names: Vec<String>) -> DeltaDiscoveryRequest {
 #[derive(Default)]
 struct Known {
     resources: Resources,
-    asked: BTreeMap<&'static str, BTreeSet<String>>,
+    subscribed: BTreeMap<&'static str, BTreeSet<String>>,
     missing: BTreeSet<String>,
     has_listeners: bool,
 }
@@ -112,49 +123,63 @@ impl Known {
         self.has_listeners && self.missing.is_empty()
     }
 
-    /// Takes a response; returns its acceptance and what is to be asked for now.
-    fn take(&mut self, response: &DeltaDiscoveryResponse) -> Vec<DeltaDiscoveryRequest> {
+    /// Takes a response. Returns its acknowledgement and the subscriptions that follow from it.
+    ///
+    /// # Errors
+    ///
+    /// When a resource is none that Envoy could read.
+    fn take(
+        &mut self,
+        response: &DeltaDiscoveryResponse,
+    ) -> Result<Vec<DeltaDiscoveryRequest>, String> {
         let mut requests = vec![DeltaDiscoveryRequest {
             response_nonce: response.nonce.clone(),
-            ..ask(&response.type_url, Vec::new())
+            ..request(&response.type_url, Vec::new())
         }];
-        let short = response.type_url.rsplit('.').next().unwrap_or_default();
+        let key = |name: &str| key(&response.type_url, name);
         let mut names: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
         for resource in &response.resources {
-            let key = format!("{short} {}", resource.name);
+            let key = key(&resource.name);
             let any = Any::decode(&*resource.resource).expect("a resource");
             let value = legate_envoy_json::encode(&any.type_url, &any.value);
-            let value = value.unwrap_or_else(|error| panic!("{key}: {error}"));
+            let value = value.map_err(|error| format!("Consul sends {key}: {error}"))?;
             references(&value, &mut names);
             self.missing.remove(&key);
             self.resources.insert(key, value);
         }
         for name in &response.removed_resources {
-            self.resources.remove(&format!("{short} {name}"));
+            self.resources.remove(&key(name));
         }
-        if response.type_url == CLUSTER && self.asked.insert(LISTENER, BTreeSet::new()).is_none() {
-            requests.push(ask(LISTENER, Vec::new()));
+        if response.type_url == CLUSTER
+            && self.subscribed.insert(LISTENER, BTreeSet::new()).is_none()
+        {
+            requests.push(request(LISTENER, Vec::new()));
         }
         self.has_listeners |= response.type_url == LISTENER;
         for (kind, names) in names {
-            let asked = self.asked.entry(kind).or_default();
+            let subscribed = self.subscribed.entry(kind).or_default();
             let new: Vec<String> = names
                 .into_iter()
-                .filter(|name| asked.insert(name.clone()))
+                .filter(|name| subscribed.insert(name.clone()))
                 .collect();
-            let short = kind.rsplit('.').next().unwrap_or_default();
             self.missing
-                .extend(new.iter().map(|name| format!("{short} {name}")));
+                .extend(new.iter().map(|name| self::key(kind, name)));
             if !new.is_empty() {
-                requests.push(ask(kind, new));
+                requests.push(request(kind, new));
             }
         }
-        requests
+        Ok(requests)
     }
 }
 
-/// The endpoints and routes that a resource names.
-fn references(value: &Value, names: &mut BTreeMap<&'static str, Vec<String>>) {
+/// A resource by its type, without the package, and its name.
+pub(super) fn key(type_url: &str, name: &str) -> String {
+    let short = type_url.rsplit('.').next().unwrap_or_default();
+    format!("{short} {name}")
+}
+
+/// The endpoints and routes that a resource names, by the URL of their type.
+pub(super) fn references(value: &Value, names: &mut BTreeMap<&'static str, Vec<String>>) {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,5 @@
-//! What Legate does otherwise than Consul, on purpose. Each is taken out of what is compared.
+//! What Legate does otherwise than Consul, on purpose: what is taken out of all that is compared, and
+//! [`FIELDS`], which differ in a few cases.
 
 use serde_json::{Map, Value, json};
 
@@ -12,11 +13,13 @@ const PUBLIC_ROUTES: &str = "RouteConfiguration public_listener";
 
 const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 
-pub(super) fn remove(ours: &mut Resources, theirs: &mut Resources) {
-    inline_public_routes(ours);
-    for value in ours.values_mut().chain(theirs.values_mut()) {
-        common(value);
-    }
+pub(super) fn remove_from_ours(resources: &mut Resources) {
+    inline_public_routes(resources);
+    remove_from_both(resources);
+}
+
+pub(super) fn remove_from_both(resources: &mut Resources) {
+    resources.values_mut().for_each(common);
 }
 
 /// The routes of the listener for the mesh are a resource of their own, with the intentions in them: a
@@ -59,6 +62,8 @@ fn common(value: &mut Value) {
         Value::Object(fields) => {
             object(fields);
             fields.values_mut().for_each(common);
+            flatten(value, "andIds", "ids");
+            flatten(value, "andRules", "rules");
         }
         Value::Array(list) => list.iter_mut().for_each(common),
         _ => {}
@@ -66,6 +71,9 @@ fn common(value: &mut Value) {
 }
 
 fn object(fields: &mut Map<String, Value>) {
+    access(fields);
+    repeats(fields);
+    orders(fields);
     // The last entry of the header is the caller's, and the dots of a trust domain are only dots.
     if let Some(Value::String(regex)) = fields.get_mut("regex") {
         if regex.starts_with(".*URI=spiffe://") {
@@ -79,23 +87,53 @@ fn object(fields: &mut Map<String, Value>) {
     if let Some(Value::Object(context)) = fields.get_mut("commonTlsContext") {
         certificates(context);
     }
-    // Of conditions that must all hold, the order is free.
-    if let Some(Value::Object(conditions)) = fields.get_mut("andIds")
-        && let Some(Value::Array(ids)) = conditions.get_mut("ids")
-    {
-        ids.sort_by_key(Value::to_string);
-    }
     for source in ["edsConfig", "configSource"] {
         if fields.contains_key(source) {
             fields.insert(source.to_owned(), json!("ads"));
         }
     }
-    // What no application has seen is sent again, to another instance.
+    // Which virtual IP a service is assigned depends on those that were assigned before.
+    if let Some(Value::String(address)) = fields.get_mut("addressPrefix")
+        && address.starts_with("240.")
+    {
+        "assigned".clone_into(address);
+    }
+}
+
+/// What decides who may send which requests.
+fn access(fields: &mut Map<String, Value>) {
+    // Consul accepts both and sends them to no Envoy.
+    fields.remove("clockSkewSeconds");
+    fields.remove("jwtCacheConfig");
+    // A claim with several values may have the one that is asked for among them.
+    if let Some(mut either) = fields.remove("orMatch")
+        && let Value::Object(text) = either["valueMatchers"][0].take()
+    {
+        fields.extend(text);
+    }
+    // Of the rules of a policy one that matches is enough. Consul adds to each that none before it does.
+    if let Some(Value::Array(permissions)) = fields.get_mut("permissions") {
+        let mut before: Vec<Value> = Vec::new();
+        for permission in permissions {
+            let mut shape = permission.clone();
+            if let Some(Value::Array(rules)) = permission.pointer_mut("/andRules/rules") {
+                rules.retain(|rule| !before.iter().any(|one| rule["notRule"] == *one));
+                if rules.len() == 1 || rules.iter().any(|rule| rule.get("notRule").is_some()) {
+                    shape = rules[0].clone();
+                }
+            }
+            before.push(shape);
+        }
+    }
+}
+
+/// What no application has seen is sent again, to another instance.
+fn repeats(fields: &mut Map<String, Value>) {
     fields.remove("maxConnectAttempts");
     fields.remove("localReplyConfig");
-    if fields
-        .get("retryPolicy")
-        .is_some_and(|policy| policy.to_string().contains(NOT_SENT))
+    if let Some(policy) = fields.get("retryPolicy")
+        // A number alone says how often that is done; in Consul it does nothing.
+        && (policy.to_string().contains(NOT_SENT) || policy.get("retryOn").is_none())
     {
         fields.remove("retryPolicy");
     }
@@ -116,6 +154,120 @@ fn object(fields: &mut Map<String, Value>) {
         }
     }
 }
+
+/// Orders that mean nothing: of conditions that must all hold, of changes of different headers, and of
+/// filter chains, among which Envoy chooses by what they match. Consul's is often that of a map in Go.
+fn orders(fields: &mut Map<String, Value>) {
+    for list in [
+        "requirements",
+        "requestHeadersToAdd",
+        "responseHeadersToAdd",
+    ] {
+        if let Some(Value::Array(list)) = fields.get_mut(list) {
+            list.sort_by_key(Value::to_string);
+        }
+    }
+    if let Some(Value::Array(chains)) = fields.get_mut("filterChains") {
+        chains.sort_by_key(|chain| chain["filters"].to_string());
+    }
+}
+
+/// Conditions that must all hold are one list, in one order, without those that always hold.
+fn flatten(value: &mut Value, kind: &str, list: &str) {
+    let Some(conditions) = value.get_mut(kind) else {
+        return;
+    };
+    let mut all = Vec::new();
+    for mut condition in items(&mut conditions[list]).map(Value::take) {
+        if let Some(nested) = condition.get_mut(kind) {
+            all.extend(items(&mut nested[list]).map(Value::take));
+        } else if condition != json!({"any": true}) {
+            all.push(condition);
+        }
+    }
+    all.sort_by_key(Value::to_string);
+    *value = match all.len() {
+        1 => all.remove(0),
+        _ => json!({kind: {list: all}}),
+    };
+}
+
+/// A field that Legate fills otherwise, in cases that show it.
+pub(super) struct Field {
+    /// A part of the place of the difference.
+    pub(super) at: &'static str,
+    pub(super) cases: &'static [&'static str],
+    /// Why.
+    pub(super) reason: &'static str,
+}
+
+pub(super) const FIELDS: &[Field] = &[
+    Field {
+        at: ".route.timeout",
+        cases: &["router_with_resolver_timeouts"],
+        reason: "the RequestTimeout of a resolver holds behind routers and splitters, too",
+    },
+    Field {
+        at: ".typedConfig.cluster",
+        cases: &["overrides_cluster_json", "upstream_cluster_json"],
+        reason: "an upstream leads to the cluster that a user wrote, whatever its name is",
+    },
+    Field {
+        at: "outbound_listener:127.0.0.1:15001.filterChains",
+        cases: &["transparent_explicit"],
+        reason: "an upstream that has a port is reached by its virtual IP, too",
+    },
+    Field {
+        at: ".lbEndpoints",
+        cases: &["instances_hostname", "instances_only_hostnames"],
+        reason: "an instance without an IP address is left out: Envoy refuses all instances with it",
+    },
+    Field {
+        at: "exposed_",
+        cases: &["expose_checks"],
+        reason: "checks of the catalog are exposed; in Consul those of a local agent alone",
+    },
+    Field {
+        at: "exposed_",
+        cases: &["expose_path_http2"],
+        reason: "HTTP/2 is not sent to the application's cluster where the application speaks TCP",
+    },
+    Field {
+        at: ".trafficDirection",
+        cases: &["public_listener_json", "public_listener_json_http"],
+        reason: "extensions find the listener that a user wrote by its direction",
+    },
+    Field {
+        at: ".httpFilters[0].name",
+        cases: &["public_listener_json_http"],
+        reason: "no route of a user can replace a filter of intentions, which goes by the filter's name",
+    },
+    Field {
+        at: ".normalizePath",
+        cases: &["public_listener_json_http"],
+        reason: "no spelling of a path passes intentions, in listeners that users wrote, too",
+    },
+    Field {
+        at: ".normalizePath",
+        cases: &["mesh_normalization_disabled"],
+        reason: "what is off is said to be off; Consul says nothing, which is off",
+    },
+    Field {
+        at: ".serverUri.timeout",
+        cases: &["ext_authz_http_local"],
+        reason: "Envoy refuses a server without a timeout",
+    },
+    Field {
+        at: "Cluster jwks_cluster_okta",
+        cases: &["jwt_remote"],
+        reason: "a name of a server is looked up; Envoy refuses it in a static cluster",
+    },
+    Field {
+        at: ".remoteJwks.httpUri.timeout",
+        cases: &["jwt_remote"],
+        reason: "without RequestTimeoutMs keys have 5 s to arrive; in Consul none",
+    },
+];
 
 /// Leaves who must be at the other end.
 fn certificates(context: &mut Map<String, Value>) {

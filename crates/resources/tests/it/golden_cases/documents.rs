@@ -1,23 +1,7 @@
-//! Documents of a case: what users write, from which the state of a server is made as its API does.
+//! Documents of a case: what users write. `state` makes the state of a server of them, and
+//! `tests/interop` writes them to a real Consul.
 
-use std::fmt::Display;
-use std::sync::Arc;
-
-use futures_util::FutureExt;
-use legate_discovery_chain::{Overrides, Request, compile};
-use legate_intentions::Action;
-use legate_model::json::{self, UnknownFields};
-use legate_model::virtual_ip::AssignVirtualIps;
-use legate_model::{ConfigEntry, ConfigKind, Intention, RegisterRequest, TrustDomain};
-use legate_proxycfg::{ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
-use legate_resources::check_extension;
-use legate_store::{CaState, Registration, State, Store, Unavailable, WriteTxn};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::support::{leaf, roots};
-
-const DATACENTER: &str = "dc1";
 
 /// What is read from `documents.json`.
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -28,7 +12,7 @@ pub(crate) struct Documents {
     pub(crate) about: String,
     /// What holds between services that no intention names.
     #[serde(default = "deny")]
-    default_intention: String,
+    pub(crate) default_intention: String,
     /// The registration that resources are made for, among `Registrations`. Left out, it is the
     /// sidecar of `web`.
     proxy: Option<Value>,
@@ -38,16 +22,16 @@ pub(crate) struct Documents {
     /// Bodies of `PUT /v1/catalog/register`. Left out, they are two instances of `api`, one that
     /// has version v1 and one that has v2, and one of `admin` and of `backup`.
     #[serde(default = "instances")]
-    registrations: Vec<Value>,
+    pub(crate) registrations: Vec<Value>,
     /// Bodies of `PUT /v1/config`, in the order in which they are written.
     #[serde(default)]
     pub(crate) entries: Vec<Value>,
     /// Bodies of `PUT /v1/connect/intentions/exact`, with both names.
     #[serde(default)]
-    intentions: Vec<Value>,
+    pub(crate) intentions: Vec<Value>,
     /// Bodies of `PUT /v1/internal/service-virtual-ip`.
     #[serde(default, rename = "VirtualIPs")]
-    virtual_ips: Vec<Value>,
+    pub(crate) virtual_ips: Vec<Value>,
 }
 
 fn deny() -> String {
@@ -93,24 +77,6 @@ fn web(proxy: &Value) -> Value {
     })
 }
 
-/// What a server answers to something that it does not take.
-#[derive(Debug)]
-pub(crate) struct Refused(pub(crate) String);
-
-impl From<Unavailable> for Refused {
-    fn from(error: Unavailable) -> Self {
-        Self(error.to_string())
-    }
-}
-
-fn refused(what: &str) -> impl Fn(&dyn Display) -> Refused {
-    move |error| Refused(format!("{what}: {error}"))
-}
-
-fn decode<T: DeserializeOwned>(what: &str, document: &Value) -> Result<T, Refused> {
-    json::from_value(document.clone(), UnknownFields::Refuse).map_err(|error| refused(what)(&error))
-}
-
 impl Documents {
     /// Documents of which only entries are given. The sidecar has all four services as upstreams.
     pub(crate) fn of_entries(entries: Vec<Value>) -> Self {
@@ -130,143 +96,18 @@ impl Documents {
         }
     }
 
-    /// The snapshot of the proxy once everything was written.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, Refused> {
-        let proxy = ProxyId {
-            node: self.proxy_field("Node").unwrap_or("n1").into(),
-            service_id: self.proxy_field("ID").unwrap_or("web-sidecar-proxy").into(),
-        };
-        let default = match self.default_intention.as_str() {
-            "allow" => Action::Allow,
-            "deny" => Action::Deny,
-            other => return Err(Refused(format!("DefaultIntention is {other:?}"))),
-        };
-        let config = ManagerConfig::new(DATACENTER, default);
-        let state = self.state()?;
-        let txn = state.read();
-        let service = txn.instance(&proxy.node, &proxy.service_id);
-        let service = service.ok_or_else(|| Refused(format!("no registration of {proxy}")))?;
-        let destination = &service.service.proxy.destination_service_name;
-        let snapshot = snapshot_of(&txn, &proxy, &config, leaf(destination, "first"));
-        let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
-        snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
-    }
-
-    /// Whether everything would be written.
-    pub(crate) fn are_accepted(&self) -> bool {
-        self.state().is_ok()
-    }
-
-    fn proxy_field(&self, field: &str) -> Option<&str> {
-        self.proxy.as_ref()?.get(field)?.as_str()
-    }
-
-    fn state(&self) -> Result<Arc<State>, Refused> {
-        let store = Store::new();
-        let documents = self.clone();
-        let written = store.write(move |txn| documents.write(txn));
-        written
-            .now_or_never()
-            .expect("a store in memory is never waited for")?;
-        Ok(store.state())
-    }
-
-    fn write(&self, txn: &mut WriteTxn) -> Result<(), Refused> {
-        txn.put_ca(CaState {
-            roots: roots("one"),
-            signing_key: "key".into(),
-            cluster_id: "c1".to_owned(),
-        });
+    /// Bodies of `PUT /v1/catalog/register`, that of the sidecar of `web` included.
+    pub(crate) fn all_registrations(&self) -> Vec<Value> {
         let own = self.proxy.is_none().then(|| web(&self.sidecar));
-        for document in own.iter().chain(&self.registrations) {
-            register(txn, document)?;
-        }
-        for document in &self.entries {
-            let entry = put_entry(txn, document)?;
-            refuse_broken_chains(txn, &entry)?;
-        }
-        for document in &self.intentions {
-            let mut intention: Intention = decode("intention", document)?;
-            let wrong = refused("intention");
-            intention.validate().map_err(|error| wrong(&error))?;
-            intention.normalise();
-            txn.put_intention(intention)
-                .map_err(|error| wrong(&error))?;
-        }
-        for document in &self.virtual_ips {
-            let request: AssignVirtualIps = decode("virtual IPs", document)?;
-            let wrong = refused("virtual IPs");
-            request.validate().map_err(|error| wrong(&error))?;
-            let addresses = request.addresses().map_err(|error| wrong(&error))?;
-            let found = txn.assign_virtual_ips(&request.service, &addresses);
-            found.ok_or_else(|| wrong(&"the service has none"))?;
-        }
-        Ok(())
+        own.into_iter().chain(self.registrations.clone()).collect()
     }
-}
 
-fn register(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
-    let request: RegisterRequest = decode("registration", document)?;
-    let wrong = refused("registration");
-    request.validate().map_err(|error| wrong(&error))?;
-    let parts = request.into_parts(DATACENTER);
-    let registration = Registration {
-        node: parts.node,
-        service: parts.service,
-        checks: parts.checks,
-        skip_node_update: parts.skip_node_update,
-    };
-    txn.register(registration).map_err(|error| wrong(&error))
-}
-
-fn put_entry(txn: &mut WriteTxn, document: &Value) -> Result<ConfigEntry, Refused> {
-    let mut entry: ConfigEntry = decode("entry", document)?;
-    let wrong = refused("entry");
-    entry.validate().map_err(|error| wrong(&error))?;
-    let extensions = match &entry {
-        ConfigEntry::ProxyDefaults(entry) => &*entry.envoy_extensions,
-        ConfigEntry::ServiceDefaults(entry) => &*entry.envoy_extensions,
-        ConfigEntry::ServiceResolver(resolver) => {
-            let others = resolver.refuse_other_datacenters(DATACENTER);
-            others.map_err(|error| wrong(&error))?;
-            &[]
-        }
-        _ => &[],
-    };
-    for extension in extensions {
-        check_extension(extension).map_err(|error| wrong(&error))?;
+    /// Node and ID of the proxy that resources are made for.
+    pub(crate) fn proxy_id(&self) -> (&str, &str) {
+        let field = |field: &str| self.proxy.as_ref()?.get(field)?.as_str();
+        (
+            field("Node").unwrap_or("n1"),
+            field("ID").unwrap_or("web-sidecar-proxy"),
+        )
     }
-    entry.normalise();
-    let put = txn.put_config_entry(entry.clone(), None);
-    put.map_err(|error| wrong(&error))?;
-    Ok(entry)
-}
-
-/// An entry is written only where all chains of which it may be a part can be compiled after it.
-fn refuse_broken_chains(txn: &WriteTxn, entry: &ConfigEntry) -> Result<(), Refused> {
-    use ConfigKind::{ServiceDefaults, ServiceResolver, ServiceRouter, ServiceSplitter};
-    let state = txn.read();
-    let kinds = [
-        ServiceDefaults,
-        ServiceRouter,
-        ServiceSplitter,
-        ServiceResolver,
-    ];
-    let entries = kinds
-        .into_iter()
-        .flat_map(|kind| state.config_entries(kind));
-    let mut services: Vec<String> = entries.map(|entry| entry.name().to_owned()).collect();
-    services.sort_unstable();
-    services.dedup();
-    for service in services {
-        let request = Request {
-            service: &service,
-            datacenter: DATACENTER,
-            trust_domain: &TrustDomain::of_cluster("c1"),
-            overrides: Overrides::default(),
-        };
-        let chain = compile(&request, &StoredEntries(&state));
-        chain.map_err(|error| refused(&format!("entry {}", entry.name()))(&error))?;
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod documents;
 pub(crate) mod envoy;
+mod state;
 pub(crate) mod written;
 
 use std::collections::BTreeSet;
