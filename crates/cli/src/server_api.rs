@@ -31,7 +31,7 @@ pub(crate) struct ServerApi {
     /// or https://HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http_addr: Option<String>,
-    /// ACL token for --http-addr
+    /// ACL token for the server
     #[arg(
         long,
         env = "CONSUL_HTTP_TOKEN",
@@ -40,7 +40,7 @@ pub(crate) struct ServerApi {
         value_name = "TOKEN"
     )]
     token: Option<Secret>,
-    /// File with the ACL token for --http-addr; it wins over --token
+    /// File with the ACL token for the server; it wins over --token
     #[arg(long, env = "CONSUL_HTTP_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Certificates that an https server is verified with: a PEM file, or a folder of them. Default:
@@ -124,7 +124,12 @@ impl ServerApi {
         http_client::exchange(stream, request, SIZE_LIMIT).await
     }
 
-    fn token(&self) -> anyhow::Result<Option<String>> {
+    /// The ACL token, where one is given.
+    ///
+    /// # Errors
+    ///
+    /// When the file of the token cannot be read.
+    pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
         let Some(file) = &self.token_file else {
             return Ok(self.token.as_ref().map(|token| token.expose().to_owned()));
         };

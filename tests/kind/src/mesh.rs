@@ -117,11 +117,16 @@ pub(crate) fn put(cluster: &Cluster, path: &str, body: &Value) -> anyhow::Result
     cluster.kubectl_with(&body.to_string(), &words).map(|_| ())
 }
 
-/// A path of the servers' API, through the API server.
-fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
+/// The token that may do everything.
+pub(crate) fn token(cluster: &Cluster) -> anyhow::Result<String> {
     let template = "--output=go-template={{.data.token|base64decode}}";
     let secret = ["get", "secret/legate-bootstrap-acl-token", template];
-    let token = namespace(cluster).kubectl(&secret)?;
+    namespace(cluster).kubectl(&secret)
+}
+
+/// A path of the servers' API, through the API server.
+fn url(cluster: &Cluster, path: &str) -> anyhow::Result<String> {
+    let token = token(cluster)?;
     let server = format!("/api/v1/namespaces/{RELEASE}/services/https:legate-server:8501/proxy");
     Ok(format!("{server}{path}?token={token}"))
 }

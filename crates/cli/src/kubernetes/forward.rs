@@ -57,6 +57,25 @@ pub(super) struct Port<'a> {
     pub(super) port: u16,
 }
 
+/// A page of a pod.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page<'a> {
+    pub(super) path: &'a str,
+    /// The ACL token, for a server.
+    pub(super) token: Option<&'a str>,
+    pub(super) limits: Limits,
+}
+
+impl<'a> From<&'a str> for Page<'a> {
+    fn from(path: &'a str) -> Self {
+        Self {
+            path,
+            token: None,
+            limits: SMALL,
+        }
+    }
+}
+
 /// What a TLS server showed, and what it answered.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
@@ -67,27 +86,36 @@ pub(super) struct Answer {
     pub(super) chain: Vec<CertificateDer<'static>>,
 }
 
-/// `GET path` without TLS.
+/// `GET` without TLS.
 ///
 /// # Errors
 ///
 /// When the pod cannot be reached or does not answer in time.
-pub(super) async fn get(client: &Client, port: Port<'_>, path: &str) -> anyhow::Result<Answer> {
-    ask(client, port, path, SMALL, None).await
+pub(super) async fn get(
+    client: &Client,
+    port: Port<'_>,
+    page: impl Into<Page<'_>>,
+) -> anyhow::Result<Answer> {
+    ask(client, port, page.into(), None).await
 }
 
-/// `GET path` with TLS, whatever certificate the server shows: no secret is sent.
+/// `GET` with TLS, whatever certificate the server shows: the API server has authenticated itself, and it
+/// connects to the pod from within the pod's own network.
 ///
 /// # Errors
 ///
 /// When the pod cannot be reached or does not answer in time.
-pub(super) async fn get_tls(client: &Client, port: Port<'_>, path: &str) -> anyhow::Result<Answer> {
+pub(super) async fn get_tls(
+    client: &Client,
+    port: Port<'_>,
+    page: impl Into<Page<'_>>,
+) -> anyhow::Result<Answer> {
     let config = tls::client_config(&ClientTls {
         insecure_skip_verify: true,
         ..ClientTls::default()
     })?;
     let connector = TlsConnector::from(Arc::clone(&config));
-    ask(client, port, path, SMALL, Some(connector)).await
+    ask(client, port, page.into(), Some(connector)).await
 }
 
 /// The body of an answer that has to be a success.
@@ -101,7 +129,11 @@ pub(super) async fn body(
     path: &str,
     limits: Limits,
 ) -> anyhow::Result<Bytes> {
-    let answer = ask(client, port, path, limits, None).await?;
+    let page = Page {
+        limits,
+        ..Page::from(path)
+    };
+    let answer = ask(client, port, page, None).await?;
     ensure!(
         answer.status.is_success(),
         "port {} answered {path} with {}",
@@ -114,8 +146,7 @@ pub(super) async fn body(
 async fn ask(
     client: &Client,
     at: Port<'_>,
-    path: &str,
-    limits: Limits,
+    page: Page<'_>,
     tls: Option<TlsConnector>,
 ) -> anyhow::Result<Answer> {
     let Port {
@@ -136,7 +167,7 @@ async fn ask(
     let failure = forwarder.take_error(port);
     let answer = async {
         match tls {
-            None => exchange(stream, path, limits, Vec::new()).await,
+            None => exchange(stream, page, Vec::new()).await,
             Some(connector) => {
                 let stream = connector
                     .connect(tls::server_name("localhost")?, stream)
@@ -146,7 +177,7 @@ async fn ask(
                 let chain = shown.unwrap_or_default();
                 let chain = chain.iter().cloned().map(CertificateDer::into_owned);
                 let chain = chain.collect();
-                exchange(stream, path, limits, chain).await
+                exchange(stream, page, chain).await
             }
         }
     };
@@ -156,7 +187,7 @@ async fn ask(
             None => None,
         }
     };
-    let answer = tokio::time::timeout(limits.time, async {
+    let answer = tokio::time::timeout(page.limits.time, async {
         tokio::select! {
             biased;
             // Why the kubelet cannot connect is on an error channel of its own; the stream just ends.
@@ -176,20 +207,50 @@ async fn ask(
 
 async fn exchange<S>(
     stream: S,
-    path: &str,
-    limits: Limits,
+    page: Page<'_>,
     chain: Vec<CertificateDer<'static>>,
 ) -> anyhow::Result<Answer>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let request = Request::get(path)
-        .header(header::HOST, "localhost")
-        .body(Full::new(Bytes::new()))?;
-    let (status, body) = http_client::exchange(stream, request, limits.size).await?;
+    let mut request = Request::get(page.path).header(header::HOST, "localhost");
+    if let Some(token) = page.token {
+        request = request.header("x-consul-token", token);
+    }
+    let request = request.body(Full::new(Bytes::new()))?;
+    let (status, body) = http_client::exchange(stream, request, page.limits.size).await?;
     Ok(Answer {
         status,
         body,
         chain,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_goes_with_the_request_that_has_one() {
+        for token in [None, Some("secret")] {
+            let (client, mut server) = tokio::io::duplex(4096);
+            let page = Page {
+                token,
+                ..Page::from("/v1/x")
+            };
+            let answers = async {
+                let mut request = vec![0; 4096];
+                let read = server.read(&mut request).await.unwrap();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                server.write_all(answer).await.unwrap();
+                String::from_utf8_lossy(&request[..read]).into_owned()
+            };
+            let (answer, request) = tokio::join!(exchange(client, page, Vec::new()), answers);
+            assert_eq!(answer.unwrap().body, "{}");
+            assert!(request.starts_with("GET /v1/x "), "{request}");
+            assert_eq!(request.contains("x-consul-token: secret"), token.is_some());
+        }
+    }
 }

@@ -173,6 +173,23 @@ fn status(space: &Namespace, pod: &str) -> anyhow::Result<()> {
     ensure!(document["status"]["ready"] == true, "{document}");
     let listeners = document["listeners"].as_array();
     ensure!(listeners.is_some_and(|all| all.len() >= 2), "{document}");
+    // Without a token the server refuses, and all else is shown.
+    for part in ["server: pod legate-server-", "403", "CONSUL_HTTP_TOKEN"] {
+        ensure!(text.contains(part), "{part} is not in {text}");
+    }
+    let token = mesh::token(space.cluster)?;
+    let words = ["proxy", "status", &named, "--token", token.trim()];
+    eventually("the server says that the proxy is in sync", || {
+        let document = legate::json(&words)?;
+        ensure!(document["server"]["InSync"] == true, "{document}");
+        let upstreams = document["server"]["Upstreams"].to_string();
+        ensure!(upstreams.contains("shown-api"), "{document}");
+        Ok(())
+    })?;
+    let text = legate::output(&words)?;
+    for part in ["\nserver\n", "in sync: yes", "  UPSTREAM"] {
+        ensure!(text.contains(part), "{part:?} is not in {text}");
+    }
     Ok(())
 }
 

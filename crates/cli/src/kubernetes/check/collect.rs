@@ -19,13 +19,15 @@ use super::facts::{
 use super::finding::Finding;
 use super::mesh_pods;
 use super::release::{self, Release};
-use crate::kubernetes::forward::{self, Port, SMALL};
+use crate::kubernetes::forward::{self, Answer, Page, Port, SMALL};
 use crate::kubernetes::sidecar::{self, Sidecar};
 use crate::kubernetes::{PODS_AT_A_TIME, answer, pages};
 
 /// Ports of the operator in the chart.
 const WEBHOOK_PORT: u16 = 8080;
 const HEALTH_PORT: u16 = 9444;
+/// The label of the servers in the chart.
+const SERVER: &str = "server";
 /// How many namespaces are looked at for one whose pods the webhook is asked about.
 const NAMESPACES: usize = 5;
 
@@ -245,13 +247,30 @@ async fn dry_run(client: &Client, namespace: String) -> Admission {
     }
 }
 
+/// The only release of the cluster, and the pods of its servers.
+///
+/// # Errors
+///
+/// When there is not one release, or the user may not see it.
+pub(in crate::kubernetes) async fn server_pods(
+    client: &Client,
+) -> anyhow::Result<(Release, Vec<Pod>)> {
+    let deployments = deployments(client, None)
+        .await
+        .map_err(anyhow::Error::msg)?;
+    let release = release::choose(&deployments, None)?;
+    let release = release.map_err(|finding| anyhow::Error::msg(finding.message))?;
+    let pods = component(client, &release, SERVER).await;
+    Ok((release, pods.map_err(anyhow::Error::msg)?))
+}
+
 async fn servers(client: &Client, release: &Release) -> Seen<Servers> {
     let api: Api<StatefulSet> = Api::namespaced(client.clone(), &release.namespace);
     let set = format!("{}-server", release.full_name);
     let Some(set) = answer(api.get_opt(&set)).await? else {
         return Ok(Servers::External(release.server_host.clone()));
     };
-    let pods = component(client, release, "server").await?;
+    let pods = component(client, release, SERVER).await?;
     let look = async |pod: Pod| {
         let name = pod.name_any();
         let ready = mesh_pods::is_ready(pod.status.as_ref());
@@ -273,18 +292,32 @@ async fn servers(client: &Client, release: &Release) -> Seen<Servers> {
     })
 }
 
-/// Asks for what needs no token.
-async fn server(client: &Client, release: &Release, pod: &str) -> anyhow::Result<ServerApi> {
+/// A page of the HTTP API of a server's pod.
+///
+/// # Errors
+///
+/// When the pod cannot be reached or does not answer in time.
+pub(in crate::kubernetes) async fn ask_server(
+    client: &Client,
+    release: &Release,
+    pod: &str,
+    page: Page<'_>,
+) -> anyhow::Result<Answer> {
     let at = |port| Port {
         namespace: &release.namespace,
         pod,
         port,
     };
+    match release.tls {
+        true => forward::get_tls(client, at(8501), page).await,
+        false => forward::get(client, at(8500), page).await,
+    }
+}
+
+/// Asks for what needs no token.
+async fn server(client: &Client, release: &Release, pod: &str) -> anyhow::Result<ServerApi> {
     let path = "/v1/connect/ca/roots";
-    let answer = match release.tls {
-        true => forward::get_tls(client, at(8501), path).await?,
-        false => forward::get(client, at(8500), path).await?,
-    };
+    let answer = ask_server(client, release, pod, path.into()).await?;
     anyhow::ensure!(
         answer.status.is_success(),
         "{path}: {}: {}",

@@ -1,12 +1,12 @@
 //! `legate check`: is the mesh on this cluster healthy?
 
-mod collect;
+pub(super) mod collect;
 mod facts;
 mod finding;
 mod findings;
 pub(super) mod mesh_pods;
 mod pods;
-mod release;
+pub(super) mod release;
 mod report;
 mod servers;
 #[cfg(test)]

@@ -12,10 +12,10 @@ pub(super) const OPERATOR: &str = "app=legate,component=operator";
 
 /// An installation, as its operator's Deployment says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Release {
-    pub(super) namespace: String,
+pub(in crate::kubernetes) struct Release {
+    pub(in crate::kubernetes) namespace: String,
     /// Prefix of the names of all objects.
-    pub(super) full_name: String,
+    pub(in crate::kubernetes) full_name: String,
     /// The Deployment.
     pub(super) operator: String,
     /// How many operators there should be, are available, and are as the Deployment says.

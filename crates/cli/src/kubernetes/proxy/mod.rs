@@ -1,6 +1,7 @@
 //! `legate proxy`: the sidecars of a cluster, one by one.
 
 mod config;
+mod connected;
 mod list;
 mod server;
 mod status;
@@ -29,7 +30,7 @@ enum Command {
     /// List pods with a sidecar: whether it is ready, its server, its configuration
     List(list::Options),
     /// Show one sidecar: its connection, its configuration, its certificate, what it listens on and
-    /// calls
+    /// calls, and what its server says about it
     Status(status::Options),
     /// Show the configuration of a sidecar's Envoy, without secrets
     Config(config::Options),

@@ -37,17 +37,21 @@ pub(super) async fn status(
         Some((node, id)) => (node.to_owned(), id),
         None => (node_of(&server.get(PROXIES).await?, proxy)?, proxy),
     };
-    let segment = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let path = format!(
-        "/v1/internal/legate/proxy/{}/{}",
-        segment(&node),
-        segment(id)
-    );
-    let document = server.get(&path).await?;
+    let document = server.get(&path(&node, id)).await?;
     Ok(match output {
         Output::Json => format!("{document:#}\n"),
         Output::Text => text(&document, SystemTime::now()),
     })
+}
+
+/// Where a server says all about one proxy.
+pub(super) fn path(node: &str, id: &str) -> String {
+    let segment = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    format!(
+        "/v1/internal/legate/proxy/{}/{}",
+        segment(node),
+        segment(id)
+    )
 }
 
 fn node_of(all: &Value, id: &str) -> anyhow::Result<String> {
@@ -129,7 +133,7 @@ fn list_text(all: &Value, now: SystemTime) -> String {
     table(&header, &entries(all).map(row).collect::<Vec<_>>())
 }
 
-fn text(document: &Value, now: SystemTime) -> String {
+pub(super) fn text(document: &Value, now: SystemTime) -> String {
     let of = |field: &str| string(&document[field]);
     let mut out = format!(
         "{} on {}, service {}\nconnected for {}, in sync: {} for {}\n\n",

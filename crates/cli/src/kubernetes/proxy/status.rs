@@ -1,5 +1,5 @@
-//! `legate proxy status POD`: what the sidecar says about itself, and what its Envoy has. With
-//! `--http-addr`, what a server says about it.
+//! `legate proxy status POD`: what the sidecar says about itself, what its Envoy has, and what its server
+//! says about it. With `--http-addr`, what that server says, and nothing else.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use legate_dataplane::running::Status;
 use serde_json::{Value, json};
 
-use super::{Target, server};
+use super::{Target, connected, server};
 use crate::kubernetes::Output;
 use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::sidecar::{Leaf, leaves};
@@ -34,16 +34,18 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
     let (client, sidecar) = (&found.client, &found.sidecar);
     let status = sidecar.status(client).await?;
     let admin = |path| sidecar.admin(client, Some(&status), path, LARGE);
-    let (certs, clusters, listeners) = tokio::join!(
+    let (certs, clusters, listeners, server) = tokio::join!(
         admin("/certs"),
         admin("/clusters?format=json"),
         admin("/listeners?format=json"),
+        connected::document(client, &status, &options.server),
     );
-    // Envoy may not have been started yet; the status says why.
+    // Envoy may not have been started yet; the status says why. The server may refuse.
     let or_error = |page: anyhow::Result<Value>| {
         page.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
     };
     let (certs, clusters, listeners) = (or_error(certs), or_error(clusters), or_error(listeners));
+    let server = or_error(server);
     Ok(match options.output {
         Output::Json => {
             let document = json!({
@@ -51,10 +53,12 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
                 "certificates": certs["certificates"],
                 "clusters": clusters["cluster_statuses"],
                 "listeners": listeners["listener_statuses"],
+                "server": if server["error"].is_null() { &server } else { &Value::Null },
                 "errors": {
                     "certificates": certs["error"],
                     "clusters": clusters["error"],
                     "listeners": listeners["error"],
+                    "server": server["error"],
                 },
             });
             format!("{document:#}\n")
@@ -65,7 +69,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<String> {
             text += &section("listeners", &listeners, &["NAME", "ADDRESS"], listener_rows);
             let header = ["NAME", "HEALTHY", "ENDPOINTS"];
             text += &section("clusters", &clusters, &header, cluster_rows);
-            text
+            text + &server_section(&server, SystemTime::now())
         }
     })
 }
@@ -82,8 +86,19 @@ fn section(
     }
 }
 
+fn server_section(document: &Value, now: SystemTime) -> String {
+    match document["error"].as_str() {
+        Some(error) => format!("\nserver: {error}\n"),
+        None => format!("\nserver\n{}", indented(&server::text(document, now))),
+    }
+}
+
 fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}\n")).collect()
+    let line = |line: &str| match line {
+        "" => "\n".to_owned(),
+        line => format!("  {line}\n"),
+    };
+    text.lines().map(line).collect()
 }
 
 fn certificates(certs: &Value, now: SystemTime) -> String {
@@ -182,6 +197,31 @@ mod tests {
         let page = json!({"error": "port 19000: connection refused"});
         let text = section("clusters", &page, &["NAME"], cluster_rows);
         assert_eq!(text, "\nclusters: port 19000: connection refused\n");
+    }
+
+    #[test]
+    fn what_the_server_says_is_a_section_of_its_own() {
+        let now = legate_model::timestamp::parse("2026-01-01T00:10:00Z").unwrap();
+        let document = json!({
+            "Node": "n1-virtual", "ID": "web-1-web-sidecar-proxy", "Service": "web", "InSync": true,
+            "ConnectedAt": "2026-01-01T00:00:00Z", "Since": "2026-01-01T00:08:00Z",
+            "Types": {"cluster": {
+                "Subscribed": true, "InSync": true, "Since": "2026-01-01T00:08:00Z",
+                "Resources": 2, "Unanswered": 0, "Refused": 0,
+            }},
+        });
+        assert_eq!(
+            server_section(&document, now),
+            "\nserver\n  web-1-web-sidecar-proxy on n1-virtual, service web\n  \
+             connected for 10m, in sync: yes for 2m\n\n  \
+             TYPE      IN SYNC   FOR   RESOURCES   UNANSWERED   REFUSED\n  \
+             cluster   yes       2m    2           0            0\n"
+        );
+        let refused = json!({"error": "pod legate-server-0 answers 403 Forbidden"});
+        assert_eq!(
+            server_section(&refused, now),
+            "\nserver: pod legate-server-0 answers 403 Forbidden\n"
+        );
     }
 
     #[test]
