@@ -20,7 +20,7 @@ use tonic::transport::Endpoint;
 use super::Resources;
 
 /// When no response comes for so long, no more is expected.
-const QUIET: Duration = Duration::from_millis(1500);
+const QUIET: Duration = Duration::from_secs(5);
 
 /// How long it may take.
 const LIMIT: Duration = Duration::from_secs(15);
