@@ -4,7 +4,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
-use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, filters};
+use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, UnknownKind, filters};
 use legate_store::Writer;
 
 use super::call::{Call, visible};
@@ -123,7 +123,11 @@ pub(super) async fn delete(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
+    let dry_run = call.params.flag("dry-run")?;
     if is_not_served(&kind) {
+        if dry_run {
+            return Err(ApiError::bad_request(UnknownKind(kind).to_string()));
+        }
         // There is nothing to remove, which is an answer to compare-and-set and no error otherwise.
         return match cas {
             Some(_) => call.json(&false),
@@ -133,7 +137,7 @@ pub(super) async fn delete(
     let kind = parse_kind(&kind)?;
     may_write(&authorizer, kind, &name)?;
     let change = Change::Remove { kind, name, cas };
-    if call.params.flag("dry-run")? {
+    if dry_run {
         return dry_runs.show(&call, &authorizer, &change).await;
     }
     let answer = write(&call, &writer, change).await?;
@@ -154,7 +158,7 @@ fn not_found(kind: &str, name: &str) -> String {
 
 fn parse_kind(kind: &str) -> Result<ConfigKind, ApiError> {
     kind.parse()
-        .map_err(|error: legate_model::UnknownKind| ApiError::internal(error.to_string()))
+        .map_err(|error: UnknownKind| ApiError::internal(error.to_string()))
 }
 
 fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {

@@ -204,6 +204,9 @@ async fn kinds_of_consul_that_never_have_entries_are_empty_and_not_errors() {
         assert_eq!(one.status, StatusCode::NOT_FOUND, "{kind}");
         assert!(one.text().contains("Config entry not found"));
         assert_eq!(client.delete(&path).await.json(), json!({}));
+        let look = client.delete(&format!("{path}?dry-run")).await;
+        assert_eq!(look.status, StatusCode::BAD_REQUEST, "{kind}");
+        assert!(look.text().contains(kind), "{}", look.text());
         let entry = json!({ "Kind": kind, "Name": "x" });
         let refused = client.put("/v1/config", &entry).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{kind}");

@@ -6,6 +6,8 @@ use legate_resources::ResourceSet;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+/// The most fields, resources and failures that are shown.
+pub(super) const FIELDS: usize = 5_000;
 /// The longest value that is shown, in bytes of its JSON.
 const VALUE: usize = 4 * 1024;
 
@@ -62,17 +64,40 @@ pub(super) struct ResourceChange {
     access_rules: Vec<Change>,
 }
 
-/// How many fields and resources may still be shown.
+/// How many fields, resources and failures may still be shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub(super) left: usize,
+    /// Whether there was more.
+    pub(super) exceeded: bool,
+}
+
+impl Default for Budget {
+    /// That of a whole answer.
+    fn default() -> Self {
+        Self {
+            left: FIELDS,
+            exceeded: false,
+        }
+    }
 }
 
 impl Budget {
-    fn take(&mut self) -> bool {
+    pub(super) fn take(&mut self) -> bool {
         let some = self.left > 0;
         self.left = self.left.saturating_sub(1);
+        self.exceeded |= !some;
         some
+    }
+
+    /// Takes for these resources and their fields, and leaves out what is beyond.
+    pub(super) fn limit(&mut self, resources: &mut Vec<ResourceChange>) {
+        resources.retain_mut(|resource| {
+            let shown = self.take();
+            resource.fields.retain(|_| shown && self.take());
+            resource.access_rules.retain(|_| shown && self.take());
+            shown
+        });
     }
 }
 
@@ -96,13 +121,14 @@ pub(super) fn resources(
                 (None, _) => "added",
                 (_, None) => "removed",
             };
-            let text = |body: Option<&[u8]>| body.map(readable);
-            let mut all = Vec::new();
-            if budget.take() {
-                let old = text(old.map(|one| &*one.body));
-                let new = text(new.map(|one| &*one.body));
-                documents(old.as_ref(), new.as_ref(), &mut all, budget);
+            if !budget.take() {
+                return found;
             }
+            let text = |body: Option<&[u8]>| body.map(readable);
+            let old = text(old.map(|one| &*one.body));
+            let new = text(new.map(|one| &*one.body));
+            let mut all = Vec::new();
+            documents(old.as_ref(), new.as_ref(), &mut all, budget);
             let (access_rules, fields) = all.into_iter().partition(|change| change.access);
             found.push(ResourceChange {
                 r#type: short,
@@ -221,7 +247,7 @@ fn is_access(object: &Map<String, Value>) -> bool {
 }
 
 /// Items are compared with those in the same place, counted from the beginning and from the end: where
-/// one comes in between, the others are not told.
+/// one comes in between, the others do not differ.
 fn items(path: &Path, old: &[Value], new: &[Value], found: &mut Vec<Change>, budget: &mut Budget) {
     let same = |(a, b): &(&Value, &Value)| a == b;
     let first = old.iter().zip(new).take_while(same).count();
@@ -250,14 +276,14 @@ mod tests {
 
     fn changes(before: &Value, after: &Value) -> Vec<(String, Option<Value>, Option<Value>)> {
         let mut found = Vec::new();
-        let mut budget = Budget { left: 100 };
+        let mut budget = Budget::default();
         documents(Some(before), Some(after), &mut found, &mut budget);
         let parts = |change: Change| (change.path, change.before, change.after);
         found.into_iter().map(parts).collect()
     }
 
     #[test]
-    fn only_what_differs_is_told_with_where_it_is() {
+    fn only_what_differs_is_shown_with_where_it_is() {
         let before = json!({"a": {"b": [1, 2, {"c": 3}]}, "d": "x"});
         let after = json!({"a": {"b": [1, 2, {"c": 4}]}, "e": true});
         assert_eq!(
@@ -283,16 +309,18 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_ends_what_is_told() {
+    fn the_budget_ends_what_is_shown() {
         let before = json!({"a": 1, "b": 1, "c": 1});
         let mut found = Vec::new();
-        documents(
-            Some(&before),
-            Some(&json!({})),
-            &mut found,
-            &mut Budget { left: 2 },
-        );
-        assert_eq!(found.len(), 2);
+        let mut budget = Budget {
+            left: 3,
+            ..Budget::default()
+        };
+        let none = json!({});
+        documents(Some(&before), Some(&none), &mut found, &mut budget);
+        assert_eq!((found.len(), budget.exceeded), (3, false));
+        documents(Some(&before), Some(&none), &mut found, &mut budget);
+        assert_eq!((found.len(), budget.exceeded), (3, true));
         let long = json!("x".repeat(VALUE));
         assert!(
             shown(&long)

@@ -1,4 +1,4 @@
-//! `?dry-run` on writes of config entries: what a write would change, told without making it.
+//! `?dry-run` on writes of config entries: shows what a write would change, and changes nothing.
 //!
 //! The write is applied to the state as a value, which nobody else sees. The same functions that
 //! configure proxies compute what is now and what would be, and the answer is the difference. A write
@@ -6,7 +6,9 @@
 
 mod difference;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -30,10 +32,8 @@ use crate::handles::Handles;
 const PROXIES: usize = 2_000;
 /// How many are computed at a time, before others have their turn in the pool.
 const AT_A_TIME: usize = 16;
-/// The most chains of which differences are told.
+/// The most chains that are shown.
 const CHAINS: usize = 200;
-/// The most fields and resources that are told.
-const FIELDS: usize = 5_000;
 /// The most proxies that one group names.
 const NAMED: usize = 20;
 
@@ -55,12 +55,12 @@ struct Answer {
     written: bool,
     /// The services whose discovery chains change.
     chains: Vec<ChainChange>,
-    /// Chains that change and that the token may not see, or that are too many to be told.
+    /// Chains that change and that the token may not see, or that are beyond the most that are shown.
     more_chains: usize,
     proxies: Proxies,
     /// What changes, each with the proxies that it changes for.
     changes: Vec<Group>,
-    /// Whether there are more differences than are told.
+    /// Whether there are more differences than are shown.
     truncated: bool,
 }
 
@@ -78,7 +78,7 @@ struct Proxies {
     connected: usize,
     /// Those that would have another configuration.
     changed: usize,
-    /// Those of `Changed` that the token may not see, and whose changes are not told.
+    /// Those of `Changed` that the token may not see, and whose changes are not shown.
     hidden: usize,
     /// Those that have no configuration yet.
     waiting: usize,
@@ -107,6 +107,8 @@ struct ProxyChange {
     kind: &'static str,
     resources: Vec<ResourceChange>,
     failures: Vec<String>,
+    /// Whether there are more differences than these.
+    truncated: bool,
 }
 
 /// What is known of one proxy.
@@ -114,6 +116,17 @@ enum Seen {
     Waiting,
     Same,
     Changed(ProxyChange),
+}
+
+/// What is found of the proxies so far.
+#[derive(Default)]
+struct Found {
+    proxies: Proxies,
+    groups: Vec<Group>,
+    /// The places of the groups, by kind and a hash of all that changes, which may be long.
+    places: HashMap<(&'static str, u64), usize>,
+    hasher: RandomState,
+    budget: Budget,
 }
 
 impl DryRuns {
@@ -132,67 +145,78 @@ impl DryRuns {
         authorizer: &Authorizer,
         change: &Change,
     ) -> Result<Response, ApiError> {
-        let datacenter = &call.config.datacenter;
-        let before = call.reader.state();
-        let (after, written) = before.after(|txn| change.apply(txn, datacenter))?;
-        let after = Arc::new(after);
-        let mut answer = Answer {
-            index: before.index(),
-            written,
-            ..Answer::default()
-        };
-        if written {
-            let mut budget = Budget { left: FIELDS };
-            answer.compare_chains(
-                (&before, &after),
-                change,
-                authorizer,
-                datacenter,
-                &mut budget,
-            );
-            self.compare_proxies((before, after), authorizer, &mut answer, &mut budget)
-                .await?;
-            answer.truncated = budget.left == 0;
-        }
+        let (state, datacenter) = (call.reader.state(), &call.config.datacenter);
+        let answer = self.answer(state, datacenter, authorizer, change).await?;
         call.json(&answer)
     }
 
-    async fn compare_proxies(
+    async fn answer(
+        &self,
+        before: Arc<State>,
+        datacenter: &str,
+        authorizer: &Authorizer,
+        change: &Change,
+    ) -> Result<Answer, ApiError> {
+        let share = Share::default();
+        let written = {
+            let (before, change) = (Arc::clone(&before), change.clone());
+            let (authorizer, datacenter) = (authorizer.clone(), datacenter.to_owned());
+            move || write_on_copy(&before, &change, &authorizer, &datacenter)
+        };
+        let (mut answer, after, budget) = self.run(&share, written).await??;
+        if answer.written {
+            let states = (before, Arc::new(after));
+            let found = self.compare_all(states, authorizer, &share, budget).await?;
+            answer.proxies = found.proxies;
+            answer.changes = found.groups;
+            answer.truncated = found.budget.exceeded;
+        }
+        Ok(answer)
+    }
+
+    /// Runs one step in the pool.
+    async fn run<T: Send + 'static>(
+        &self,
+        share: &Share,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let done = self.pool.run("a dry run", share, work).await;
+        let stopping = || ApiError::unavailable("The server is shutting down: ask another one");
+        done.ok_or_else(stopping)
+    }
+
+    async fn compare_all(
         &self,
         (before, after): (Arc<State>, Arc<State>),
         authorizer: &Authorizer,
-        answer: &mut Answer,
-        budget: &mut Budget,
-    ) -> Result<(), ApiError> {
+        share: &Share,
+        budget: Budget,
+    ) -> Result<Found, ApiError> {
         let mut proxies = self.manager.proxies();
         proxies.sort();
-        answer.proxies.connected = proxies.len();
-        answer.proxies.not_computed = proxies.len().saturating_sub(PROXIES);
+        let mut found = Found {
+            budget,
+            ..Found::default()
+        };
+        found.proxies.connected = proxies.len();
+        found.proxies.not_computed = proxies.len().saturating_sub(PROXIES);
         proxies.truncate(PROXIES);
-        let share = Share::default();
-        let mut groups = BTreeMap::<(&str, String), Group>::new();
         for some in proxies.chunks(AT_A_TIME) {
-            let (this, some) = (self.clone(), some.to_vec());
-            let (before, after, mut left) = (Arc::clone(&before), Arc::clone(&after), *budget);
+            let (this, some, authorizer) = (self.clone(), some.to_vec(), authorizer.clone());
+            let (before, after) = (Arc::clone(&before), Arc::clone(&after));
             let work = move || {
-                let seen = |proxy| this.compare(proxy, &before, &after, &mut left);
-                let seen: Vec<Seen> = some.into_iter().map(seen).collect();
-                (seen, left)
+                for proxy in some {
+                    found.add(this.compare(proxy, &before, &after), &authorizer);
+                }
+                found
             };
-            let done = self.pool.run("a dry run".to_owned(), &share, work).await;
-            let stopping = || ApiError::unavailable("The server is shutting down: ask another one");
-            let (seen, left) = done.ok_or_else(stopping)?;
-            *budget = left;
-            for one in seen {
-                answer.proxies.add(one, authorizer, &mut groups);
-            }
+            found = self.run(share, work).await?;
         }
-        answer.changes = groups.into_values().collect();
-        Ok(())
+        Ok(found)
     }
 
     /// What changes for one proxy.
-    fn compare(&self, proxy: ProxyId, before: &State, after: &State, budget: &mut Budget) -> Seen {
+    fn compare(&self, proxy: ProxyId, before: &State, after: &State) -> Seen {
         let (old, new) = match self.manager.preview(&proxy, before, after) {
             Preview::Waiting => return Seen::Waiting,
             Preview::Same => return Seen::Same,
@@ -200,7 +224,8 @@ impl DryRuns {
         };
         let had = self.generator.generate(&old, None);
         let has = self.generator.generate(&new, Some((&old, &had)));
-        let resources = difference::resources(&had, &has, budget);
+        let mut budget = Budget::default();
+        let resources = difference::resources(&had, &has, &mut budget);
         let known = had.failures();
         let failures = has.failures().iter().filter(|one| !known.contains(one));
         let failures: Vec<String> = failures
@@ -215,46 +240,73 @@ impl DryRuns {
             proxy,
             resources,
             failures,
+            truncated: budget.exceeded,
         })
     }
 }
 
-impl Proxies {
-    /// Counts a proxy, and puts it to those that change alike.
-    fn add(
-        &mut self,
-        seen: Seen,
-        authorizer: &Authorizer,
-        groups: &mut BTreeMap<(&'static str, String), Group>,
-    ) {
-        let change = match seen {
+impl Found {
+    /// Counts a proxy, and puts it to those that change alike. Only what is shown takes from the budget.
+    fn add(&mut self, seen: Seen, authorizer: &Authorizer) {
+        let mut change = match seen {
             Seen::Same => return,
             Seen::Waiting => {
-                self.waiting += 1;
+                self.proxies.waiting += 1;
                 return;
             }
             Seen::Changed(change) => change,
         };
-        self.changed += 1;
+        self.proxies.changed += 1;
         let ProxyId { node, service_id } = &change.proxy;
         if !authorizer.service_read(&change.service) || !authorizer.node_read(node) {
-            self.hidden += 1;
+            self.proxies.hidden += 1;
             return;
         }
         let alike = serde_json::to_string(&(&change.resources, &change.failures));
-        let key = (change.kind, alike.unwrap_or_default());
-        let group = groups.entry(key).or_insert_with(|| Group {
-            kind: change.kind,
-            count: 0,
-            proxies: Vec::new(),
-            resources: change.resources,
-            failures: change.failures,
-        });
+        let alike = self.hasher.hash_one(alike.unwrap_or_default());
+        let place = match self.places.entry((change.kind, alike)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                self.budget.exceeded |= change.truncated;
+                self.budget.limit(&mut change.resources);
+                change.failures.retain(|_| self.budget.take());
+                self.groups.push(Group {
+                    kind: change.kind,
+                    count: 0,
+                    proxies: Vec::new(),
+                    resources: change.resources,
+                    failures: change.failures,
+                });
+                *new.insert(self.groups.len() - 1)
+            }
+        };
+        let group = &mut self.groups[place];
         group.count += 1;
         if group.proxies.len() < NAMED {
             group.proxies.push(format!("{node}/{service_id}"));
         }
     }
+}
+
+/// Makes the write on a copy of the state, and compares the chains that the entry is a part of.
+fn write_on_copy(
+    before: &State,
+    change: &Change,
+    authorizer: &Authorizer,
+    datacenter: &str,
+) -> Result<(Answer, State, Budget), ApiError> {
+    let (after, written) = before.after(|txn| change.apply(txn, datacenter))?;
+    let mut answer = Answer {
+        index: before.index(),
+        written,
+        ..Answer::default()
+    };
+    let mut budget = Budget::default();
+    if written {
+        let states = (before, &after);
+        answer.compare_chains(states, change, authorizer, datacenter, &mut budget);
+    }
+    Ok((answer, after, budget))
 }
 
 impl Answer {

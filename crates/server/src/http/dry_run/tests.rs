@@ -1,4 +1,4 @@
-//! What a dry run tells is what the write then does, for generated writes.
+//! What a dry run shows is what the write then does, for generated writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use legate_ca::{Ca, CaConfig};
 use legate_intentions::Action;
+use legate_model::acl::{DefaultPolicy, Rules};
 use legate_model::{ConfigEntry, Node, ServiceInstance};
 use legate_proxycfg::{ManagerConfig, Snapshot, SnapshotWatch};
 use legate_resources::ResourceSet;
@@ -15,6 +16,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tokio::time::timeout;
 
+use super::difference::FIELDS;
 use super::*;
 
 /// What has not come by then will not come; time is paused.
@@ -57,38 +59,39 @@ impl Mesh {
             store,
             scope,
         };
-        for (service, upstreams) in [
-            (
-                "web",
-                json!([{"DestinationName": "api", "LocalBindPort": 9191}]),
-            ),
-            ("api", json!([])),
-            ("canary", json!([])),
-            ("old", json!([])),
-        ] {
-            let proxy = json!({
-                "Kind": "connect-proxy", "ID": service, "Service": format!("{service}-proxy"),
-                "Port": 20000, "Meta": {"version": "1"}, "Proxy": {
-                    "DestinationServiceName": service, "LocalServicePort": 80,
-                    "Upstreams": upstreams,
-                },
-            });
-            let service: ServiceInstance = serde_json::from_value(proxy).expect("a registration");
-            let registration = Registration {
-                node: Node {
-                    node: "n1".to_owned(),
-                    address: "10.0.0.1".to_owned(),
-                    datacenter: "dc1".to_owned(),
-                    ..Node::default()
-                },
-                service: Some(service),
-                checks: Vec::new(),
-                skip_node_update: false,
-            };
-            let command = Command::Register(Box::new(registration));
-            ready(mesh.store.apply(command)).expect("it is registered");
+        for service in ["web", "api", "canary", "old"] {
+            mesh.register(service, service);
         }
         mesh
+    }
+
+    /// Registers a proxy, which calls `api` where it is one of `web`.
+    fn register(&self, id: &str, service: &str) {
+        let upstreams = match service {
+            "web" => json!([{"DestinationName": "api", "LocalBindPort": 9191}]),
+            _ => json!([]),
+        };
+        let proxy = json!({
+            "Kind": "connect-proxy", "ID": id, "Service": format!("{service}-proxy"),
+            "Port": 20000, "Meta": {"version": "1"}, "Proxy": {
+                "DestinationServiceName": service, "LocalServicePort": 80,
+                "Upstreams": upstreams,
+            },
+        });
+        let service: ServiceInstance = serde_json::from_value(proxy).expect("a registration");
+        let registration = Registration {
+            node: Node {
+                node: "n1".to_owned(),
+                address: "10.0.0.1".to_owned(),
+                datacenter: "dc1".to_owned(),
+                ..Node::default()
+            },
+            service: Some(service),
+            checks: Vec::new(),
+            skip_node_update: false,
+        };
+        let command = Command::Register(Box::new(registration));
+        ready(self.store.apply(command)).expect("it is registered");
     }
 
     async fn proxy(&self, id: &str) -> Proxy {
@@ -122,7 +125,7 @@ impl Proxy {
         };
         let (before, had) = &self.current;
         let has = runs.generator.generate(&snapshot, Some((before, had)));
-        let found = difference::resources(had, &has, &mut Budget { left: FIELDS });
+        let found = difference::resources(had, &has, &mut Budget::default());
         self.current = (snapshot, has);
         found
     }
@@ -198,39 +201,36 @@ async fn check(steps: Vec<(bool, Value)>) -> Result<(usize, usize), TestCaseErro
             continue;
         };
         let before = mesh.store.state();
-        let told = before.after(|txn| change.apply(txn, "dc1"));
+        let shown = before.after(|txn| change.apply(txn, "dc1"));
         let index = mesh.store.state().index();
         prop_assert_eq!(before.index(), index, "a dry run has written");
         let wrote = change.clone();
         let done = ready(mesh.store.write(move |txn| wrote.apply(txn, "dc1")));
-        let after = match (told, done) {
+        let after = match (shown, done) {
             (Ok((after, _)), Ok(_)) => after,
-            (Err(told), Err(done)) => {
-                prop_assert_eq!(told, done);
+            (Err(shown), Err(done)) => {
+                prop_assert_eq!(shown, done);
                 refused += 1;
                 continue;
             }
-            (told, done) => {
-                let told = told.map(|_| ());
+            (shown, done) => {
+                let shown = shown.map(|_| ());
                 return Err(TestCaseError::fail(format!(
-                    "{told:?} but {:?}",
+                    "{shown:?} but {:?}",
                     done.map(|_| ())
                 )));
             }
         };
         for proxy in &mut proxies {
-            let mut budget = Budget { left: FIELDS };
-            let seen = mesh
-                .runs
-                .compare(proxy.id.clone(), &before, &after, &mut budget);
-            let told = match seen {
+            let seen = mesh.runs.compare(proxy.id.clone(), &before, &after);
+            let shown = match seen {
                 Seen::Changed(change) => change.resources,
                 Seen::Same => Vec::new(),
                 Seen::Waiting => return Err(TestCaseError::fail("the proxy waits")),
             };
-            changed += usize::from(!told.is_empty());
+            changed += usize::from(!shown.is_empty());
             let done = proxy.changes(&mesh.runs).await;
-            prop_assert_eq!(told, done, "{} {} for {}", removed, entry, proxy.id);
+            prop_assert_eq!(shown, done, "{} {} for {}", removed, entry, proxy.id);
         }
     }
     drop(proxies);
@@ -242,7 +242,7 @@ async fn check(steps: Vec<(bool, Value)>) -> Result<(usize, usize), TestCaseErro
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn what_is_told_is_what_the_write_does(steps in prop::collection::vec(step(), 1..24)) {
+    fn what_is_shown_is_what_the_write_does(steps in prop::collection::vec(step(), 1..24)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -252,7 +252,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_can_be_read() {
+async fn what_is_shown_can_be_read() {
     let protocol =
         |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
     let router = json!({"Kind": "service-router", "Name": "api", "Routes": [{
@@ -279,22 +279,18 @@ async fn what_is_told_can_be_read() {
         let change = change(false, &entry).expect("a change");
         ready(mesh.store.write(move |txn| change.apply(txn, "dc1"))).expect("it is written");
     }
-    let told = |entry: &Value, of: &Proxy| {
+    let shown = |entry: &Value, of: &Proxy| {
         let change = change(false, entry).expect("a change");
         let before = mesh.store.state();
         let after = before.after(|txn| change.apply(txn, "dc1"));
         let (after, _) = after.expect("it is accepted");
-        let mut budget = Budget { left: FIELDS };
-        match mesh
-            .runs
-            .compare(of.id.clone(), &before, &after, &mut budget)
-        {
+        match mesh.runs.compare(of.id.clone(), &before, &after) {
             Seen::Changed(change) => serde_json::to_value(change.resources).expect("JSON"),
             Seen::Same | Seen::Waiting => Value::Null,
         }
     };
-    assert_eq!(told(&router, &proxies[1]), Value::Null);
-    let routes = told(&router, &proxies[0]);
+    assert_eq!(shown(&router, &proxies[1]), Value::Null);
+    let routes = shown(&router, &proxies[0]);
     let of = |kind: &str, name: &str| {
         let all = routes.as_array().expect("a list").iter();
         let mut found = all.filter(|one| one["Type"] == kind);
@@ -313,7 +309,7 @@ async fn what_is_told_can_be_read() {
     let changed = changed.expect("routes").to_string();
     assert!(changed.contains("\"prefix\":\"/beta\""), "{changed}");
     assert!(!changed.contains("unreadable"), "{changed}");
-    let rules = told(&intentions, &proxies[1]);
+    let rules = shown(&intentions, &proxies[1]);
     assert!(
         !rules[0]["AccessRules"]
             .as_array()
@@ -322,4 +318,90 @@ async fn what_is_told_can_be_read() {
         "{rules}"
     );
     assert_eq!(rules[0]["Fields"], json!([]), "{rules}");
+}
+
+fn speaks_http(name: &str) -> Change {
+    let entry = json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
+    change(false, &entry).expect("a change")
+}
+
+/// What a token with these rules permits.
+fn permitted(rules: &str) -> Authorizer {
+    let rules = Rules::parse(rules).expect("rules");
+    Authorizer::new([&rules], DefaultPolicy::Deny)
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_shown_takes_from_the_budget() {
+    let mesh = Mesh::new();
+    let mut proxies = vec![mesh.proxy("web").await, mesh.proxy("api").await];
+    for number in 0..5 {
+        let id = format!("web-{number}");
+        mesh.register(&id, "web");
+        proxies.push(mesh.proxy(&id).await);
+    }
+    let before = mesh.store.state();
+    let after = before.after(|txn| speaks_http("api").apply(txn, "dc1"));
+    let states = (before, Arc::new(after.expect("it is accepted").0));
+    let look = async |rules: &str, left: usize| {
+        let budget = Budget {
+            left,
+            ..Budget::default()
+        };
+        let (share, token) = (Share::default(), permitted(rules));
+        let found = mesh
+            .runs
+            .compare_all(states.clone(), &token, &share, budget);
+        found.await.expect("it is computed")
+    };
+    let all = "node_prefix \"\" { policy = \"read\" } service_prefix \"\" { policy = \"read\" }";
+    let of_web = "node_prefix \"\" { policy = \"read\" } service \"web\" { policy = \"read\" }";
+
+    let found = look(of_web, FIELDS).await;
+    assert_eq!((found.groups.len(), found.groups[0].count), (1, 6));
+    assert_eq!((found.proxies.changed, found.proxies.hidden), (7, 1));
+    let shown = serde_json::to_value(&found.groups[0].resources).expect("JSON");
+    let fields =
+        |one: &Value| ["Fields", "AccessRules"].map(|of| one[of].as_array().map_or(0, Vec::len));
+    let shown = shown.as_array().expect("a list").iter();
+    let shown: usize = shown
+        .map(|one| 1 + fields(one).into_iter().sum::<usize>())
+        .sum();
+    assert_eq!(FIELDS - found.budget.left, shown);
+    let exact = look(of_web, shown).await;
+    assert_eq!((exact.budget.left, exact.budget.exceeded), (0, false));
+    assert_eq!(exact.groups[0].resources, found.groups[0].resources);
+    // Where it is not, proxies that change alike are still one group.
+    let short = look(all, 1).await;
+    assert!(short.budget.exceeded);
+    assert_eq!(
+        short.groups.iter().map(|group| group.count).sum::<usize>(),
+        7
+    );
+    assert_eq!(short.groups.len(), 2);
+    let resources = short.groups.iter().map(|group| group.resources.len());
+    assert_eq!(resources.sum::<usize>(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_waits_for_its_turn() {
+    let mesh = Mesh::new();
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let share = Share::default();
+    let other = mesh
+        .runs
+        .pool
+        .run("other work", &share, move || wait.recv());
+    let mut other = std::pin::pin!(other);
+    assert!(other.as_mut().now_or_never().is_none());
+
+    let router = json!({"Kind": "service-router", "Name": "api", "Routes": []});
+    let refused = change(false, &router).expect("a change");
+    let all = permitted("");
+    let answer = mesh.runs.answer(mesh.store.state(), "dc1", &all, &refused);
+    let mut answer = std::pin::pin!(answer);
+    assert!(answer.as_mut().now_or_never().is_none());
+    done.send(()).expect("the other work waits");
+    let (_, answer) = tokio::join!(other, answer);
+    assert!(answer.is_err());
 }
