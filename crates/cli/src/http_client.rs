@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -61,16 +61,32 @@ pub(crate) async fn exchange<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let answer = exchange_with_head(stream, request, limit).await?;
+    Ok((answer.status(), answer.into_body()))
+}
+
+/// Like [`exchange`], for those who read headers of the answer as well.
+///
+/// # Errors
+///
+/// As [`exchange`].
+pub(crate) async fn exchange_with_head<S>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+    limit: usize,
+) -> anyhow::Result<Response<Bytes>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), limit)
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, limit)
             .collect()
             .await
             .map_err(anyhow::Error::from_boxed)?;
-        anyhow::Ok((status, body.to_bytes()))
+        anyhow::Ok(Response::from_parts(head, body.to_bytes()))
     };
     let mut answer = std::pin::pin!(answer);
     tokio::select! {

@@ -24,6 +24,9 @@ const SIZE_LIMIT: usize = 64 << 20;
 /// Largest entry that is read, in bytes: what servers take.
 const ENTRY_LIMIT: u64 = 512 * 1024;
 
+/// The header in which a server names the fields of a write that have no effect.
+const NOT_SERVED: &str = "x-legate-not-served";
+
 /// What is done with config entries.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -276,17 +279,23 @@ impl Api {
         let request = request.body(Full::new(Bytes::from(body)))?;
         let exchange = async {
             let stream = TcpStream::connect(host).await?;
-            http_client::exchange(stream, request, SIZE_LIMIT).await
+            http_client::exchange_with_head(stream, request, SIZE_LIMIT).await
         };
         let answer = tokio::time::timeout(TIME_LIMIT, exchange).await;
         let answer = answer.context("no answer in time").flatten();
-        let (status, body) = answer.with_context(|| format!("{method} http://{host}{path}"))?;
+        let answer = answer.with_context(|| format!("{method} http://{host}{path}"))?;
         ensure!(
-            status == StatusCode::OK,
-            "the server {host} answered {status}: {}",
-            String::from_utf8_lossy(&body).trim()
+            answer.status() == StatusCode::OK,
+            "the server {host} answered {}: {}",
+            answer.status(),
+            String::from_utf8_lossy(answer.body()).trim()
         );
-        Ok(serde_json::from_slice(&body)?)
+        if let Some(fields) = answer.headers().get(NOT_SERVED) {
+            for field in String::from_utf8_lossy(fields.as_bytes()).split(", ") {
+                eprintln!("warning: {field} is not served and has no effect");
+            }
+        }
+        Ok(serde_json::from_slice(answer.body())?)
     }
 }
 

@@ -6,4 +6,5 @@
 )]
 
 mod agent;
+mod config;
 mod proxies;
