@@ -240,6 +240,16 @@ fn entry_of(text: &str) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(entry.value)?)
 }
 
+#[expect(
+    clippy::print_stderr,
+    reason = "a warning is no part of what is asked for"
+)]
+fn warn(not_served: &str) {
+    for field in not_served.split(", ") {
+        eprintln!("warning: {field} is not served and has no effect");
+    }
+}
+
 /// A part of a URL.
 fn encoded(text: &str) -> String {
     let plain =
@@ -291,9 +301,7 @@ impl Api {
             String::from_utf8_lossy(answer.body()).trim()
         );
         if let Some(fields) = answer.headers().get(NOT_SERVED) {
-            for field in String::from_utf8_lossy(fields.as_bytes()).split(", ") {
-                eprintln!("warning: {field} is not served and has no effect");
-            }
+            warn(&String::from_utf8_lossy(fields.as_bytes()));
         }
         Ok(serde_json::from_slice(answer.body())?)
     }
