@@ -15,6 +15,9 @@ pub const SOURCE_TYPE_CONSUL: &str = "consul";
 /// Longest description, in bytes.
 const MAX_DESCRIPTION: usize = 512;
 
+/// Bytes at most that the permissions of one source come to in a proxy, by [`size_in_proxies`].
+const MAX_SIZE: usize = 1 << 20;
+
 /// What happens to a connection or request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -331,15 +334,50 @@ pub(crate) fn validate_source(
             "cannot be specified on intentions with wildcarded destinations, whose services \
              differ in protocol",
         )),
-        (_, permissions) => permissions
-            .iter()
-            .enumerate()
-            .try_for_each(|(i, permission)| {
+        (_, permissions) => {
+            for (i, permission) in permissions.iter().enumerate() {
                 permission
                     .validate()
-                    .map_err(|error| error.within(format_args!("Permissions[{i}]")))
-            }),
+                    .map_err(|error| error.within(format_args!("Permissions[{i}]")))?;
+            }
+            validate_size(permissions)
+        }
     }
+}
+
+fn validate_size(permissions: &[IntentionPermission]) -> Result<(), Invalid> {
+    let defaults = [IntentionAction::Allow, IntentionAction::Deny];
+    let fits = |default| size_in_proxies(permissions, default) <= MAX_SIZE;
+    if defaults.into_iter().all(fits) {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "Permissions",
+        format!(
+            "come to more than {MAX_SIZE} bytes in a proxy, where each repeats the conditions of all \
+             before it that have the other Action: use fewer, with a PathPrefix or PathRegex for several"
+        ),
+    ))
+}
+
+/// About how many bytes permissions come to in a proxy, whose rules have no order: each repeats the
+/// conditions of earlier ones that decide otherwise.
+fn size_in_proxies(permissions: &[IntentionPermission], default: IntentionAction) -> usize {
+    /// What a condition takes besides its text.
+    const EACH: usize = 64;
+    let (mut size, mut earlier) = (0, 0);
+    for permission in permissions {
+        let text = serde_json::to_string(&permission.http);
+        let own = EACH + text.map_or(0, |text| text.len());
+        let (decides, has_token) = (permission.action != default, permission.jwt.is_some());
+        if decides || has_token {
+            size += own + earlier;
+        }
+        if !decides || has_token {
+            earlier += own;
+        }
+    }
+    size
 }
 
 const METHODS: [&str; 9] = [

@@ -504,3 +504,29 @@ fn refusals_of_intentions_name_the_field_in_decoding() {
         "{error}"
     );
 }
+
+/// In a proxy every permission repeats the earlier ones that decide otherwise: a body of 512 KiB would
+/// come to gigabytes.
+#[test]
+fn permissions_that_come_to_too_much_in_a_proxy_are_refused() {
+    let sources = |count: usize, actions: [&str; 2]| {
+        let permission = |at: usize| {
+            let path = format!("/{}/{at}", "x".repeat(80));
+            json!({"Action": actions[at % 2], "HTTP": {"PathExact": path}})
+        };
+        let permissions: Vec<Value> = (0..count).map(permission).collect();
+        json!([{"Name": "web", "Permissions": permissions}])
+    };
+    let validate = |sources: Value| {
+        let entry = json!({"Kind": "service-intentions", "Name": "api", "Sources": sources});
+        self::entry(entry).validate()
+    };
+    for mixed in [["allow", "deny"], ["deny", "allow"]] {
+        let refused = validate(sources(500, mixed)).unwrap_err().to_string();
+        assert!(refused.contains("Sources[0].Permissions"), "{refused}");
+        assert_eq!(validate(sources(100, mixed)), Ok(()));
+    }
+    for alike in ["allow", "deny"] {
+        assert_eq!(validate(sources(4_000, [alike, alike])), Ok(()));
+    }
+}
