@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use legate_envoy_json::encode;
+use legate_intentions::Action;
 use legate_model::Protocol;
 use legate_proxycfg::Snapshot;
 use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
-use crate::support::{api, made, sidecar, upstream, web};
+use crate::support::{api, intentions, made, sidecar, upstream, web};
 
 /// `web`, which speaks `protocol`, with the upstreams `api` and `authz`, and these extensions.
 fn with(protocol: Protocol, extensions: Value) -> Snapshot {
@@ -431,6 +432,37 @@ fn what_cannot_be_extended_any_more_keeps_its_last_good_version() {
     let [_, _, listeners, ..] = type_urls();
     let kept = |set: &ResourceSet| set.get(&listeners)["public_listener:0.0.0.0:20000"].clone();
     assert!(Arc::ptr_eq(&kept(&first), &kept(&second)));
+}
+
+/// The rules of a service that speaks bytes are in its listener, those of HTTP in its routes.
+#[test]
+fn a_required_extension_that_fails_keeps_the_rules_of_tcp_and_not_those_of_http() {
+    let [_, _, listeners, routes, _] = type_urls();
+    let generator = Generator::new();
+    for (protocol, holds) in [(Protocol::Tcp, false), (Protocol::Http, true)] {
+        let patches = json!([patch("listener", "inbound", "add", "/nothing", json!(1))]);
+        let patches = json!({"Patches": patches});
+        let good = with(protocol, json!([]));
+        let bad = with(protocol, json!([required("property-override", patches)]));
+        let denied = Snapshot {
+            default_intention: Action::Allow,
+            intentions: intentions(&[("shop", json!("deny"))]),
+            ..bad
+        };
+        let first = generator.generate(&good, None);
+        let second = then(&generator, (&good, &first), &denied);
+        let failed: Vec<_> = second.failures().iter().map(|one| &*one.resource).collect();
+        assert_eq!(failed, ["public_listener"]);
+        let listener =
+            |set: &ResourceSet| set.get(&listeners)["public_listener:0.0.0.0:20000"].clone();
+        assert_eq!(listener(&first), listener(&second));
+        let says = |body: &[u8]| lines(&listeners, body).join("").contains("svc/shop");
+        let rules = match protocol {
+            Protocol::Tcp => listener(&second),
+            _ => second.get(&routes)["public_listener"].clone(),
+        };
+        assert_eq!(says(&rules.body), holds, "{protocol}");
+    }
 }
 
 #[test]
