@@ -277,8 +277,9 @@ fn written_upstream(
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let identity = identity(plan, &target.service, &target.datacenter);
     let input = (CLUSTER_JSON, text, tls, &target.sni, identity);
-    memo.get(&input, |(setting, text, tls, sni, identity)| {
-        let mut cluster: Cluster = custom::read(setting, text)?;
+    memo.get(&input, |(_, text, tls, sni, identity)| {
+        let written = crate::upstream::written(memo, &plan.upstream.upstream, text);
+        let mut cluster = Cluster::clone((*written).as_ref().map_err(Clone::clone)?);
         cluster.transport_socket = Some(tls::upstream(tls, sni, identity));
         // They would take the place of that one.
         cluster.transport_socket_matches.clear();

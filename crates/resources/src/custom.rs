@@ -4,7 +4,6 @@
 //!
 //! Their bytes depend on their content only, however the maps in them are held.
 
-use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::core::v3::{
     TrafficDirection, TransportSocket, address, socket_address,
 };
@@ -143,9 +142,4 @@ fn guard_requests(
         guarded = true;
     }
     Ok(guarded)
-}
-
-/// The name of a cluster that a user wrote, which its endpoints have as well.
-pub(crate) fn cluster_name(setting: &str, text: &str) -> Result<String, GenerateError> {
-    read(setting, text).map(|cluster: Cluster| cluster.name)
 }

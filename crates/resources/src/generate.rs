@@ -48,7 +48,7 @@ impl Generator {
     ) -> ResourceSet {
         let set = previous.map(|(_, set)| set);
         let before = set.and_then(|set| set.extensions.as_ref());
-        let extensions = Extensions::of(snapshot, before);
+        let extensions = Extensions::of(&self.memo, snapshot, before);
         let mut composer = Composer::new(&self.memo, &self.computed, set, extensions);
         kinds::compose(&mut composer, snapshot, previous.map(|(last, _)| last));
         composer.finish()

@@ -10,8 +10,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use legate_discovery_chain::Chain;
-use legate_model::Locality;
+use legate_model::{Locality, Upstream};
 use legate_proxycfg::Instances;
 use sha2::{Digest, Sha256};
 
@@ -25,8 +26,9 @@ const SWEEP_FROM: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Memo {
     inner: Mutex<Inner>,
-    by_list: Mutex<BySource<Instances>>,
-    by_chain: Mutex<BySource<Chain>>,
+    by_list: Mutex<BySource<Instances, Vec<MadeOf>>>,
+    by_chain: Mutex<BySource<Chain, Vec<MadeOf>>>,
+    written: Mutex<BySource<Upstream, Option<Arc<WrittenCluster>>>>,
     encoded: AtomicU64,
 }
 
@@ -36,19 +38,16 @@ struct Inner {
     sweep_at: usize,
 }
 
-/// What was made of lists of instances or of chains, found by the list or chain itself. Hashing one
-/// takes as long as it is, and all proxies that call a service have the same one.
-#[derive(Debug)]
-struct BySource<S> {
-    known: HashMap<usize, OfSource<S>>,
-    sweep_at: usize,
-}
+/// The cluster that a user wrote for an upstream, or what is wrong with it.
+pub(crate) type WrittenCluster = Result<Cluster, GenerateError>;
 
+/// What was made of lists of instances, of chains or of upstreams, found by the source itself. Hashing
+/// one takes as long as it is, and all proxies that call a service have the same one.
 #[derive(Debug)]
-struct OfSource<S> {
-    /// Keeps its address from being used again.
-    source: Weak<S>,
-    made: Vec<MadeOf>,
+struct BySource<S, M> {
+    /// By the source's address, which the reference keeps from being used again.
+    known: HashMap<usize, (Weak<S>, M)>,
+    sweep_at: usize,
 }
 
 /// What was made of a source, and what was left out of it.
@@ -60,7 +59,7 @@ struct MadeOf {
     warnings: Arc<[String]>,
 }
 
-impl<S> BySource<S> {
+impl<S, M: Default> BySource<S, M> {
     fn new() -> Self {
         Self {
             known: HashMap::new(),
@@ -68,23 +67,18 @@ impl<S> BySource<S> {
         }
     }
 
-    fn get(&self, source: &Arc<S>, key: &str) -> Option<&MadeOf> {
-        let known = self.known.get(&Arc::as_ptr(source).addr())?;
-        known.made.iter().find(|one| *one.key == *key)
+    fn get(&self, source: &Arc<S>) -> Option<&M> {
+        let known = self.known.get(&Arc::as_ptr(source).addr());
+        known.map(|(_, made)| made)
     }
 
-    fn put(&mut self, source: &Arc<S>, one: MadeOf) {
-        let empty = || OfSource {
-            source: Arc::downgrade(source),
-            made: Vec::new(),
-        };
+    fn change(&mut self, source: &Arc<S>, change: impl FnOnce(&mut M)) {
         let known = self.known.entry(Arc::as_ptr(source).addr());
-        let made = &mut known.or_insert_with(empty).made;
-        made.retain(|one| one.resource.strong_count() > 0);
-        made.push(one);
+        let empty = || (Arc::downgrade(source), M::default());
+        change(&mut known.or_insert_with(empty).1);
         if self.known.len() > self.sweep_at {
             self.known
-                .retain(|_, known| known.source.strong_count() > 0);
+                .retain(|_, (source, _)| source.strong_count() > 0);
             self.sweep_at = SWEEP_FROM.max(2 * self.known.len());
         }
     }
@@ -99,6 +93,7 @@ impl Memo {
             }),
             by_list: Mutex::new(BySource::new()),
             by_chain: Mutex::new(BySource::new()),
+            written: Mutex::new(BySource::new()),
             encoded: AtomicU64::new(0),
         }
     }
@@ -130,6 +125,21 @@ impl Memo {
         let key = format!("{validate_clusters}/{name}");
         let mut warnings = Vec::new();
         of_source(&self.by_chain, chain, &key, &mut warnings, |_| make())
+    }
+
+    /// The cluster that a user wrote for this very upstream, by `read` when it was not read yet.
+    pub(crate) fn written(
+        &self,
+        upstream: &Arc<Upstream>,
+        read: impl FnOnce() -> WrittenCluster,
+    ) -> Arc<WrittenCluster> {
+        if let Some(Some(known)) = lock(&self.written).get(upstream) {
+            return Arc::clone(known);
+        }
+        let written = Arc::new(read());
+        let keep = |known: &mut Option<_>| *known = Some(Arc::clone(&written));
+        lock(&self.written).change(upstream, keep);
+        written
     }
 
     /// The resource made from `input`, by `build` when nobody holds it. `build` must depend on
@@ -186,13 +196,15 @@ impl Memo {
 }
 
 fn of_source<S>(
-    known: &Mutex<BySource<S>>,
+    known: &Mutex<BySource<S, Vec<MadeOf>>>,
     source: &Arc<S>,
     key: &str,
     warnings: &mut Vec<String>,
     make: impl FnOnce(&mut Vec<String>) -> Result<Arc<EncodedResource>, GenerateError>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    if let Some(known) = lock(known).get(source, key)
+    if let Some(known) = lock(known)
+        .get(source)
+        .and_then(|made| made.iter().find(|one| *one.key == *key))
         && let Some(held) = known.resource.upgrade()
     {
         warnings.extend_from_slice(&known.warnings);
@@ -205,7 +217,10 @@ fn of_source<S>(
         resource: Arc::downgrade(&resource),
         warnings: own.as_slice().into(),
     };
-    lock(known).put(source, made);
+    lock(known).change(source, |all| {
+        all.retain(|one| one.resource.strong_count() > 0);
+        all.push(made);
+    });
     warnings.append(&mut own);
     Ok(resource)
 }
@@ -307,6 +322,30 @@ mod tests {
                 .unwrap();
         }
         assert!(lock(&memo.by_list).known.len() <= SWEEP_FROM + 1);
+    }
+
+    #[test]
+    fn what_a_user_wrote_for_an_upstream_is_read_once() {
+        let memo = Memo::new();
+        let (one, other) = (Arc::<Upstream>::default(), Arc::default());
+        let named = |upstream: &Arc<Upstream>, name: &str| {
+            let name = name.to_owned();
+            let read = || {
+                Ok(Cluster {
+                    name,
+                    ..Cluster::default()
+                })
+            };
+            let written = memo.written(upstream, read);
+            (*written).as_ref().unwrap().name.clone()
+        };
+        assert_eq!(named(&one, "a"), "a");
+        assert_eq!(named(&one, "read twice"), "a");
+        assert_eq!(named(&other, "b"), "b");
+        for _ in 0..5 * SWEEP_FROM {
+            named(&Arc::default(), "c");
+        }
+        assert!(lock(&memo.written).known.len() <= SWEEP_FROM + 1);
     }
 
     #[test]

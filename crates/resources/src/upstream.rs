@@ -4,14 +4,17 @@
 //! A resolver of the chain is one cluster. Where others answer when its target cannot, it is a
 //! cluster for each of these, and one that takes the first that can.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, Target};
-use legate_model::{LoadBalancer, Protocol};
+use legate_model::{LoadBalancer, Protocol, Upstream};
 use legate_proxycfg::{Snapshot, UpstreamSnapshot, opaque};
 
 use crate::custom;
 use crate::error::GenerateError;
+use crate::memo::{Memo, WrittenCluster};
 use crate::names;
 use crate::settings::{CLUSTER_JSON, LISTENER_JSON, UpstreamSettings};
 
@@ -99,9 +102,9 @@ impl<'a> UpstreamPlan<'a> {
 
     /// # Errors
     /// As [`UpstreamPlan::chain`].
-    pub(crate) fn leads(&self) -> Result<Leads, GenerateError> {
+    pub(crate) fn leads(&self, memo: &Memo) -> Result<Leads, GenerateError> {
         let chain = self.chain()?;
-        Ok(match only_cluster(self.upstream) {
+        Ok(match only_cluster(memo, self.upstream) {
             Some(cluster) if !has_routes(chain) => Leads::Cluster(cluster),
             _ => Leads::Routes(self.id.clone()),
         })
@@ -118,20 +121,27 @@ pub(crate) fn chain(upstream: &UpstreamSnapshot) -> Result<&Chain, GenerateError
 }
 
 /// The cluster that everything goes to which is sent to an upstream, where there is just one.
-pub(crate) fn only_cluster(upstream: &UpstreamSnapshot) -> Option<String> {
+pub(crate) fn only_cluster(memo: &Memo, upstream: &UpstreamSnapshot) -> Option<String> {
     let chain = chain(upstream).ok()?;
     let resolver = chain.start().and_then(resolver)?;
-    let written = written_name(upstream, chain);
+    let written = written_name(memo, upstream, chain);
     Some(written.unwrap_or_else(|| cluster_name(chain, resolver)))
 }
 
 /// The name of the cluster that a user wrote for an upstream. Where it cannot be read the cluster
 /// fails, which says why.
-fn written_name(upstream: &UpstreamSnapshot, chain: &Chain) -> Option<String> {
+fn written_name(memo: &Memo, upstream: &UpstreamSnapshot, chain: &Chain) -> Option<String> {
     let config = &upstream.upstream.config;
     let text = opaque::text(config, CLUSTER_JSON).ok().flatten()?;
-    let written = chain.default && !text.is_empty();
-    written.then(|| custom::cluster_name(CLUSTER_JSON, &text).ok())?
+    let is_written = chain.default && !text.is_empty();
+    let written = is_written.then(|| written(memo, &upstream.upstream, &text))?;
+    let name = |cluster: &Cluster| cluster.name.clone();
+    (*written).as_ref().ok().map(name)
+}
+
+/// The cluster that a user wrote for an upstream, from its `Config`. It is read once.
+pub(crate) fn written(memo: &Memo, upstream: &Arc<Upstream>, text: &str) -> Arc<WrittenCluster> {
+    memo.written(upstream, || custom::read(CLUSTER_JSON, text))
 }
 
 /// Whether requests go where routes of their own say.
@@ -149,7 +159,7 @@ fn resolver(node: &Node) -> Option<&Resolver> {
 
 /// The clusters of an upstream, each after those that it takes instances from. None where the entries
 /// that are stored do not make a chain.
-pub(crate) fn clusters(upstream: &UpstreamSnapshot) -> Vec<ClusterPlan<'_>> {
+pub(crate) fn clusters<'a>(memo: &Memo, upstream: &'a UpstreamSnapshot) -> Vec<ClusterPlan<'a>> {
     let mut clusters = Vec::new();
     let Ok(chain) = chain(upstream) else {
         return clusters;
@@ -159,7 +169,7 @@ pub(crate) fn clusters(upstream: &UpstreamSnapshot) -> Vec<ClusterPlan<'_>> {
             add_clusters(&mut clusters, chain, node, resolver);
         }
     }
-    if let Some(name) = written_name(upstream, chain)
+    if let Some(name) = written_name(memo, upstream, chain)
         && let [only] = clusters.as_mut_slice()
     {
         only.name = name;

@@ -101,7 +101,11 @@ pub(crate) struct Extensions {
 impl Extensions {
     /// The extensions of a snapshot's proxy, the previous ones where they are the same. `None` where
     /// it has none.
-    pub(crate) fn of(snapshot: &Snapshot, previous: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+    pub(crate) fn of(
+        memo: &Memo,
+        snapshot: &Snapshot,
+        previous: Option<&Arc<Self>>,
+    ) -> Option<Arc<Self>> {
         let list = &snapshot.instance.proxy.envoy_extensions;
         if list.is_empty() {
             return None;
@@ -109,7 +113,8 @@ impl Extensions {
         let mut all: Vec<Loaded> = list.iter().map(Loaded::read).collect();
         local::name(all.iter_mut().filter_map(|one| one.local.as_mut()));
         let services: BTreeSet<&str> = all.iter().filter_map(Loaded::service).collect();
-        let cluster = |service: &str| Some((service.to_owned(), cluster_of(snapshot, service)?));
+        let cluster =
+            |service: &str| Some((service.to_owned(), cluster_of(memo, snapshot, service)?));
         let proxy = Proxy {
             protocol: snapshot.protocol,
             clusters: services.into_iter().filter_map(cluster).collect(),
@@ -221,13 +226,13 @@ fn digest(list: &[EnvoyExtension], proxy: &Proxy) -> [u8; 32] {
 }
 
 /// The cluster of the upstream of this name, where all that is sent to it goes to one.
-fn cluster_of(snapshot: &Snapshot, service: &str) -> Option<String> {
+fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String> {
     let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
     let upstreams = snapshot.upstreams.iter();
     let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
     let upstream =
         upstreams.find(|one| one.upstream.destination_name.eq_ignore_ascii_case(service))?;
-    upstream::only_cluster(upstream)
+    upstream::only_cluster(memo, upstream)
 }
 
 impl Loaded {

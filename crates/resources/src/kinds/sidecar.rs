@@ -350,7 +350,7 @@ impl<'a> UpstreamChange<'a> {
         plan: &Plan<'a, F>,
     ) {
         let resolved = &self.upstream.resolved;
-        for cluster in upstream::clusters(self.upstream) {
+        for cluster in upstream::clusters(memo, self.upstream) {
             let name = || cluster.name.clone();
             unit.part(Type::Cluster, name, self.is_dialled_alike(), |_| {
                 let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
@@ -402,7 +402,7 @@ impl<'a> UpstreamChange<'a> {
             || plan.id.clone(),
             unchanged,
             |_| {
-                let Leads::Routes(name) = plan.leads()? else {
+                let Leads::Routes(name) = plan.leads(memo)? else {
                     return Ok(None);
                 };
                 // Envoy refuses requests to a cluster that it does not have, and routes if it is asked to.

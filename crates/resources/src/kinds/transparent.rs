@@ -18,6 +18,7 @@ use legate_proxycfg::{
 use super::sidecar::{OUTBOUND, Same, Settings, UpstreamChange, made, same_chain};
 use crate::cluster;
 use crate::listener::outbound::{self, Chain};
+use crate::memo::Memo;
 use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::part::{Composer, Made, UnitBuilder};
 use crate::retry;
@@ -149,7 +150,7 @@ impl<'a> Transparent<'a, '_> {
                         Some(at) => (&self.snapshot.upstreams[at], &explicit_units[at]),
                         None => (upstream, &implicit_units[place]),
                     };
-                    self.to_service(upstream, unit)
+                    self.to_service(memo, upstream, unit)
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
@@ -161,12 +162,17 @@ impl<'a> Transparent<'a, '_> {
         unit
     }
 
-    fn to_service(&self, upstream: &UpstreamSnapshot, unit: &UnitBuilder<'_>) -> Chain<'static> {
+    fn to_service(
+        &self,
+        memo: &Memo,
+        upstream: &UpstreamSnapshot,
+        unit: &UnitBuilder<'_>,
+    ) -> Chain<'static> {
         let plan = UpstreamPlan::new(self.snapshot, upstream);
         let kinds = [Type::Cluster, Type::Routes];
         let is_lacking = kinds.into_iter().any(|kind| unit.lacking(kind).is_some());
         let named = self.named(upstream);
-        match plan.leads() {
+        match plan.leads(memo) {
             Ok(leads) if !is_lacking => Chain {
                 protocol: plan.protocol(),
                 leads,

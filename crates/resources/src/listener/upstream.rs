@@ -48,7 +48,7 @@ pub(crate) fn listener(
     let input = Input {
         id: &plan.id,
         filter: names::upstream_filter(plan.snapshot, definition),
-        leads: plan.leads()?,
+        leads: plan.leads(memo)?,
         bind: bind.clone(),
         protocol: plan.protocol(),
         fetch_timeout: settings.fetch_timeout,
