@@ -234,17 +234,22 @@ fn everything() -> route_match::PathSpecifier {
     route_match::PathSpecifier::Prefix("/".to_owned())
 }
 
-fn request_match(http: &HttpMatch) -> RouteMatch {
+/// A condition on the path, of which the first that is set counts.
+pub(crate) fn path(exact: &str, prefix: &str, regex: &str) -> Option<route_match::PathSpecifier> {
     use route_match::PathSpecifier;
-    let path = if !http.path_exact.is_empty() {
-        PathSpecifier::Path(http.path_exact.clone())
-    } else if !http.path_prefix.is_empty() {
-        PathSpecifier::Prefix(http.path_prefix.clone())
-    } else if !http.path_regex.is_empty() {
-        PathSpecifier::SafeRegex(regex(&http.path_regex))
+    if !exact.is_empty() {
+        Some(PathSpecifier::Path(exact.to_owned()))
+    } else if !prefix.is_empty() {
+        Some(PathSpecifier::Prefix(prefix.to_owned()))
+    } else if !regex.is_empty() {
+        Some(PathSpecifier::SafeRegex(self::regex(regex)))
     } else {
-        everything()
-    };
+        None
+    }
+}
+
+fn request_match(http: &HttpMatch) -> RouteMatch {
+    let path = path(&http.path_exact, &http.path_prefix, &http.path_regex);
     let mut headers: Vec<HeaderMatcher> = http.header.iter().map(header).collect();
     if !http.methods.is_empty() {
         headers.push(HeaderMatcher {
@@ -256,7 +261,7 @@ fn request_match(http: &HttpMatch) -> RouteMatch {
         });
     }
     RouteMatch {
-        path_specifier: Some(path),
+        path_specifier: Some(path.unwrap_or_else(everything)),
         case_sensitive: http.case_insensitive.then_some(BoolValue { value: false }),
         headers,
         query_parameters: http.query_param.iter().map(query).collect(),

@@ -10,13 +10,13 @@ use envoy_types::pb::envoy::config::core::v3::RuntimeFractionalPercent;
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::extensions::filters::http::local_ratelimit::v3::LocalRateLimit;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
-use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatcher;
 use envoy_types::pb::envoy::r#type::v3::fractional_percent::DenominatorType;
 use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, TokenBucket};
 use envoy_types::pb::google::protobuf::{Any, UInt32Value};
-use legate_model::{InstanceRateLimits, RouteRateLimits};
+use legate_model::InstanceRateLimits;
 use legate_proxycfg::Snapshot;
 
+use crate::chain_route;
 use crate::cluster::proto_duration;
 use crate::encode;
 use crate::listener;
@@ -54,24 +54,12 @@ pub(crate) fn filter(limits: &InstanceRateLimits) -> HttpFilter {
 
 /// The paths that have limits of their own, in their order, with what replaces the filter's.
 pub(crate) fn routes(limits: &InstanceRateLimits) -> impl Iterator<Item = (PathSpecifier, Any)> {
-    limits.routes.iter().map(|route| {
+    limits.routes.iter().filter_map(|route| {
+        // Exactly one is set: others are refused when they are written.
+        let path = chain_route::path(&route.path_exact, &route.path_prefix, &route.path_regex)?;
         let limit = limit(route.requests_per_second, route.requests_max_burst);
-        (path(route), encode::any(&limit))
+        Some((path, encode::any(&limit)))
     })
-}
-
-/// Exactly one is set: others are refused when they are written.
-fn path(route: &RouteRateLimits) -> PathSpecifier {
-    if !route.path_exact.is_empty() {
-        PathSpecifier::Path(route.path_exact.clone())
-    } else if !route.path_prefix.is_empty() {
-        PathSpecifier::Prefix(route.path_prefix.clone())
-    } else {
-        PathSpecifier::SafeRegex(RegexMatcher {
-            regex: route.path_regex.clone(),
-            ..RegexMatcher::default()
-        })
-    }
 }
 
 fn limit(per_second: u32, burst: u32) -> LocalRateLimit {

@@ -145,6 +145,17 @@ fn header_changes() -> BoxedStrategy<Value> {
     ])
 }
 
+/// A condition on a value, which may also be one of these.
+fn value(more: &[&'static str]) -> BoxedStrategy<Map<String, Value>> {
+    let mut fields = vec![
+        ("Present", Just(json!(true)).boxed()),
+        ("Exact", text()),
+        ("Regex", regex()),
+    ];
+    fields.extend(more.iter().map(|name| (*name, text())));
+    one_field(fields)
+}
+
 fn http_match() -> BoxedStrategy<Value> {
     let matched = one_field(vec![
         ("PathExact", path()),
@@ -153,23 +164,10 @@ fn http_match() -> BoxedStrategy<Value> {
         ("CaseInsensitive", flag()),
     ]);
     let header = merged(
-        one_field(vec![
-            ("Present", Just(json!(true)).boxed()),
-            ("Exact", text()),
-            ("Prefix", text()),
-            ("Suffix", text()),
-            ("Regex", regex()),
-        ]),
+        value(&["Prefix", "Suffix"]),
         object(vec![always("Name", header_name()), maybe("Invert", flag())]),
     );
-    let parameter = merged(
-        one_field(vec![
-            ("Present", Just(json!(true)).boxed()),
-            ("Exact", text()),
-            ("Regex", regex()),
-        ]),
-        object(vec![always("Name", text())]),
-    );
+    let parameter = merged(value(&[]), object(vec![always("Name", text())]));
     let rest = object(vec![
         maybe("CaseInsensitive", flag()),
         maybe("Header", list(header, 2)),
@@ -516,14 +514,7 @@ fn intentions() -> BoxedStrategy<Value> {
         ("PathRegex", regex()),
     ]);
     let header = merged(
-        one_field(vec![
-            ("Present", Just(json!(true)).boxed()),
-            ("Exact", text()),
-            ("Prefix", text()),
-            ("Suffix", text()),
-            ("Contains", text()),
-            ("Regex", regex()),
-        ]),
+        value(&["Prefix", "Suffix", "Contains"]),
         object(vec![
             always("Name", header_name()),
             maybe("Invert", flag()),
