@@ -9,7 +9,7 @@ pub const LEAF: &str = "leaf";
 /// The secret with the certificates that peers are verified against.
 pub const ROOTS: &str = "roots";
 
-/// The cluster of the application beside the proxy.
+/// The cluster of the proxy's application.
 pub(crate) const LOCAL_APP: &str = "local_app";
 
 /// The listener for the mesh, whose address follows in its full name, and its routes.
@@ -88,6 +88,13 @@ pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
 /// One of those that a cluster takes instances from. Consul's name.
 pub(crate) fn failover_member(at: usize, cluster: &str) -> String {
     format!("failover-target~{at}~{cluster}")
+}
+
+/// Whether a cluster is for one of the targets of the other one.
+pub(crate) fn is_failover_member(member: &str, cluster: &str) -> bool {
+    let rest = member.strip_prefix("failover-target~");
+    rest.and_then(|rest| rest.split_once('~'))
+        .is_some_and(|(_, of)| of == cluster)
 }
 
 /// The cluster that leads to the instance of a service that a captured connection was sent to.

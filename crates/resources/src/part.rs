@@ -7,12 +7,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use legate_model::Protocol;
+
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
 use crate::extension::{Extensions, Place};
 use crate::listener::Bind;
 use crate::memo::Memo;
+use crate::names;
 use crate::set::{Failure, ResourceSet, Type};
+use crate::upstream::Leads;
 
 /// A resource that could be made.
 #[derive(Clone, Debug)]
@@ -50,7 +54,13 @@ pub(crate) struct Unit {
     pub(crate) parts: Vec<Part>,
     /// Earlier versions that stay in use.
     pub(crate) kept: Vec<Kept>,
+    /// Where its upstream led in the last good version, while that stays in use and what leads there is
+    /// in another unit.
+    led: Option<Box<Led>>,
 }
+
+/// Where an upstream leads, and what is spoken there.
+pub(crate) type Led = (Protocol, Leads);
 
 /// An earlier version of a resource.
 #[derive(Clone, Debug)]
@@ -76,6 +86,18 @@ impl Unit {
         self.kept.iter().cloned().chain(made)
     }
 
+    fn version(&self, kind: Type, name: &str) -> Option<Kept> {
+        self.versions().find(|one| one.is(kind, name))
+    }
+
+    /// What leads where an upstream led.
+    fn version_of(&self, led: &Led) -> Option<Kept> {
+        match &led.1 {
+            Leads::Cluster(name) => self.version(Type::Cluster, name),
+            Leads::Routes(name) => self.version(Type::Routes, name),
+        }
+    }
+
     /// The last good version of what failed at this place: the one that was at the same place, or
     /// else has the same name. What a user called otherwise is found by its place alone.
     fn last_good(&self, at: usize, failure: &Failure) -> Option<Kept> {
@@ -99,6 +121,10 @@ impl Kept {
 
     /// Whether it names the other one. What only looks like its name is kept for nothing.
     fn refers_to(&self, other: &Self) -> bool {
+        if (self.kind, other.kind) == (Type::Cluster, Type::Cluster) {
+            let (own, other) = (&self.made.resource.name, &other.made.resource.name);
+            return names::is_failover_member(other, own);
+        }
         let name = other.made.resource.name.as_bytes();
         let mut texts = self.made.resource.body.windows(name.len().max(1));
         self.kind.refers_to(other.kind) && texts.any(|text| text == name)
@@ -150,6 +176,7 @@ impl<'a> Composer<'a> {
             extensions: self.extensions.clone(),
             same_extensions: self.same_extensions,
             upstream: None,
+            led: None,
         }
     }
 
@@ -201,6 +228,7 @@ pub(crate) struct UnitBuilder<'a> {
     extensions: Option<Arc<Extensions>>,
     same_extensions: bool,
     upstream: Option<Box<str>>,
+    led: Option<Box<Led>>,
 }
 
 impl UnitBuilder<'_> {
@@ -288,9 +316,8 @@ impl UnitBuilder<'_> {
     pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
         let part = &self.parts[at];
         let failure = part.failure.as_ref()?;
-        let mut versions = self.previous.into_iter().flat_map(|unit| unit.versions());
-        let is_there = versions.any(|one| one.is(part.kind, name));
-        (!is_there).then_some(&failure.reason)
+        let before = self.previous.and_then(|unit| unit.version(part.kind, name));
+        before.is_none().then_some(&failure.reason)
     }
 
     /// Why some resource of this type cannot be had in any version, when that is so.
@@ -302,6 +329,17 @@ impl UnitBuilder<'_> {
             let is_there = versions.any(|one| failure.is_about(one.kind, &one.made.resource.name));
             (!is_there).then_some(&failure.reason)
         })
+    }
+
+    /// Keeps where the upstream led when it could be made, with all that is there: `last` says where it
+    /// led in the last snapshot. `None` where it was never made.
+    pub(crate) fn keep_led(&mut self, last: impl FnOnce() -> Option<Led>) -> Option<&Led> {
+        let previous = self.previous?;
+        self.led = previous.led.clone().or_else(|| {
+            let led = last().filter(|led| previous.version_of(led).is_some());
+            led.map(Box::new)
+        });
+        self.led.as_deref()
     }
 
     /// Takes over all parts of the previous unit, where there is one.
@@ -339,6 +377,7 @@ impl UnitBuilder<'_> {
         Arc::new(Unit {
             parts: self.parts,
             kept,
+            led: self.led,
         })
     }
 
@@ -363,6 +402,8 @@ impl UnitBuilder<'_> {
                 name.is_some_and(|name| one.is(part.kind, name))
             })
         };
+        let led = self.led.as_ref().and_then(|led| previous.version_of(led));
+        kept.extend(led.filter(|one| !is_made(one)));
         let mut place = 0;
         while let Some(one) = kept.get(place).cloned() {
             for other in previous.versions().filter(|other| one.refers_to(other)) {

@@ -49,7 +49,7 @@ impl Type {
         match self {
             Listener => matches!(other, Routes | Cluster | Endpoints),
             Routes => matches!(other, Cluster | Endpoints),
-            Cluster => other == Endpoints,
+            Cluster => matches!(other, Cluster | Endpoints),
             Endpoints | Secret => false,
         }
     }

@@ -59,7 +59,7 @@ pub(super) struct Same {
     node_address: bool,
     protocol: bool,
     pub(super) mesh: bool,
-    /// What all listeners tell.
+    /// What is reported of connections and requests.
     telemetry: bool,
     leaf: bool,
     roots: bool,
@@ -100,7 +100,7 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
     }));
     own_side(composer, snapshot, same, &settings);
     key_servers(composer, snapshot, same);
-    let explicit = explicit_upstreams(composer, snapshot, last, same, &settings);
+    let mut explicit = explicit_upstreams(composer, snapshot, last, same, &settings);
     let mut implicit = Vec::new();
     if let Some(upstreams) = &snapshot.implicit {
         let transparent = Transparent {
@@ -112,7 +112,7 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         };
         let first = last.map_or(0, |last| first_upstream(last) + last.upstreams.len());
         implicit = transparent.upstreams(composer, first);
-        composer.add(transparent.outbound(composer, &explicit, &implicit));
+        composer.add(transparent.outbound(composer, &mut explicit, &mut implicit));
     }
     for unit in explicit.into_iter().chain(implicit) {
         composer.add(unit);
@@ -146,7 +146,7 @@ fn explicit_upstreams<'a>(
 }
 
 /// Where an upstream was in the last snapshot.
-fn counterpart(
+pub(super) fn counterpart(
     last: &[UpstreamSnapshot],
     place: usize,
     upstream: &UpstreamSnapshot,

@@ -15,7 +15,7 @@ use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 
-use super::sidecar::{OUTBOUND, Same, Settings, UpstreamChange, made, same_chain};
+use super::sidecar::{OUTBOUND, Same, Settings, UpstreamChange, counterpart, made, same_chain};
 use crate::cluster;
 use crate::listener::outbound::{self, Chain};
 use crate::memo::Memo;
@@ -113,8 +113,8 @@ impl<'a> Transparent<'a, '_> {
     pub(super) fn outbound<'b>(
         &self,
         composer: &Composer<'b>,
-        explicit_units: &[UnitBuilder<'_>],
-        implicit_units: &[UnitBuilder<'_>],
+        explicit_units: &mut [UnitBuilder<'_>],
+        implicit_units: &mut [UnitBuilder<'_>],
     ) -> UnitBuilder<'b> {
         let memo = composer.memo;
         let before = self.last_implicit().map(|_| OUTBOUND);
@@ -127,7 +127,7 @@ impl<'a> Transparent<'a, '_> {
             true => Ok(None),
             false => made(cluster::original_destination(memo)),
         });
-        let mut units = explicit_units.iter().chain(implicit_units);
+        let mut units = explicit_units.iter().chain(&*implicit_units);
         let unchanged = self.same.mesh
             && self.same.mesh_name
             && self.same.instance
@@ -146,11 +146,13 @@ impl<'a> Transparent<'a, '_> {
                 let own = &owners[place];
                 let upstream = &implicit.upstream;
                 chains.extend(chain(&own.service, || {
-                    let (upstream, unit) = match explicit(self.snapshot, upstream) {
-                        Some(at) => (&self.snapshot.upstreams[at], &explicit_units[at]),
-                        None => (upstream, &implicit_units[place]),
-                    };
-                    self.to_service(memo, upstream, unit)
+                    match explicit(self.snapshot, upstream) {
+                        Some(at) => self.to_explicit(memo, at, &mut explicit_units[at]),
+                        None => {
+                            let last = || self.last_of(implicit);
+                            self.to_service(memo, upstream, &mut implicit_units[place], last)
+                        }
+                    }
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
@@ -162,26 +164,53 @@ impl<'a> Transparent<'a, '_> {
         unit
     }
 
+    /// The implicit upstream in the last snapshot.
+    fn last_of(&self, implicit: &ImplicitUpstream) -> Option<&'a UpstreamSnapshot> {
+        let name = &implicit.upstream.upstream.destination_name;
+        let mut last = self.last_implicit()?.0.iter().map(|one| &one.upstream);
+        last.find(|one| one.upstream.destination_name == *name)
+    }
+
+    fn to_explicit(&self, memo: &Memo, at: usize, unit: &mut UnitBuilder<'_>) -> Chain<'static> {
+        let upstream = &self.snapshot.upstreams[at];
+        let last = || {
+            let last = &self.last?.upstreams;
+            counterpart(last, at, upstream).map(|at| &last[at])
+        };
+        self.to_service(memo, upstream, unit, last)
+    }
+
+    /// What leads to a service. `last` is the upstream in the last snapshot.
     fn to_service(
         &self,
         memo: &Memo,
         upstream: &UpstreamSnapshot,
-        unit: &UnitBuilder<'_>,
+        unit: &mut UnitBuilder<'_>,
+        last: impl FnOnce() -> Option<&'a UpstreamSnapshot>,
     ) -> Chain<'static> {
         let plan = UpstreamPlan::new(self.snapshot, upstream);
         let kinds = [Type::Cluster, Type::Routes];
         let is_lacking = kinds.into_iter().any(|kind| unit.lacking(kind).is_some());
+        let led = match plan.leads(memo) {
+            Ok(leads) if !is_lacking => Some((plan.protocol(), leads)),
+            _ => unit
+                .keep_led(|| {
+                    let last = UpstreamPlan::new(self.last?, last()?);
+                    Some((last.protocol(), last.leads(memo).ok()?))
+                })
+                .cloned(),
+        };
         let named = self.named(upstream);
-        match plan.leads(memo) {
-            Ok(leads) if !is_lacking => Chain {
-                protocol: plan.protocol(),
+        match led {
+            Some((protocol, leads)) => Chain {
+                protocol,
                 leads,
                 attempts: retry::ATTEMPTS,
                 ..named
             },
             // Envoy closes connections to a cluster that it does not have, and no cluster has this
             // name. Without a chain they would leave the mesh.
-            _ => Chain {
+            None => Chain {
                 leads: Leads::Cluster(plan.id),
                 ..named
             },

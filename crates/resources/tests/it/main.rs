@@ -14,6 +14,7 @@ mod golden;
 mod golden_cases;
 mod intentions;
 mod kept;
+mod kept_upstreams;
 mod refused;
 mod settings;
 mod shared;

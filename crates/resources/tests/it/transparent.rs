@@ -92,7 +92,7 @@ fn described(snapshot: &Snapshot) -> String {
     out
 }
 
-fn outbound(set: &ResourceSet) -> Option<String> {
+pub(crate) fn outbound(set: &ResourceSet) -> Option<String> {
     let mut listeners = set.get(&type_urls()[2]).iter();
     let found = listeners.find(|(name, _)| name.starts_with("outbound_listener"));
     found.map(|(_, listener)| one(listener))
@@ -160,10 +160,10 @@ fn an_explicit_upstream_cannot_take_the_port() {
     };
     let set = made(&snapshot);
     assert!(outbound(&set).is_some());
-    let told = set.warnings().join("\n");
+    let warnings = set.warnings().join("\n");
     assert!(
-        told.contains("upstream api listens on 127.0.0.1:9191"),
-        "{told}"
+        warnings.contains("upstream api listens on 127.0.0.1:9191"),
+        "{warnings}"
     );
 }
 
