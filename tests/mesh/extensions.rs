@@ -419,15 +419,15 @@ async fn one_wrong_listener_is_told_and_keeps_no_other_from_changing() {
     };
     extend(&mesh, "web", both("this is no script", "first")).await;
     let refused = |status: &Value| status["Types"]["listener"]["LastRefusal"]["Count"] == 1;
-    let told = eventually("the refusal is told", || status(&mesh), refused).await;
-    let listeners = &told["Types"]["listener"];
+    let seen = eventually("the refusal is shown", || status(&mesh), refused).await;
+    let listeners = &seen["Types"]["listener"];
     let name = listeners["RefusedResources"][0].as_str().expect("a name");
-    assert!(name.starts_with("public_listener:"), "{told:#}");
+    assert!(name.starts_with("public_listener:"), "{seen:#}");
     let reason = listeners["LastRefusal"]["Reason"]
         .as_str()
         .expect("a reason");
     assert!(reason.contains("script load error"), "{reason}");
-    assert_eq!(told["InSync"], false);
+    assert_eq!(seen["InSync"], false);
     // The other listener has changed, and changes again without the wrong one.
     for prefix in ["first", "second"] {
         extend(&mesh, "web", both("this is no script", prefix)).await;

@@ -37,7 +37,7 @@ async fn collector(scope: &Scope) -> (SocketAddr, mpsc::Receiver<(String, Bytes)
     (address, spans)
 }
 
-/// Tells all proxies, which start then, of the collector.
+/// Configures the collector in all proxies, which start then.
 async fn trace(mesh: &Mesh, collector: SocketAddr, provider: Value) {
     let cluster = json!({
         "name": "collector", "type": "STATIC", "connect_timeout": "1s",
@@ -100,7 +100,7 @@ async fn spans_arrive_with_the_names_of_both_services() {
     let mut spans: Vec<Value> = Vec::new();
     // Envoy sends spans when it has several.
     eventually(
-        "both sides of one request are told",
+        "both sides of one request are reported",
         || {
             while let Ok((path, body)) = arrived.try_recv() {
                 assert_eq!(path, "/api/v2/spans");

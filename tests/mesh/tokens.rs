@@ -323,7 +323,7 @@ async fn a_permission_asks_for_a_token_of_its_own() {
             assert_eq!(mesh.bearer(path, &guest).await, as_guest, "{path}");
             assert_eq!(mesh.bearer(path, &admin).await, as_admin, "{path}");
         }
-        // What every request needs is needed besides.
+        // What every request needs is needed as well.
         let permissions = json!([{"Action": "allow", "HTTP": {"PathPrefix": "/"}}]);
         mesh.intend(
             json!({"Permissions": permissions}),

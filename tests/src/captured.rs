@@ -105,7 +105,7 @@ pub async fn connect(server: SocketAddr) -> io::Result<TcpStream> {
     connect_as(APPLICATION, server).await
 }
 
-/// `GET /` by a user who is not in the mesh, to an application beside a sidecar.
+/// `GET /` by a user who is not in the mesh, to an application with a sidecar.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The application beside the proxy, and the upstreams that it calls.
+//! The clusters of the proxy's application, and of the upstreams that it calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ struct LocalInput<'a> {
     max_connections: u32,
 }
 
-/// The cluster of the application beside the proxy.
+/// The cluster of the proxy's application.
 pub(crate) fn local_app(
     memo: &Memo,
     snapshot: &Snapshot,

@@ -41,7 +41,7 @@ struct Target {
     weight: u32,
 }
 
-/// The assignment of a cluster. Without instances it is empty, which tells Envoy not to wait.
+/// The assignment of a cluster. Without instances it is empty, and Envoy does not wait.
 pub(crate) fn assignment(
     memo: &Memo,
     cluster: &str,
@@ -117,7 +117,7 @@ fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
 
 fn build(input: &Input<'_>) -> ClusterLoadAssignment {
     let mut groups: Vec<_> = input.groups.iter().map(|group| endpoints(group)).collect();
-    // An empty one tells Envoy not to wait.
+    // With an empty one Envoy does not wait.
     if groups.is_empty() {
         groups.push(Vec::new());
     }

@@ -119,7 +119,7 @@ pub(crate) fn filter(
     Ok(message::<EnvoyHttpRbac>(&HttpRbac { rules }))
 }
 
-/// The filter for requests, which refuses them all. Its only policy fits none; it tells people who read
+/// The filter for requests, which refuses them all. Its only policy fits none; it shows people who read
 /// Envoy's configuration, and programs that count policies, that there are rules, and where.
 pub(crate) fn no_requests() -> Any {
     let nobody = Policy {
@@ -351,7 +351,7 @@ fn conditions(shape: &Shape, source: &SourceMatch) -> Result<Vec<Permission>, Ge
 }
 
 /// A condition on a header; `None` when it says nothing. To Envoy a header that is absent meets no
-/// condition on its value, an inverted one neither, unless it is told to take it for empty.
+/// condition on its value, an inverted one neither, unless the matcher says that it counts as empty.
 fn header(condition: &HttpHeaderPermission, refused: bool) -> Option<HeaderMatcher> {
     let mut matcher = if condition.present {
         HeaderMatcher {

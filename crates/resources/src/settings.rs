@@ -1,7 +1,7 @@
 //! What the opaque maps of a registration say about its resources.
 //!
 //! The maps were never validated when they were stored. What cannot be used is replaced by its
-//! default and told as a warning, as Consul does; nothing here fails.
+//! default and is a warning, as in Consul; nothing here fails.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(crate) struct ProxySettings {
     pub(crate) public_listener: Option<String>,
     /// The cluster of the application as a user wrote it.
     pub(crate) local_cluster: Option<String>,
-    /// What all listeners tell about connections and requests.
+    /// What is reported of connections and requests.
     pub(crate) telemetry: Telemetry,
 }
 

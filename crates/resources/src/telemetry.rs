@@ -1,4 +1,4 @@
-//! What Envoy tells about connections and requests: access logs, on every listener and in every filter
+//! What Envoy reports of connections and requests: access logs, on every listener and in every filter
 //! that ends a chain, and traces of requests. The names, the filter and the default format of logs are
 //! Consul's.
 //!
@@ -73,7 +73,7 @@ const DEFAULT_FORMAT: [(&str, &str); 24] = [
     ),
 ];
 
-/// What every listener of a proxy tells. The default tells nothing.
+/// What every listener of a proxy reports. The default reports nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Telemetry {
     /// Where access logs go and in which form.

@@ -1,4 +1,4 @@
-//! What must fail does, with an error that names what to change; what may be ignored is told.
+//! What must fail does, with an error that names what to change; what may be ignored is a warning.
 
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ fn what_has_no_effect_is_told() {
         ..web()
     };
     let set = made(&snapshot);
-    let told = set.warnings().join("\n");
+    let warnings = set.warnings().join("\n");
     for part in [
         "envoy_telemetry_collector_bind_socket_dir",
         "\"local_connect_timeout_ms\" is \"soon\"",
@@ -178,7 +178,7 @@ fn what_has_no_effect_is_told() {
         "\"fair\"",
         "upstream api listens on 127.0.0.1:9191, as another one does",
     ] {
-        assert!(told.contains(part), "{part} is missing in:\n{told}");
+        assert!(warnings.contains(part), "{part} is missing in:\n{warnings}");
     }
 }
 

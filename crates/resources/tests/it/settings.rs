@@ -219,10 +219,11 @@ fn a_listener_that_cannot_be_guarded_is_not_served() {
         let set = Generator::new().generate(&snapshot, None);
         let [_, _, listeners, ..] = type_urls();
         assert!(set.get(&listeners).is_empty(), "{text}");
-        let told = set.failures()[0].reason.to_string();
+        let error = set.failures()[0].reason.to_string();
         assert!(
-            told.starts_with("envoy_public_listener_json cannot be used") && told.contains(reason),
-            "{told}"
+            error.starts_with("envoy_public_listener_json cannot be used")
+                && error.contains(reason),
+            "{error}"
         );
     }
 }
@@ -331,10 +332,10 @@ fn an_upstream_is_as_a_user_wrote_it() {
     let set = Generator::new().generate(&broken, None);
     let [clusters, ..] = type_urls();
     assert_eq!(set.get(&clusters).len(), 1, "the application's");
-    let told = set.failures()[0].reason.to_string();
+    let error = set.failures()[0].reason.to_string();
     assert!(
-        told.starts_with("envoy_cluster_json cannot be used"),
-        "{told}"
+        error.starts_with("envoy_cluster_json cannot be used"),
+        "{error}"
     );
 }
 
@@ -429,15 +430,15 @@ fn envoy_waits_for_endpoints_and_routes_as_long_as_it_is_told() {
         upstreams: vec![api(Protocol::Http)],
         ..web()
     };
-    let told = |millis| {
+    let times = |millis| {
         let text = describe(&made(&snapshot(millis)));
         let all = text.matches("initial_fetch_timeout: Duration").count();
         (all, text.matches("nanos: 250000000").count())
     };
     // The endpoints of the upstream, and the routes of the public listener.
-    assert_eq!(told(250), (2, 2));
-    assert_eq!(told(0), (2, 0));
-    assert_eq!(told(-1), (0, 0));
+    assert_eq!(times(250), (2, 2));
+    assert_eq!(times(0), (2, 0));
+    assert_eq!(times(-1), (0, 0));
 }
 
 /// Of instances in the caller's zone, its region, another region, and one of which nobody knows where.

@@ -1,4 +1,4 @@
-//! What one stream asked for and was told about one type of resource. Pure bookkeeping: it does
+//! What one stream asked for and was sent of one type of resource. Pure bookkeeping: it does
 //! not know the other types, nor the order in which they are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ const WILDCARD: &str = "*";
 pub(super) enum Change {
     /// The client is given this version.
     Upsert(Arc<str>),
-    /// The client is told that the resource is gone.
+    /// The resource is gone, which the response names.
     Remove,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Subscription {
     /// The names the client asked for by name. This and the next one live as long as the stream, so
     /// they are sorted lists: a tree takes several times their memory.
     names: LiteMap<Arc<str>, ()>,
-    /// What the client has: a version it accepted, or `None` where it must be told again.
+    /// What the client has: a version it accepted, or `None` where it must be sent again.
     client: LiteMap<Arc<str>, Option<Arc<str>>>,
     /// A type has one response on its way at most.
     unanswered: Option<Unanswered>,
@@ -227,7 +227,7 @@ impl Subscription {
         for name in subscribe.iter().filter(|name| *name != WILDCARD) {
             let name = shared(name, current);
             names.insert(name.clone());
-            // Absent until now: this way it is also told when the name does not exist.
+            // Absent until now: this way it also gets an answer when the name does not exist.
             client.entry(name).or_insert(None);
         }
         // What the client has lost on this stream it may still have had when it wrote this.
@@ -255,7 +255,7 @@ impl Subscription {
             .extend(names.into_iter().map(|name| (name, None)));
     }
 
-    /// Drops names. Under a wildcard the client cannot know whether the name stays: it is told.
+    /// Drops names. Under a wildcard the client cannot know whether the name stays: the response says so.
     pub(super) fn unsubscribe(&mut self, unsubscribe: &[String]) {
         if unsubscribe.is_empty() {
             return;
@@ -442,7 +442,7 @@ impl Subscription {
         }
         // Envoy drops what it asked for by name when it no longer needs it; a removal would only take
         // routes from listeners that still use them. Endpoints it keeps, but it waits for those that it
-        // has not, and accepts no other cluster for as long, until it hears that there are none.
+        // has not, and accepts no other cluster for as long, until it is sent that there are none.
         let is_gone = |name: &str| !current.contains_key(name) && !keeps(name);
         if part.has_removals() && self.wildcard {
             let gone = self.client.keys().filter(|name| is_gone(name));

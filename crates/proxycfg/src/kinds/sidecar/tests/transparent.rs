@@ -18,7 +18,7 @@ pub(super) fn transparent(mut proxy: Value) -> Command {
     register("n1", service, Vec::new())
 }
 
-/// `web` in transparent mode beside `api` and `db`.
+/// `web` in transparent mode, `api` and `db`.
 fn captured() -> Store {
     let store = mesh();
     apply(
@@ -96,11 +96,11 @@ fn a_service_is_dialled_by_all_its_virtual_ips() {
     });
     assign.now_or_never().unwrap().unwrap();
     assert!(woken(&mut watch));
-    let mut told = instance("db", "db-proxy", 2);
-    told["TaggedAddresses"] = json!({
+    let mut tagged = instance("db", "db-proxy", 2);
+    tagged["TaggedAddresses"] = json!({
         "virtual": {"Address": "10.96.0.6", "Port": 80}, "lan": {"Address": "10.0.0.7"},
     });
-    apply(&store, register("n3", told, Vec::new()));
+    apply(&store, register("n3", tagged, Vec::new()));
     let tagged = (DialledKind::Tagged, "10.96.0.6".to_owned());
     assert_eq!(
         dialled(&store, "db"),
