@@ -2,6 +2,7 @@
 
 mod grpc;
 mod http;
+mod names;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -15,15 +16,19 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use self::names::Names;
+
 /// How long a run takes at most when the check does not say. Consul's.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a run found.
 pub(crate) type Found = (CheckStatus, String);
 
-/// The TLS configurations of all runs, which read the system's roots once.
+/// What all runs share: the lookups of names, and the TLS configurations, which read the system's
+/// roots once.
 #[derive(Debug, Default)]
 pub(crate) struct Prober {
+    names: Names,
     verifying: OnceLock<Result<Arc<ClientConfig>, String>>,
     trusting: OnceLock<Result<Arc<ClientConfig>, String>>,
 }
@@ -76,7 +81,8 @@ impl Prober {
         host: &str,
         tls: Option<&[u8]>,
     ) -> io::Result<Box<dyn Stream>> {
-        let stream = TcpStream::connect(address).await?;
+        let addresses = self.names.addresses(address).await?;
+        let stream = TcpStream::connect(&*addresses).await?;
         let Some(protocol) = tls else {
             return Ok(Box::new(stream));
         };
