@@ -32,7 +32,7 @@ pub(crate) fn status(
     checks.retain(|check| {
         let of_it = check.service_id.is_empty() || check.service_id.eq_ignore_ascii_case(service);
         // A check of the node does not wait for itself.
-        of_it && check.check_id != check_id
+        of_it && !check.check_id.eq_ignore_ascii_case(check_id)
     });
     worst(&checks)
 }

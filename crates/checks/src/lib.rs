@@ -12,5 +12,6 @@ mod expose;
 mod machine;
 mod probe;
 mod runner;
+mod runs;
 
 pub use runner::{ExposesChecks, Gone, Reports, Runner};

@@ -185,11 +185,19 @@ impl Machine {
         }
     }
 
-    /// What was to be done to the store was not: it is asked for again. [`Self::define`] comes next,
-    /// with what the store has.
-    pub(crate) fn not_stored(&mut self) {
+    /// The store did not take these actions. [`Self::define`] comes next, with what the store has;
+    /// then expiries and removals are due again, and probes at their next run.
+    pub(crate) fn not_stored(&mut self, now: Instant, actions: &[Action]) {
         for entry in self.checks.values_mut() {
             entry.removal_asked = false;
+        }
+        for action in actions {
+            if let Action::Store { check, .. } = action
+                && let Some(entry) = self.checks.get_mut(&check.check_id)
+                && let How::Reported { until } = &mut entry.how
+            {
+                *until = now;
+            }
         }
     }
 

@@ -5,19 +5,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::{AbortHandle, abortable};
-use futures_util::stream::FuturesUnordered;
 use legate_model::{CheckStatus, ServiceInstance, ServiceKind};
 use legate_runtime::{BoxError, CancellationToken};
-use legate_store::{ReadTxn, Reader, Unavailable, Watch, Writer};
+use legate_store::{ReadTxn, Reader, Unavailable, Watch, WriteTxn, Writer};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::alias;
 use crate::expose::{self, Sidecars};
-use crate::machine::{Action, Known, Machine, Run};
-use crate::probe::{Found, Prober};
+use crate::machine::{Action, Known, Machine};
+use crate::runs::Runs;
 
 /// How many reports of TTL checks may wait.
 const MAX_REPORTS: usize = 256;
@@ -29,7 +26,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 #[error("the server is shutting down")]
 pub struct Gone;
 
-/// Tells the runner of reports for TTL checks.
+/// Hands reports for TTL checks to the runner.
 #[derive(Debug, Clone)]
 pub struct Reports {
     reports: mpsc::Sender<Report>,
@@ -67,19 +64,15 @@ pub struct Runner {
     writer: Writer,
     reports: mpsc::Receiver<Report>,
     machine: Machine,
-    prober: Arc<Prober>,
+    runs: Runs,
     exposes_checks: ExposesChecks,
 }
 
 /// Whether a sidecar exposes the checks of its service, by its registration or by config entries.
 pub type ExposesChecks = fn(&ReadTxn<'_>, &ServiceInstance) -> bool;
 
-/// The runs that are going on. One that was given up has found nothing.
-type Running =
-    FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>>;
-
 impl Runner {
-    /// A runner for the node of this name, and what it is told of reports by.
+    /// A runner for the node of this name, and the handle that reports go through.
     pub fn new(
         node: &str,
         reader: Reader,
@@ -93,7 +86,7 @@ impl Runner {
             writer,
             reports,
             machine: Machine::default(),
-            prober: Arc::default(),
+            runs: Runs::default(),
             exposes_checks,
         };
         (runner, Reports { reports: sender })
@@ -104,18 +97,20 @@ impl Runner {
     /// # Errors
     /// None: what a check or the store does wrong is written or logged.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), BoxError> {
-        let mut running = Running::new();
-        let mut handles = HashMap::new();
         let (mut watch, mut actions) = self.look();
         loop {
             actions.extend(self.machine.tick(Instant::now()));
-            let stored = self.act(std::mem::take(&mut actions), &mut running, &mut handles);
-            if stored.await.is_err() {
-                tokio::select! {
-                    () = sleep(STORE_PAUSE) => {}
-                    () = stop.cancelled() => return Ok(()),
+            let writes = self.begin(std::mem::take(&mut actions));
+            if !writes.is_empty() {
+                let Some((stored, meanwhile)) = self.store(writes, &stop).await else {
+                    return Ok(());
+                };
+                actions = meanwhile;
+                if stored.is_err() {
+                    let (next, more) = self.look();
+                    watch = next;
+                    actions.extend(more);
                 }
-                (watch, actions) = self.look();
                 continue;
             }
             let deadline = self.machine.deadline();
@@ -128,11 +123,8 @@ impl Runner {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = watch.changed() => (watch, actions) = self.look(),
-                Some((run, found)) = running.next() => {
-                    handles.remove(&run);
-                    if let Some((status, output)) = found {
-                        actions.extend(self.machine.finished(Instant::now(), run, status, output));
-                    }
+                (run, (status, output)) = self.runs.next() => {
+                    actions.extend(self.machine.finished(Instant::now(), run, status, output));
                 }
                 Some(report) = self.reports.recv() => self.renew(report, &mut watch, &mut actions),
                 () = timer => {}
@@ -158,17 +150,18 @@ impl Runner {
         let now = Instant::now();
         let state = self.reader.state();
         let txn = state.read();
+        // The store takes ids that differ in case for the same.
         let shown: HashMap<_, _> = txn
             .checks_on(&self.node)
             .into_iter()
-            .map(|check| (check.check_id.clone(), check))
+            .map(|check| (check.check_id.to_lowercase(), check))
             .collect();
         let sidecars = self.sidecars(&txn);
         let known = txn
             .agent_checks(&self.node)
             .into_iter()
             .filter_map(|check| {
-                let shown = shown.get(&check.check_id)?;
+                let shown = shown.get(&check.check_id.to_lowercase())?;
                 Some(Known {
                     service_id: shown.service_id.clone(),
                     status: shown.status,
@@ -211,75 +204,87 @@ impl Runner {
             .collect()
     }
 
-    /// Does what the machine says. What is to be written is one transaction.
-    async fn act(
-        &mut self,
-        actions: Vec<Action>,
-        running: &mut Running,
-        handles: &mut HashMap<Run, AbortHandle>,
-    ) -> Result<(), Unavailable> {
+    /// Starts and ends runs as the machine says, and returns what is to be written.
+    fn begin(&mut self, actions: Vec<Action>) -> Vec<Action> {
         let mut writes = Vec::new();
         for action in actions {
             match action {
-                Action::Start { run, target } => {
-                    let prober = Arc::clone(&self.prober);
-                    let (probe, handle) = abortable(async move { prober.run(&target).await });
-                    handles.insert(run, handle);
-                    running.push(Box::pin(async move { (run, probe.await.ok()) }));
-                }
-                Action::Cancel { run } => {
-                    if let Some(handle) = handles.remove(&run) {
-                        handle.abort();
-                    }
-                }
-                other => writes.push(other),
+                Action::Start { run, target } => self.runs.start(run, target),
+                Action::Cancel { run } => self.runs.cancel(run),
+                write => writes.push(write),
             }
         }
-        if writes.is_empty() {
-            return Ok(());
-        }
-        let (node, all) = (self.node.clone(), writes.clone());
-        let written = self.writer.write(move |txn| {
-            for write in &all {
-                match write {
-                    Action::Store {
-                        check,
-                        status,
-                        output,
-                    } => {
-                        txn.put_check_result(&node, check, *status, output);
-                    }
-                    Action::Deregister {
-                        service_id,
-                        check_id,
-                    } => {
-                        // A report may have come meanwhile, or another service in its place.
-                        let check = txn.read().check(&node, check_id);
-                        let still = check.is_some_and(|check| {
-                            check.status == CheckStatus::Critical && check.service_id == *service_id
-                        });
-                        if still {
-                            tracing::info!(
-                                service = service_id,
-                                check = check_id,
-                                "a service was critical for too long and is deregistered"
-                            );
-                            txn.deregister_with_sidecar(&node, service_id);
-                        }
-                    }
-                    Action::Expose { check, port } => {
-                        txn.expose_check(&node, check, *port);
-                    }
-                    Action::Start { .. } | Action::Cancel { .. } => {}
-                }
+        writes
+    }
+
+    /// Writes in one transaction. Runs go on meanwhile, and reports wait: an expiry that is being
+    /// written does not come after them. Returns what is to be done next; `None` when the token was
+    /// cancelled.
+    async fn store(
+        &mut self,
+        writes: Vec<Action>,
+        stop: &CancellationToken,
+    ) -> Option<(Result<(), Unavailable>, Vec<Action>)> {
+        let (node, writer) = (self.node.clone(), self.writer.clone());
+        let writes = Arc::new(writes);
+        let all = Arc::clone(&writes);
+        let stored = stop.run_until_cancelled(async move {
+            let written = writer.write(move |txn| {
+                all.iter().for_each(|one| write(txn, &node, one));
+                Ok::<_, Unavailable>(())
+            });
+            let stored = written.await.map(|_| ());
+            if let Err(error) = &stored {
+                tracing::warn!(%error, "results of checks could not be written; they are written again");
+                sleep(STORE_PAUSE).await;
             }
-            Ok::<_, Unavailable>(())
+            stored
         });
-        let Err(error) = written.await else {
-            return Ok(());
+        let mut next = Vec::new();
+        let machine = &mut self.machine;
+        let finished = |run, (status, output)| {
+            next.extend(machine.finished(Instant::now(), run, status, output));
         };
-        tracing::warn!(%error, "results of checks could not be written; they are written again");
-        self.machine.not_stored();
-        Err(error)
+        let stored = self.runs.while_waiting(stored, finished).await?;
+        if stored.is_err() {
+            self.machine.not_stored(Instant::now(), &writes);
+        }
+        Some((stored, next))
     }
 }
+
+/// Does to the store what the machine says.
+fn write(txn: &mut WriteTxn, node: &str, action: &Action) {
+    match action {
+        Action::Store {
+            check,
+            status,
+            output,
+        } => {
+            txn.put_check_result(node, check, *status, output);
+        }
+        Action::Deregister {
+            service_id,
+            check_id,
+        } => {
+            // A report may have come meanwhile, or another service in its place.
+            let check = txn.read().check(node, check_id);
+            let still = check.is_some_and(|check| {
+                check.status == CheckStatus::Critical && check.service_id == *service_id
+            });
+            if still {
+                tracing::info!(
+                    service = service_id,
+                    check = check_id,
+                    "a service was critical for too long and is deregistered"
+                );
+                txn.deregister_with_sidecar(node, service_id);
+            }
+        }
+        Action::Expose { check, port } => txn.expose_check(node, check, *port),
+        Action::Start { .. } | Action::Cancel { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,9 @@ impl WriteTxn {
         let check_id = check.check_id.clone();
         self.put_check(node, check)?;
         let known = self.read().agent_check(node, &check_id);
-        if known.is_none_or(|known| *known.definition != definition) {
+        let same =
+            |known: AgentCheck| *known.definition == definition && known.check_id == check_id;
+        if !known.is_some_and(same) {
             self.put(AgentCheckRow {
                 node: node.to_owned(),
                 check_id,

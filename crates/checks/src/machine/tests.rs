@@ -171,8 +171,31 @@ fn an_instance_that_is_critical_for_too_long_is_removed() {
         machine.tick(now + 161 * SECOND).is_empty(),
         "it is asked for once"
     );
-    machine.not_stored();
+    let not_stored = std::slice::from_ref(&removal);
+    machine.not_stored(now + 162 * SECOND, not_stored);
     assert_eq!(machine.tick(now + 162 * SECOND), [removal]);
+}
+
+#[test]
+fn an_expiry_that_was_not_stored_is_due_again_at_once() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let passing = Known {
+        status: Passing,
+        ..known("a", ttl(3600))
+    };
+    machine.define(now, vec![passing.clone()]);
+    let later = now + 3600 * SECOND;
+    let expiry = machine.tick(later);
+    assert_eq!(expiry.len(), 1);
+    machine.not_stored(later + SECOND, &expiry);
+    // The store still has it as passing.
+    machine.define(later + SECOND, vec![passing.clone()]);
+    assert_eq!(machine.tick(later + SECOND), expiry);
+    // A report in between counts.
+    machine.not_stored(later + 2 * SECOND, &expiry);
+    machine.define(later + 2 * SECOND, vec![passing]);
+    assert!(machine.reported(later + 2 * SECOND, "a"));
+    assert_eq!(machine.tick(later + 2 * SECOND), []);
 }
 
 #[test]

@@ -1,0 +1,163 @@
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::mpsc;
+
+use axum::Router;
+use axum::response::Redirect;
+use axum::routing::get;
+use legate_model::{CheckType, HealthCheck, Node};
+use legate_runtime::Scope;
+use legate_store::{Command, Registration, Store, StoreConfig, WriteError};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::*;
+
+const NODE: &str = "n1";
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn registration(checks: Vec<HealthCheck>) -> Command {
+    Command::Register(Box::new(Registration {
+        node: Node {
+            node: NODE.to_owned(),
+            address: "127.0.0.1".to_owned(),
+            ..Node::default()
+        },
+        service: None,
+        checks,
+        skip_node_update: false,
+    }))
+}
+
+/// A store whose transactions wait for each other, with a node.
+async fn store(scope: &Scope, directory: &Path) -> Store {
+    let config = StoreConfig::Disk {
+        directory: directory.to_owned(),
+        key_file: None,
+    };
+    let store = Store::open(config, &scope.spawner()).await.unwrap();
+    store.apply(registration(Vec::new())).await.unwrap();
+    store
+}
+
+async fn put(store: &Store, check: CheckType) {
+    let written = store.write(move |txn| {
+        txn.put_agent_check(NODE, check.clone().into_defined(NODE))?;
+        Ok::<_, WriteError>(())
+    });
+    written.await.unwrap();
+}
+
+fn http(id: &str, at: SocketAddr) -> CheckType {
+    CheckType {
+        check_id: id.to_owned(),
+        http: format!("http://{at}/{id}"),
+        interval: Duration::from_secs(3600),
+        timeout: LIMIT,
+        ..CheckType::default()
+    }
+}
+
+/// Waits until a check passes.
+async fn passes(store: &Store, id: &str) {
+    let passes = async {
+        loop {
+            let state = store.state();
+            let txn = state.read();
+            let check = txn.check(NODE, id);
+            if check.is_some_and(|check| check.status == CheckStatus::Passing) {
+                return;
+            }
+            let mut watch = store.watch(&txn.into_reads());
+            drop(state);
+            watch.changed().await;
+        }
+    };
+    timeout(LIMIT, passes).await.expect("the check passes");
+}
+
+fn start(scope: &Scope, store: &Store) -> Reports {
+    let (runner, reports) = Runner::new(NODE, store.reader(), store.writer(), |_, _| false);
+    scope.spawn("checks", runner.run(scope.token()));
+    reports
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_go_on_while_the_store_is_slow() {
+    let (scope, directory) = (Scope::new("test"), tempfile::tempdir().unwrap());
+    let store = store(&scope, directory.path()).await;
+    // The first ends when both have begun; then the second is redirected, and asks again.
+    let [begun, ended, again] = [(); 3].map(|()| Arc::new(Semaphore::new(0)));
+    let wait = async |on: Arc<Semaphore>| drop(on.acquire().await);
+    let (both, one, asked) = (Arc::clone(&begun), Arc::clone(&ended), Arc::clone(&again));
+    let web = Router::new()
+        .route(
+            "/one",
+            get(async move || {
+                wait(both).await;
+                one.add_permits(1);
+            }),
+        )
+        .route(
+            "/two",
+            get(async move || {
+                begun.add_permits(1);
+                wait(ended).await;
+                Redirect::temporary("/again")
+            }),
+        )
+        .route("/again", get(async move || asked.add_permits(1)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    scope.spawn("web", async move { axum::serve(listener, web).await });
+    put(&store, http("one", at)).await;
+    put(&store, http("two", at)).await;
+
+    let (release, held) = mpsc::channel::<()>();
+    let (entered, waiting) = mpsc::channel();
+    let writer = store.writer();
+    scope.spawn("slow write", async move {
+        let slow = writer.write(move |_| {
+            let _ = (entered.send(()), held.recv());
+            Ok::<_, Unavailable>(())
+        });
+        slow.await.map(drop)
+    });
+    waiting.recv_timeout(LIMIT).unwrap();
+    start(&scope, &store);
+    let asked = timeout(LIMIT, again.acquire()).await;
+    drop(asked.expect("it asks again while a result waits for the store"));
+    release.send(()).unwrap();
+    passes(&store, "one").await;
+    passes(&store, "two").await;
+}
+
+#[tokio::test]
+async fn a_check_is_run_whatever_the_case_of_its_id() {
+    let (scope, directory) = (Scope::new("test"), tempfile::tempdir().unwrap());
+    let store = store(&scope, directory.path()).await;
+    let ttl = |id: &str| CheckType {
+        check_id: id.to_owned(),
+        ttl: Duration::from_secs(3600),
+        ..CheckType::default()
+    };
+    put(&store, ttl("beat")).await;
+    put(&store, ttl("Beat")).await;
+    put(&store, ttl("pulse")).await;
+    // The catalog alone may have another case, too.
+    let check = HealthCheck {
+        check_id: "PULSE".to_owned(),
+        name: "pulse".to_owned(),
+        ..HealthCheck::default()
+    };
+    store.apply(registration(vec![check])).await.unwrap();
+    let reports = start(&scope, &store);
+    for id in ["beat", "pulse"] {
+        assert_eq!(reports.renew(id).await, Ok(true), "{id}");
+    }
+    let ids = store.state().read().agent_checks(NODE);
+    assert_eq!(ids[0].check_id, "Beat");
+    scope.stop(LIMIT).await.unwrap();
+}

@@ -1,0 +1,69 @@
+//! The runs of checks that are going on. They make progress while somebody waits in [`Runs::next`]
+//! or [`Runs::while_waiting`].
+
+use std::collections::HashMap;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, abortable};
+use futures_util::stream::FuturesUnordered;
+use legate_model::CheckType;
+
+use crate::machine::Run;
+use crate::probe::{Found, Prober};
+
+/// One that was given up has found nothing.
+type Running = Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    prober: Arc<Prober>,
+    running: FuturesUnordered<Running>,
+    handles: HashMap<Run, AbortHandle>,
+}
+
+impl Runs {
+    pub(crate) fn start(&mut self, run: Run, target: Arc<CheckType>) {
+        let prober = Arc::clone(&self.prober);
+        let (probe, handle) = abortable(async move { prober.run(&target).await });
+        self.handles.insert(run, handle);
+        self.running
+            .push(Box::pin(async move { (run, probe.await.ok()) }));
+    }
+
+    pub(crate) fn cancel(&mut self, run: Run) {
+        if let Some(handle) = self.handles.remove(&run) {
+            handle.abort();
+        }
+    }
+
+    /// The next result; pending while nothing is run. Cancel safe.
+    pub(crate) async fn next(&mut self) -> (Run, Found) {
+        loop {
+            match self.running.next().await {
+                Some((run, Some(found))) => {
+                    self.handles.remove(&run);
+                    return (run, found);
+                }
+                Some((_, None)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Waits for something else, and hands over the results that come meanwhile.
+    pub(crate) async fn while_waiting<T>(
+        &mut self,
+        other: impl Future<Output = T>,
+        mut result: impl FnMut(Run, Found),
+    ) -> T {
+        let mut other = pin!(other);
+        loop {
+            tokio::select! {
+                done = &mut other => return done,
+                (run, found) = self.next() => result(run, found),
+            }
+        }
+    }
+}
