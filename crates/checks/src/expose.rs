@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use legate_model::CheckType;
+use legate_model::{CheckDefinition, CheckType};
 
 use crate::machine::Known;
 
@@ -37,8 +37,15 @@ pub(crate) fn changes<'k>(checks: &'k [Known], sidecars: &Sidecars) -> Vec<(&'k 
     changes
 }
 
+/// Whether a sidecar passes the check on: not where it is over TLS, or names no port.
 fn is_exposable(check: &CheckType) -> bool {
-    !check.http.is_empty() || !check.grpc.is_empty()
+    let definition = CheckDefinition {
+        http: check.http.clone(),
+        grpc: check.grpc.clone(),
+        grpc_use_tls: check.grpc_use_tls,
+        ..CheckDefinition::default()
+    };
+    definition.exposable_path().is_some()
 }
 
 /// The check as it is run: where it has a port at the sidecar, that is asked in place of the service.
@@ -56,7 +63,9 @@ pub(crate) fn target(known: &Known, sidecars: &Sidecars) -> Arc<CheckType> {
     let mut check = CheckType::clone(definition);
     check.grpc = moved(&check.grpc, &host, port);
     if let Some((scheme, rest)) = check.http.split_once("://") {
-        check.http = format!("{scheme}://{}", moved(rest, &host, port));
+        let authority = rest.find(['/', '?', '#']).map_or(rest, |at| &rest[..at]);
+        let user = authority.rfind('@').map_or("", |at| &authority[..=at]);
+        check.http = format!("{scheme}://{user}{}", moved(rest, &host, port));
     }
     Arc::new(check)
 }
@@ -108,11 +117,20 @@ mod tests {
             tcp: "a:1".to_owned(),
             ..CheckType::default()
         };
+        let grpc_tls = CheckType {
+            grpc: "a:1".to_owned(),
+            grpc_use_tls: true,
+            ..CheckType::default()
+        };
         let checks = [
-            known("a", 0, http("http://a/")),
-            known("b", 21_500, http("http://b/")),
-            known("c", 0, http("http://c/")),
+            known("a", 0, http("http://a:1/")),
+            known("b", 21_500, http("http://b:1/")),
+            known("c", 0, http("http://c:1/")),
             known("d", 0, tcp),
+            // What the sidecar does not pass on goes to the service.
+            known("e", 0, http("https://e:1/")),
+            known("f", 0, http("http://f/")),
+            known("g", 0, grpc_tls),
         ];
         let plan = |sidecars: &Sidecars| -> Vec<(String, u16)> {
             let changes = changes(&checks, sidecars).into_iter();
@@ -127,7 +145,7 @@ mod tests {
         );
         assert_eq!(plan(&Sidecars::new()), [named("b", 0)]);
         let many: Vec<Known> = (0..300)
-            .map(|i| known(&i.to_string(), 0, http("http://x/")))
+            .map(|i| known(&i.to_string(), 0, http("http://x:1/")))
             .collect();
         assert_eq!(changes(&many, &sidecars("")).len(), 256);
     }
@@ -142,6 +160,10 @@ mod tests {
         assert_eq!(
             target(http("https://a"), "10.0.0.1").http,
             "https://10.0.0.1:21500"
+        );
+        assert_eq!(
+            target(http("http://user:a%40b@127.0.0.1:8181/x@y"), "").http,
+            "http://user:a%40b@127.0.0.1:21500/x@y"
         );
         let grpc = CheckType {
             grpc: "localhost:9090/db".to_owned(),

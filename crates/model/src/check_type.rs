@@ -143,14 +143,25 @@ fn time(duration: Duration) -> String {
     }
 }
 
+/// A URL as it is printed: a user and password in it are `***`.
+pub fn printed_url(url: &str) -> String {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(begin);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}***{}", &rest[at..]),
+        None => url.to_owned(),
+    }
+}
+
 impl HealthCheck {
-    /// Gives the check a port at the sidecar of its service, or none (0). What the sidecar is to pass
-    /// on stands beside it, without headers and body, which may hold a secret.
+    /// Gives the check a port at the sidecar of its service, or none (0). The definition in the
+    /// catalog has what the sidecar passes on, and no headers, body or password, which are secrets.
     pub fn expose(&mut self, port: u16, run: &CheckType) {
         self.exposed_port = port;
         self.definition = CheckDefinition::default();
         if port != 0 {
-            self.definition.http.clone_from(&run.http);
+            self.definition.http = printed_url(&run.http);
             self.definition.grpc.clone_from(&run.grpc);
         }
     }
@@ -277,7 +288,8 @@ impl CheckType {
     fn validate_target(&self) -> Result<(), Invalid> {
         let http = self.http.as_str();
         if !http.is_empty() && !["http://", "https://"].iter().any(|s| http.starts_with(s)) {
-            let reason = format!("{http:?} must be a URL that begins with http:// or https://");
+            let url = printed_url(http);
+            let reason = format!("{url:?} must be a URL that begins with http:// or https://");
             return Err(Invalid::new("HTTP", reason));
         }
         let (grpc, _) = self.grpc.split_once('/').unwrap_or((&self.grpc, ""));

@@ -48,7 +48,7 @@ pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
 pub use chain_overrides::ChainOverrides;
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
-pub use check_type::{CheckType, DefinedCheck, OUTPUT_MAX_SIZE};
+pub use check_type::{CheckType, DefinedCheck, OUTPUT_MAX_SIZE, printed_url};
 pub use config_entry::*;
 pub use connect_authorize::ConnectAuthorize;
 pub use definition::{ConnectDefinition, DefinitionParts, ServiceDefinition, sidecar_id};

@@ -4,13 +4,16 @@ use ::http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
 };
 use ::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use legate_model::{CheckStatus, CheckType};
+use legate_model::{CheckStatus, CheckType, printed_url};
+use percent_encoding::percent_decode_str;
 
 use super::{Found, Prober, size};
 
@@ -22,10 +25,11 @@ pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
         "" => "GET",
         own => own,
     };
+    let url = printed_url(&check.http);
     match follow(prober, check, method).await {
         Err(error) => (
             CheckStatus::Critical,
-            format!("HTTP {method} {}: {error}", check.http),
+            format!("HTTP {method} {url}: {error}"),
         ),
         Ok((status, body)) => {
             let found = match status {
@@ -36,7 +40,7 @@ pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
             let body = String::from_utf8_lossy(&body);
             (
                 found,
-                format!("HTTP {method} {}: {status} Output: {body}", check.http),
+                format!("HTTP {method} {url}: {status} Output: {body}"),
             )
         }
     }
@@ -76,7 +80,8 @@ async fn follow(
 
 /// Where a redirect leads: an absolute URL, or a path at the same server.
 fn target(from: &Uri, location: &str) -> Result<Uri, String> {
-    let wrong = |error: &dyn std::fmt::Display| format!("redirected to {location:?}: {error}");
+    let shown = printed_url(location);
+    let wrong = |error: &dyn std::fmt::Display| format!("redirected to {shown:?}: {error}");
     let to: Uri = location.parse().map_err(|error| wrong(&error))?;
     if to.scheme().is_some() {
         return Ok(to);
@@ -145,9 +150,10 @@ fn request(
 ) -> Result<Request<Full<Bytes>>, String> {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = uri.authority().map_or("", |authority| authority.as_str());
-    let authority = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
+    let (user, authority) = match authority.rsplit_once('@') {
+        Some((user, host)) => (Some(user), host),
+        None => (None, authority),
+    };
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = method.clone();
     *request.uri_mut() = path.parse().map_err(|e| format!("not a path: {e}"))?;
@@ -172,7 +178,23 @@ fn request(
             headers.append(key.clone(), value);
         }
     }
+    if let Some(user) = user.filter(|_| !headers.contains_key(AUTHORIZATION)) {
+        headers.insert(AUTHORIZATION, basic(user)?);
+    }
     Ok(request)
+}
+
+/// The authorization for the `user:password` of a URL, as Go's client sends it. A relative redirect
+/// keeps them, and an absolute one has its own.
+fn basic(user: &str) -> Result<HeaderValue, String> {
+    let (name, password) = user.split_once(':').unwrap_or((user, ""));
+    let mut text: Vec<u8> = percent_decode_str(name).collect();
+    text.push(b':');
+    text.extend(percent_decode_str(password));
+    let value = format!("Basic {}", STANDARD.encode(text));
+    let mut value = HeaderValue::try_from(value).map_err(|error| error.to_string())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// The beginning of a body; the rest is not waited for.

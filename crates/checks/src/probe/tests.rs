@@ -91,6 +91,50 @@ async fn http_sends_what_the_check_says() {
 }
 
 #[tokio::test]
+async fn the_user_of_a_url_is_sent_as_basic_authorization_and_not_shown() {
+    let scope = Scope::new("test");
+    let echo = |headers: HeaderMap| async move {
+        let sent = headers.get("authorization");
+        sent.map_or("nobody", |sent| sent.to_str().unwrap())
+            .to_owned()
+    };
+    let router = Router::new()
+        .route("/", get(echo))
+        .route("/moved", get(|| async { Redirect::temporary("/") }));
+    let at = serve(&scope, router).await;
+    let other = serve(
+        &scope,
+        Router::new().route(
+            "/",
+            get(move || async move { Redirect::temporary(&format!("http://{at}/")) }),
+        ),
+    )
+    .await;
+    let check = |at: SocketAddr, path: &str| CheckType {
+        http: format!("http://user:a%40b@{at}{path}"),
+        ..CheckType::default()
+    };
+    let own = CheckType {
+        header: BTreeMap::from([("Authorization".to_owned(), vec!["Bearer x".to_owned()])]),
+        ..check(at, "/")
+    };
+    for (check, sent) in [
+        (check(at, "/"), "Basic dXNlcjphQGI="),
+        // Relative, and to another server.
+        (check(at, "/moved"), "Basic dXNlcjphQGI="),
+        (check(other, "/"), "nobody"),
+        (own, "Bearer x"),
+    ] {
+        let (status, output) = run(check).await;
+        assert_eq!(status, Passing, "{output}");
+        assert!(output.ends_with(&format!("Output: {sent}")), "{output}");
+        assert!(output.contains("http://***@127.0.0.1:"), "{output}");
+    }
+    let (_, output) = run(check(SocketAddr::from(([127, 0, 0, 1], 1)), "/")).await;
+    assert!(!output.contains("a%40b"), "{output}");
+}
+
+#[tokio::test]
 async fn tcp_is_a_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let tcp = CheckType {
