@@ -14,6 +14,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use legate_model::{CheckStatus, CheckType, printed_url};
 use percent_encoding::percent_decode_str;
+use url::Url;
 
 use super::{Found, Prober, size};
 
@@ -78,29 +79,16 @@ async fn follow(
     Err(format!("more than {MAX_REDIRECTS} redirects"))
 }
 
-/// Where a redirect leads: an absolute URL, or a path at the same server.
+/// Where a redirect leads, which may be relative to where it came from.
 fn target(from: &Uri, location: &str) -> Result<Uri, String> {
     let shown = printed_url(location);
     let wrong = |error: &dyn std::fmt::Display| format!("redirected to {shown:?}: {error}");
-    let to: Uri = location.parse().map_err(|error| wrong(&error))?;
-    if to.scheme().is_some() {
-        return Ok(to);
-    }
-    let path = to.path_and_query().map_or("/", |path| path.as_str());
-    let path = match path.strip_prefix('/') {
-        Some(_) => path.to_owned(),
-        None => format!(
-            "{}/{path}",
-            from.path().rsplit_once('/').map_or("", |(up, _)| up)
-        ),
-    };
-    let (scheme, authority) = (from.scheme_str(), from.authority());
-    Uri::builder()
-        .scheme(scheme.unwrap_or("http"))
-        .authority(authority.map_or("", |at| at.as_str()))
-        .path_and_query(path)
-        .build()
-        .map_err(|error| wrong(&error))
+    let from = Url::parse(&from.to_string());
+    let mut to = from
+        .and_then(|from| from.join(location))
+        .map_err(|error| wrong(&error))?;
+    to.set_fragment(None);
+    to.as_str().parse().map_err(|error| wrong(&error))
 }
 
 /// One request on a connection of its own.

@@ -69,6 +69,21 @@ async fn http_statuses_are_consuls() {
 }
 
 #[tokio::test]
+async fn redirects_may_be_relative() {
+    let scope = Scope::new("test");
+    let moved = |to: &'static str| get(move || async move { Redirect::temporary(to) });
+    let shown = |uri: axum::http::Uri| async move { uri.to_string() };
+    let router = Router::new()
+        .route("/a/b", moved("c#part"))
+        .route("/a/c", moved("../up?x=1"))
+        .route("/up", get(shown));
+    let at = serve(&scope, router).await;
+    let (status, output) = run(http(at, "/a/b")).await;
+    assert_eq!(status, Passing, "{output}");
+    assert!(output.ends_with("Output: /up?x=1"), "{output}");
+}
+
+#[tokio::test]
 async fn http_sends_what_the_check_says() {
     let scope = Scope::new("test");
     let echo = |headers: HeaderMap, body: String| async move {
