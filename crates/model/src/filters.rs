@@ -46,6 +46,20 @@ pub static NODE: [Field; 8] = [
     meta("Meta"),
 ];
 
+/// Members of the cluster: `/v1/agent/members`.
+pub static MEMBER: [Field; 10] = [
+    text("Name"),
+    integer("Port"),
+    meta("Tags"),
+    integer("Status"),
+    integer("ProtocolMin"),
+    integer("ProtocolMax"),
+    integer("ProtocolCur"),
+    integer("DelegateMin"),
+    integer("DelegateMax"),
+    integer("DelegateCur"),
+];
+
 static ADDRESS: [Field; 2] = [text("Address"), integer("Port")];
 static WEIGHTS: [Field; 2] = [integer("Passing"), integer("Warning")];
 static CONNECT: [Field; 1] = [boolean("Native")];

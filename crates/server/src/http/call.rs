@@ -277,13 +277,16 @@ impl Call {
             if seen.is_empty() || found.0 != seen {
                 return Ok(found);
             }
-            tokio::select! {
-                () = watch.changed() => {}
-                () = sleep_until(deadline) => return Ok(found),
+            let ended = tokio::select! {
+                () = watch.changed() => false,
+                () = sleep_until(deadline) => true,
                 () = self.stop.cancelled() => return Err(shutting_down()),
-            }
+            };
             if self.rights.of(&self.token)? != before {
                 return Err(token_changed());
+            }
+            if ended {
+                return Ok(found);
             }
         }
     }
@@ -321,6 +324,24 @@ impl Call {
         response
     }
 
+    /// Answers with a list as JSON, and says whether the token hides some of it.
+    pub(crate) fn list<T: Serialize>(
+        &self,
+        value: &T,
+        filtered: bool,
+    ) -> Result<Response, ApiError> {
+        let mut response = self.json(value)?;
+        self.add_filtered(response.headers_mut(), filtered);
+        Ok(response)
+    }
+
+    /// Those without a token do not learn what they may not see.
+    fn add_filtered(&self, headers: &mut HeaderMap, filtered: bool) {
+        if filtered && !self.token.is_empty() {
+            headers.insert(FILTERED, HeaderValue::from_static("true"));
+        }
+    }
+
     /// Answers a read with JSON, and with the headers that say how fresh and complete it is.
     pub(crate) fn answer<T: Serialize>(
         &self,
@@ -355,9 +376,7 @@ impl Call {
         headers.insert(LAST_CONTACT, HeaderValue::from_static("0"));
         headers.insert(CONSISTENCY, HeaderValue::from_static(consistency.as_str()));
         headers.insert(BACKEND, HeaderValue::from_static("blocking-query"));
-        if filtered && !self.token.is_empty() {
-            headers.insert(FILTERED, HeaderValue::from_static("true"));
-        }
+        self.add_filtered(headers, filtered);
         Ok(response)
     }
 

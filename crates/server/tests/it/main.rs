@@ -19,6 +19,7 @@ mod http;
 mod http_acl;
 mod http_acl_policies;
 mod http_acl_questions;
+mod http_agent;
 mod http_bad_input;
 mod http_chain;
 mod http_client;

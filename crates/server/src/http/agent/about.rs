@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use legate_model::filters;
 use legate_runtime::Clock;
 use legate_runtime::metrics::{self, Registry};
 
@@ -118,8 +119,11 @@ pub(in super::super) async fn members(call: Call) -> Result<Response, ApiError> 
         .as_ref()
         .map(|node| node.id.as_str())
         .unwrap_or_default();
-    let (members, _) = visible(vec![member(&call, id, wan)], |_| authorizer.node_read(name));
-    call.json(&members)
+    let filter = call.filter(&filters::MEMBER)?;
+    let own = vec![member(&call, id, wan)];
+    let (mut members, filtered) = visible(own, |_| authorizer.node_read(name));
+    members.retain(|member| filter.matches(member));
+    call.list(&members, filtered)
 }
 
 /// `GET /v1/agent/version`

@@ -231,7 +231,7 @@ fn known_check(
 ) -> Result<std::sync::Arc<HealthCheck>, ApiError> {
     let check = state
         .check(node, id)
-        .filter(|check| check.check_id != SERF_HEALTH);
+        .filter(|check| !check.check_id.eq_ignore_ascii_case(SERF_HEALTH));
     let check = check.ok_or_else(|| unknown_check(id))?;
     may_take_checks(authorizer, state, node, &[HealthCheck::clone(&check)])?;
     Ok(check)

@@ -161,7 +161,8 @@ fn remove_stale_checks(txn: &mut WriteTxn, node: &str, id: &str, kept: &[HealthC
     let existing = txn.read().instance(node, id).map(|i| i.checks);
     let of_instance = existing.into_iter().flatten();
     let stale = of_instance.filter(|old| {
-        !old.service_id.is_empty() && !kept.iter().any(|new| new.check_id == old.check_id)
+        let same = |new: &HealthCheck| new.check_id.eq_ignore_ascii_case(&old.check_id);
+        !old.service_id.is_empty() && !kept.iter().any(same)
     });
     for check in stale {
         txn.deregister(&Deregistration {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::response::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{HeaderName, StatusCode};
 use legate_model::{CheckStatus, HealthCheck, ServiceInstance, filters};
 use legate_store::ReadTxn;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::super::call::{Call, visible};
 use super::super::error::ApiError;
 use super::OWN_SERVICE;
+use crate::seed::SERF_HEALTH;
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
 const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
@@ -25,13 +26,13 @@ pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError>
     let filter = call.filter(&filters::SERVICE)?;
     let state = call.reader.state();
     let own = of_agent(&state.read(), &call.config.node_name);
-    let (mut own, _) = visible(own, |instance| authorizer.service_read(&instance.service));
+    let (mut own, filtered) = visible(own, |one| authorizer.service_read(&one.service));
     own.retain(|instance| filter.matches(instance));
     let shown: Result<BTreeMap<String, Value>, ApiError> = own
         .iter()
         .map(|one| Ok((one.id.clone(), shown(&call, &state.read(), one)?)))
         .collect();
-    call.json(&shown?)
+    call.list(&shown?, filtered)
 }
 
 /// `GET /v1/agent/service/:id`. With `?hash=` it waits until the answer is another one.
@@ -105,20 +106,24 @@ pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::CHECK)?;
     let state = call.reader.state();
-    let own = state.read().checks_on(&call.config.node_name);
-    let (mut checks, _) = visible(own, |check| {
-        check.check_id != crate::seed::SERF_HEALTH
-            && match check.service_name.as_str() {
-                "" => authorizer.node_read(&check.node),
-                service => authorizer.service_read(service),
-            }
+    let own = checks_of_agent(&state.read(), &call.config.node_name);
+    let (mut checks, filtered) = visible(own, |check| match check.service_name.as_str() {
+        "" => authorizer.node_read(&check.node),
+        service => authorizer.service_read(service),
     });
     checks.retain(|check| filter.matches(check));
     let by_id: BTreeMap<_, _> = checks
         .iter()
         .map(|check| (&check.check_id, check))
         .collect();
-    call.json(&by_id)
+    call.list(&by_id, filtered)
+}
+
+/// The checks that agents' clients see: not the server's own.
+fn checks_of_agent(state: &ReadTxn<'_>, node: &str) -> Vec<Arc<HealthCheck>> {
+    let mut checks = state.checks_on(node);
+    checks.retain(|check| !check.check_id.eq_ignore_ascii_case(SERF_HEALTH));
+    checks
 }
 
 /// What an instance and its checks say.
@@ -128,13 +133,12 @@ struct Health {
 }
 
 impl Health {
-    /// Of the checks of the instance and of its node: one that is not well makes it so.
-    fn of(state: &ReadTxn<'_>, node: &str, id: &str) -> Self {
-        let mut checks = state.checks_on(node);
-        let of_it = |check: &HealthCheck| {
+    /// Of the checks of the instance and of its node, which count for all its instances: the worst.
+    fn of(all: &[Arc<HealthCheck>], id: &str) -> Self {
+        let of_it = |check: &&Arc<HealthCheck>| {
             check.service_id.is_empty() || check.service_id.eq_ignore_ascii_case(id)
         };
-        checks.retain(|check| of_it(check) && check.check_id != crate::seed::SERF_HEALTH);
+        let checks: Vec<_> = all.iter().filter(of_it).cloned().collect();
         let status = checks.iter().map(|check| check.status).max();
         Self {
             status: status.unwrap_or(CheckStatus::Passing),
@@ -158,9 +162,12 @@ impl Health {
 /// `GET /v1/agent/health/service/id/:id`
 pub(in super::super) async fn health_by_id(
     Path(id): Path<String>,
+    headers: HeaderMap,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let answer =
+        |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);
     let state = call.reader.state();
     let state = state.read();
     let node = &call.config.node_name;
@@ -168,22 +175,25 @@ pub(in super::super) async fn health_by_id(
     let Some(found) = own.iter().find(|one| one.id.eq_ignore_ascii_case(&id)) else {
         let none = json!({ "AggregatedStatus": "critical", "Service": null, "Checks": null });
         let reason = format!("ServiceId {id} not found");
-        return answer(&call, StatusCode::NOT_FOUND, &reason, &none);
+        return answer(StatusCode::NOT_FOUND, &reason, &none);
     };
     if !authorizer.service_read(&found.service) {
         return Err(ApiError::denied("service:read", &found.service));
     }
-    let health = Health::of(&state, node, &found.id);
+    let health = Health::of(&checks_of_agent(&state, node), &found.id);
     let shown = health.shown(&shown(&call, &state, found)?);
-    answer(&call, health.code(), health.status.as_str(), &shown)
+    answer(health.code(), health.status.as_str(), &shown)
 }
 
 /// `GET /v1/agent/health/service/name/:name`: all instances, with the status of the worst.
 pub(in super::super) async fn health_by_name(
     Path(name): Path<String>,
+    headers: HeaderMap,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    let answer =
+        |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);
     if !authorizer.service_read(&name) {
         return Err(ApiError::denied("service:read", &name));
     }
@@ -192,10 +202,11 @@ pub(in super::super) async fn health_by_name(
     let node = &call.config.node_name;
     let mut own = of_agent(&state, node);
     own.retain(|one| one.service.eq_ignore_ascii_case(&name));
+    let checks = checks_of_agent(&state, node);
     let mut worst: Option<Health> = None;
     let mut list = Vec::new();
     for instance in &own {
-        let health = Health::of(&state, node, &instance.id);
+        let health = Health::of(&checks, &instance.id);
         list.push(health.shown(&shown(&call, &state, instance)?));
         if worst
             .as_ref()
@@ -205,28 +216,28 @@ pub(in super::super) async fn health_by_name(
         }
     }
     match worst {
-        Some(worst) => answer(
-            &call,
-            worst.code(),
-            worst.status.as_str(),
-            &Value::Array(list),
-        ),
+        Some(worst) => answer(worst.code(), worst.status.as_str(), &Value::Array(list)),
         None => {
             let reason = format!("ServiceName {name} Not Found");
-            answer(&call, StatusCode::NOT_FOUND, &reason, &json!([]))
+            answer(StatusCode::NOT_FOUND, &reason, &json!([]))
         }
     }
 }
 
-/// The status of an answer says how the service is, and so does its text with `?format=text`.
+/// The status of an answer says how the service is, and so does its text with `?format=text` or
+/// `Accept: text/plain`.
 fn answer(
     call: &Call,
+    headers: &HeaderMap,
     status: StatusCode,
     reason: &str,
     shown: &Value,
 ) -> Result<Response, ApiError> {
     let mut response = call.json(shown)?;
-    if call.params.get("format") == Some("text") {
+    let accepted = headers
+        .get(ACCEPT)
+        .is_some_and(|v| v.as_bytes().starts_with(b"text/plain"));
+    if accepted || call.params.get("format") == Some("text") {
         *response.body_mut() = reason.to_owned().into();
         let plain = HeaderValue::from_static("text/plain");
         response.headers_mut().insert(CONTENT_TYPE, plain);
