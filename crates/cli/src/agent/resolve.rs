@@ -328,11 +328,16 @@ fn store(data_dir: Option<String>, dev: bool) -> anyhow::Result<StoreConfig> {
 
 fn connections(per_client: Option<usize>) -> ConnectionLimits {
     let mut limits = ConnectionLimits::default();
-    if let Some(per_address) = per_client.filter(|limit| *limit > 0) {
-        limits.http = ApiLimit {
-            in_all: limits.http.in_all.max(per_address),
-            per_address,
-        };
+    match per_client {
+        None => {}
+        // No limit for one address, as in Consul.
+        Some(0) => limits.http.per_address = limits.http.in_all,
+        Some(per_address) => {
+            limits.http = ApiLimit {
+                in_all: limits.http.in_all.max(per_address),
+                per_address,
+            };
+        }
     }
     limits
 }

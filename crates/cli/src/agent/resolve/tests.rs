@@ -164,6 +164,16 @@ fn acls_intentions_and_the_ca() {
 }
 
 #[test]
+fn one_client_may_have_all_connections() {
+    let none = [("a.hcl", "limits { http_max_conns_per_client = 0 }")];
+    let http = config(&["-dev"], &none).connections.http;
+    assert_eq!(http.per_address, http.in_all);
+    let many = [("a.hcl", "limits { http_max_conns_per_client = 5000 }")];
+    let http = config(&["-dev"], &many).connections.http;
+    assert_eq!((http.in_all, http.per_address), (5000, 5000));
+}
+
+#[test]
 fn what_is_not_served_is_refused_with_its_file_and_key() {
     for (text, key) in [
         (
