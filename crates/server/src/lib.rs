@@ -2,7 +2,7 @@
 //!
 //! This crate joins the store, the CA, proxycfg, resources and xDS into one [`Server`] that other
 //! programs can start inside themselves (`legate dev`, tests) or run alone (`legate-server`).
-//! It decides nothing about the mesh: who may call whom, what a proxy is told and how data is
+//! It decides nothing about the mesh: who may call whom, what a proxy gets and how data is
 //! stored live in the crates below.
 
 mod acl;
@@ -13,6 +13,7 @@ mod grpc;
 mod handles;
 mod http;
 mod net;
+mod program;
 mod seed;
 mod server;
 
@@ -21,4 +22,5 @@ pub use config::{AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig
 pub use legate_ca::CaConfig;
 pub use legate_intentions::Action as IntentionAction;
 pub use net::{ApiLimit, ConnectionLimits};
+pub use program::run;
 pub use server::{Parts, Server, StartError};
