@@ -1,4 +1,4 @@
-//! What an alias check says: the health of another service, or of a node.
+//! The status of an alias check: the health of another service, or of a node.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How many results in a row it takes until a check is said to have another status. Consul's
+//! How many results in a row change the status of a check. Consul's
 //! `success_before_passing`, `failures_before_warning` and `failures_before_critical`.
 
 use legate_model::{CheckStatus, CheckType};

@@ -16,7 +16,7 @@ const PORTS: RangeInclusive<u16> = 21_500..=21_755;
 /// address may be empty, which is this machine.
 pub(crate) type Sidecars = BTreeMap<String, String>;
 
-/// Says which check is to have another port than it has; 0 is none. A check keeps the port that it
+/// The checks that get another port, with that port; 0 is none. A check keeps the port that it
 /// has. When all are taken a check has none and goes to its service, as without a sidecar.
 pub(crate) fn changes<'k>(checks: &'k [Known], sidecars: &Sidecars) -> Vec<(&'k Known, u16)> {
     let exposed = |known: &Known| {
@@ -48,7 +48,7 @@ fn is_exposable(check: &CheckType) -> bool {
     definition.exposable_path().is_some()
 }
 
-/// The check as it is run: where it has a port at the sidecar, that is asked in place of the service.
+/// The check as it is run: where it has a port at the sidecar, it is sent there and not to the service.
 pub(crate) fn target(known: &Known, sidecars: &Sidecars) -> Arc<CheckType> {
     let definition = &known.check.definition;
     let (port, sidecar) = (known.exposed_port, sidecars.get(&known.service_id));

@@ -20,7 +20,7 @@ const OUTPUT_INTERVAL: Duration = Duration::from_secs(300);
 /// How many checks are run at one time.
 const MAX_RUNNING: usize = 64;
 
-/// Tells runs of one check apart, over all its definitions.
+/// The number of a run. No two runs have the same one.
 pub(crate) type Run = u64;
 
 /// A check as the store has it.
@@ -42,7 +42,7 @@ pub(crate) struct Known {
 pub(crate) enum Action {
     /// Run a check, and hand its result to [`Machine::finished`].
     Start { run: Run, target: Arc<CheckType> },
-    /// Give up a run: nobody wants its result.
+    /// Give up a run whose result is no longer needed.
     Cancel { run: Run },
     /// Write what a check found.
     Store {
@@ -67,7 +67,7 @@ struct Entry {
     /// When the output was written last.
     written: Instant,
     critical_since: Option<Instant>,
-    removal_asked: bool,
+    removal_started: bool,
 }
 
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Machine {
             .collect()
     }
 
-    /// Takes what an alias check says.
+    /// Takes the status of an alias check.
     pub(crate) fn aliased(
         &mut self,
         now: Instant,
@@ -162,8 +162,8 @@ impl Machine {
         entry.found(now, status, output)
     }
 
-    /// A status was reported for a TTL check, and is written by whoever took the report. Says whether
-    /// there is such a check.
+    /// A status was reported for a TTL check, and is written by whoever took the report. Returns
+    /// whether there is such a check.
     pub(crate) fn reported(&mut self, now: Instant, id: &str) -> bool {
         let found = self
             .checks
@@ -189,7 +189,7 @@ impl Machine {
     /// then expiries and removals are due again, and probes at their next run.
     pub(crate) fn not_stored(&mut self, now: Instant, actions: &[Action]) {
         for entry in self.checks.values_mut() {
-            entry.removal_asked = false;
+            entry.removal_started = false;
         }
         for action in actions {
             if let Action::Store { check, .. } = action
@@ -201,7 +201,7 @@ impl Machine {
         }
     }
 
-    /// What the time asks for.
+    /// What is due by now.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut due = Vec::new();
@@ -273,12 +273,12 @@ impl Entry {
             count: Count::default(),
             written: now,
             critical_since: critical.then_some(now),
-            removal_asked: false,
+            removal_started: false,
             known,
         }
     }
 
-    /// The same check, with what the store says about it now.
+    /// The same check, with what the store has of it now.
     fn refreshed(mut self, now: Instant, known: Known) -> Self {
         self.known = known;
         self.note_status(now);
@@ -288,13 +288,13 @@ impl Entry {
     fn note_status(&mut self, now: Instant) {
         if self.known.status != CheckStatus::Critical {
             self.critical_since = None;
-            self.removal_asked = false;
+            self.removal_started = false;
         } else if self.critical_since.is_none() {
             self.critical_since = Some(now);
         }
     }
 
-    /// Takes over what was found; something is written when it says more than what is there.
+    /// Takes over what was found; it is written when it differs from what is there.
     fn found(&mut self, now: Instant, status: CheckStatus, output: String) -> Option<Action> {
         let same_status = self.known.status == status;
         let too_early = now < self.written + OUTPUT_INTERVAL && !self.known.output.is_empty();
@@ -330,14 +330,15 @@ impl Entry {
             .check
             .definition
             .deregister_critical_service_after;
-        let removes = !after.is_zero() && !self.known.service_id.is_empty() && !self.removal_asked;
+        let removes =
+            !after.is_zero() && !self.known.service_id.is_empty() && !self.removal_started;
         let since = self.critical_since.filter(|_| removes)?;
         Some(since + after.max(MIN_REMOVAL))
     }
 
     fn removal(&mut self, now: Instant) -> Option<Action> {
         self.removal_at().filter(|at| *at <= now)?;
-        self.removal_asked = true;
+        self.removal_started = true;
         Some(Action::Deregister {
             service_id: self.known.service_id.clone(),
             check_id: self.known.check.check_id.clone(),

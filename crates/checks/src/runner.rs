@@ -1,5 +1,5 @@
-//! The task that runs the checks of one node: reads them from the store, does what the machine says,
-//! and writes what was found.
+//! The task that runs the checks of one node: reads them from the store, executes the actions of
+//! the machine, and writes what was found.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Runner {
         let _ = report.taken.send(known);
     }
 
-    /// Reads the checks of the node as they are now, and what the aliases among them say.
+    /// Reads the checks of the node as they are now, and the statuses of aliases.
     fn look(&mut self) -> (Watch, Vec<Action>) {
         let now = Instant::now();
         let state = self.reader.state();
@@ -204,7 +204,7 @@ impl Runner {
             .collect()
     }
 
-    /// Starts and ends runs as the machine says, and returns what is to be written.
+    /// Starts and ends runs, and returns the actions that are writes.
     fn begin(&mut self, actions: Vec<Action>) -> Vec<Action> {
         let mut writes = Vec::new();
         for action in actions {
@@ -253,7 +253,7 @@ impl Runner {
     }
 }
 
-/// Does to the store what the machine says.
+/// Executes one action on the store.
 fn write(txn: &mut WriteTxn, node: &str, action: &Action) {
     match action {
         Action::Store {

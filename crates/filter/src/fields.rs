@@ -1,7 +1,7 @@
-//! What fields the values have that a filter is asked of: a selector that leads to none is refused
-//! when the filter is written, and not when it is used.
+//! What fields the values have that a filter is applied to: a selector that leads to none is refused
+//! when the filter is read, and not when it is applied.
 
-/// What a field holds, and with that what it can be asked.
+/// What a field holds, which decides what conditions it can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A text.
@@ -14,11 +14,11 @@ pub enum Kind {
     Texts,
     /// Values by free names.
     Map,
-    /// Records, which cannot be told apart: a condition behind it holds when it holds for one of them.
+    /// Records without keys: a condition on a field of them holds when it holds for one of them.
     List,
-    /// Fields with known names, which can only be asked themselves.
+    /// Fields with known names. Only those fields can have conditions.
     Record,
-    /// Nobody knows: whatever is asked, what is not there is missing.
+    /// Unknown: every condition is accepted, and a field that is not there is missing.
     Any,
 }
 

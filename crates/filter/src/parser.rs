@@ -250,7 +250,7 @@ impl<'a> Parser<'a> {
         Ok((!word.is_empty()).then(|| word.to_owned()))
     }
 
-    /// A selector, if one begins here. Nothing is taken of a word that is none.
+    /// A selector, if one begins here; otherwise nothing is consumed.
     fn selector(&mut self) -> Result<Option<Selector>, Wrong> {
         let start = self.at;
         let mut parts = Vec::new();

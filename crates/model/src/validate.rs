@@ -138,7 +138,7 @@ impl ServiceInstance {
     }
 }
 
-/// An address that others are told to dial must not be the unspecified one. Empty is none.
+/// An address that others dial must not be the unspecified one. Empty is none.
 pub(crate) fn validate_address(field: &str, address: &str) -> Result<(), Invalid> {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {

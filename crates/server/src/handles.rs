@@ -40,7 +40,7 @@ pub(crate) struct Handles {
     pub(crate) proxies: Proxies,
     /// What proofs of identity are verified with.
     pub(crate) methods: Arc<Methods>,
-    /// What the runner of this node's checks is told of reports by.
+    /// Hands reports for TTL checks to the runner of this node's checks.
     pub(crate) reports: Reports,
     /// Turns snapshots into Envoy resources, shared by all streams.
     pub(crate) generator: Arc<Generator>,

@@ -65,7 +65,7 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Takes over what a check has found, when it is still the one that was run. Says whether it is.
+    /// Takes over what a check has found, when it is still the one that was run. Returns whether it is.
     pub fn put_check_result(
         &mut self,
         node: &str,

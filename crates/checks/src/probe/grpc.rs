@@ -1,4 +1,4 @@
-//! gRPC checks: the standard health service says `SERVING`.
+//! gRPC checks: the standard health service answers `SERVING`.
 
 use hyper_util::rt::TokioIo;
 use legate_model::{CheckStatus, CheckType};

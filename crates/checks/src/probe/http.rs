@@ -47,7 +47,7 @@ pub(super) async fn run(prober: &Prober, check: &CheckType) -> Found {
     }
 }
 
-/// Asks, and follows redirects unless the check does not want that.
+/// Sends the request, and follows redirects unless the check disables them.
 async fn follow(
     prober: &Prober,
     check: &CheckType,

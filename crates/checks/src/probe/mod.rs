@@ -1,4 +1,5 @@
-//! One run of a check: connects, asks, and says what it found. It ends within the timeout.
+//! One run of a check: connects, sends a request, and returns a status with an output. It ends within
+//! the timeout.
 
 mod grpc;
 mod http;
@@ -18,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use self::names::Names;
 
-/// How long a run takes at most when the check does not say. Consul's.
+/// How long a run takes at most when the check has no timeout. Consul's.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a run found.
@@ -72,8 +73,8 @@ impl Prober {
         made.clone().map_err(io::Error::other)
     }
 
-    /// A connection, with TLS where the check asks for it. `host` is whom the certificate is to be
-    /// of, unless the check names another.
+    /// A connection, with TLS where the check has it. The certificate must be of `host`, or of the name
+    /// in the check.
     async fn connect(
         &self,
         check: &CheckType,

@@ -13,7 +13,7 @@ use super::refused;
 /// The flags of `legate agent`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Flags {
-    /// Development mode: everything in memory, and gRPC without TLS on 8502 beside 8503
+    /// Development mode: everything in memory, and gRPC also without TLS, on 8502
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false",
         default_missing_value = "true", value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     pub(crate) dev: bool,

@@ -143,7 +143,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn files_register_services_and_entries_beside_the_agents_own() {
+async fn files_add_services_and_entries_to_the_agents_own() {
     let agent = Agent::start(
         r#"
         datacenter = "east"

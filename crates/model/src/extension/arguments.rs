@@ -51,7 +51,7 @@ fn refused(error: DecodeError) -> Invalid {
     }
 }
 
-/// HCL does not tell an object from a list of one, and Consul's command line sends one for the other.
+/// In HCL an object and a list of one look the same, and Consul's command line sends one for the other.
 fn shaped(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

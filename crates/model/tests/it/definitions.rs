@@ -192,7 +192,7 @@ fn refusals_name_the_field() {
     assert_eq!(definition(proxy).validate(), Ok(()));
 }
 
-/// As in Consul's agent: a weight that is left out beside the other one is 0, and a service needs
+/// As in Consul's agent: a weight that is left out is 0 where the other one is set, and a service needs
 /// one for passing.
 #[test]
 fn a_weight_that_is_left_out_is_zero() {

@@ -234,15 +234,15 @@ async fn who_looks_where_that_cannot_be_done_writes_nothing() {
 async fn a_dry_run_is_answered_like_the_write_and_writes_nothing() {
     let (_server, client) = start(|_| {}).await;
     let path = "/v1/config/service-defaults/web";
-    let told = client
+    let shown = client
         .put("/v1/config?dry-run", &protocol("web", "http"))
         .await;
-    let told = told.json();
-    assert_eq!(told["Written"], true);
-    assert_eq!(told["Chains"][0]["Service"], "web");
+    let shown = shown.json();
+    assert_eq!(shown["Written"], true);
+    assert_eq!(shown["Chains"][0]["Service"], "web");
     let fields = json!([{ "Path": "Protocol", "Before": "tcp", "After": "http" }]);
-    assert_eq!(told["Chains"][0]["Fields"], fields);
-    assert_eq!(told["Proxies"]["Connected"], 0);
+    assert_eq!(shown["Chains"][0]["Fields"], fields);
+    assert_eq!(shown["Proxies"]["Connected"], 0);
     assert_eq!(client.get(path).await.status, StatusCode::NOT_FOUND);
 
     let route = router("web", &to_api());
@@ -256,7 +256,7 @@ async fn a_dry_run_is_answered_like_the_write_and_writes_nothing() {
     assert_eq!(stale["Written"], false);
 
     client.write("/v1/config", &protocol("web", "http")).await;
-    let told = client.delete(&format!("{path}?dry-run")).await.json();
-    assert_eq!(told["Chains"][0]["Fields"][0]["After"], "tcp");
+    let shown = client.delete(&format!("{path}?dry-run")).await.json();
+    assert_eq!(shown["Chains"][0]["Fields"][0]["After"], "tcp");
     assert_eq!(client.get(path).await.json()["Protocol"], "http");
 }

@@ -1,4 +1,4 @@
-//! The services and checks of the server's own node, and what they say together.
+//! The services and checks of the server's own node, and their health together.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -63,7 +63,7 @@ pub(in super::super) async fn service(
     Ok(response)
 }
 
-/// Tells what one server answers from what it answers later. Nobody else makes this hash.
+/// Differs where the answers of one server differ. Clients compare it and never compute it.
 fn hash(shown: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     shown.to_string().hash(&mut hasher);
@@ -126,7 +126,7 @@ fn checks_of_agent(state: &ReadTxn<'_>, node: &str) -> Vec<Arc<HealthCheck>> {
     checks
 }
 
-/// What an instance and its checks say.
+/// The health of an instance, with its checks.
 struct Health {
     status: CheckStatus,
     checks: Vec<Arc<HealthCheck>>,
@@ -224,7 +224,7 @@ pub(in super::super) async fn health_by_name(
     }
 }
 
-/// The status of an answer says how the service is, and so does its text with `?format=text` or
+/// The HTTP status is the health of the service, and so is the text with `?format=text` or
 /// `Accept: text/plain`.
 fn answer(
     call: &Call,
