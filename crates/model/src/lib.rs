@@ -5,6 +5,7 @@
 //! starts no task. What it does: decode ([`json`]), refuse what cannot work with an error that
 //! names the field ([`Invalid`]), and answer questions that need nothing but the values at hand.
 
+mod access_logs;
 pub mod acl;
 mod ca;
 mod catalog;
@@ -44,6 +45,7 @@ pub mod virtual_ip;
 
 pub(crate) use legate_filter::re2 as regex;
 
+pub use access_logs::LogFormat;
 pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
 pub use chain_overrides::ChainOverrides;

@@ -1,26 +1,19 @@
 //! What Envoy reports of connections and requests: access logs, on every listener and in every filter
-//! that ends a chain, and traces of requests. The names, the filter and the default format of logs are
-//! Consul's.
+//! that ends a chain, and traces of requests. The names and the filter of logs are Consul's.
 //!
 //! The messages around a log's JSON object are declared here and not taken from Envoy's, because
 //! their map has no order and two encodings of it could differ.
-
-use std::collections::BTreeMap;
 
 use envoy_types::pb::envoy::config::accesslog::v3::{
     AccessLog, AccessLogFilter, ResponseFlagFilter, access_log, access_log_filter,
 };
 use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
-use envoy_types::pb::envoy::extensions::access_loggers::file::v3::FileAccessLog;
-use envoy_types::pb::envoy::extensions::access_loggers::stream::v3::{
-    StderrAccessLog, StdoutAccessLog,
-};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::Tracing;
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::Any;
-use legate_model::{AccessLogs, AccessLogsType, Opaque, ServiceInstance};
+use legate_model::{AccessLogs, AccessLogsType, LogFormat, Opaque, ServiceInstance};
 use legate_proxycfg::opaque;
-use prost::{Message, Name};
+use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 
@@ -35,43 +28,6 @@ const NO_ROUTE: &str = "NR";
 
 /// The key of the proxy's config that says how requests are traced, as Envoy's JSON.
 const TRACING_JSON: &str = "envoy_listener_tracing_json";
-
-/// What is logged where nothing says otherwise: Consul's keys.
-const DEFAULT_FORMAT: [(&str, &str); 24] = [
-    ("start_time", "%START_TIME%"),
-    ("route_name", "%ROUTE_NAME%"),
-    ("method", "%REQ(:METHOD)%"),
-    ("path", "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"),
-    ("protocol", "%PROTOCOL%"),
-    ("response_code", "%RESPONSE_CODE%"),
-    ("response_flags", "%RESPONSE_FLAGS%"),
-    ("response_code_details", "%RESPONSE_CODE_DETAILS%"),
-    (
-        "connection_termination_details",
-        "%CONNECTION_TERMINATION_DETAILS%",
-    ),
-    ("bytes_received", "%BYTES_RECEIVED%"),
-    ("bytes_sent", "%BYTES_SENT%"),
-    ("duration", "%DURATION%"),
-    (
-        "upstream_service_time",
-        "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
-    ),
-    ("x_forwarded_for", "%REQ(X-FORWARDED-FOR)%"),
-    ("user_agent", "%REQ(USER-AGENT)%"),
-    ("request_id", "%REQ(X-REQUEST-ID)%"),
-    ("authority", "%REQ(:AUTHORITY)%"),
-    ("upstream_host", "%UPSTREAM_HOST%"),
-    ("upstream_cluster", "%UPSTREAM_CLUSTER%"),
-    ("upstream_local_address", "%UPSTREAM_LOCAL_ADDRESS%"),
-    ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
-    ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
-    ("requested_server_name", "%REQUESTED_SERVER_NAME%"),
-    (
-        "upstream_transport_failure_reason",
-        "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
-    ),
-];
 
 /// What every listener of a proxy reports. The default reports nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -194,65 +150,40 @@ struct Format {
 
 fn logger(logs: &AccessLogs, warnings: &mut Vec<String>) -> Any {
     let log_format = Some(format(logs, warnings));
-    match logs.r#type {
-        AccessLogsType::Default | AccessLogsType::Stdout => {
-            message::<StdoutAccessLog>(&StreamLog { log_format })
+    let value = match logs.r#type {
+        AccessLogsType::Default | AccessLogsType::Stdout | AccessLogsType::Stderr => {
+            StreamLog { log_format }.encode_to_vec()
         }
-        AccessLogsType::Stderr => message::<StderrAccessLog>(&StreamLog { log_format }),
-        AccessLogsType::File => message::<FileAccessLog>(&FileLog {
-            path: logs.path.clone(),
-            log_format,
-        }),
-    }
-}
-
-/// One of the messages above, under the type that Envoy knows it by.
-fn message<Known: Name>(message: &impl Message) -> Any {
+        AccessLogsType::File => {
+            let path = logs.path.clone();
+            FileLog { path, log_format }.encode_to_vec()
+        }
+    };
     Any {
-        type_url: Known::type_url(),
-        value: message.encode_to_vec(),
+        type_url: format!("type.googleapis.com/{}", logs.logger()),
+        value,
     }
 }
 
 fn format(logs: &AccessLogs, warnings: &mut Vec<String>) -> Format {
-    if logs.json_format.is_empty() && !logs.text_format.is_empty() {
-        let mut line = logs.text_format.clone();
-        if !line.ends_with('\n') {
-            line.push('\n');
-        }
-        return Format {
+    let chosen = logs.format().unwrap_or_else(|error| {
+        warnings.push(format!(
+            "AccessLogs.JSONFormat is no JSON object: {error}; the default is used"
+        ));
+        LogFormat::default()
+    });
+    match chosen {
+        LogFormat::Text(line) => Format {
             json_format: None,
             text_format_source: Some(DataSource {
                 specifier: Some(data_source::Specifier::InlineString(line)),
                 ..DataSource::default()
             }),
-        };
-    }
-    let chosen = match logs.json_format.as_str() {
-        "" => None,
-        text => match serde_json::from_str(text) {
-            Ok(object) => Some(structure(object)),
-            Err(error) => {
-                warnings.push(format!(
-                    "AccessLogs.JSONFormat is no JSON object: {error}; the default is used"
-                ));
-                None
-            }
         },
-    };
-    Format {
-        json_format: Some(chosen.unwrap_or_else(default_format)),
-        text_format_source: None,
-    }
-}
-
-fn default_format() -> Struct {
-    let fields = DEFAULT_FORMAT.map(|(key, operator)| {
-        let kind = Some(Kind::StringValue(operator.to_owned()));
-        (key.to_owned(), Value { kind })
-    });
-    Struct {
-        fields: BTreeMap::from(fields),
+        LogFormat::Json(keys) => Format {
+            json_format: Some(structure(keys)),
+            text_format_source: None,
+        },
     }
 }
 

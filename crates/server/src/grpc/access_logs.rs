@@ -1,48 +1,11 @@
 //! The access log of a proxy's own listeners, as a JSON document for its bootstrap. Logs of mesh
 //! listeners come over xDS.
 
-use legate_model::{AccessLogs, AccessLogsType};
-use serde_json::{Map, Value, json};
+use legate_model::{AccessLogs, AccessLogsType, LogFormat};
+use serde_json::json;
 
 /// The name by which the log is known in Envoy. Consul's.
 const NAME: &str = "Consul Listener Filter Log";
-
-/// What is logged unless the settings say otherwise: key and Envoy's operator.
-const DEFAULT_FORMAT: [(&str, &str); 24] = [
-    ("start_time", "%START_TIME%"),
-    ("route_name", "%ROUTE_NAME%"),
-    ("method", "%REQ(:METHOD)%"),
-    ("path", "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"),
-    ("protocol", "%PROTOCOL%"),
-    ("response_code", "%RESPONSE_CODE%"),
-    ("response_flags", "%RESPONSE_FLAGS%"),
-    ("response_code_details", "%RESPONSE_CODE_DETAILS%"),
-    (
-        "connection_termination_details",
-        "%CONNECTION_TERMINATION_DETAILS%",
-    ),
-    ("bytes_received", "%BYTES_RECEIVED%"),
-    ("bytes_sent", "%BYTES_SENT%"),
-    ("duration", "%DURATION%"),
-    (
-        "upstream_service_time",
-        "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
-    ),
-    ("x_forwarded_for", "%REQ(X-FORWARDED-FOR)%"),
-    ("user_agent", "%REQ(USER-AGENT)%"),
-    ("request_id", "%REQ(X-REQUEST-ID)%"),
-    ("authority", "%REQ(:AUTHORITY)%"),
-    ("upstream_host", "%UPSTREAM_HOST%"),
-    ("upstream_cluster", "%UPSTREAM_CLUSTER%"),
-    ("upstream_local_address", "%UPSTREAM_LOCAL_ADDRESS%"),
-    ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
-    ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
-    ("requested_server_name", "%REQUESTED_SERVER_NAME%"),
-    (
-        "upstream_transport_failure_reason",
-        "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
-    ),
-];
 
 /// One document when logs are on, else none. A JSON format that is no object is logged and
 /// replaced by the default.
@@ -50,14 +13,16 @@ pub(super) fn of(settings: &AccessLogs) -> Vec<String> {
     if !settings.enabled {
         return Vec::new();
     }
-    let logger = match settings.r#type {
-        AccessLogsType::Default | AccessLogsType::Stdout => "stream.v3.StdoutAccessLog",
-        AccessLogsType::Stderr => "stream.v3.StderrAccessLog",
-        AccessLogsType::File => "file.v3.FileAccessLog",
+    let format = match settings.format().unwrap_or_else(|error| {
+        tracing::warn!(%error, "AccessLogs.JSONFormat is not a JSON object: the default is used");
+        LogFormat::default()
+    }) {
+        LogFormat::Text(line) => json!({"text_format_source": {"inline_string": line}}),
+        LogFormat::Json(keys) => json!({"json_format": keys}),
     };
     let mut config = json!({
-        "@type": format!("type.googleapis.com/envoy.extensions.access_loggers.{logger}"),
-        "log_format": format(settings),
+        "@type": format!("type.googleapis.com/{}", settings.logger()),
+        "log_format": format,
     });
     if settings.r#type == AccessLogsType::File {
         config["path"] = settings.path.clone().into();
@@ -65,27 +30,10 @@ pub(super) fn of(settings: &AccessLogs) -> Vec<String> {
     vec![json!({"name": NAME, "typed_config": config}).to_string()]
 }
 
-fn format(settings: &AccessLogs) -> Value {
-    if !settings.text_format.is_empty() {
-        let line = format!("{}\n", settings.text_format.trim_end_matches('\n'));
-        return json!({"text_format_source": {"inline_string": line}});
-    }
-    let default = || {
-        let pair = |(key, operator): (&str, &str)| (key.to_owned(), operator.into());
-        DEFAULT_FORMAT.map(pair).into_iter().collect()
-    };
-    let keys: Map<String, Value> = match settings.json_format.as_str() {
-        "" => default(),
-        text => serde_json::from_str(text).unwrap_or_else(|error| {
-            tracing::warn!(%error, "AccessLogs.JSONFormat is not a JSON object: the default is used");
-            default()
-        }),
-    };
-    json!({"json_format": keys})
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn document(settings: AccessLogs) -> Value {
@@ -108,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn json_on_standard_output_when_nothing_is_said() {
+    fn json_on_standard_output_by_default() {
         let config = &document(enabled())["typed_config"];
         assert_eq!(
             config["@type"],
