@@ -167,7 +167,7 @@ impl Replicas {
     }
 }
 
-/// The servers of a mesh, in the order of their addresses. All have the default node name.
+/// The servers of a mesh, in the order of their addresses.
 fn servers(
     etcd: &etcd::Cluster,
     first: Ipv4Addr,
@@ -179,6 +179,7 @@ fn servers(
         let address = Ipv4Addr::new(a, b, c, d + place);
         let mut arguments = vec![
             format!("--bind={address}"),
+            format!("--node-name=server-{place}"),
             format!("--etcd-endpoints={}", etcd.endpoints().join(",")),
             format!("--encryption-key-file={}", etcd.key_file().display()),
             "--default-intention-policy=deny".to_owned(),

@@ -13,7 +13,9 @@ use legate_ca::CaConfig;
 use legate_intentions::Action;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
-use legate_server::{AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig};
+use legate_server::{
+    AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig, StoreConfig,
+};
 
 use self::storage::{ETCD_PASSWORD, Storage};
 
@@ -69,9 +71,9 @@ pub(crate) struct Options {
     datacenter: String,
 
     /// Name of the node that this server stands on. Services registered through /v1/agent belong
-    /// to it.
-    #[arg(long, default_value = "legate")]
-    node_name: String,
+    /// to it. Needed with --etcd-endpoints, another one for each server. Default: legate.
+    #[arg(long)]
+    node_name: Option<String>,
 
     /// Address to listen at. 0.0.0.0 and :: stand for every address, and then --advertise is needed.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
@@ -253,11 +255,12 @@ impl Options {
             );
         }
         let connections = self.connections();
+        let store = self.storage.config(etcd_password)?;
         let tls_files = self.tls_cert.zip(self.tls_key);
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
         Ok(ServerConfig {
             datacenter: self.datacenter,
-            node_name: self.node_name,
+            node_name: node_name(self.node_name, &store)?,
             advertise,
             http: listen(self.http_port),
             https: listen(self.https_port),
@@ -265,7 +268,7 @@ impl Options {
             grpc_tls: listen(self.grpc_tls_port),
             dns: listen(self.dns_port),
             dns_only_passing: self.dns_only_passing,
-            store: self.storage.config(etcd_password)?,
+            store,
             update_max_per_second: self.xds_updates_per_second,
             grpc_tls_files: self
                 .grpc_tls_cert
@@ -311,10 +314,20 @@ impl Options {
     }
 }
 
+fn node_name(named: Option<String>, store: &StoreConfig) -> anyhow::Result<String> {
+    match named {
+        Some(name) => Ok(name),
+        None if matches!(store, StoreConfig::Etcd(_)) => bail!(
+            "--etcd-endpoints needs --node-name, another one for each server: each runs the checks \
+             of its own node"
+        ),
+        None => Ok(ServerConfig::default().node_name),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use legate_server::StoreConfig;
 
     fn config(flags: &[&str]) -> anyhow::Result<ServerConfig> {
         let name = ["legate-server"];
@@ -334,6 +347,15 @@ mod tests {
         assert_eq!(config.ca.leaf_ttl, Duration::from_secs(72 * 3_600));
         assert!(!config.acl.enabled);
         assert_eq!(config.connections, default.connections);
+    }
+
+    #[test]
+    fn servers_that_share_a_store_have_names() {
+        let shared = ["--etcd-endpoints=a:2379", "--encryption-key-file=k"];
+        let error = config(&shared).unwrap_err().to_string();
+        assert!(error.contains("--node-name"), "{error}");
+        let named = [&shared[..], &["--node-name=server-1"]].concat();
+        assert_eq!(config(&named).unwrap().node_name, "server-1");
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl State {
                 format!("--etcd-endpoints={}", endpoints.join(",")),
                 format!("--etcd-prefix={prefix}"),
                 format!("--encryption-key-file={}", key_file.display()),
+                "--node-name=legate".to_owned(),
             ],
         }
     }

@@ -92,6 +92,7 @@ impl Plane {
                 written.expect("the key file can be written");
                 arguments.push(format!("--etcd-endpoints={}", endpoints.join(",")));
                 arguments.push(format!("--encryption-key-file={}", key.display()));
+                arguments.push("--node-name=legate".to_owned());
                 wait_for_etcd(&endpoints).await;
             }
             Kind::Consul { program: consul } => {
