@@ -1,5 +1,5 @@
 //! What tests share: real Envoys, a real etcd, a fake server that misbehaves, a fake Kubernetes API
-//! server, certificates, ports, a cuttable network.
+//! server, certificates, ports, a cuttable network, waiting.
 //!
 //! Everything here runs on loopback and inside the test's own process (Envoy and etcd apart). A
 //! helper that cannot do its work panics and says why: a test has nobody else to tell.
@@ -12,3 +12,4 @@ pub mod jwt;
 pub mod kubernetes;
 pub mod network;
 pub mod state;
+pub mod wait;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
+use http::response::Parts;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -76,6 +77,11 @@ impl Agent {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let (head, answer) = self.exchange(method, path, body).await;
+        (head.status, answer)
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<Value>) -> (Parts, Value) {
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -95,11 +101,11 @@ impl Agent {
             .await
             .unwrap()
             .unwrap();
-        let status = answer.status();
-        let text = answer.into_body().collect().await.unwrap().to_bytes();
+        let (head, body) = answer.into_parts();
+        let text = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(text.to_vec()).unwrap();
         (
-            status,
+            head,
             serde_json::from_str(&text).unwrap_or(Value::String(text)),
         )
     }
@@ -117,15 +123,21 @@ impl Agent {
 
     /// Waits until a check has a status, and returns its output.
     async fn check(&self, id: &str, status: &str) -> String {
-        let end = Instant::now() + LIMIT;
-        loop {
-            let checks = self.get("/v1/agent/checks").await;
-            if checks[id]["Status"] == status {
-                return checks[id]["Output"].as_str().unwrap().to_owned();
+        let found = async {
+            let mut path = "/v1/health/node/n1".to_owned();
+            loop {
+                let (head, checks) = self.exchange(Method::GET, &path, None).await;
+                let checks = checks.as_array().unwrap().iter();
+                let check = checks.clone().find(|check| check["CheckID"] == id);
+                if let Some(check) = check.filter(|check| check["Status"] == status) {
+                    return check["Output"].as_str().unwrap().to_owned();
+                }
+                let index = head.headers["x-consul-index"].to_str().unwrap();
+                path = format!("/v1/health/node/n1?index={index}&wait=10s");
             }
-            assert!(Instant::now() < end, "{id} is not {status}: {checks}");
-            sleep(Duration::from_millis(20)).await;
-        }
+        };
+        let in_time = timeout(LIMIT, found).await;
+        in_time.unwrap_or_else(|_| panic!("{id} is not {status}"))
     }
 
     async fn stop(mut self) {

@@ -6,6 +6,7 @@ use http::StatusCode;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER};
+use legate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
@@ -24,22 +25,22 @@ fn client(server: &Running) -> Client {
     }
 }
 
-/// The document, when it says this at the pointer: what a client has sent is read a little later.
+/// The document, when it has this value at the pointer: the server reads what a client has sent a
+/// little later, and nothing shows when.
 async fn when(client: &Client, pointer: &str, expected: Value) -> Value {
-    for _ in 0..500 {
+    until(async || {
         let reply = client.get(ONE).await;
-        if reply.status == StatusCode::OK {
-            let document = reply.json();
-            if document.pointer(pointer) == Some(&expected) {
-                return document;
-            }
+        let seen = || format!("{pointer} is not {expected}: {}", reply.text());
+        if reply.status != StatusCode::OK {
+            return Err(seen());
         }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!(
-        "{pointer} is not {expected}: {}",
-        client.get(ONE).await.text()
-    );
+        let document = reply.json();
+        match document.pointer(pointer) == Some(&expected) {
+            true => Ok(document),
+            false => Err(seen()),
+        }
+    })
+    .await
 }
 
 async fn refuse(ads: &mut Ads) {
@@ -107,13 +108,11 @@ async fn what_a_proxy_has_and_what_it_refused() {
     assert_eq!(listed[0]["LastRefusal"]["Type"], "listener");
 
     drop(ads);
-    for _ in 0..500 {
-        if client.get(LIST).await.json() == json!([]) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    assert_eq!(client.get(LIST).await.json(), json!([]));
+    until(async || match client.get(LIST).await.json() {
+        Value::Array(list) if list.is_empty() => Ok(()),
+        list => Err(list.to_string()),
+    })
+    .await;
     server.stop(STOP).await.unwrap();
 }
 
