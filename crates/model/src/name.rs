@@ -116,8 +116,10 @@ pub fn validate_upstream(name: &str) -> Result<(), InvalidName> {
     validate(name, WHAT)?;
     let reason = match name {
         // Consul's words.
-        WILDCARD => "upstream destination name cannot be a wildcard; settings for all upstreams go to \
-             UpstreamConfig.Defaults of service-defaults",
+        WILDCARD => {
+            "upstream destination name cannot be a wildcard; settings for all upstreams go to \
+             UpstreamConfig.Defaults of service-defaults"
+        }
         _ if name.contains('?') => {
             "a question mark is not allowed, because it starts ?dc= and ?peer="
         }

@@ -20,6 +20,7 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{
 };
 use envoy_types::pb::google::protobuf::{BoolValue, UInt32Value};
 use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, RouteStep, SplitStep};
+use legate_model::duration::GoDuration;
 use legate_model::{HeaderMatch, HeaderModifiers, HttpMatch, QueryParamMatch, RouteDestination};
 
 use crate::balancing;
@@ -119,11 +120,13 @@ fn direct(action: &mut RouteAction, destination: &RouteDestination) {
     action
         .prefix_rewrite
         .clone_from(&destination.prefix_rewrite);
-    if !destination.request_timeout.is_zero() {
-        action.timeout = Some(proto_duration(destination.request_timeout));
+    // To Envoy, no time is no limit. That is what a negative one becomes here.
+    let limit = |given: GoDuration| (!given.is_zero()).then(|| proto_duration(given.to_duration()));
+    if let Some(timeout) = limit(destination.request_timeout) {
+        action.timeout = Some(timeout);
     }
-    if !destination.idle_timeout.is_zero() {
-        action.idle_timeout = Some(proto_duration(destination.idle_timeout));
+    if let Some(timeout) = limit(destination.idle_timeout) {
+        action.idle_timeout = Some(timeout);
     }
     if let Some(policy) = repeats(destination) {
         action.retry_policy = Some(policy);

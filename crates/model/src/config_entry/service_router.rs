@@ -1,7 +1,6 @@
 //! `service-router`: which service answers which HTTP requests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -10,12 +9,13 @@ use super::header_modifiers::{HeaderModifiers, validate_both};
 use super::registry::{Entry, EntryRights};
 use super::service_defaults::is_zero_u32;
 use super::service_resolver::validate_destination;
+use crate::duration::GoDuration;
 use crate::invalid::Invalid;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::DEFAULT_ONLY;
 use crate::tenancy::OnlyDefault;
-use crate::{duration, meta, name, regex};
+use crate::{meta, name, regex};
 
 /// Routes at most; each is a route in every caller's proxy.
 const MAX_ROUTES: usize = 1_000;
@@ -177,12 +177,14 @@ pub struct RouteDestination {
     /// What takes the place of the matched path or prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix_rewrite: String,
-    /// Longest request, with all attempts; 0 means the resolver's, or Envoy's 15 seconds.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
-    pub request_timeout: Duration,
-    /// Longest time without a byte in either direction; 0 means Envoy's 5 minutes.
-    #[serde(with = "duration::text", skip_serializing_if = "Duration::is_zero")]
-    pub idle_timeout: Duration,
+    /// Longest request, with all attempts; 0 means the resolver's, or Envoy's 15 seconds. A negative one
+    /// is no limit, as in Consul.
+    #[serde(skip_serializing_if = "GoDuration::is_zero")]
+    pub request_timeout: GoDuration,
+    /// Longest time without a byte in either direction; 0 means Envoy's 5 minutes. A negative one is no
+    /// limit, as in Consul.
+    #[serde(skip_serializing_if = "GoDuration::is_zero")]
+    pub idle_timeout: GoDuration,
     /// How often a request is tried again; 0 means once where a condition is given.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub num_retries: u32,

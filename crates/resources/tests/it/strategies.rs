@@ -50,6 +50,11 @@ fn duration() -> BoxedStrategy<Value> {
     one_of(&["0s", "1ns", "1ms", "1500ms", "7s", "90m", "2562047h"])
 }
 
+/// A duration where a negative one is no limit.
+fn limit() -> BoxedStrategy<Value> {
+    prop_oneof![4 => duration(), 1 => one_of(&["-1s", "-1ns"])].boxed()
+}
+
 /// What users write in places for a text.
 fn text() -> BoxedStrategy<Value> {
     prop_oneof![
@@ -190,8 +195,8 @@ fn route() -> BoxedStrategy<Value> {
         maybe("Service", service()),
         maybe("ServiceSubset", subset()),
         maybe("PrefixRewrite", path()),
-        maybe("RequestTimeout", duration()),
-        maybe("IdleTimeout", duration()),
+        maybe("RequestTimeout", limit()),
+        maybe("IdleTimeout", limit()),
         maybe("NumRetries", number(0..=u32::MAX)),
         maybe("RetryOnConnectFailure", flag()),
         maybe("RetryOn", conditions.prop_map(Value::from)),

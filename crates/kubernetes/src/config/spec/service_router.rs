@@ -2,7 +2,7 @@
 
 use super::shared::HeaderModifiers;
 use super::spec;
-use super::values::{PATH, Period, rules};
+use super::values::{PATH, Period, SIGNED_PERIOD, rules};
 
 spec! {
     /// Which service answers which HTTP requests.
@@ -106,9 +106,11 @@ spec! {
         partition: String,
         /// What the matched path or prefix becomes.
         prefix_rewrite: String,
-        /// Longest time without a byte.
+        /// Longest time without a byte; a negative one is no limit.
+        #[schemars(extend("pattern" = SIGNED_PERIOD))]
         idle_timeout: Period,
-        /// Longest time for a request.
+        /// Longest time for a request; a negative one is no limit.
+        #[schemars(extend("pattern" = SIGNED_PERIOD))]
         request_timeout: Period,
         /// How often a request is tried again.
         num_retries: u32,

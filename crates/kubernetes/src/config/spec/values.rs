@@ -27,6 +27,9 @@ impl From<Period> for String {
     }
 }
 
+/// A [`Period`] that may be negative.
+pub(super) const SIGNED_PERIOD: &str = "^-?([0-9]+(\\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$|^0$";
+
 impl JsonSchema for Period {
     fn schema_name() -> Cow<'static, str> {
         "Period".into()
