@@ -286,11 +286,17 @@ impl ResourceSet {
                     "{what} {listener} listens on {}, as another one does: it has no listener",
                     bind.suffix()
                 ));
-            } else if !self.put(part.kind, resource) && part.kind == Type::Cluster {
-                self.warnings.push(format!(
-                    "two upstreams with different Config have the cluster {}: the first one counts",
-                    resource.name
-                ));
+            } else if !self.put(part.kind, resource) {
+                let name = &resource.name;
+                self.warnings.extend(match part.kind {
+                    Type::Cluster => Some(format!(
+                        "two upstreams with different Config have the cluster {name}: the first one counts"
+                    )),
+                    Type::Listener => Some(format!(
+                        "two different listeners are named {name}: the first one counts"
+                    )),
+                    Type::Endpoints | Type::Routes | Type::Secret => None,
+                });
             }
         }
     }

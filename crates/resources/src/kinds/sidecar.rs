@@ -258,6 +258,7 @@ fn exposed_paths(
 ) {
     let unchanged = same.instance && same.protocol && same.node_address;
     let asked = LazyCell::new(|| exposed::asked(snapshot));
+    let public = LazyCell::new(|| listener::public::listens_on(snapshot, &settings.0));
     for path in &snapshot.instance.proxy.expose.paths {
         let port = path.local_path_port;
         let own = exposed::own_cluster(snapshot, path);
@@ -287,7 +288,7 @@ fn exposed_paths(
             // Consul traces none of these requests either.
             let telemetry = &settings.0.telemetry.without_tracing();
             let bind = listener::public::bind_to(snapshot, &settings.0, path.listener_port)?;
-            if listener::public::bind(snapshot, &settings.0).is_ok_and(|public| public == bind) {
+            if public.as_ref() == Some(&bind) {
                 warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }

@@ -220,8 +220,17 @@ fn open_port(proxy: &ConnectProxy) -> Option<u16> {
     opens.then_some(proxy.local_service_port)
 }
 
-/// Where the public listener listens.
-pub(crate) fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
+/// Where the listener for the mesh listens, whoever wrote it; `None` where that cannot be said.
+pub(crate) fn listens_on(snapshot: &Snapshot, settings: &ProxySettings) -> Option<Bind> {
+    let Some(text) = &settings.public_listener else {
+        return bind(snapshot, settings).ok();
+    };
+    let listener: Listener = custom::read(PUBLIC_LISTENER_JSON, text).ok()?;
+    Bind::of(listener.address.as_ref()?)
+}
+
+/// Where the listener for the mesh listens that no user wrote.
+fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
     let port = settings.bind_port.unwrap_or(snapshot.instance.port);
     if port == 0 {
         return Err(GenerateError::NoPort);

@@ -183,6 +183,64 @@ fn what_has_no_effect_is_told() {
 }
 
 #[test]
+fn two_listeners_of_one_name_are_warned_about() {
+    let written = |name: &str, port: u16| {
+        let listener = json!({
+            "@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "same",
+            "address": {"socketAddress": {"address": "127.0.0.1", "portValue": port}},
+        });
+        let definition = json!({
+            "DestinationName": name, "LocalBindPort": port,
+            "Config": {"envoy_listener_json": listener.to_string()},
+        });
+        upstream(definition, Protocol::Tcp, Vec::new())
+    };
+    let snapshot = Snapshot {
+        upstreams: vec![written("api", 9191), written("admin", 9192)],
+        ..web()
+    };
+    let set = made(&snapshot);
+    let expected = ["two different listeners are named same: the first one counts"];
+    assert_eq!(set.warnings(), expected);
+}
+
+/// The usual place of the listener for the mesh is free then.
+#[test]
+fn an_exposed_path_keeps_off_a_written_listener() {
+    let listener = json!({
+        "@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "own",
+        "address": {"socketAddress": {"address": "0.0.0.0", "portValue": 20300}},
+        "filterChains": [{"filters": [{
+            "name": "envoy.filters.network.tcp_proxy",
+            "typedConfig": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+                "statPrefix": "own", "cluster": "local_app",
+            },
+        }]}],
+    });
+    let path =
+        |path: &str, port: u16| json!({"Path": path, "ListenerPort": port, "LocalPathPort": 8080});
+    let snapshot = Snapshot {
+        instance: sidecar(json!({
+            "LocalServicePort": 8080,
+            "Config": {"envoy_public_listener_json": listener.to_string()},
+            "Expose": {"Paths": [path("/usual", 20000), path("/own", 20300)]},
+        })),
+        ..web()
+    };
+    let set = made(&snapshot);
+    let listeners: Vec<_> = set
+        .get(&type_urls()[2])
+        .keys()
+        .map(|name| &**name)
+        .collect();
+    assert_eq!(listeners, ["exposed_path_usual:0.0.0.0:20000", "own"]);
+    let warnings = set.warnings().join("\n");
+    let expected = "/own has no listener, for 0.0.0.0:20300 is the public listener's";
+    assert!(warnings.contains(expected), "{warnings}");
+}
+
+#[test]
 fn two_listeners_on_one_port_are_warned_about() {
     let path =
         |path: &str, port: u16| json!({"Path": path, "ListenerPort": port, "LocalPathPort": 8080});
