@@ -82,6 +82,16 @@ impl Balancing {
     }
 }
 
+/// Whether connections are hashed by where they come from.
+pub(crate) fn hashes_source_ip(balancer: &LoadBalancer) -> bool {
+    balancer.is_hash_based() && balancer.hash_policies.iter().any(|one| one.source_ip)
+}
+
+/// Whether something of requests is hashed, of which connections that are not HTTP have none.
+pub(crate) fn hashes_requests(balancer: &LoadBalancer) -> bool {
+    balancer.is_hash_based() && balancer.hash_policies.iter().any(|one| !one.source_ip)
+}
+
 /// What of a request is hashed. Nothing where instances are not chosen by a hash.
 pub(crate) fn hash_policies(balancer: Option<&LoadBalancer>) -> Vec<HashPolicy> {
     let hashing = balancer.filter(|balancer| balancer.is_hash_based());

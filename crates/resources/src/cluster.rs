@@ -230,7 +230,7 @@ pub(crate) fn upstream(
     })
 }
 
-/// The cluster that takes the first of others that can answer.
+/// The cluster that prefers others in their order. See [`crate::upstream`].
 fn failover(
     memo: &Memo,
     cluster: &ClusterPlan<'_>,

@@ -206,6 +206,7 @@ impl<'a> Transparent<'a, '_> {
                 protocol,
                 leads,
                 attempts: retry::ATTEMPTS,
+                hash_source_ip: plan.hashes_source_ip(),
                 ..named
             },
             // Envoy closes connections to a cluster that it does not have, and no cluster has this
@@ -232,6 +233,7 @@ impl<'a> Transparent<'a, '_> {
             leads: Leads::Cluster(String::new()),
             protocol: Protocol::Tcp,
             attempts: 1,
+            hash_source_ip: false,
             addresses: &[],
         }
     }

@@ -30,6 +30,8 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
     HttpConnectionManager, HttpFilter, http_connection_manager, http_filter,
 };
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, tcp_proxy};
+use envoy_types::pb::envoy::r#type::v3::HashPolicy;
+use envoy_types::pb::envoy::r#type::v3::hash_policy::{self, SourceIp};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value};
 use legate_model::Protocol;
 
@@ -170,17 +172,22 @@ pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
 }
 
 /// The filter that hands every connection to one cluster, at most `attempts` of whose instances are
-/// dialled.
+/// dialled. `hash_source_ip`: where instances are chosen by a hash, it is that of the caller's address.
 pub(crate) fn tcp_proxy(
     stats: &str,
     cluster: &str,
     attempts: u32,
+    hash_source_ip: bool,
     telemetry: &Telemetry,
 ) -> Filter {
+    let hash = HashPolicy {
+        policy_specifier: Some(hash_policy::PolicySpecifier::SourceIp(SourceIp {})),
+    };
     let config = TcpProxy {
         stat_prefix: stats.to_owned(),
         cluster_specifier: Some(tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned())),
         access_log: telemetry.filter_logs(),
+        hash_policy: hash_source_ip.then_some(hash).into_iter().collect(),
         max_connect_attempts: (attempts > 1).then_some(UInt32Value { value: attempts }),
         ..TcpProxy::default()
     };

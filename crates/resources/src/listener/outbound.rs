@@ -41,6 +41,8 @@ pub(crate) struct Chain<'a> {
     pub(crate) protocol: Protocol,
     /// How many instances are dialled at most until one connection is made.
     pub(crate) attempts: u32,
+    /// Whether connections from one address go to one instance.
+    pub(crate) hash_source_ip: bool,
     /// In their order, and not empty.
     pub(crate) addresses: &'a [IpAddr],
 }
@@ -96,7 +98,7 @@ pub(crate) fn listener(
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
     let stats = upstream::stats(ORIGINAL_DESTINATION);
-    let outside = listener::tcp_proxy(&stats, ORIGINAL_DESTINATION, 1, input.telemetry);
+    let outside = listener::tcp_proxy(&stats, ORIGINAL_DESTINATION, 1, false, input.telemetry);
     let outside = FilterChain {
         filters: vec![outside],
         ..FilterChain::default()
@@ -135,6 +137,7 @@ fn chain(chain: &Chain<'_>, input: &Input<'_>) -> FilterChain {
             leads: &chain.leads,
             protocol: chain.protocol,
             attempts: chain.attempts,
+            hash_source_ip: chain.hash_source_ip,
             fetch_timeout: input.fetch_timeout,
             telemetry: input.telemetry,
         })],

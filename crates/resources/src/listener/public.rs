@@ -273,7 +273,7 @@ fn build(input: &Input<'_>) -> Listener {
         }
         Access::Connections(rules) => {
             let access = listener::network_filter(NETWORK_RBAC, rules.clone());
-            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, 1, input.telemetry);
+            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, 1, false, input.telemetry);
             [access].into_iter().chain(limit).chain([proxy]).collect()
         }
     };
@@ -308,6 +308,7 @@ fn plain(port: u16, telemetry: &Telemetry) -> FilterChain {
             PERMISSIVE_STATS,
             LOCAL_APP,
             1,
+            false,
             telemetry,
         )],
         ..FilterChain::default()

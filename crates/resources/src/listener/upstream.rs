@@ -32,6 +32,7 @@ struct Input<'a> {
     leads: Leads,
     bind: Bind,
     protocol: Protocol,
+    hash_source_ip: bool,
     fetch_timeout: Option<Duration>,
     exact_balance: bool,
     telemetry: &'a Telemetry,
@@ -51,6 +52,7 @@ pub(crate) fn listener(
         leads: plan.leads(memo)?,
         bind: bind.clone(),
         protocol: plan.protocol(),
+        hash_source_ip: plan.hashes_source_ip(),
         fetch_timeout: settings.fetch_timeout,
         exact_balance: plan.settings.balance_outbound,
         telemetry: &settings.telemetry,
@@ -117,6 +119,7 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         leads: &input.leads,
         protocol: input.protocol,
         attempts: retry::ATTEMPTS,
+        hash_source_ip: input.hash_source_ip,
         fetch_timeout: input.fetch_timeout,
         telemetry: input.telemetry,
     });
@@ -150,6 +153,8 @@ pub(crate) struct Way<'a> {
     pub(crate) protocol: Protocol,
     /// How many instances are dialled at most for a connection that is not HTTP.
     pub(crate) attempts: u32,
+    /// Whether connections that are not HTTP go to one instance from one address.
+    pub(crate) hash_source_ip: bool,
     /// How long Envoy waits for routes at first.
     pub(crate) fetch_timeout: Option<Duration>,
     pub(crate) telemetry: &'a Telemetry,
@@ -160,7 +165,8 @@ pub(crate) fn filter(way: &Way<'_>) -> Filter {
     let stats = stats(way.filter);
     let routes = match way.leads {
         Leads::Cluster(cluster) if !way.protocol.is_http() => {
-            return listener::tcp_proxy(&stats, cluster, way.attempts, way.telemetry);
+            let hash = way.hash_source_ip;
+            return listener::tcp_proxy(&stats, cluster, way.attempts, hash, way.telemetry);
         }
         Leads::Cluster(cluster) => {
             RouteSpecifier::RouteConfig(route::everything_to(cluster, way.id, way.filter))
