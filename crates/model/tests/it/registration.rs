@@ -271,7 +271,7 @@ fn refusals_of_proxies_name_the_field() {
         (
             json!({"Service": {"Proxy": {"DestinationServiceName": "*"}}}),
             "Service.Proxy.DestinationServiceName",
-            "one service",
+            "upstream destination name cannot be a wildcard",
         ),
         (
             json!({"Service": {"Proxy": {
@@ -295,7 +295,7 @@ fn refusals_of_upstreams_name_the_field() {
         (
             upstreams(json!([{"DestinationName": "*", "LocalBindPort": 1}])),
             "Service.Proxy.Upstreams[0].DestinationName",
-            "one service",
+            "upstream destination name cannot be a wildcard",
         ),
         (
             upstreams(json!([{"DestinationName": "a"}])),
