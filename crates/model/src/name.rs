@@ -115,11 +115,7 @@ pub fn validate_upstream(name: &str) -> Result<(), InvalidName> {
     const WHAT: &str = "upstream destination";
     validate(name, WHAT)?;
     let reason = match name {
-        // Consul's words.
-        WILDCARD => {
-            "upstream destination name cannot be a wildcard; settings for all upstreams go to \
-             UpstreamConfig.Defaults of service-defaults"
-        }
+        WILDCARD => "an upstream calls one service, so \"*\" cannot be dialled",
         _ if name.contains('?') => {
             "a question mark is not allowed, because it starts ?dc= and ?peer="
         }
@@ -234,10 +230,7 @@ mod tests {
             (validate_node_name("a\u{7f}"), "control characters"),
             (validate_node_name(&"x".repeat(513)), "at most 512"),
             (validate_service_name(&"x".repeat(100_000)), "at most 512"),
-            (
-                validate_upstream("*"),
-                "upstream destination name cannot be a wildcard",
-            ),
+            (validate_upstream("*"), "one service"),
             (validate_upstream("a?dc=b"), "question mark"),
             (validate_intention_name("we*"), "wildcard stands alone"),
             (validate_identity_name(""), "lower-case"),

@@ -339,6 +339,14 @@ impl Upstream {
     }
 
     fn validate(&self) -> Result<(), Invalid> {
+        if self.destination_name == WILDCARD {
+            // Consul's words.
+            return Err(Invalid::new(
+                "DestinationName",
+                "upstream destination name cannot be a wildcard; settings for all upstreams go to \
+                 UpstreamConfig.Defaults of service-defaults",
+            ));
+        }
         name::validate_upstream(&self.destination_name)
             .map_err(|error| Invalid::new("DestinationName", error.to_string()))?;
         validate_ip("LocalBindAddress", &self.local_bind_address)?;

@@ -271,7 +271,7 @@ fn refusals_of_proxies_name_the_field() {
         (
             json!({"Service": {"Proxy": {"DestinationServiceName": "*"}}}),
             "Service.Proxy.DestinationServiceName",
-            "upstream destination name cannot be a wildcard",
+            "one service",
         ),
         (
             json!({"Service": {"Proxy": {
