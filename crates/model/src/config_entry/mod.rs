@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod chain_tests;
+mod destination;
 mod header_modifiers;
 mod jwks;
 mod jwt_provider;
@@ -14,6 +15,7 @@ mod service_intentions;
 mod service_resolver;
 mod service_router;
 mod service_splitter;
+mod terminating_gateway;
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +23,7 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, EnumAccess, VariantAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+pub use destination::Destination;
 pub use header_modifiers::HeaderModifiers;
 pub use jwks::{
     JsonWebKeySet, JwksBackOff, JwksCluster, JwksRetryPolicy, JwksTlsCertificates, JwksTrustedCa,
@@ -47,6 +50,7 @@ pub use service_router::{
     HeaderMatch, HttpMatch, QueryParamMatch, Route, RouteDestination, RouteMatch,
 };
 pub use service_splitter::Split;
+pub use terminating_gateway::LinkedService;
 
 use crate::invalid::Invalid;
 use crate::json;
@@ -70,6 +74,8 @@ config_entries! {
     service_resolver::ServiceResolver = "service-resolver",
     /// Who issues JSON Web Tokens, and how proxies verify them.
     jwt_provider::JwtProvider = "jwt-provider",
+    /// Which services outside the mesh a gateway leads to.
+    terminating_gateway::TerminatingGateway = "terminating-gateway",
 }
 
 /// The kinds of Consul 1.21.

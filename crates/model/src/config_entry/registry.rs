@@ -36,6 +36,8 @@ pub enum EntryRights {
     Intention,
     /// Nothing for reading, `mesh:write` for writing.
     Mesh,
+    /// `service:read` on the entry's name for reading, `mesh:write` for writing.
+    Gateway,
     /// `mesh:read`, or `service:write` on any service, for reading, `mesh:write` for writing.
     JwtProvider,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::destination::{self, Destination};
 use super::rate_limits::{self, RateLimits};
 use super::registry::{Entry, EntryRights};
 use crate::extension::validate_extensions;
@@ -15,7 +16,7 @@ use crate::proxy::{EnvoyExtension, Expose, MeshGateway, ProxyMode, TransparentPr
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
-use crate::tenancy::{NotServed, OnlyDefault};
+use crate::tenancy::OnlyDefault;
 use crate::{WILDCARD, duration, meta, name};
 
 /// Whether a service takes connections without mutual TLS.
@@ -170,9 +171,9 @@ pub struct ServiceDefaults {
     /// Settings for the services that it calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_config: Option<UpstreamConfiguration>,
-    /// Services outside the mesh as destinations are not served.
-    #[serde(skip_serializing)]
-    pub destination: NotServed,
+    /// Where the service is, when it is outside the mesh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Box<Destination>>,
     /// Limits on request rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limits: Option<Box<RateLimits>>,
@@ -230,12 +231,12 @@ impl Entry for ServiceDefaults {
                 (
                     Inside,
                     "TransparentProxy MeshGateway Expose UpstreamConfig EnvoyExtensions \
-                     RateLimits",
+                     RateLimits Destination",
                 ),
                 (REPORTED, "ExternalSNI"),
-                (REFUSED, "Destination"),
             ],
         ),
+        destination::SERVED,
         rate_limits::SERVED[0],
         rate_limits::SERVED[1],
         rate_limits::SERVED[2],
@@ -287,6 +288,17 @@ impl Entry for ServiceDefaults {
             limits
                 .validate()
                 .map_err(|error| error.within("RateLimits"))?;
+        }
+        if let Some(destination) = &self.destination {
+            if self.upstream_config.is_some() {
+                return Err(Invalid::new(
+                    "Destination",
+                    "UpstreamConfig and Destination are mutually exclusive for service defaults",
+                ));
+            }
+            destination
+                .validate()
+                .map_err(|error| error.within("Destination"))?;
         }
         self.expose.validate().map_err(|e| e.within("Expose"))?;
         meta::validate_entry("Meta", &self.meta)?;

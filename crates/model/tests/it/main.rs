@@ -7,6 +7,7 @@ mod config_entries;
 mod decoding;
 mod definitions;
 mod durations;
+mod egress;
 mod filters;
 mod jwt;
 mod jwt_provider;

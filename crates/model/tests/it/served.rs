@@ -12,7 +12,7 @@ use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
     ChainOverrides, ConfigEntry, ConnectAuthorize, DeregisterRequest, Intention, Invalid,
     JwtProvider, Mesh, ProxyDefaults, RegisterRequest, ServiceDefaults, ServiceDefinition,
-    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
+    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter, TerminatingGateway,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -401,6 +401,11 @@ fn entries() -> Vec<Kind> {
     });
     let intention = json!({"SourceName": "a", "DestinationName": "b", "Permissions": permissions});
     vec![
+        (
+            fields::<TerminatingGateway>(),
+            json!({"Kind": "terminating-gateway", "Name": "egress", "Services": [{"Name": "db"}]}),
+            entry,
+        ),
         (fields::<ServiceDefaults>(), service_defaults, entry),
         (fields::<ProxyDefaults>(), proxy_defaults, entry),
         (fields::<Mesh>(), json!({"Kind": "mesh"}), entry),

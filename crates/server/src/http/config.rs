@@ -169,7 +169,9 @@ fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(),
             let allowed = authorizer.service_write_any() || authorizer.mesh_read();
             (allowed, "mesh:read", "")
         }
-        EntryRights::Service => (authorizer.service_read(name), "service:read", name),
+        EntryRights::Service | EntryRights::Gateway => {
+            (authorizer.service_read(name), "service:read", name)
+        }
         EntryRights::Intention => (authorizer.intention_read(name), "intention:read", name),
     };
     if allowed {
@@ -181,7 +183,9 @@ fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(),
 
 fn may_write(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
     let (allowed, permission, name) = match kind.rights() {
-        EntryRights::Mesh | EntryRights::JwtProvider => (authorizer.mesh_write(), "mesh:write", ""),
+        EntryRights::Mesh | EntryRights::JwtProvider | EntryRights::Gateway => {
+            (authorizer.mesh_write(), "mesh:write", "")
+        }
         EntryRights::Service => (authorizer.service_write(name), "service:write", name),
         EntryRights::Intention => (authorizer.intention_write(name), "intention:write", name),
     };

@@ -52,7 +52,8 @@ impl Relevant {
             Some(
                 ConfigEntry::Mesh(_)
                 | ConfigEntry::ServiceIntentions(_)
-                | ConfigEntry::JwtProvider(_),
+                | ConfigEntry::JwtProvider(_)
+                | ConfigEntry::TerminatingGateway(_),
             ) => Self::Nothing,
         }
     }
@@ -61,7 +62,10 @@ impl Relevant {
 /// The services whose chains an entry is a part of: its own, and those that lead to it.
 pub(super) fn services(state: &ReadTxn<'_>, kind: ConfigKind, name: &str) -> BTreeSet<String> {
     let mut open = match kind {
-        ConfigKind::Mesh | ConfigKind::ServiceIntentions | ConfigKind::JwtProvider => Vec::new(),
+        ConfigKind::Mesh
+        | ConfigKind::ServiceIntentions
+        | ConfigKind::JwtProvider
+        | ConfigKind::TerminatingGateway => Vec::new(),
         ConfigKind::ProxyDefaults => with_entries(state),
         _ => vec![name.to_owned()],
     };

@@ -1,0 +1,75 @@
+//! A service outside the mesh, which callers reach through a terminating gateway: `Destination` of
+//! `service-defaults`.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::Yes;
+use crate::validate::validate_host;
+
+/// Addresses at most; each is a cluster in every caller's proxy.
+const MAX_ADDRESSES: usize = 256;
+
+/// Its rows among those of `service-defaults`.
+pub(super) const SERVED: Rows = ("Destination", &[(Yes, "Addresses Port")]);
+
+/// Where a service outside the mesh is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Destination {
+    /// Host names and IP addresses, each a way to the service.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// The port of all of them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub port: u16,
+}
+
+fn is_zero(port: &u16) -> bool {
+    *port == 0
+}
+
+impl Destination {
+    /// An address as it stands in the name of its cluster and in the server name that the gateway
+    /// knows it by. Consul's.
+    pub fn label(address: &str) -> String {
+        address.replace([':', '.'], "-")
+    }
+
+    /// With Consul's words. Two addresses that have one label are refused besides: a gateway could not
+    /// tell them apart.
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        if self.addresses.is_empty() {
+            return Err(Invalid::new(
+                "Addresses",
+                "Destination must contain at least one valid address",
+            ));
+        }
+        if self.addresses.len() > MAX_ADDRESSES {
+            let reason = format!("at most {MAX_ADDRESSES} addresses can be given");
+            return Err(Invalid::new("Addresses", reason));
+        }
+        let mut seen = BTreeSet::new();
+        for (at, address) in self.addresses.iter().enumerate() {
+            let field = format!("Addresses[{at}]");
+            if address.is_empty() || validate_host("", address).is_err() {
+                let shown: String = address.chars().take(80).collect();
+                let reason = format!("Could not validate address {shown} as an IP or Hostname");
+                return Err(Invalid::new(field, reason));
+            }
+            if !seen.insert(Self::label(address).to_lowercase()) {
+                let reason = format!(
+                    "Duplicate address '{address}' is not allowed (colons and dots count as hyphens)"
+                );
+                return Err(Invalid::new(field, reason));
+            }
+        }
+        if self.port == 0 {
+            return Err(Invalid::new("Port", "Invalid Port number 0"));
+        }
+        Ok(())
+    }
+}

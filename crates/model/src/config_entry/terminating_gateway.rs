@@ -1,0 +1,151 @@
+//! `terminating-gateway`: which services outside the mesh a gateway leads to.
+//!
+//! Callers find the gateways of a destination in it. The proxy of the gateway itself is not served,
+//! nor is what the entry says about its connections to the services.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::{DEFAULT_ONLY, REPORTED};
+use crate::tenancy::OnlyDefault;
+use crate::{WILDCARD, meta, name};
+
+/// Services at most.
+const MAX_SERVICES: usize = 10_000;
+
+/// The services of one gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TerminatingGateway {
+    /// The service that the gateway is registered as.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The services that it leads to.
+    pub services: Vec<LinkedService>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// A service that a gateway leads to, and how the gateway connects to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LinkedService {
+    /// Its name, or `*` for all of them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// File with the certificates of the authorities that sign its certificate.
+    #[serde(rename = "CAFile", skip_serializing_if = "String::is_empty")]
+    pub ca_file: String,
+    /// File with the certificate that the gateway shows.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cert_file: String,
+    /// File with the key of that certificate.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub key_file: String,
+    /// Server name in the TLS handshake.
+    #[serde(rename = "SNI", skip_serializing_if = "String::is_empty")]
+    pub sni: String,
+    /// Requests keep the host name that they came with.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disable_auto_host_rewrite: bool,
+}
+
+impl TerminatingGateway {
+    /// Whether it leads to a service outside the mesh.
+    pub fn leads_to(&self, destination: &str) -> bool {
+        let mut names = self.services.iter().map(|service| service.name.as_str());
+        names.any(|name| name == WILDCARD || name.eq_ignore_ascii_case(destination))
+    }
+}
+
+impl Entry for TerminatingGateway {
+    const RIGHTS: EntryRights = EntryRights::Gateway;
+    const SERVED: &'static [Rows] = &[
+        (
+            "TerminatingGateway",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (Inside, "Services"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "LinkedService",
+            &[
+                (Yes, "Name"),
+                (
+                    REPORTED,
+                    "CAFile CertFile KeyFile SNI DisableAutoHostRewrite",
+                ),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// With Consul's words.
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        if self.services.len() > MAX_SERVICES {
+            let reason = format!("at most {MAX_SERVICES} services can be given");
+            return Err(Invalid::new("Services", reason));
+        }
+        let mut seen = BTreeSet::new();
+        for (at, service) in self.services.iter().enumerate() {
+            let refused = |reason: String| Err(Invalid::new(format!("Services[{at}]"), reason));
+            let name = &service.name;
+            if name.is_empty() {
+                return refused("Service name cannot be blank.".to_owned());
+            }
+            if name != WILDCARD
+                && let Err(error) = name::validate_service_name(name)
+            {
+                return refused(error.to_string());
+            }
+            if !seen.insert(name.to_lowercase()) {
+                return refused(format!(
+                    "Service {name:?} was specified more than once within a namespace"
+                ));
+            }
+            let files = [&service.ca_file, &service.cert_file, &service.key_file];
+            let own = !(service.cert_file.is_empty() && service.key_file.is_empty());
+            if own && files.iter().any(|file| file.is_empty()) {
+                return refused(format!(
+                    "Service {name:?} must have a CertFile, CAFile, and KeyFile specified for TLS \
+                     origination"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
