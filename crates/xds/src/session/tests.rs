@@ -542,6 +542,34 @@ fn endpoints_that_are_gone_when_they_are_asked_for_are_removed() {
     }
 }
 
+/// Envoy asks only once for endpoints that it goes on needing.
+#[test]
+fn endpoints_that_are_gone_when_their_cluster_is_sent_again_are_removed() {
+    let mut stream = connected("1");
+    let with_api = |version, endpoints: bool| {
+        let endpoints = endpoints.then(|| (Endpoint, resource("api", version, &[])));
+        let others = [
+            (Secret, resource("leaf", "1", &[])),
+            (Cluster, resource("api", version, &["api"])),
+            (Listener, resource("out", "1", &["r"])),
+            (Route, resource("r", "1", &[])),
+        ];
+        set(others.into_iter().chain(endpoints))
+    };
+    assert_eq!(
+        stream.request(subscribe(Endpoint, &["gone", "api"])),
+        ["endpoint: api@1 -gone"]
+    );
+    stream.accept();
+    for version in ["2", "3"] {
+        assert_eq!(
+            stream.snapshot(with_api(version, false)),
+            [&format!("cluster: api@{version}"), "endpoint: -api"]
+        );
+        while stream.accept() != NOTHING {}
+    }
+}
+
 #[test]
 fn a_name_asked_for_again_is_sent_again() {
     let mut stream = connected("1");
