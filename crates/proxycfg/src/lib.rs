@@ -17,6 +17,7 @@
 
 mod chain;
 mod driver;
+mod egress;
 mod error;
 mod kinds;
 mod limiter;
@@ -31,6 +32,7 @@ mod transparent;
 mod watch;
 
 pub use chain::{Instances, ResolvedChain, StoredEntries};
+pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
 pub use kinds::snapshot_of;
 /// Part of every snapshot; here so that later stages need not know the CA.

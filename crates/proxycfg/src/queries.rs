@@ -13,6 +13,7 @@ use legate_store::ReadTxn;
 use tracing::warn;
 
 use crate::chain::{self, Callers, ResolvedChain};
+use crate::egress;
 use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
 use crate::transparent::{self, ImplicitUpstream, ImplicitUpstreams};
@@ -99,6 +100,9 @@ pub(crate) fn implicit_upstreams(
             ConfigEntry::ServiceIntentions(entry) => Some(entry),
             _ => None,
         });
+        // Intentions for a place outside the mesh give nobody a service in it.
+        let outside = egress::only_outside(txn);
+        let entries = entries.filter(|entry| !outside(entry));
         let reach = Reach::new(entries, source, default);
         let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
         let central = Central {

@@ -25,6 +25,7 @@ pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
             .iter()
             .zip(&b.upstreams)
             .all(|(a, b)| upstream(a, b))
+        && shared(&a.destinations, &b.destinations)
         && match (&a.implicit, &b.implicit) {
             (Some(a), Some(b)) => shared(a, b),
             (None, None) => true,
@@ -57,6 +58,9 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
         && shared(last, now)
     {
         *now = Arc::clone(last);
+    }
+    if shared(&last.destinations, &snapshot.destinations) {
+        snapshot.destinations = Arc::clone(&last.destinations);
     }
     for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
         let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);

@@ -12,6 +12,7 @@ use legate_intentions::Action;
 use legate_model::{CaRoots, Intention, Mesh, Protocol, ServiceInstance, TrustDomain, Upstream};
 
 use crate::chain::ResolvedChain;
+use crate::egress::Destinations;
 use crate::queries::JwtProviders;
 use crate::transparent::ImplicitUpstreams;
 
@@ -66,6 +67,8 @@ pub struct Snapshot {
     /// Of a proxy in transparent mode: the services that intentions let its own call, explicit
     /// upstreams among them. `None` in any other mode.
     pub implicit: Option<Arc<ImplicitUpstreams>>,
+    /// Of a proxy in transparent mode: the services outside the mesh that intentions let its own call.
+    pub destinations: Arc<Destinations>,
 }
 
 impl Snapshot {
@@ -76,7 +79,12 @@ impl Snapshot {
         let implicit = implicit.map(|one| &one.upstream);
         let upstreams = self.upstreams.iter().chain(implicit);
         let values = upstreams.map(|one| 1 + one.resolved.size());
-        values.sum::<usize>() + self.intentions.len() + self.jwt_providers.len()
+        let destinations = self.destinations.iter();
+        let outside = destinations.map(|one| one.addresses.len() * (1 + one.gateways.len()));
+        values.sum::<usize>()
+            + outside.sum::<usize>()
+            + self.intentions.len()
+            + self.jwt_providers.len()
     }
 }
 

@@ -15,7 +15,7 @@ use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
 use legate_discovery_chain::Target;
 use legate_model::{ServiceInstance, SpiffeId};
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{Destination, Snapshot};
 
 use crate::balancing::Balancing;
 use crate::custom;
@@ -36,6 +36,9 @@ const ORIGINAL_DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a connection to an instance that is dialled directly may take. Consul's.
 const PASSTHROUGH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection to a gateway may take that leads outside the mesh. Consul's.
+const DESTINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which HTTP Envoy speaks to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -215,12 +218,40 @@ pub(crate) fn upstream(
     let input = UpstreamInput {
         name: &cluster.name,
         sni: &target.sni,
-        identity: identity(plan, &target.service, &target.datacenter),
+        identity: identity(plan.snapshot, &target.service, &target.datacenter),
         connect_timeout: cluster.connect_timeout,
         http2: plan.protocol().is_http2(),
         balancing: Balancing::of(*balancer),
         limits: plan.settings.limits.as_ref(),
         outliers: &plan.settings.outliers,
+        tls,
+        fetch_timeout,
+    };
+    memo.get(&input, |input| {
+        let cluster = build_upstream(input);
+        Ok(encode::resource(input.name, &cluster, &[input.name]))
+    })
+}
+
+/// The cluster of one address of a service outside the mesh: the gateways that lead there, which prove to
+/// be that service.
+pub(crate) fn destination(
+    memo: &Memo,
+    snapshot: &Snapshot,
+    destination: &Destination,
+    name: &str,
+    tls: &TlsSettings,
+    fetch_timeout: Option<Duration>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = UpstreamInput {
+        name,
+        sni: name,
+        identity: identity(snapshot, &destination.name, &snapshot.datacenter),
+        connect_timeout: DESTINATION_TIMEOUT,
+        http2: destination.protocol.is_http2(),
+        balancing: Balancing::default(),
+        limits: None,
+        outliers: &Outliers::default(),
         tls,
         fetch_timeout,
     };
@@ -275,7 +306,7 @@ fn written_upstream(
     tls: &TlsSettings,
     text: &str,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let identity = identity(plan, &target.service, &target.datacenter);
+    let identity = identity(plan.snapshot, &target.service, &target.datacenter);
     let input = (CLUSTER_JSON, text, tls, &target.sni, identity);
     memo.get(&input, |(_, text, tls, sni, identity)| {
         let written = crate::upstream::written(memo, &plan.upstream.upstream, text);
@@ -340,7 +371,7 @@ pub(crate) fn passthrough(
     let input = PassthroughInput {
         name: names::passthrough_cluster(&sni),
         sni: &sni,
-        identity: identity(plan, &definition.destination_name, datacenter),
+        identity: identity(plan.snapshot, &definition.destination_name, datacenter),
         connect_timeout: PASSTHROUGH_TIMEOUT,
         tls,
     };
@@ -375,9 +406,9 @@ fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
 }
 
 /// Whom instances must prove to be.
-fn identity(plan: &UpstreamPlan<'_>, service: &str, datacenter: &str) -> String {
+fn identity(snapshot: &Snapshot, service: &str, datacenter: &str) -> String {
     let identity = SpiffeId::Service {
-        trust_domain: plan.snapshot.trust_domain.clone(),
+        trust_domain: snapshot.trust_domain.clone(),
         datacenter: datacenter.to_owned(),
         service: service.to_owned(),
     };

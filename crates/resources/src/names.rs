@@ -1,6 +1,6 @@
 //! The names of resources and filters, in one place because others refer to them by name.
 
-use legate_model::{DEFAULT_TENANCY, Upstream, sni};
+use legate_model::{DEFAULT_TENANCY, Destination, Upstream, sni};
 use legate_proxycfg::Snapshot;
 
 /// The secret with the proxy's own certificate and key.
@@ -25,6 +25,7 @@ pub(crate) const OUTBOUND_LISTENER: &str = "outbound_listener";
 pub(crate) const ORIGINAL_DESTINATION: &str = "original-destination";
 
 pub(crate) const ORIGINAL_DST_FILTER: &str = "envoy.filters.listener.original_dst";
+pub(crate) const TLS_INSPECTOR: &str = "envoy.filters.listener.tls_inspector";
 pub(crate) const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 pub(crate) const CONNECTION_LIMIT: &str = "envoy.filters.network.connection_limit";
@@ -100,6 +101,19 @@ pub(crate) fn is_failover_member(member: &str, cluster: &str) -> bool {
 /// The cluster that leads to the instance of a service that a captured connection was sent to.
 pub(crate) fn passthrough_cluster(sni: &str) -> String {
     format!("passthrough~{sni}")
+}
+
+/// The cluster of one address of a service outside the mesh, which is also the server name that
+/// gateways know it by. Consul's name.
+pub(crate) fn destination_cluster(snapshot: &Snapshot, service: &str, address: &str) -> String {
+    let name = format!("{}.{service}", Destination::label(address));
+    let sni = sni::service(&name, &snapshot.datacenter, &snapshot.trust_domain);
+    format!("destination.{sni}")
+}
+
+/// The routes to services outside the mesh that speak HTTP on one port. Consul's name.
+pub(crate) fn destination_routes(snapshot: &Snapshot, port: u16) -> String {
+    destination_cluster(snapshot, "~http", &port.to_string())
 }
 
 /// An upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`.

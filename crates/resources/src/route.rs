@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::config::route::v3::{
     Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost, route, route_action,
     route_match,
 };
-use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use legate_model::InstanceRateLimits;
 use legate_proxycfg::Snapshot;
 
@@ -86,6 +86,36 @@ pub(crate) fn everything_to(cluster: &str, name: &str, host: &str) -> RouteConfi
     // It is for the proxies: they have read it by then.
     host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
     configuration(name, host)
+}
+
+/// Routes that take requests to clusters by the hosts that they are for: each the name of a cluster and
+/// its hosts.
+pub(crate) fn by_host(
+    memo: &Memo,
+    name: &str,
+    hosts: &[(String, Vec<String>)],
+    validate_clusters: bool,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    memo.get(&(name, hosts, validate_clusters), |_| {
+        let hosts = hosts.iter().map(|(cluster, domains)| {
+            let action = RouteAction {
+                retry_policy: Some(retry::policy()),
+                ..to_cluster(cluster)
+            };
+            VirtualHost {
+                domains: domains.clone(),
+                response_headers_to_remove: vec![retry::NOT_SENT.to_owned()],
+                ..virtual_host(cluster, action)
+            }
+        });
+        let configuration = RouteConfiguration {
+            name: name.to_owned(),
+            virtual_hosts: hosts.collect(),
+            validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
+            ..RouteConfiguration::default()
+        };
+        Ok(encode::resource(name, &configuration, &[]))
+    })
 }
 
 /// Routes that take requests for exactly this path to a cluster, and no other ones.

@@ -10,6 +10,7 @@ use legate_model::{
 use legate_store::ReadTxn;
 
 use super::{Kind, Leaves};
+use crate::egress;
 use crate::error::WatchError;
 use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
@@ -63,6 +64,9 @@ fn snapshot(
     let is_transparent = instance.proxy.mode == ProxyMode::Transparent;
     let implicit = is_transparent
         .then(|| queries::implicit_upstreams(txn, destination, config, &trust_domain));
+    let destinations = is_transparent
+        .then(|| egress::destinations(txn, destination, config))
+        .unwrap_or_default();
     Some(Snapshot {
         proxy: proxy.clone(),
         datacenter: Arc::clone(&config.datacenter),
@@ -79,6 +83,7 @@ fn snapshot(
         mesh: queries::mesh(txn),
         upstreams,
         implicit,
+        destinations,
     })
 }
 

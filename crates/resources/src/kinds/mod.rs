@@ -1,7 +1,8 @@
 //! What each kind of proxy is made of: one function a kind, from its snapshot to its parts. A new
 //! kind is a file with such a function and a line in [`compose`].
 
-pub(crate) mod sidecar;
+pub(crate) mod egress;
+mod sidecar;
 mod transparent;
 
 use legate_model::ServiceKind;

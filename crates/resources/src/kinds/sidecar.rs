@@ -4,13 +4,14 @@
 //!
 //! The units of a set are in this order: the own side, the servers of the keys of JSON Web Tokens, the
 //! listener for captured traffic where there
-//! is one, the explicit upstreams, the implicit ones.
+//! is one, the explicit upstreams, the implicit ones, the services outside the mesh, and the routes to those.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
 
 use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
 
+use super::egress::Egress;
 use super::transparent::Transparent;
 use crate::chain_route;
 use crate::cluster;
@@ -112,7 +113,18 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         };
         let first = last.map_or(0, |last| first_upstream(last) + last.upstreams.len());
         implicit = transparent.upstreams(composer, first);
-        composer.add(transparent.outbound(composer, &mut explicit, &mut implicit));
+        let last = last.filter(|last| last.implicit.is_some());
+        let egress = Egress {
+            snapshot,
+            last: last.map(|last| &*last.destinations),
+            same,
+            settings: &settings,
+        };
+        let before = last.and_then(|last| last.implicit.as_ref());
+        let outside = egress.units(composer, first + before.map_or(0, |before| before.0.len()));
+        let upstreams = (&mut *explicit, &mut *implicit);
+        composer.add(transparent.outbound(composer, upstreams, (&egress, &outside)));
+        implicit.extend(outside.all());
     }
     for unit in explicit.into_iter().chain(implicit) {
         composer.add(unit);

@@ -15,9 +15,10 @@ use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 
+use super::egress::{Egress, Units};
 use super::sidecar::{OUTBOUND, Same, Settings, UpstreamChange, counterpart, made, same_chain};
 use crate::cluster;
-use crate::listener::outbound::{self, Chain};
+use crate::listener::outbound::{self, Chain, Target};
 use crate::memo::Memo;
 use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::part::{Composer, Made, UnitBuilder};
@@ -109,12 +110,13 @@ impl<'a> Transparent<'a, '_> {
         });
     }
 
-    /// The unit of the listener. `units` are those of the explicit and of the implicit upstreams.
+    /// The unit of the listener, from those of the explicit and the implicit upstreams, and of what is
+    /// outside the mesh.
     pub(super) fn outbound<'b>(
         &self,
         composer: &Composer<'b>,
-        explicit_units: &mut [UnitBuilder<'_>],
-        implicit_units: &mut [UnitBuilder<'_>],
+        (explicit_units, implicit_units): (&mut [UnitBuilder<'_>], &mut [UnitBuilder<'_>]),
+        egress: (&Egress<'_, '_>, &Units<'_>),
     ) -> UnitBuilder<'b> {
         let memo = composer.memo;
         let before = self.last_implicit().map(|_| OUTBOUND);
@@ -137,6 +139,8 @@ impl<'a> Transparent<'a, '_> {
             && self
                 .last
                 .is_some_and(|last| same_explicit(last, self.snapshot))
+            && egress.0.is_reached_alike()
+            && !egress.1.have_trouble()
             && !units.any(|unit| unit.has_trouble(Type::Cluster) || unit.has_trouble(Type::Routes));
         let name = || OUTBOUND_LISTENER.to_owned();
         unit.part(Type::Listener, name, unchanged, |warnings| {
@@ -156,6 +160,7 @@ impl<'a> Transparent<'a, '_> {
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
+            chains.extend(egress.0.chains(egress.1, warnings));
             let bind = outbound::bind(&self.snapshot.instance)?;
             let resource = outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0)?;
             let bind = Some(Box::new(bind));
@@ -234,14 +239,17 @@ impl<'a> Transparent<'a, '_> {
             protocol: Protocol::Tcp,
             attempts: 1,
             hash_source_ip: false,
-            addresses: &[],
+            dialled: Target::Service(&[]),
         }
     }
 }
 
 /// A chain for these addresses, where there are any.
 fn chain<'a>(addresses: &'a [IpAddr], to: impl FnOnce() -> Chain<'a>) -> Option<Chain<'a>> {
-    (!addresses.is_empty()).then(|| Chain { addresses, ..to() })
+    (!addresses.is_empty()).then(|| Chain {
+        dialled: Target::Service(addresses),
+        ..to()
+    })
 }
 
 fn is_destinations_only(mesh: &Mesh) -> bool {

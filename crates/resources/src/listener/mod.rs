@@ -9,6 +9,7 @@ pub(crate) mod upstream;
 
 pub(crate) use http_connection_manager::RouteSpecifier;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use envoy_types::pb::envoy::config::core::v3::{
@@ -18,7 +19,8 @@ use envoy_types::pb::envoy::config::listener::v3::listener::{
     ConnectionBalanceConfig, connection_balance_config,
 };
 use envoy_types::pb::envoy::config::listener::v3::{
-    Filter, FilterChain, Listener, ListenerFilter, filter, listener_filter,
+    Filter, FilterChain, Listener, ListenerFilter, ListenerFilterChainMatchPredicate, filter,
+    listener_filter, listener_filter_chain_match_predicate,
 };
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as BridgeConfig;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
@@ -26,12 +28,13 @@ use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
 };
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
+use envoy_types::pb::envoy::extensions::filters::listener::tls_inspector::v3::TlsInspector;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, http_connection_manager, http_filter,
 };
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, tcp_proxy};
-use envoy_types::pb::envoy::r#type::v3::HashPolicy;
 use envoy_types::pb::envoy::r#type::v3::hash_policy::{self, SourceIp};
+use envoy_types::pb::envoy::r#type::v3::{HashPolicy, Int32Range};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value};
 use legate_model::Protocol;
 
@@ -39,6 +42,7 @@ use crate::encode;
 use crate::error::GenerateError;
 use crate::names::{
     GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ORIGINAL_DST_FILTER, ROUTER, TCP_PROXY,
+    TLS_INSPECTOR,
 };
 use crate::telemetry::Telemetry;
 
@@ -152,6 +156,31 @@ pub(crate) fn original_destination() -> ListenerFilter {
         ))),
         ..ListenerFilter::default()
     }
+}
+
+/// The filter that looks at the server name of a TLS handshake, where a connection was made to one of these
+/// ports. On others it would keep those waiting whose servers speak first.
+pub(crate) fn server_name(ports: &BTreeSet<u16>) -> Option<ListenerFilter> {
+    use listener_filter_chain_match_predicate::{MatchSet, Rule};
+    let predicate = |rule| ListenerFilterChainMatchPredicate { rule: Some(rule) };
+    let range = |port: &u16| {
+        predicate(Rule::DestinationPortRange(Int32Range {
+            start: i32::from(*port),
+            end: i32::from(*port) + 1,
+        }))
+    };
+    let mut ranges: Vec<_> = ports.iter().map(range).collect();
+    let any = match ranges.len() {
+        0 | 1 => ranges.pop()?,
+        _ => predicate(Rule::OrMatch(MatchSet { rules: ranges })),
+    };
+    Some(ListenerFilter {
+        name: TLS_INSPECTOR.to_owned(),
+        filter_disabled: Some(predicate(Rule::NotMatch(Box::new(any)))),
+        config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
+            &TlsInspector::default(),
+        ))),
+    })
 }
 
 /// A network filter.

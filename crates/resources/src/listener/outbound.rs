@@ -1,11 +1,15 @@
 //! The listener of a proxy in transparent mode, at which all that the application sends arrives: to
-//! a service by its virtual IPs, to one of its instances, or to somewhere outside the mesh.
+//! a service by its virtual IPs, to one of its instances, to a service outside the mesh that has a gateway, or
+//! to somewhere else outside.
 //!
 //! What the application dialled is what it was redirected from. Each service has a filter chain of
 //! its own, which its addresses choose; no two chains have the same one, for Envoy would refuse the
 //! listener.
+//!
+//! Envoy looks at the port first, and once a chain is for that port, at no chain without one. So the chains
+//! of services, which are for all ports, are repeated for each port that a chain outside the mesh is for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +34,7 @@ use crate::upstream::Leads;
 /// it sends it to by default.
 const PORT: u16 = 15001;
 
-/// What leads to one service or its instances.
+/// What leads to one service, its instances, or a service outside the mesh.
 #[derive(Hash)]
 pub(crate) struct Chain<'a> {
     /// As in statistics.
@@ -43,8 +47,29 @@ pub(crate) struct Chain<'a> {
     pub(crate) attempts: u32,
     /// Whether connections from one address go to one instance.
     pub(crate) hash_source_ip: bool,
-    /// In their order, and not empty.
-    pub(crate) addresses: &'a [IpAddr],
+    pub(crate) dialled: Target<'a>,
+}
+
+/// What an application dials.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Target<'a> {
+    /// One of these addresses, on any port. They are in their order, and not empty.
+    Service(&'a [IpAddr]),
+    /// This address and port.
+    Address(IpAddr, u16),
+    /// The server with this name, by TLS, on this port.
+    ServerName(String, u16),
+    /// Anything on this port.
+    Port(u16),
+}
+
+impl Target<'_> {
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Service(_) => None,
+            Self::Address(_, port) | Self::ServerName(_, port) | Self::Port(port) => Some(*port),
+        }
+    }
 }
 
 #[derive(Hash)]
@@ -103,10 +128,19 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         filters: vec![outside],
         ..FilterChain::default()
     };
-    let chains = input.chains.iter();
-    let chains = chains.map(|one| chain(one, input)).collect();
+    let destinations = Outside::of(input.chains);
+    let of = |one| filter_chains(one, input, &destinations);
+    let chains = input.chains.iter().flat_map(of).collect();
+    let by_name = input.chains.iter().filter_map(|one| match one.dialled {
+        Target::ServerName(_, port) => Some(port),
+        _ => None,
+    });
+    let server_name = listener::server_name(&by_name.collect());
     Listener {
-        listener_filters: vec![listener::original_destination()],
+        listener_filters: [listener::original_destination()]
+            .into_iter()
+            .chain(server_name)
+            .collect(),
         default_filter_chain: input.leads_outside.then_some(outside),
         ..listener::listener(
             name,
@@ -119,30 +153,91 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     }
 }
 
-fn chain(chain: &Chain<'_>, input: &Input<'_>) -> FilterChain {
-    let range = |ip: &IpAddr| CidrRange {
+/// Which ports and addresses services outside the mesh are dialled by.
+#[derive(Default)]
+struct Outside {
+    ports: BTreeSet<u16>,
+    addresses: HashSet<(u16, IpAddr)>,
+}
+
+impl Outside {
+    fn of(chains: &[Chain<'_>]) -> Self {
+        let mut outside = Self::default();
+        for chain in chains {
+            outside.ports.extend(chain.dialled.port());
+            if let Target::Address(ip, port) = chain.dialled {
+                outside.addresses.insert((port, ip));
+            }
+        }
+        outside
+    }
+
+    /// What chooses a service by its addresses: on any port, then on each of these.
+    fn around(&self, addresses: &[IpAddr]) -> Vec<FilterChainMatch> {
+        let anywhere = FilterChainMatch {
+            prefix_ranges: addresses.iter().map(range).collect(),
+            ..FilterChainMatch::default()
+        };
+        let on = |port: &u16| {
+            let own = addresses.iter();
+            let own = own.filter(|ip| !self.addresses.contains(&(*port, **ip)));
+            FilterChainMatch {
+                prefix_ranges: own.map(range).collect(),
+                ..on_port(*port)
+            }
+        };
+        let on_ports = self.ports.iter().map(on);
+        let on_ports = on_ports.filter(|matched| !matched.prefix_ranges.is_empty());
+        [anywhere].into_iter().chain(on_ports).collect()
+    }
+}
+
+fn range(ip: &IpAddr) -> CidrRange {
+    CidrRange {
         address_prefix: ip.to_string(),
         prefix_len: Some(UInt32Value {
             value: if ip.is_ipv4() { 32 } else { 128 },
         }),
-    };
-    FilterChain {
-        filter_chain_match: Some(FilterChainMatch {
-            prefix_ranges: chain.addresses.iter().map(range).collect(),
-            ..FilterChainMatch::default()
-        }),
-        filters: vec![upstream::filter(&Way {
-            id: &chain.id,
-            filter: &chain.filter,
-            leads: &chain.leads,
-            protocol: chain.protocol,
-            attempts: chain.attempts,
-            hash_source_ip: chain.hash_source_ip,
-            fetch_timeout: input.fetch_timeout,
-            telemetry: input.telemetry,
-        })],
-        ..FilterChain::default()
     }
+}
+
+fn on_port(port: u16) -> FilterChainMatch {
+    FilterChainMatch {
+        destination_port: Some(UInt32Value { value: port.into() }),
+        ..FilterChainMatch::default()
+    }
+}
+
+/// The filter chains of one.
+fn filter_chains(one: &Chain<'_>, input: &Input<'_>, outside: &Outside) -> Vec<FilterChain> {
+    let filter = upstream::filter(&Way {
+        id: &one.id,
+        filter: &one.filter,
+        leads: &one.leads,
+        protocol: one.protocol,
+        attempts: one.attempts,
+        hash_source_ip: one.hash_source_ip,
+        fetch_timeout: input.fetch_timeout,
+        telemetry: input.telemetry,
+    });
+    let matches = match &one.dialled {
+        Target::Service(addresses) => outside.around(addresses),
+        Target::Address(ip, port) => vec![FilterChainMatch {
+            prefix_ranges: vec![range(ip)],
+            ..on_port(*port)
+        }],
+        Target::ServerName(name, port) => vec![FilterChainMatch {
+            server_names: vec![name.clone()],
+            ..on_port(*port)
+        }],
+        Target::Port(port) => vec![on_port(*port)],
+    };
+    let chain = |matched| FilterChain {
+        filter_chain_match: Some(matched),
+        filters: vec![filter.clone()],
+        ..FilterChain::default()
+    };
+    matches.into_iter().map(chain).collect()
 }
 
 /// The addresses of one service for which no other service counts.

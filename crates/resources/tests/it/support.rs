@@ -37,6 +37,7 @@ pub(crate) fn web() -> Snapshot {
         mesh: Arc::new(None),
         upstreams: Vec::new(),
         implicit: None,
+        destinations: Arc::default(),
     }
 }
 

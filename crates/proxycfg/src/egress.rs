@@ -1,0 +1,184 @@
+//! Services outside the mesh that a proxy in transparent mode leads to terminating gateways: those
+//! whose `service-defaults` say where they are, and that intentions let the proxy's service call.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use legate_intentions::{Action, Reach};
+use legate_model::{ConfigEntry, ConfigKind, Protocol, ServiceIntentions, ServiceKind, WILDCARD};
+use legate_store::ReadTxn;
+
+use crate::chain::Instances;
+use crate::manager::ManagerConfig;
+use crate::same;
+
+/// A service outside the mesh.
+#[derive(Clone, Debug, Default)]
+pub struct Destination {
+    /// The service.
+    pub name: String,
+    /// What its own `service-defaults` say, and `tcp` where they say nothing: as in Consul,
+    /// `proxy-defaults` are for what is in the mesh.
+    pub protocol: Protocol,
+    /// Host names and IP addresses, in the order of the entry.
+    pub addresses: Vec<String>,
+    /// The port of all of them.
+    pub port: u16,
+    /// The instances of the gateways that lead to it.
+    pub gateways: Arc<Instances>,
+}
+
+impl PartialEq for Destination {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_reached_alike(other) && same::shared(&self.gateways, &other.gateways)
+    }
+}
+
+impl Destination {
+    /// Whether the other one is the same but for the instances of its gateways.
+    pub fn is_reached_alike(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.protocol == other.protocol
+            && self.addresses == other.addresses
+            && self.port == other.port
+    }
+}
+
+/// The services outside the mesh that one service may call, in the order of their names.
+#[derive(Clone, Debug, Default)]
+pub struct Destinations {
+    list: Vec<Arc<Destination>>,
+    /// Held so that the readers after this one share it.
+    _services: Arc<Vec<Outside>>,
+}
+
+impl From<Vec<Arc<Destination>>> for Destinations {
+    fn from(list: Vec<Arc<Destination>>) -> Self {
+        Self {
+            list,
+            _services: Arc::default(),
+        }
+    }
+}
+
+impl Deref for Destinations {
+    type Target = [Arc<Destination>];
+
+    fn deref(&self) -> &[Arc<Destination>] {
+        &self.list
+    }
+}
+
+impl PartialEq for Destinations {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len()
+            && std::iter::zip(&**self, &**other).all(|(a, b)| same::shared(a, b))
+    }
+}
+
+/// A service whose `service-defaults` have a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outside {
+    name: String,
+    /// Whether the catalog has no instance of it. Where it has, intentions for the name are for those.
+    only: bool,
+}
+
+fn services(txn: &ReadTxn<'_>) -> Arc<Vec<Outside>> {
+    txn.shared("services outside", "", |txn| {
+        let entries = txn.config_entries(ConfigKind::ServiceDefaults);
+        let outside = entries.iter().filter_map(|entry| match &**entry {
+            ConfigEntry::ServiceDefaults(entry) if entry.destination.is_some() => Some(Outside {
+                only: txn.service(&entry.name).is_empty(),
+                name: entry.name.clone(),
+            }),
+            _ => None,
+        });
+        outside.collect()
+    })
+}
+
+/// The names of the services for which intentions are about a place outside the mesh, and not about
+/// instances. Consul's.
+pub(crate) fn only_outside(txn: &ReadTxn<'_>) -> impl Fn(&ServiceIntentions) -> bool + use<> {
+    let services = services(txn);
+    move |entry| is_only_outside(&services, &entry.name)
+}
+
+fn is_only_outside(services: &[Outside], name: &str) -> bool {
+    let mut only = services.iter().filter(|service| service.only);
+    only.any(|service| service.name.eq_ignore_ascii_case(name))
+}
+
+/// The services outside the mesh that `source` may call.
+pub(crate) fn destinations(
+    txn: &ReadTxn<'_>,
+    source: &str,
+    config: &ManagerConfig,
+) -> Arc<Destinations> {
+    let default = config.default_intention;
+    let name = match default {
+        Action::Allow => "destinations unless denied",
+        Action::Deny => "destinations if allowed",
+    };
+    txn.shared(name, source, |txn| {
+        let services = services(txn);
+        if services.is_empty() {
+            return Destinations {
+                list: Vec::new(),
+                _services: services,
+            };
+        }
+        let entries = txn.config_entries(ConfigKind::ServiceIntentions);
+        let entries = entries.iter().filter_map(|entry| match &**entry {
+            ConfigEntry::ServiceIntentions(entry) => Some(entry),
+            _ => None,
+        });
+        let about = |entry: &&ServiceIntentions| {
+            entry.name == WILDCARD || is_only_outside(&services, &entry.name)
+        };
+        let reach = Reach::new(entries.filter(about), source, default);
+        let names = services.iter().map(|service| &service.name);
+        let callable =
+            names.filter(|name| !name.eq_ignore_ascii_case(source) && reach.allows(name));
+        Destinations {
+            list: callable.map(|name| destination(txn, name)).collect(),
+            _services: Arc::clone(&services),
+        }
+    })
+}
+
+/// One service outside the mesh, for all of its callers.
+fn destination(txn: &ReadTxn<'_>, service: &str) -> Arc<Destination> {
+    txn.shared("destination", service, |txn| {
+        let found = txn.config_entry(ConfigKind::ServiceDefaults, service);
+        let (protocol, place) = match found.as_deref() {
+            Some(ConfigEntry::ServiceDefaults(entry)) => {
+                (entry.protocol(), entry.destination.clone())
+            }
+            _ => (None, None),
+        };
+        let place = place.unwrap_or_default();
+        Destination {
+            name: service.to_owned(),
+            protocol: protocol.unwrap_or_default(),
+            addresses: place.addresses,
+            port: place.port,
+            gateways: gateways(txn, service),
+        }
+    })
+}
+
+/// The instances of the terminating gateways that lead to a service, by the names of the gateways.
+fn gateways(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
+    txn.shared("gateways", service, |txn| {
+        let entries = txn.config_entries(ConfigKind::TerminatingGateway);
+        let leading = entries.iter().filter_map(|entry| match &**entry {
+            ConfigEntry::TerminatingGateway(entry) if entry.leads_to(service) => Some(entry),
+            _ => None,
+        });
+        let instances = leading.flat_map(|gateway| txn.service(&gateway.name));
+        let gateways = instances.filter(|one| one.service.kind == ServiceKind::TerminatingGateway);
+        gateways.collect::<Vec<_>>().into()
+    })
+}

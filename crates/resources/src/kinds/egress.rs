@@ -1,0 +1,264 @@
+//! What a sidecar in transparent mode has for services outside the mesh that a terminating gateway leads
+//! to: a cluster for each of their addresses, whose instances are the gateways, and routes by host for
+//! those that speak HTTP on one port.
+//!
+//! Connections are told apart by the address and port that were dialled, by the server name of their TLS
+//! handshake where a service is known by a host name, or by the host of their requests.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use legate_model::Protocol;
+use legate_proxycfg::{Destination, Destinations, Snapshot};
+
+use super::sidecar::{Same, Settings, made};
+use crate::cluster;
+use crate::endpoint;
+use crate::listener::outbound::{Chain, Target};
+use crate::names;
+use crate::part::{Composer, UnitBuilder};
+use crate::retry;
+use crate::route;
+use crate::set::Type;
+use crate::tls::TlsSettings;
+use crate::upstream::Leads;
+
+/// Services outside the mesh, and what they were in the last snapshot.
+pub(super) struct Egress<'a, 's> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) last: Option<&'a Destinations>,
+    pub(super) same: Same,
+    pub(super) settings: &'a Settings<'s>,
+}
+
+/// The routes of one port: the clusters, and the hosts that lead there.
+type Hosts = Vec<(String, Vec<String>)>;
+
+/// What leads outside the mesh.
+pub(super) struct Units<'a> {
+    /// One for each service.
+    services: Vec<UnitBuilder<'a>>,
+    routes: UnitBuilder<'a>,
+}
+
+impl<'a> Units<'a> {
+    pub(super) fn all(self) -> impl Iterator<Item = UnitBuilder<'a>> {
+        self.services.into_iter().chain([self.routes])
+    }
+
+    pub(super) fn have_trouble(&self) -> bool {
+        let mut services = self.services.iter();
+        services.any(|unit| unit.has_trouble(Type::Cluster))
+            || self.routes.has_trouble(Type::Routes)
+    }
+}
+
+impl<'a> Egress<'a, '_> {
+    fn now(&self) -> &'a [Arc<Destination>] {
+        &self.snapshot.destinations
+    }
+
+    fn last(&self) -> &'a [Arc<Destination>] {
+        self.last.map_or(&[], |last| last)
+    }
+
+    /// Whether the same services are reached in the same way, by whichever gateways.
+    pub(super) fn is_reached_alike(&self) -> bool {
+        let last = self.last();
+        last.len() == self.now().len()
+            && std::iter::zip(last, self.now())
+                .all(|(last, now)| Arc::ptr_eq(last, now) || last.is_reached_alike(now))
+    }
+
+    /// The units. `first` is the place of the first one in the last set.
+    pub(super) fn units<'b>(&self, composer: &Composer<'b>, first: usize) -> Units<'b> {
+        let last = self.last();
+        let services = self.now().iter().map(|now| {
+            let before = last.iter().position(|last| last.name == now.name);
+            let mut unit = composer
+                .unit(before.map(|at| first + at))
+                .for_upstream(&now.name);
+            self.add_clusters(composer, &mut unit, now, before.map(|at| &*last[at]));
+            unit
+        });
+        let services: Vec<_> = services.collect();
+        let mut routes = composer.unit(self.last.map(|last| first + last.len()));
+        self.add_routes(composer, &mut routes, &services);
+        Units { services, routes }
+    }
+
+    /// A cluster and its endpoints for each address.
+    fn add_clusters(
+        &self,
+        composer: &Composer<'_>,
+        unit: &mut UnitBuilder<'_>,
+        now: &Destination,
+        last: Option<&Destination>,
+    ) {
+        let same = self.same.mesh_name && last.is_some_and(|last| last.is_reached_alike(now));
+        let is_dialled_alike = same && self.same.mesh && self.same.instance;
+        let same_gateways = last.is_some_and(|last| Arc::ptr_eq(&last.gateways, &now.gateways));
+        if is_dialled_alike && same_gateways && unit.take_over() {
+            return;
+        }
+        for address in &now.addresses {
+            let name = names::destination_cluster(self.snapshot, &now.name, address);
+            unit.part(
+                Type::Cluster,
+                || name.clone(),
+                is_dialled_alike,
+                |_| {
+                    let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+                    let (memo, timeout) = (composer.memo, self.settings.0.fetch_timeout);
+                    let snapshot = self.snapshot;
+                    made(cluster::destination(
+                        memo, snapshot, now, &name, &tls, timeout,
+                    ))
+                },
+            );
+            unit.part(
+                Type::Endpoints,
+                || name.clone(),
+                same && same_gateways,
+                |warnings| {
+                    let gateways = &now.gateways;
+                    let memo = composer.memo;
+                    made(endpoint::assignment(memo, &name, gateways, None, warnings))
+                },
+            );
+        }
+    }
+
+    /// The routes of each port on which some of them speak HTTP.
+    fn add_routes(
+        &self,
+        composer: &Composer<'_>,
+        unit: &mut UnitBuilder<'_>,
+        services: &[UnitBuilder<'_>],
+    ) {
+        let trouble = services.iter().any(|unit| unit.has_trouble(Type::Cluster));
+        let same = self.same.mesh_name && self.same.mesh && self.is_reached_alike() && !trouble;
+        if same && unit.take_over() {
+            return;
+        }
+        let mut warnings = Vec::new();
+        let ports = self.hosts(&mut warnings);
+        for (port, hosts) in &ports {
+            let name = names::destination_routes(self.snapshot, *port);
+            let told = std::mem::take(&mut warnings);
+            unit.part(
+                Type::Routes,
+                || name.clone(),
+                false,
+                |warnings| {
+                    *warnings = told;
+                    // Envoy refuses requests to a cluster that it does not have.
+                    let lacking = services.iter().find_map(|unit| unit.lacking(Type::Cluster));
+                    if let Some(reason) = lacking {
+                        return Err(reason.clone());
+                    }
+                    let mesh = (*self.snapshot.mesh).as_ref();
+                    let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
+                    made(route::by_host(composer.memo, &name, hosts, validate))
+                },
+            );
+        }
+    }
+
+    /// By the port: the clusters of those that speak HTTP, with the hosts of requests to them, with and
+    /// without the port. A host leads to one service, for Envoy refuses others.
+    fn hosts(&self, warnings: &mut Vec<String>) -> BTreeMap<u16, Hosts> {
+        let mut ports: BTreeMap<u16, Hosts> = BTreeMap::new();
+        let mut taken = HashSet::new();
+        for (service, address) in self.addresses(|one| one.protocol.is_http()) {
+            let port = service.port;
+            let host = match address.parse::<IpAddr>() {
+                Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+                Ok(IpAddr::V4(ip)) => ip.to_string(),
+                Err(_) => address.to_ascii_lowercase(),
+            };
+            if taken.insert((port, host.clone())) {
+                let cluster = names::destination_cluster(self.snapshot, &service.name, address);
+                let hosts = vec![format!("{host}:{port}"), host];
+                ports.entry(port).or_default().push((cluster, hosts));
+            } else {
+                warnings.push(shared(service, address));
+            }
+        }
+        ports
+    }
+
+    fn addresses(
+        &self,
+        which: impl Fn(&Destination) -> bool,
+    ) -> impl Iterator<Item = (&'a Destination, &'a str)> {
+        let services = self.now().iter().filter(move |one| which(one));
+        services.flat_map(|one| {
+            let addresses = one.addresses.iter();
+            addresses.map(move |address| (&**one, address.as_str()))
+        })
+    }
+
+    /// What leads there in the listener for captured traffic.
+    pub(super) fn chains(
+        &self,
+        units: &Units<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Vec<Chain<'static>> {
+        let mut chains = Vec::new();
+        let mut taken = HashSet::new();
+        for (service, address) in self.addresses(|one| !one.protocol.is_http()) {
+            let dialled = match address.parse::<IpAddr>() {
+                Ok(ip) => Target::Address(ip, service.port),
+                Err(_) => Target::ServerName(address.to_ascii_lowercase(), service.port),
+            };
+            if !taken.insert(dialled.clone()) {
+                warnings.push(shared(service, address));
+                continue;
+            }
+            let cluster = names::destination_cluster(self.snapshot, &service.name, address);
+            chains.push(Chain {
+                filter: cluster.clone(),
+                id: cluster.clone(),
+                leads: Leads::Cluster(cluster),
+                protocol: Protocol::Tcp,
+                attempts: retry::ATTEMPTS,
+                hash_source_ip: false,
+                dialled,
+            });
+        }
+        // As in Consul, the first service on a port decides how all are spoken to there.
+        let mut ports: BTreeMap<u16, Protocol> = BTreeMap::new();
+        for service in self.now().iter().filter(|one| one.protocol.is_http()) {
+            ports.entry(service.port).or_insert(service.protocol);
+        }
+        let lacking = units.routes.lacking(Type::Routes).is_some();
+        chains.extend(ports.into_iter().map(|(port, protocol)| {
+            let routes = names::destination_routes(self.snapshot, port);
+            let (leads, protocol) = match lacking {
+                // Envoy closes connections to a cluster that it does not have, and no cluster has
+                // this name. Without a chain they would go around the gateway.
+                true => (Leads::Cluster(routes.clone()), Protocol::Tcp),
+                false => (Leads::Routes(routes.clone()), protocol),
+            };
+            Chain {
+                filter: routes.clone(),
+                id: routes,
+                leads,
+                protocol,
+                attempts: retry::ATTEMPTS,
+                hash_source_ip: false,
+                dialled: Target::Port(port),
+            }
+        }));
+        chains
+    }
+}
+
+fn shared(service: &Destination, address: &str) -> String {
+    format!(
+        "{address}:{} of the destination {} is another one's as well, to which it leads",
+        service.port, service.name
+    )
+}
