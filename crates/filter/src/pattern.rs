@@ -45,6 +45,16 @@ impl Pattern {
         &self.text
     }
 
+    /// The first match in a text and its groups, a group that has no part in it as an empty text.
+    /// Nothing without a match.
+    pub fn groups(&self, text: &str) -> Vec<String> {
+        let found = self.regex.captures(text);
+        let groups = found.iter().flat_map(|found| found.iter());
+        groups
+            .map(|group| group.map_or_else(String::new, |group| group.as_str().to_owned()))
+            .collect()
+    }
+
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }
@@ -137,6 +147,16 @@ mod tests {
             let pattern = Pattern::new(pattern).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(pattern.is_match(text), expected, "{pattern:?} {text:?}");
         }
+    }
+
+    #[test]
+    fn groups_are_taken_out_of_a_text() {
+        let groups = |pattern, text| Pattern::new(pattern).map(|one| one.groups(text));
+        let found = |groups: &[&str]| Ok(groups.iter().map(|one| (*one).to_owned()).collect());
+        let geo = "^geo-(.*?)-([^-]+?)$";
+        assert_eq!(groups(geo, "geo-a-b-c"), found(&["geo-a-b-c", "a-b", "c"]));
+        assert_eq!(groups(geo, "geo"), found(&[]));
+        assert_eq!(groups("(x)|(y)", "ay"), found(&["y", "", "y"]));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod locality;
 mod meta;
 pub mod name;
 mod node;
+mod prepared_query;
 mod protocol;
 mod proxy;
 mod register;
@@ -63,6 +64,10 @@ pub use invalid::Invalid;
 pub use jwt_requirement::{JwtRequirement, RequiredClaim, RequiredProvider};
 pub use locality::{Distance, Locality, LocalityMode, PrioritizeByLocality};
 pub use node::Node;
+pub use prepared_query::{
+    InvalidQuery, MAX_QUERY_NAME, PreparedQuery, QueryDns, QueryFailover, QueryFailoverTarget,
+    QueryTemplate, ServiceQuery, TemplateError, UnusableQuery, put_node_first,
+};
 pub use protocol::{Protocol, UnknownProtocol};
 pub use proxy::{
     AccessLogs, AccessLogsType, ConnectProxy, EnvoyExtension, Expose, ExposePath, MeshGateway,

@@ -10,6 +10,7 @@ use legate_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::prepared_queries::QueryConflict;
 use crate::write::WriteTxn;
 
 /// One change of the tables. Applied completely or not at all.
@@ -305,6 +306,9 @@ pub enum Rejected {
         /// The id or name.
         value: String,
     },
+    /// The prepared query does not fit beside the others.
+    #[error(transparent)]
+    PreparedQuery(#[from] QueryConflict),
     /// Another token has this secret.
     #[error("this secret id belongs to another token already: choose another, or leave it out")]
     SecretTaken,

@@ -45,6 +45,8 @@ pub(crate) enum Table {
     Roles = 14,
     /// Node name, check id.
     AgentChecks = 15,
+    /// Id.
+    PreparedQueries = 16,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,
@@ -74,6 +76,10 @@ pub(crate) enum Table {
     ManualVirtualIps = 140,
     /// The service that requests may be sent to, kind, name.
     ConfigEntriesByDestination = 141,
+    /// Name.
+    PreparedQueriesByName = 142,
+    /// Name of a template, which may be empty.
+    PreparedQueryTemplates = 143,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }

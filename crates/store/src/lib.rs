@@ -25,6 +25,7 @@ mod key_file;
 mod leadership;
 mod open;
 mod policies;
+mod prepared_queries;
 mod query;
 mod read;
 mod reader;
@@ -47,6 +48,7 @@ pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejec
 pub use commit::Unavailable;
 pub use leadership::Leadership;
 pub use open::{OpenError, StoreConfig};
+pub use prepared_queries::QueryConflict;
 pub use read::{ReadTxn, Reads};
 pub use reader::{Answer, BlockingQuery, Reader};
 pub use snapshot::{Snapshot, SnapshotError};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use legate_identity::IdentityError;
 use legate_model::Tenancy;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
-use legate_model::{ConfigEntry, HealthCheck, Node};
+use legate_model::{ConfigEntry, HealthCheck, Node, PreparedQuery};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -111,7 +111,7 @@ struct StoredTable {
 }
 
 /// Every table that is stored.
-const READERS: [StoredTable; 15] = [
+const READERS: [StoredTable; 16] = [
     stored::<Node>(),
     stored::<InstanceRow>(),
     stored::<HealthCheck>(),
@@ -127,6 +127,7 @@ const READERS: [StoredTable; 15] = [
     stored::<Policy>(),
     stored::<Role>(),
     stored::<AgentCheckRow>(),
+    stored::<PreparedQuery>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
-use legate_model::{CheckType, ConfigEntry, HealthCheck, Node, ServiceInstance, Tenancy};
+use legate_model::{
+    CheckType, ConfigEntry, HealthCheck, Node, PreparedQuery, ServiceInstance, Tenancy,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::command::CaState;
@@ -268,6 +270,29 @@ impl Row for BindingRule {
     fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
         let names = [&*self.auth_method, &*self.id];
         vec![Key::new(Table::BindingRulesByMethod, tenancy, &names)]
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for PreparedQuery {
+    const TABLE: Table = Table::PreparedQueries;
+    // It may have a token that it is executed with.
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let key = |table| Key::new(table, tenancy, &[&self.name]);
+        let by_name = (!self.name.is_empty()).then(|| key(Table::PreparedQueriesByName));
+        let template = self
+            .is_template()
+            .then(|| key(Table::PreparedQueryTemplates));
+        by_name.into_iter().chain(template).collect()
     }
 
     fn modify_index(&self) -> u64 {

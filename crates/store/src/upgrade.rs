@@ -6,6 +6,7 @@
 //! | 2 | virtual IPs; in older rows nobody has one |
 //! | 3 | policies and roles: older tokens name their one policy, newer ones have its id; virtual IPs that were assigned by hand |
 //! | 4 | how agents run checks; nobody runs the checks of older rows |
+//! | 5 | prepared queries; older rows have none |
 
 use crate::state::State;
 use crate::write::{Changes, WriteTxn};

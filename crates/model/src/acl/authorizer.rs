@@ -265,6 +265,16 @@ impl Authorizer {
         }
     }
 
+    /// Seeing a prepared query by its name.
+    pub fn query_read(&self, name: &str) -> bool {
+        self.named(Resource::Query, name, Access::Read)
+    }
+
+    /// Changing a prepared query by its name.
+    pub fn query_write(&self, name: &str) -> bool {
+        self.named(Resource::Query, name, Access::Write)
+    }
+
     /// Seeing mesh-wide settings.
     pub fn mesh_read(&self) -> bool {
         self.operated(Resource::Mesh, Access::Read)

@@ -360,4 +360,34 @@ pub(super) const TABLE: &[Rows] = &[
             (DEFAULT_ONLY, "Namespace Partition"),
         ],
     ),
+    // There are no sessions. A query may name other datacenters, of which there are none here.
+    (
+        "PreparedQuery",
+        &[
+            (Yes, "ID Name Token CreateIndex ModifyIndex"),
+            (Inside, "Template Service DNS"),
+            (REFUSED, "Session"),
+        ],
+    ),
+    ("QueryTemplate", &[(Yes, "Type Regexp RemoveEmptyTags")]),
+    (
+        "ServiceQuery",
+        &[
+            (
+                Yes,
+                "Service OnlyPassing IgnoreCheckIDs Near Tags NodeMeta ServiceMeta Connect",
+            ),
+            (Inside, "Failover"),
+            (REFUSED, "SamenessGroup Peer"),
+        ],
+    ),
+    (
+        "QueryFailover",
+        &[(REPORTED, "NearestN Datacenters"), (Inside, "Targets")],
+    ),
+    (
+        "QueryFailoverTarget",
+        &[(REPORTED, "Datacenter"), (REFUSED, "Peer")],
+    ),
+    ("QueryDns", &[(REPORTED, "TTL")]),
 ];

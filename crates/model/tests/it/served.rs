@@ -11,8 +11,9 @@ use legate_model::served::{self, Served};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
     ChainOverrides, ConfigEntry, ConnectAuthorize, DeregisterRequest, Intention, Invalid,
-    JwtProvider, Mesh, ProxyDefaults, RegisterRequest, ServiceDefaults, ServiceDefinition,
-    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter, TerminatingGateway,
+    JwtProvider, Mesh, PreparedQuery, ProxyDefaults, RegisterRequest, ServiceDefaults,
+    ServiceDefinition, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
+    TerminatingGateway,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -357,6 +358,7 @@ fn registrations() -> Vec<Kind> {
         "Name": "web-proxy", "Kind": "connect-proxy", "Port": 20000, "Proxy": proxy,
         "Checks": [{"TTL": "10s"}],
     });
+    let query = json!({"Name": "q", "Service": {"Service": "web"}});
     vec![
         (fields::<RegisterRequest>(), register, |value| {
             accept(value, RegisterRequest::validate)
@@ -374,6 +376,12 @@ fn registrations() -> Vec<Kind> {
             json!({"Service": "web"}),
             |value| accept(value, AssignVirtualIps::validate),
         ),
+        (fields::<PreparedQuery>(), query, |value| {
+            accept(value, |query: &PreparedQuery| {
+                let checked = query.validate();
+                checked.map_err(|error| Invalid::new("", error.to_string()))
+            })
+        }),
     ]
 }
 

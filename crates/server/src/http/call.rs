@@ -13,7 +13,7 @@ use http::{HeaderName, StatusCode, Uri};
 use http_body_util::LengthLimitError;
 use legate_filter::{Field, Filter};
 use legate_model::acl::Authorizer;
-use legate_model::json;
+use legate_model::{Secret, json};
 use legate_runtime::CancellationToken;
 use legate_store::{Answer, ReadTxn, Reader, WriteTxn, Writer};
 use serde::Serialize;
@@ -175,6 +175,11 @@ impl Call {
     /// What the caller's token allows.
     pub(crate) fn authorizer(&self) -> Result<Authorizer, ApiError> {
         Ok(self.rights.of(&self.token)?)
+    }
+
+    /// What another token than the caller's allows.
+    pub(crate) fn authorizer_of(&self, token: &Secret) -> Result<Authorizer, ApiError> {
+        Ok(self.rights.of(token.expose())?)
     }
 
     /// The same, for endpoints that only exist where ACLs are on.

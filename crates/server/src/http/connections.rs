@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http::{Method, Request};
@@ -153,7 +154,10 @@ async fn connection(
     client: SocketAddr,
     stop: CancellationToken,
 ) {
-    let service = service_fn(move |request: Request<Incoming>| service.clone().handle(request));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(client));
+        service.clone().handle(request)
+    });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())

@@ -103,9 +103,9 @@ impl From<Rejected> for ApiError {
             | Rejected::MissingLink { .. }
             | Rejected::MissingAuthMethod { .. } => StatusCode::BAD_REQUEST,
             // The request is right; Consul's status. Clients look for it with the taken name.
-            Rejected::NoVirtualIpLeft { .. } | Rejected::NameTaken { .. } => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Rejected::NoVirtualIpLeft { .. }
+            | Rejected::NameTaken { .. }
+            | Rejected::PreparedQuery(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, rejected.to_string())
     }

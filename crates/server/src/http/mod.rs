@@ -21,6 +21,7 @@ mod jwt_providers;
 mod metrics;
 mod params;
 mod permissive;
+mod prepared_query;
 mod protocol;
 mod proxies;
 mod snapshot;
@@ -94,9 +95,19 @@ fn catalog_routes() -> Router<ApiState> {
         .route("/v1/health/service/{name}", get(health::service))
         .route("/v1/health/connect/{name}", get(health::connect))
         .merge(agent_routes())
+        .merge(query_routes())
         .route("/v1/snapshot", get(snapshot::save).put(snapshot::restore))
         .route("/v1/status/leader", get(status::leader))
         .route("/v1/status/peers", get(status::peers))
+}
+
+fn query_routes() -> Router<ApiState> {
+    use prepared_query::{create, delete, list, specific, update};
+    // Names of queries may have slashes, and what is asked of a query stands behind its name.
+    let one = get(specific).put(update).delete(delete);
+    Router::new()
+        .route("/v1/query", get(list).post(create))
+        .route("/v1/query/{*rest}", one)
 }
 
 fn agent_routes() -> Router<ApiState> {

@@ -21,7 +21,6 @@ const PATHS: &[&str] = &[
     "/v1/event/list",
     "/v1/exported-services",
     "/v1/peerings",
-    "/v1/query",
     "/v1/txn",
 ];
 
@@ -45,7 +44,6 @@ const PREFIXES: &[&str] = &[
     "/v1/kv/",
     "/v1/operator/",
     "/v1/peering/",
-    "/v1/query/",
     "/v1/session/",
 ];
 

@@ -30,6 +30,7 @@ mod http_mesh;
 mod http_not_served;
 mod http_paths;
 mod http_permissive;
+mod http_prepared_query;
 mod http_proxies;
 mod http_rights;
 mod http_virtual_ips;

@@ -7,6 +7,7 @@ mod durable;
 mod entries;
 mod etcd;
 mod policies;
+mod prepared_queries;
 mod processes;
 mod random;
 mod restarts;

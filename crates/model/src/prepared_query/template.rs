@@ -1,0 +1,343 @@
+//! Templates: texts with `${name.full}` or `${match(1)}` in them, filled in from the name that is
+//! asked for.
+//!
+//! The language is the part of HIL, which Consul uses, that takes a name apart: variables, `match`,
+//! texts in quotes, numbers. Operators, conditions and lists are refused.
+
+use legate_filter::Pattern;
+
+use super::{NAME_PREFIX_MATCH, PreparedQuery, ServiceQuery};
+
+/// The largest query that a template may become, in bytes of its texts.
+const MAX_RENDERED: usize = 64 * 1024;
+
+/// How deep texts in quotes may hold others.
+const MAX_DEPTH: usize = 16;
+
+/// What variables there are.
+const VARIABLES: &str = "name.full, name.prefix, name.suffix, agent.segment";
+
+/// A template that cannot be filled in. Consul's texts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// There is no such type.
+    #[error("Bad Template.Type '{0}'")]
+    Type(String),
+    /// The regular expression is none.
+    #[error("Bad Regexp: {0}")]
+    Regexp(String),
+    /// A text is malformed.
+    #[error("Bad format '{text}' in Service{path}: parse error at 1:{column}: {reason}")]
+    Format {
+        /// The text.
+        text: String,
+        /// The field that it is in.
+        path: String,
+        /// Where in the text, from 1, in characters.
+        column: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A text uses what does not exist.
+    #[error("Bad evaluation for '{text}' in Service{path}: 1:{column}: {reason}")]
+    Evaluation {
+        /// The text.
+        text: String,
+        /// The field that it is in.
+        path: String,
+        /// Where in the text, from 1, in characters.
+        column: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It becomes too large.
+    #[error("the texts that the template becomes have more than {MAX_RENDERED} bytes")]
+    Large,
+}
+
+impl PreparedQuery {
+    /// Whether the template can be filled in: with its own name it must be possible. Consul's test.
+    pub(super) fn check_template(&self) -> Result<(), TemplateError> {
+        self.render(&self.name).map(|_| ())
+    }
+
+    /// The query for a name: a template filled in, any other query as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError`] says which text cannot be filled in.
+    pub fn render(&self, name: &str) -> Result<PreparedQuery, TemplateError> {
+        let mut query = self.clone();
+        if !self.is_template() {
+            return Ok(query);
+        }
+        if self.template.r#type != NAME_PREFIX_MATCH {
+            return Err(TemplateError::Type(self.template.r#type.clone()));
+        }
+        let groups = match self.template.regexp.as_str() {
+            "" => Vec::new(),
+            text => Pattern::new(text)
+                .map_err(TemplateError::Regexp)?
+                .groups(name),
+        };
+        let scope = Scope {
+            full: name,
+            prefix: &self.name,
+            suffix: name.strip_prefix(&self.name).unwrap_or(name),
+            groups,
+        };
+        let mut total = 0;
+        for_each_text(&mut query.service, |path, text| {
+            let filled = fill(text, &scope).map_err(|fault| fault.at(text, path))?;
+            total += filled.len();
+            *text = filled;
+            match total > MAX_RENDERED {
+                true => Err(TemplateError::Large),
+                false => Ok(()),
+            }
+        })?;
+        if self.template.remove_empty_tags
+            && let Some(tags) = &mut query.service.tags
+        {
+            tags.retain(|tag| !tag.is_empty());
+        }
+        Ok(query)
+    }
+}
+
+/// Goes through every text of a query, with the path that errors call it by. Keys of maps are not
+/// among them.
+fn for_each_text(
+    service: &mut ServiceQuery,
+    mut visit: impl FnMut(&str, &mut String) -> Result<(), TemplateError>,
+) -> Result<(), TemplateError> {
+    visit(".Service", &mut service.service)?;
+    let failover = &mut service.failover;
+    for (at, name) in failover.datacenters.iter_mut().flatten().enumerate() {
+        visit(&format!(".Failover.Datacenters[{at}]"), name)?;
+    }
+    for (at, target) in failover.targets.iter_mut().flatten().enumerate() {
+        let path = format!(".Failover.Targets[{at}].Datacenter");
+        visit(&path, &mut target.datacenter)?;
+    }
+    for (at, id) in service.ignore_check_ids.iter_mut().flatten().enumerate() {
+        visit(&format!(".IgnoreCheckIDs[{at}]"), id)?;
+    }
+    visit(".Near", &mut service.near)?;
+    for (at, tag) in service.tags.iter_mut().flatten().enumerate() {
+        visit(&format!(".Tags[{at}]"), tag)?;
+    }
+    for (key, value) in service.node_meta.iter_mut().flatten() {
+        visit(&format!(".NodeMeta[{key}]"), value)?;
+    }
+    for (key, value) in service.service_meta.iter_mut().flatten() {
+        visit(&format!(".ServiceMeta[{key}]"), value)?;
+    }
+    Ok(())
+}
+
+/// What a text is filled in from.
+struct Scope<'a> {
+    full: &'a str,
+    prefix: &'a str,
+    suffix: &'a str,
+    /// The match of the regular expression and its groups; empty without a match.
+    groups: Vec<String>,
+}
+
+impl Scope<'_> {
+    fn variable(&self, name: &str) -> Option<&str> {
+        Some(match name {
+            "name.full" => self.full,
+            "name.prefix" => self.prefix,
+            "name.suffix" => self.suffix,
+            // There are no segments outside of Consul's enterprise edition.
+            "agent.segment" => "",
+            _ => return None,
+        })
+    }
+}
+
+/// What is wrong with a text, and at which byte.
+enum Fault {
+    Format(usize, String),
+    Evaluation(usize, String),
+}
+
+impl Fault {
+    fn at(self, text: &str, path: &str) -> TemplateError {
+        let column = |at: usize| text.chars().count() - text[at..].chars().count() + 1;
+        let (text, path) = (text.to_owned(), path.to_owned());
+        match self {
+            Fault::Format(at, reason) => TemplateError::Format {
+                column: column(at),
+                text,
+                path,
+                reason,
+            },
+            Fault::Evaluation(at, reason) => TemplateError::Evaluation {
+                column: column(at),
+                text,
+                path,
+                reason,
+            },
+        }
+    }
+}
+
+fn fill(text: &str, scope: &Scope<'_>) -> Result<String, Fault> {
+    let mut reader = Reader { text, at: 0, scope };
+    reader.template(0)
+}
+
+/// Reads a text from the left.
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    scope: &'a Scope<'a>,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.at += next.len_utf8();
+        Some(next)
+    }
+
+    /// Takes a text if it comes next.
+    fn take(&mut self, text: &str) -> bool {
+        let is_next = self.rest().starts_with(text);
+        if is_next {
+            self.at += text.len();
+        }
+        is_next
+    }
+
+    fn skip_spaces(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    fn expected<T>(&self, what: &str) -> Result<T, Fault> {
+        let found = match self.peek() {
+            Some(next) => format!("{:?}", next.to_string()),
+            None => "end of string".to_owned(),
+        };
+        let reason = format!("expected {what} but found {found}");
+        Err(Fault::Format(self.at, reason))
+    }
+
+    /// Letters with `${…}` between them, to the end or, inside of quotes, to the quote that closes
+    /// them.
+    fn template(&mut self, depth: usize) -> Result<String, Fault> {
+        let quoted = depth > 0;
+        let mut out = String::new();
+        loop {
+            if self.take("$$") {
+                out.push('$');
+            } else if self.take("${") {
+                out.push_str(&self.interpolation(depth)?);
+            } else {
+                match self.next() {
+                    None if quoted => return self.expected("'\"'"),
+                    None => return Ok(out),
+                    Some('"') if quoted => return Ok(out),
+                    Some('\\') if quoted => match self.next() {
+                        Some('n') => out.push('\n'),
+                        Some(c @ ('"' | '\\')) => out.push(c),
+                        _ => return self.expected("an escape sequence"),
+                    },
+                    Some(c) => out.push(c),
+                }
+            }
+        }
+    }
+
+    fn interpolation(&mut self, depth: usize) -> Result<String, Fault> {
+        let value = self.expression(depth)?;
+        self.skip_spaces();
+        if self.take("}") {
+            return Ok(value);
+        }
+        self.refuse_operator()?;
+        self.expected("\"}\"")
+    }
+
+    fn refuse_operator(&self) -> Result<(), Fault> {
+        match self.peek().filter(|next| "+-*/%?<>=!&|[".contains(*next)) {
+            None => Ok(()),
+            Some(operator) => Err(Fault::Evaluation(
+                self.at,
+                format!("the operator {operator} is not served: name a variable, or match(1)"),
+            )),
+        }
+    }
+
+    /// Leaves its place behind the expression.
+    fn expression(&mut self, depth: usize) -> Result<String, Fault> {
+        self.skip_spaces();
+        let start = self.at;
+        if depth >= MAX_DEPTH {
+            let reason = "texts in quotes are nested too deep".to_owned();
+            return Err(Fault::Format(start, reason));
+        }
+        if self.take("\"") {
+            return self.template(depth + 1);
+        }
+        let is_part = |c: char| c.is_alphanumeric() || "_.".contains(c);
+        let negative = self.take("-");
+        let word = self.rest();
+        let word = &word[..word.find(|c| !is_part(c)).unwrap_or(word.len())];
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        if word.is_empty() || (negative && !is_number) {
+            return self.expected("expression");
+        }
+        self.at += word.len();
+        if is_number || ["true", "false"].contains(&word) {
+            return Ok(self.text[start..self.at].to_owned());
+        }
+        self.skip_spaces();
+        if self.take("(") {
+            return self.call(word, start, depth);
+        }
+        match self.scope.variable(word) {
+            Some(value) => Ok(value.to_owned()),
+            None => Err(Fault::Evaluation(
+                start,
+                format!("unknown variable accessed: {word} (known: {VARIABLES})"),
+            )),
+        }
+    }
+
+    /// A function behind its `(`. There is `match` only: a group of the regular expression, empty
+    /// where there is none.
+    fn call(&mut self, function: &str, start: usize, depth: usize) -> Result<String, Fault> {
+        let fault = |reason: String| Err(Fault::Evaluation(start, reason));
+        if function != "match" {
+            return fault(format!(
+                "unknown function called: {function} (known: match)"
+            ));
+        }
+        let number = self.expression(depth + 1)?;
+        self.skip_spaces();
+        if !self.take(")") {
+            self.refuse_operator()?;
+            return self.expected("\")\"");
+        }
+        match number.parse::<i64>() {
+            Ok(number) => {
+                let at = usize::try_from(number).ok();
+                let group = at.and_then(|at| self.scope.groups.get(at));
+                Ok(group.cloned().unwrap_or_default())
+            }
+            Err(_) => fault(format!("match: {number:?} is no whole number")),
+        }
+    }
+}

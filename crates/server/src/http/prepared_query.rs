@@ -1,0 +1,343 @@
+//! `/v1/query`: prepared queries, and what they find.
+//!
+//! Who may not write to a query may still execute it: what it finds is shown as far as the token that
+//! the query has, or else that of the caller, may see it. Statuses and texts are Consul's, whose
+//! clients look for them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, Path, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use legate_model::acl::Authorizer;
+use legate_model::{
+    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, UnusableQuery, put_node_first,
+};
+use legate_store::{ReadTxn, Writer};
+use rand::seq::SliceRandom;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::call::{Call, visible};
+use super::catalog::seen_proxies;
+use super::error::ApiError;
+
+const EXECUTE: &str = "/execute";
+const EXPLAIN: &str = "/explain";
+
+/// What stands for the index of an answer that nobody can wait for. Consul's.
+const NO_INDEX: u64 = 1;
+
+/// `POST /v1/query`
+pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let mut query: PreparedQuery = call.decode()?;
+    if !query.id.is_empty() {
+        return Err(ApiError::internal(
+            "ID must be empty when creating a new prepared query",
+        ));
+    }
+    may_write(&authorizer, &query)?;
+    query.validate()?;
+    query.id = Uuid::new_v4().to_string();
+    let made = serde_json::json!({ "ID": query.id });
+    call.write(&writer, move |txn| {
+        Ok(txn.put_prepared_query(query.clone())?)
+    })
+    .await?;
+    call.json(&made)
+}
+
+/// `GET /v1/query`
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let answer = call.read(|state| state.prepared_queries()).await?;
+    let (queries, filtered) = visible(answer.value, |query| may_read(&authorizer, query));
+    let shown: Vec<_> = queries.iter().map(|one| shown(&authorizer, one)).collect();
+    call.answer(answer.index, &shown, filtered)
+}
+
+/// `GET /v1/query/:id`, `GET /v1/query/:id-or-name/execute` and `…/explain`.
+pub(super) async fn specific(
+    Path(rest): Path<String>,
+    ConnectInfo(client): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    call: Call,
+) -> Result<Response, ApiError> {
+    if let Some(name) = rest.strip_suffix(EXECUTE) {
+        execute(&call, name, source(&headers, client))
+    } else if let Some(name) = rest.strip_suffix(EXPLAIN) {
+        explain(&call, name)
+    } else {
+        get(&call, &rest).await
+    }
+}
+
+async fn get(call: &Call, id: &str) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    require_uuid(id).map_err(ApiError::internal)?;
+    let answer = call.read(|state| state.prepared_query(id)).await?;
+    let Some(query) = answer.value else {
+        return call.absent(answer.index, NOT_FOUND);
+    };
+    require_read(&authorizer, &query)?;
+    call.answer(answer.index, &[shown(&authorizer, &query)], false)
+}
+
+/// `PUT /v1/query/:id`
+pub(super) async fn update(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    refuse_method(&id)?;
+    let authorizer = call.authorizer()?;
+    let mut query = match call.has_body() {
+        true => call.decode()?,
+        false => PreparedQuery::default(),
+    };
+    may_write(&authorizer, &query)?;
+    query.id = id;
+    call.write(&writer, move |txn| {
+        may_change(&authorizer, &txn.read(), &query.id)?;
+        query.validate()?;
+        Ok(txn.put_prepared_query(query.clone())?)
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// `DELETE /v1/query/:id`
+pub(super) async fn delete(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    refuse_method(&id)?;
+    let authorizer = call.authorizer()?;
+    call.write(&writer, move |txn| {
+        may_change(&authorizer, &txn.read(), &id)?;
+        txn.remove_prepared_query(&id);
+        Ok(())
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+const NOT_FOUND: &str = "Query not found";
+
+/// What was found, and how the answer came about. It is never waited for.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Executed<'a> {
+    service: &'a str,
+    nodes: Vec<CheckServiceNode>,
+    #[serde(rename = "DNS")]
+    dns: &'a QueryDns,
+    datacenter: &'a str,
+    peer_name: &'static str,
+    failovers: u32,
+    #[serde(flatten)]
+    about: About,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Explained {
+    query: PreparedQuery,
+    #[serde(flatten)]
+    about: About,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct About {
+    index: u64,
+    last_contact: u64,
+    known_leader: bool,
+    consistency_level: &'static str,
+    not_modified: bool,
+    backend: u32,
+    #[serde(rename = "ResultsFilteredByACLs")]
+    filtered: bool,
+}
+
+impl About {
+    fn of(call: &Call, filtered: bool) -> Result<Self, ApiError> {
+        Ok(Self {
+            index: NO_INDEX,
+            last_contact: 0,
+            known_leader: true,
+            consistency_level: call.params.consistency()?.as_str(),
+            not_modified: false,
+            backend: 0,
+            // Who has no token is not told.
+            filtered: filtered && !call.token.is_empty(),
+        })
+    }
+}
+
+fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError> {
+    let own = call.authorizer()?;
+    let limit = limit(call)?;
+    let connect = match call.params.get("connect") {
+        None | Some("") => false,
+        Some(_) => call.params.flag("connect")?,
+    };
+    let state = call.reader.state();
+    let txn = state.read();
+    let query = find(&txn, name)?;
+    let authorizer = match query.token.is_empty() {
+        true => own,
+        false => call.authorizer_of(&query.token)?,
+    };
+    let wanted = &query.service;
+    let mut nodes = match wanted.connect || connect {
+        true => seen_proxies(&txn, &authorizer, &wanted.service),
+        false => txn.service(&wanted.service),
+    };
+    nodes.retain(|instance| wanted.fits(instance));
+    let (mut nodes, filtered) = visible(nodes, |instance| {
+        authorizer.node_read(&instance.node.node)
+            && authorizer.service_read(&instance.service.service)
+    });
+    nodes.shuffle(&mut rand::rng());
+    if let Some(near) = near(call, &txn, &wanted.near, source) {
+        put_node_first(&mut nodes, &near);
+    }
+    nodes.truncate(limit);
+    let executed = Executed {
+        service: &wanted.service,
+        nodes,
+        dns: &query.dns,
+        datacenter: &call.config.datacenter,
+        peer_name: "",
+        failovers: 0,
+        about: About::of(call, filtered)?,
+    };
+    call.answer(NO_INDEX, &executed, filtered)
+}
+
+fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    limit(call)?;
+    let state = call.reader.state();
+    let query = find(&state.read(), name)?;
+    require_read(&authorizer, &query)?;
+    let explained = Explained {
+        query: shown(&authorizer, &query),
+        about: About::of(call, false)?,
+    };
+    call.answer(NO_INDEX, &explained, false)
+}
+
+fn find(txn: &ReadTxn<'_>, name: &str) -> Result<std::sync::Arc<PreparedQuery>, ApiError> {
+    let found = txn.find_prepared_query(name)?;
+    found.ok_or_else(|| ApiError::not_found(NOT_FOUND))
+}
+
+/// How many instances the caller wants at most; all without a limit above zero.
+fn limit(call: &Call) -> Result<usize, ApiError> {
+    let text = call.params.get("limit").unwrap_or_default();
+    if text.is_empty() {
+        return Ok(usize::MAX);
+    }
+    let limit: i64 = text
+        .parse()
+        .map_err(|_| ApiError::internal(format!("Bad limit: {text:?} is no whole number")))?;
+    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
+    Ok(limit.unwrap_or(usize::MAX))
+}
+
+/// The node whose instances come first: what the caller says, else what the query says.
+fn near(call: &Call, txn: &ReadTxn<'_>, of_query: &str, source: IpAddr) -> Option<String> {
+    let of_caller = call.params.get("near").filter(|near| !near.is_empty());
+    match of_caller.unwrap_or(of_query) {
+        "" => None,
+        "_agent" => Some(call.config.node_name.clone()),
+        "_ip" => txn.node_at(source, |_| true).map(|node| node.node.clone()),
+        node => Some(node.to_owned()),
+    }
+}
+
+/// The address of whoever asks, which a proxy in front may name.
+fn source(headers: &HeaderMap, client: SocketAddr) -> IpAddr {
+    let forwarded = headers.get("x-forwarded-for");
+    let first = forwarded.and_then(|value| value.to_str().ok()?.split(',').next());
+    first
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or_else(|| client.ip().to_canonical())
+}
+
+/// Every query has a name to judge it by; only a template's may be empty.
+fn may_read(authorizer: &Authorizer, query: &PreparedQuery) -> bool {
+    authorizer.acl_write() || authorizer.query_read(&query.name)
+}
+
+fn require_read(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiError> {
+    match may_read(authorizer, query) {
+        true => Ok(()),
+        false => Err(ApiError::denied("query:read", &query.name)),
+    }
+}
+
+/// A query as a token may see it: the token in it is for those who manage tokens.
+fn shown(authorizer: &Authorizer, query: &PreparedQuery) -> PreparedQuery {
+    match authorizer.acl_write() {
+        true => query.clone(),
+        false => query.without_token(),
+    }
+}
+
+/// Asks for the right to the name that a query is to have. One without a name is refused later.
+fn may_write(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), ApiError> {
+    let has_name = !query.name.is_empty() || query.is_template();
+    match !has_name || authorizer.query_write(&query.name) {
+        true => Ok(()),
+        false => Err(ApiError::denied("query:write", &query.name)),
+    }
+}
+
+/// Asks for the right to the name that a stored query has.
+fn may_change(authorizer: &Authorizer, txn: &ReadTxn<'_>, id: &str) -> Result<(), ApiError> {
+    require_uuid(id)
+        .map_err(|text| ApiError::internal(format!("Prepared Query lookup failed: {text}")))?;
+    match txn.prepared_query(id) {
+        Some(stored) => may_write(authorizer, &stored),
+        None => Err(ApiError::internal(format!(
+            "Cannot modify non-existent prepared query: '{id}'"
+        ))),
+    }
+}
+
+fn require_uuid(id: &str) -> Result<(), &'static str> {
+    match id.len() == 36 && Uuid::try_parse(id).is_ok() {
+        true => Ok(()),
+        false => Err(
+            "failed prepared query lookup: index error: UUID must be 36 characters; queries are \
+             found by their name with /execute and /explain",
+        ),
+    }
+}
+
+fn refuse_method(rest: &str) -> Result<(), ApiError> {
+    match rest.ends_with(EXECUTE) || rest.ends_with(EXPLAIN) {
+        false => Ok(()),
+        true => Err(ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("Only GET is allowed for /v1/query/{rest}"),
+        )),
+    }
+}
+
+impl From<InvalidQuery> for ApiError {
+    fn from(error: InvalidQuery) -> Self {
+        Self::internal(error.to_string())
+    }
+}
+
+impl From<UnusableQuery> for ApiError {
+    fn from(error: UnusableQuery) -> Self {
+        Self::internal(error.to_string())
+    }
+}

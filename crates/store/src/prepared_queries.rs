@@ -1,0 +1,146 @@
+//! Prepared queries: by id, by name, and those that are for every name that begins like theirs. What
+//! they find is decided elsewhere.
+
+use std::sync::Arc;
+
+use legate_model::{MAX_QUERY_NAME, PreparedQuery, UnusableQuery};
+
+use crate::command::Rejected;
+use crate::key::{Table, fold};
+use crate::read::ReadTxn;
+use crate::write::WriteTxn;
+
+/// How many there may be.
+const MAX_QUERIES: usize = 10_000;
+
+/// Why a query cannot be stored beside the others. Consul's texts, which its clients look for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryConflict {
+    /// Another query has the name.
+    #[error("name '{name}' aliases an existing query name")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The name is the id of a query, by which that one is found.
+    #[error("name '{name}' aliases an existing query ID")]
+    Id {
+        /// The name.
+        name: String,
+    },
+    /// There is a template for every name already.
+    #[error("a query template with an empty name already exists")]
+    EmptyTemplate,
+    /// No more fit.
+    #[error("there are {MAX_QUERIES} prepared queries, and no more are allowed: delete some")]
+    TooMany,
+}
+
+impl ReadTxn<'_> {
+    /// A query, by its id.
+    pub fn prepared_query(&self, id: &str) -> Option<Arc<PreparedQuery>> {
+        self.get(&[id])
+    }
+
+    /// All queries in the order of their ids.
+    pub fn prepared_queries(&self) -> Vec<Arc<PreparedQuery>> {
+        self.scan(&[])
+    }
+
+    /// The query that an id or a name stands for: the one with this id, else the one with this name,
+    /// else the template whose name is the longest beginning of it, filled in.
+    ///
+    /// # Errors
+    ///
+    /// [`UnusableQuery`] when there is one that cannot be executed.
+    pub fn find_prepared_query(
+        &self,
+        id_or_name: &str,
+    ) -> Result<Option<Arc<PreparedQuery>>, UnusableQuery> {
+        if id_or_name.is_empty() || id_or_name.len() > MAX_QUERY_NAME {
+            return Ok(None);
+        }
+        if let Some(query) = self.prepared_query(id_or_name) {
+            return match query.is_template() {
+                true => Err(UnusableQuery::TemplateById),
+                false => Ok(Some(query)),
+            };
+        }
+        let named = self.prepared_query_by_name(id_or_name);
+        let Some(query) = named.or_else(|| self.template_for(id_or_name)) else {
+            return Ok(None);
+        };
+        match query.is_template() {
+            true => Ok(Some(Arc::new(query.render(id_or_name)?))),
+            false => Ok(Some(query)),
+        }
+    }
+
+    fn prepared_query_by_name(&self, name: &str) -> Option<Arc<PreparedQuery>> {
+        self.find(self.key(Table::PreparedQueriesByName, &[name]))
+    }
+
+    fn template_for(&self, name: &str) -> Option<Arc<PreparedQuery>> {
+        let name = fold(name);
+        let ends = name.char_indices().map(|(at, _)| at).rev();
+        let mut keys = ends.map(|end| self.key(Table::PreparedQueryTemplates, &[&name[..end]]));
+        let found = keys.find(|key| self.state.found(key).is_some());
+        // Any template may come between.
+        self.note(self.key(Table::PreparedQueryTemplates, &[]));
+        self.find(found?)
+    }
+}
+
+impl WriteTxn {
+    /// Adds or replaces a query, found by its id.
+    ///
+    /// # Errors
+    /// [`Rejected::Missing`] without an id, or [`Rejected::PreparedQuery`].
+    pub fn put_prepared_query(&mut self, mut query: PreparedQuery) -> Result<(), Rejected> {
+        if query.id.is_empty() {
+            return Err(Rejected::Missing {
+                field: "ID",
+                hint: "a query's id is made before it is stored",
+            });
+        }
+        self.check_prepared_query(&query)?;
+        let existing = self.read().prepared_query(&query.id);
+        let index = self.index();
+        query.create_index = existing.as_ref().map_or(index, |q| q.create_index);
+        query.modify_index = existing.as_ref().map_or(index, |q| q.modify_index);
+        if existing.as_deref() != Some(&query) {
+            query.modify_index = index;
+            self.put(query);
+        }
+        Ok(())
+    }
+
+    fn check_prepared_query(&self, query: &PreparedQuery) -> Result<(), QueryConflict> {
+        let read = self.read();
+        let name = || query.name.clone();
+        let is_other = |holder: Arc<PreparedQuery>| fold(&holder.id) != fold(&query.id);
+        if query.name.is_empty() {
+            let key = read.key(Table::PreparedQueryTemplates, &[""]);
+            if read.find(key).is_some_and(is_other) {
+                return Err(QueryConflict::EmptyTemplate);
+            }
+        } else if read
+            .prepared_query_by_name(&query.name)
+            .is_some_and(is_other)
+        {
+            return Err(QueryConflict::Name { name: name() });
+        } else if read.prepared_query(&query.name).is_some() {
+            return Err(QueryConflict::Id { name: name() });
+        }
+        let is_new = read.prepared_query(&query.id).is_none();
+        match is_new && read.prepared_queries().len() >= MAX_QUERIES {
+            true => Err(QueryConflict::TooMany),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes a query. One that does not exist is no error.
+    pub fn remove_prepared_query(&mut self, id: &str) {
+        self.remove::<PreparedQuery>(&[id]);
+    }
+}
