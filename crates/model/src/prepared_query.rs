@@ -243,7 +243,10 @@ impl ServiceQuery {
             checked.map_err(|invalid: Invalid| invalid.to_string())?;
         }
         if !self.sameness_group.is_empty() {
-            return Err("sameness-groups are an enterprise-only feature".to_owned());
+            return Err(
+                "sameness-groups are an enterprise-only feature: leave SamenessGroup out"
+                    .to_owned(),
+            );
         }
         if !self.peer.is_empty() {
             return Err("Service.Peer: peers are not served, leave it out".to_owned());

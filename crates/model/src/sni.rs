@@ -8,6 +8,12 @@ pub fn service(service: &str, datacenter: &str, trust_domain: &TrustDomain) -> S
     format!("{service}.{DEFAULT_TENANCY}.{datacenter}.internal.{trust_domain}")
 }
 
+/// The server name under which the instances that a prepared query finds are dialled:
+/// `<query>.default.<datacenter>.query.<trust domain>`.
+pub fn query(query: &str, datacenter: &str, trust_domain: &TrustDomain) -> String {
+    format!("{query}.{DEFAULT_TENANCY}.{datacenter}.query.{trust_domain}")
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -16,6 +22,10 @@ mod tests {
         assert_eq!(
             super::service("web", "dc1", &trust_domain),
             "web.default.dc1.internal.c1.consul"
+        );
+        assert_eq!(
+            super::query("near", "dc1", &trust_domain),
+            "near.default.dc1.query.c1.consul"
         );
     }
 }

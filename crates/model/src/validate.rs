@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::invalid::Invalid;
-use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
+use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{WILDCARD, format_string, meta, name};
 
@@ -368,12 +368,6 @@ impl Upstream {
             return Err(Invalid::new(
                 "DestinationPeer",
                 "it is not served: cluster peering does not exist here, leave it out",
-            ));
-        }
-        if self.destination_type == UpstreamType::PreparedQuery {
-            return Err(Invalid::new(
-                "DestinationType",
-                "prepared_query is not served: name a service",
             ));
         }
         Ok(())

@@ -24,6 +24,7 @@ mod limiter;
 mod manager;
 mod merge;
 pub mod opaque;
+mod prepared_query;
 mod queries;
 mod same;
 mod schedule;

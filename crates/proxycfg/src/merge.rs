@@ -10,7 +10,7 @@ use std::time::Duration;
 use legate_discovery_chain::Overrides;
 use legate_model::{
     ConfigEntry, ConfigKind, InstanceRateLimits, MeshGateway, Opaque, Protocol, ProxyDefaults,
-    ServiceDefaults, ServiceInstance, Upstream, UpstreamDefaults,
+    ServiceDefaults, ServiceInstance, Upstream, UpstreamDefaults, UpstreamType,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -165,8 +165,12 @@ fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
 }
 
 /// Mode and config of one upstream, as its caller's `service-defaults` want them.
-/// The upstream stays the one that the catalog has when they want nothing else.
+/// The upstream stays the one that the catalog has when they want nothing else. They speak of services
+/// only.
 fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, central: &Central<'_>) {
+    if upstream.destination_type != UpstreamType::Service {
+        return;
+    }
     let settings = central
         .service()
         .and_then(|entry| entry.upstream_config.as_ref());

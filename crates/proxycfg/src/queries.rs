@@ -7,7 +7,7 @@ use std::sync::Arc;
 use legate_intentions::{Action, Reach};
 use legate_model::{
     CaRoots, ConfigEntry, ConfigKind, Intention, JwtProvider, JwtRequirement, Mesh, TrustDomain,
-    Upstream,
+    Upstream, UpstreamType,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
@@ -16,6 +16,7 @@ use crate::chain::{self, Callers, ResolvedChain};
 use crate::egress;
 use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
+use crate::prepared_query;
 use crate::transparent::{self, ImplicitUpstream, ImplicitUpstreams};
 
 /// The servers' own service, which nobody calls through the mesh. Consul's.
@@ -78,7 +79,11 @@ pub(crate) fn upstream(
         trust_domain,
         overrides: merge::overrides(upstream),
     };
-    chain::resolved(txn, &upstream.destination_name, callers)
+    let name = &upstream.destination_name;
+    match upstream.destination_type {
+        UpstreamType::Service => chain::resolved(txn, name, callers),
+        UpstreamType::PreparedQuery => prepared_query::resolved(txn, name, callers),
+    }
 }
 
 /// The services that `source` may call by their virtual IPs: those that have one and that intentions,

@@ -1,6 +1,6 @@
 //! The names of resources and filters, in one place because others refer to them by name.
 
-use legate_model::{DEFAULT_TENANCY, Destination, Upstream, sni};
+use legate_model::{DEFAULT_TENANCY, Destination, Upstream, UpstreamType, sni};
 use legate_proxycfg::Snapshot;
 
 /// The secret with the proxy's own certificate and key.
@@ -116,8 +116,12 @@ pub(crate) fn destination_routes(snapshot: &Snapshot, port: u16) -> String {
     destination_cluster(snapshot, "~http", &port.to_string())
 }
 
-/// An upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`.
+/// An upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`; a prepared query has its
+/// name among the upstreams. Consul's.
 pub(crate) fn upstream_filter(snapshot: &Snapshot, upstream: &Upstream) -> String {
+    if upstream.destination_type == UpstreamType::PreparedQuery {
+        return upstream.id().to_string();
+    }
     let datacenter = datacenter(snapshot, upstream);
     let service = &upstream.destination_name;
     format!("{service}.{DEFAULT_TENANCY}.{DEFAULT_TENANCY}.{datacenter}")

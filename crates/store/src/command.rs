@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{
-    CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, Secret, ServiceInstance,
-    virtual_ip,
+    CaRoots, ConfigEntry, ConfigKind, HealthCheck, Intention, Node, PreparedQuery, Secret,
+    ServiceInstance, virtual_ip,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,13 @@ pub enum Command {
     UpsertBindingRule(Box<BindingRule>),
     /// Removes a binding rule.
     DeleteBindingRule {
+        /// Its id.
+        id: String,
+    },
+    /// Adds or replaces a prepared query, found by its id.
+    UpsertPreparedQuery(Box<PreparedQuery>),
+    /// Removes a prepared query. A query that does not exist is no error.
+    DeletePreparedQuery {
         /// Its id.
         id: String,
     },
@@ -159,6 +166,8 @@ impl WriteTxn {
             Command::DeleteAuthMethod { name } => self.remove_auth_method(&name),
             Command::UpsertBindingRule(rule) => self.put_binding_rule(*rule)?,
             Command::DeleteBindingRule { id } => self.remove_binding_rule(&id),
+            Command::UpsertPreparedQuery(query) => self.put_prepared_query(*query)?,
+            Command::DeletePreparedQuery { id } => self.remove_prepared_query(&id),
             Command::All(commands) => {
                 for command in commands {
                     self.apply(command)?;

@@ -153,6 +153,9 @@ impl Consul {
         for intention in &documents.intentions {
             self.put(&intention_path(intention), intention).await?;
         }
+        for query in &documents.prepared_queries {
+            self.send(Method::POST, "/v1/query", Some(query)).await?;
+        }
         for addresses in &documents.virtual_ips {
             let path = "/v1/internal/service-virtual-ip";
             self.put(path, addresses).await?;
@@ -162,6 +165,16 @@ impl Consul {
 
     /// Removes everything that the case wrote.
     async fn clean(&self, documents: &Documents) {
+        if !documents.prepared_queries.is_empty() {
+            let (_, all) = http_client::get(self.http, "/v1/query")
+                .await
+                .expect("an answer");
+            let all: Vec<Value> = serde_json::from_str(&all).expect("JSON");
+            for query in all {
+                let id = query["ID"].as_str().expect("an ID");
+                self.delete(&format!("/v1/query/{id}")).await;
+            }
+        }
         for intention in &documents.intentions {
             self.delete(&intention_path(intention)).await;
         }

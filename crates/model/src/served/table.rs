@@ -190,12 +190,11 @@ pub(super) const TABLE: &[Rows] = &[
     (
         "Upstream",
         &[
-            (RefusedExcept(&["service"]), "DestinationType"),
             (DEFAULT_ONLY, "DestinationNamespace DestinationPartition"),
             (REFUSED, "DestinationPeer"),
             (
                 Yes,
-                "DestinationName Datacenter LocalBindAddress LocalBindPort \
+                "DestinationType DestinationName Datacenter LocalBindAddress LocalBindPort \
              LocalBindSocketPath LocalBindSocketMode",
             ),
             (UPSTREAM_CONFIG, "Config"),

@@ -341,11 +341,13 @@ fn refusals_of_upstreams_name_the_field() {
             "not served",
         ),
         (
-            upstreams(json!([{
-                "DestinationName": "a", "LocalBindPort": 1, "DestinationType": "prepared_query",
-            }])),
-            "Service.Proxy.Upstreams[0].DestinationType",
-            "not served",
+            upstreams(json!([
+                {"DestinationName": "a", "LocalBindPort": 1, "DestinationType": "prepared_query"},
+                {"DestinationName": "a", "LocalBindPort": 2},
+                {"DestinationName": "a", "LocalBindPort": 3, "DestinationType": "prepared_query"},
+            ])),
+            "Service.Proxy.Upstreams[2]",
+            "prepared_query:a is already given as Upstreams[0]",
         ),
     ]);
 }

@@ -539,7 +539,9 @@ fn every_field_is_served_refused_or_reported() {
             for sample in field.samples() {
                 let document = field.set(&base, sample.clone());
                 let result = accept(&document);
-                let reported = |paths: &[String]| paths.contains(&path);
+                // Of a list of texts the list is reported.
+                let whole = path.trim_end_matches("[0]");
+                let reported = |paths: &[String]| paths.iter().any(|path| path == whole);
                 let excepted =
                     |values: &[&str]| sample.as_str().is_some_and(|s| values.contains(&s));
                 match (row, &result) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use legate_model::{
     CheckServiceNode, ConfigKind, ExposePath, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
-    UpstreamType, WILDCARD,
+    WILDCARD,
 };
 use legate_store::ReadTxn;
 
@@ -96,11 +96,9 @@ fn exposed_checks(txn: &ReadTxn<'_>, node: &str, service_id: &str) -> Vec<Expose
     own.filter_map(|check| check.exposed_path()).collect()
 }
 
-/// Whether the upstream is a service that the application dials, and not a default for others or a
-/// prepared query.
+/// Whether the upstream is one that the application dials, and not a default for others.
 fn is_explicit(upstream: &Upstream) -> bool {
-    upstream.destination_type == UpstreamType::Service
-        && upstream.destination_name != WILDCARD
+    upstream.destination_name != WILDCARD
         && (upstream.local_bind_port != 0 || upstream.has_local_socket())
 }
 

@@ -9,6 +9,7 @@
 use std::cell::LazyCell;
 use std::sync::Arc;
 
+use legate_model::UpstreamType;
 use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
 
 use super::egress::Egress;
@@ -149,8 +150,13 @@ fn explicit_upstreams<'a>(
             same,
         };
         let place = last.zip(before).map(|(last, at)| first_upstream(last) + at);
-        let name = &upstream.upstream.destination_name;
-        let mut unit = composer.unit(place).for_upstream(name);
+        let mut unit = composer.unit(place);
+        // Extensions for an upstream are for a service.
+        let definition = &upstream.upstream;
+        unit = match definition.destination_type {
+            UpstreamType::Service => unit.for_upstream(&definition.destination_name),
+            UpstreamType::PreparedQuery => unit.for_upstream(&definition.id().to_string()),
+        };
         change.add_parts(&mut unit, composer.memo, settings);
         units.push(unit);
     }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Authorizer;
-use legate_model::timestamp;
+use legate_model::{UpstreamType, timestamp};
 use legate_proxycfg::{Snapshot, UpstreamSnapshot};
 use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
@@ -152,9 +152,11 @@ fn upstreams(authorizer: &Authorizer, snapshot: &Snapshot) -> Value {
     let all = snapshot.upstreams.iter().map(|one| (one, false));
     let one = |(upstream, implicit): (&UpstreamSnapshot, bool)| {
         let name = &upstream.upstream.destination_name;
-        let chain = authorizer
-            .service_read(name)
-            .then_some(&upstream.resolved.chain);
+        let may_read = match upstream.upstream.destination_type {
+            UpstreamType::Service => authorizer.service_read(name),
+            UpstreamType::PreparedQuery => authorizer.query_read(name),
+        };
+        let chain = may_read.then_some(&upstream.resolved.chain);
         let (chain, error) = match chain {
             Some(Ok(chain)) => (Some(json!(**chain)), None),
             Some(Err(error)) => (None, Some(error.to_string())),

@@ -103,7 +103,7 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         (
             CATALOG,
-            upstream(json!({ "DestinationType": "prepared_query" })),
+            upstream(json!({ "DestinationType": "nonsense" })),
             "DestinationType",
         ),
         (

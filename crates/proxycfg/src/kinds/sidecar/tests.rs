@@ -1,5 +1,6 @@
 //! A sidecar's snapshot as a function of the store, for whole states and for any order of changes.
 
+mod queries;
 mod tokens;
 mod transparent;
 
@@ -396,6 +397,7 @@ fn any_change() -> impl Strategy<Value = Command> {
         }),
         2 => (node(), name()).prop_map(|(node, of)| deregister(node, &format!("{of}-{node}"))),
         1 => Just(deregister("n1", "web-proxy")),
+        2 => queries::any_change(),
         2 => (name(), protocol()).prop_map(|(name, protocol)| entry(
             json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol}),
         )),

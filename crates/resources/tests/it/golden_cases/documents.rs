@@ -29,6 +29,9 @@ pub(crate) struct Documents {
     /// Bodies of `PUT /v1/connect/intentions/exact`, with both names.
     #[serde(default)]
     pub(crate) intentions: Vec<Value>,
+    /// Bodies of `POST /v1/query`.
+    #[serde(default)]
+    pub(crate) prepared_queries: Vec<Value>,
     /// Bodies of `PUT /v1/internal/service-virtual-ip`.
     #[serde(default, rename = "VirtualIPs")]
     pub(crate) virtual_ips: Vec<Value>,
@@ -92,6 +95,7 @@ impl Documents {
             registrations: instances(),
             entries,
             intentions: Vec::new(),
+            prepared_queries: Vec::new(),
             virtual_ips: Vec::new(),
         }
     }

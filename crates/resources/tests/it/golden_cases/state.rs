@@ -8,7 +8,9 @@ use legate_discovery_chain::{Overrides, Request, compile};
 use legate_intentions::Action;
 use legate_model::json::{self, UnknownFields};
 use legate_model::virtual_ip::AssignVirtualIps;
-use legate_model::{ConfigEntry, ConfigKind, Intention, RegisterRequest, TrustDomain};
+use legate_model::{
+    ConfigEntry, ConfigKind, Intention, PreparedQuery, RegisterRequest, TrustDomain,
+};
 use legate_proxycfg::{ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
 use legate_resources::check_extension;
 use legate_store::{CaState, Registration, State, Store, Unavailable, WriteTxn};
@@ -97,6 +99,14 @@ impl Documents {
             intention.normalise();
             txn.put_intention(intention)
                 .map_err(|error| wrong(&error))?;
+        }
+        for (number, document) in self.prepared_queries.iter().enumerate() {
+            let mut query: PreparedQuery = decode("prepared query", document)?;
+            let wrong = refused("prepared query");
+            query.validate().map_err(|error| wrong(&error))?;
+            query.id = number.to_string();
+            let put = txn.put_prepared_query(query);
+            put.map_err(|error| wrong(&error))?;
         }
         for document in &self.virtual_ips {
             let request: AssignVirtualIps = decode("virtual IPs", document)?;

@@ -1,0 +1,138 @@
+//! What becomes of what is sent to a prepared query: one cluster, of the instances that the query finds
+//! in the mesh.
+//!
+//! It is a chain that no config entry has a part in, so that resources are made of it as of any other.
+//! What a query finds is computed once for all callers, and again when a query or an instance that it
+//! may find has changed; Consul's proxies ask every ten seconds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_discovery_chain::{Chain, Node, NodeKind, Overrides, Resolver, Target};
+use legate_model::{DEFAULT_TENANCY, HealthCheck, sni};
+use legate_store::ReadTxn;
+use tracing::warn;
+
+use crate::chain::{Callers, Instances, ResolvedChain};
+
+/// How long a connection may take where the registration does not say. Consul's.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What becomes of what is sent to a query, which need not exist.
+pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> Arc<ResolvedChain> {
+    let Callers {
+        datacenter,
+        local,
+        trust_domain,
+        overrides,
+    } = callers;
+    let argument = format!("{}/{datacenter}/{trust_domain}/{overrides:?}", exact(query));
+    txn.shared("resolved prepared query", &argument, |txn| {
+        // Of another datacenter this server knows nothing.
+        let instances = match datacenter.eq_ignore_ascii_case(local) {
+            true => instances(txn, query),
+            false => Arc::default(),
+        };
+        let service = service(txn, query, &instances);
+        // Apart from the instances, which change far more often. All that it is made from is its
+        // argument.
+        let argument = format!("{argument}/{}", exact(&service));
+        let chain = txn.shared("chain of a prepared query", &argument, |_| {
+            let sni = sni::query(query, datacenter, trust_domain);
+            chain_to(&service, query, sni, datacenter, overrides)
+        });
+        ResolvedChain::new(chain, [instances])
+    })
+}
+
+/// A name as the argument of a shared query, which does not look at case: templates do.
+fn exact(name: &str) -> String {
+    name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The instances that a query finds. Checks that do not count for it do not count for callers either.
+fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
+    txn.shared("instances of a prepared query", &exact(query), |txn| {
+        let query = match txn.find_prepared_query(query) {
+            Ok(Some(query)) => query,
+            Ok(None) => return Instances::default(),
+            Err(error) => {
+                warn!(query, %error, "an upstream's prepared query finds nothing");
+                return Instances::default();
+            }
+        };
+        let wanted = &query.service;
+        let mut all = txn.connect(&wanted.service);
+        all.retain(|instance| wanted.fits(instance));
+        for instance in &mut all {
+            let counts = |check: &Arc<HealthCheck>| !wanted.ignores(&check.check_id);
+            instance.checks.retain(counts);
+        }
+        all.into()
+    })
+}
+
+/// The service that a query asks for, by the name that its instances prove to have.
+fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> String {
+    let proven = instances.first().and_then(|one| one.service.destination());
+    let asked_for = || {
+        let query = txn.find_prepared_query(query).ok().flatten()?;
+        Some(query.service.service.clone())
+    };
+    proven
+        .map(str::to_owned)
+        .or_else(asked_for)
+        .unwrap_or_default()
+}
+
+/// A chain that ends at one target.
+fn chain_to(
+    service: &str,
+    query: &str,
+    sni: String,
+    datacenter: &str,
+    overrides: Overrides,
+) -> Chain {
+    let connect_timeout = match overrides.connect_timeout {
+        Duration::ZERO => CONNECT_TIMEOUT,
+        wanted => wanted,
+    };
+    let resolver = Resolver {
+        default: true,
+        connect_timeout,
+        request_timeout: Duration::ZERO,
+        target: sni.clone(),
+        failover: None,
+    };
+    let node = Node {
+        name: sni.clone(),
+        kind: NodeKind::Resolver(resolver),
+        load_balancer: None,
+    };
+    let target = Target {
+        id: sni.clone(),
+        service: service.to_owned(),
+        namespace: DEFAULT_TENANCY,
+        partition: DEFAULT_TENANCY,
+        datacenter: datacenter.to_owned(),
+        connect_timeout,
+        sni: sni.clone(),
+        name: sni.clone(),
+        ..Target::default()
+    };
+    Chain {
+        service_name: query.to_owned(),
+        namespace: DEFAULT_TENANCY,
+        partition: DEFAULT_TENANCY,
+        datacenter: datacenter.to_owned(),
+        customization_hash: None,
+        default: true,
+        protocol: overrides.protocol.unwrap_or_default(),
+        service_meta: BTreeMap::new(),
+        envoy_extensions: Vec::new(),
+        start_node: node.key(),
+        nodes: [(node.key(), node)].into(),
+        targets: [(sni, target)].into(),
+    }
+}
