@@ -36,8 +36,8 @@ container's port.
 | `db.svc:5432`, `db.svc.dc2.dc:5432`, `db.svc.east.peer:5432` | the labelled form, with a datacenter or a cluster peer; options follow after a colon |
 | `prepared_query:db:5432` | a prepared query |
 
-Cluster peers, prepared queries and other datacenters need Consul's servers (`externalServers`); with
-Legate's own they are refused. Namespaces and partitions of Consul Enterprise, and ports of a destination
+Cluster peers and other datacenters need Consul's servers (`externalServers`); with Legate's own they are
+refused. Namespaces and partitions of Consul Enterprise, and ports of a destination
 (`destination_port`), are refused everywhere.
 
 Each service becomes two variables in all containers of the pod: `DB_CONNECT_SERVICE_HOST` and

@@ -87,9 +87,7 @@ fn address(upstream: &Upstream) -> IpAddr {
 
 /// What Consul's servers know and Legate's do not.
 fn served(upstream: &Upstream, datacenter: &str) -> Result<(), Refusal> {
-    let what = if upstream.kind == UpstreamType::PreparedQuery {
-        "a prepared query"
-    } else if !upstream.peer.is_empty() {
+    let what = if !upstream.peer.is_empty() {
         "a cluster peer"
     } else if !upstream.datacenter.is_empty() && upstream.datacenter != datacenter {
         "another datacenter"
