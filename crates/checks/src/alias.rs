@@ -1,50 +1,100 @@
 //! The status of an alias check: the health of another service, or of a node.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use legate_model::{CheckStatus, CheckType, HealthCheck};
 use legate_store::ReadTxn;
 
-/// The status of an alias check and its output. `node` and `check_id` are the check's own.
-pub(crate) fn status(
-    state: &ReadTxn<'_>,
-    node: &str,
-    check_id: &str,
-    of: &CheckType,
-) -> (CheckStatus, String) {
-    let node = match of.alias_node.as_str() {
-        "" => node,
-        other => other,
-    };
-    let service = of.alias_service.as_str();
-    let known = match service {
-        "" => state.node(node).is_some(),
-        service => state.instance(node, service).is_some(),
-    };
-    if !known {
-        let what = match service {
-            "" => format!("Node {node} could not be found"),
-            service => format!("Service {service} could not be found on node {node}"),
-        };
-        return (CheckStatus::Critical, what);
-    }
-    let mut checks = state.checks_on(node);
-    checks.retain(|check| {
-        let of_it = check.service_id.is_empty() || check.service_id.eq_ignore_ascii_case(service);
-        // A check of the node does not wait for itself.
-        of_it && !check.check_id.eq_ignore_ascii_case(check_id)
-    });
-    worst(&checks)
+/// Names as the store compares them.
+type Folded = String;
+
+/// The nodes that alias checks are about, each read once: many aliases are about the same one.
+pub(crate) struct Nodes<'a, 's> {
+    state: &'a ReadTxn<'s>,
+    read: HashMap<Folded, Option<Node>>,
 }
 
-/// The worst of some checks, the first one of it.
-fn worst(checks: &[Arc<HealthCheck>]) -> (CheckStatus, String) {
-    let mut worst: Option<&HealthCheck> = None;
-    for check in checks {
-        if worst.is_none_or(|worst| worst.status < check.status) {
-            worst = Some(check);
+struct Node {
+    instances: HashSet<Folded>,
+    /// By the instance that they are of; those of the node itself by an empty id.
+    worst: HashMap<Folded, Worst>,
+}
+
+/// The two worst checks of some, of equal ones the first. Two, for an alias does not count itself.
+#[derive(Default)]
+struct Worst(Vec<Arc<HealthCheck>>);
+
+impl<'a, 's> Nodes<'a, 's> {
+    pub(crate) fn new(state: &'a ReadTxn<'s>) -> Self {
+        Self {
+            state,
+            read: HashMap::new(),
         }
     }
+
+    /// The status of an alias check and its output. `own_node` and `check_id` are the check's own.
+    pub(crate) fn status(
+        &mut self,
+        own_node: &str,
+        check_id: &str,
+        of: &CheckType,
+    ) -> (CheckStatus, String) {
+        let name = match of.alias_node.as_str() {
+            "" => own_node,
+            other => other,
+        };
+        let state = self.state;
+        let node = self.read.entry(name.to_lowercase());
+        let node = node.or_insert_with(|| Node::read(state, name)).as_ref();
+        let service = of.alias_service.as_str();
+        let folded = service.to_lowercase();
+        let known = node.filter(|node| service.is_empty() || node.instances.contains(&folded));
+        let Some(node) = known else {
+            let what = match service {
+                "" => format!("Node {name} could not be found"),
+                service => format!("Service {service} could not be found on node {name}"),
+            };
+            return (CheckStatus::Critical, what);
+        };
+        let on_node = node.worst.get("").into_iter();
+        let of_service = node.worst.get(&folded).filter(|_| !service.is_empty());
+        let all = on_node.chain(of_service).flat_map(|worst| &worst.0);
+        let is_own = name.eq_ignore_ascii_case(own_node);
+        let others = all.filter(|check| !is_own || !check.check_id.eq_ignore_ascii_case(check_id));
+        let order =
+            |check: &&Arc<HealthCheck>| (Reverse(check.status), check.check_id.to_lowercase());
+        shown(others.min_by_key(order))
+    }
+}
+
+impl Node {
+    /// `None` when there is no such node.
+    fn read(state: &ReadTxn<'_>, name: &str) -> Option<Self> {
+        state.node(name)?;
+        let instances = state.instances_on(name);
+        let mut worst: HashMap<Folded, Worst> = HashMap::new();
+        for check in state.checks_on(name) {
+            let of = worst.entry(check.service_id.to_lowercase());
+            of.or_default().add(check);
+        }
+        Some(Self {
+            instances: instances.iter().map(|one| one.id.to_lowercase()).collect(),
+            worst,
+        })
+    }
+}
+
+impl Worst {
+    fn add(&mut self, check: Arc<HealthCheck>) {
+        let place = self.0.partition_point(|known| known.status >= check.status);
+        self.0.insert(place, check);
+        self.0.truncate(2);
+    }
+}
+
+fn shown(worst: Option<&Arc<HealthCheck>>) -> (CheckStatus, String) {
     match worst {
         None => (CheckStatus::Passing, "No checks found.".to_owned()),
         Some(worst) if worst.status == CheckStatus::Passing => {
@@ -60,32 +110,88 @@ fn worst(checks: &[Arc<HealthCheck>]) -> (CheckStatus, String) {
 
 #[cfg(test)]
 mod tests {
+    use CheckStatus::{Critical, Passing, Warning};
+    use legate_model::ServiceInstance;
+    use legate_store::{Command, Registration, Store};
+
     use super::*;
 
-    fn check(name: &str, status: CheckStatus) -> Arc<HealthCheck> {
-        Arc::new(HealthCheck {
-            name: name.to_owned(),
-            status,
+    /// A node with the instance `web`, and checks: id, instance, status.
+    async fn register(store: &Store, node: &str, checks: &[(&str, &str, CheckStatus)]) {
+        let checks = checks.iter().map(|(id, service, status)| HealthCheck {
+            check_id: (*id).to_owned(),
+            name: (*id).to_owned(),
+            service_id: (*service).to_owned(),
+            status: *status,
             output: "out".to_owned(),
             ..HealthCheck::default()
-        })
+        });
+        let registration = Registration {
+            node: legate_model::Node {
+                node: node.to_owned(),
+                address: "127.0.0.1".to_owned(),
+                ..legate_model::Node::default()
+            },
+            service: Some(ServiceInstance {
+                id: "web".to_owned(),
+                service: "web".to_owned(),
+                ..ServiceInstance::default()
+            }),
+            checks: checks.collect(),
+            skip_node_update: false,
+        };
+        let command = Command::Register(Box::new(registration));
+        store.apply(command).await.unwrap();
     }
 
-    #[test]
-    fn the_worst_check_decides() {
-        use CheckStatus::{Critical, Passing, Warning};
-        assert_eq!(worst(&[]), (Passing, "No checks found.".to_owned()));
-        assert_eq!(worst(&[check("a", Passing)]).1, "All checks passing.");
-        let all = [
-            check("a", Warning),
-            check("b", Critical),
-            check("c", Critical),
+    /// The status of the alias `own` on the node `n1`.
+    fn status(store: &Store, node: &str, service: &str) -> (CheckStatus, String) {
+        let of = CheckType {
+            alias_node: node.to_owned(),
+            alias_service: service.to_owned(),
+            ..CheckType::default()
+        };
+        let state = store.state();
+        Nodes::new(&state.read()).status("n1", "own", &of)
+    }
+
+    fn failing(status: CheckStatus, name: &str) -> (CheckStatus, String) {
+        (status, format!("Aliased check {name:?} failing: out"))
+    }
+
+    #[tokio::test]
+    async fn the_worst_check_of_the_instance_and_its_node_decides() {
+        let store = Store::new();
+        register(&store, "n1", &[]).await;
+        let none = (Passing, "No checks found.".to_owned());
+        assert_eq!(status(&store, "", "web"), none);
+        register(&store, "n1", &[("a", "web", Passing), ("b", "", Passing)]).await;
+        let all = (Passing, "All checks passing.".to_owned());
+        assert_eq!(status(&store, "N1", "WEB"), all);
+        let bad = [
+            ("a", "web", Warning),
+            ("b", "", Warning),
+            ("d", "web", Critical),
         ];
-        let (status, output) = worst(&all);
-        assert_eq!(
-            (status, output.as_str()),
-            (Critical, "Aliased check \"b\" failing: out")
-        );
-        assert_eq!(worst(&all[..1]).0, Warning);
+        register(&store, "n1", &bad).await;
+        assert_eq!(status(&store, "", "web"), failing(Critical, "d"));
+        assert_eq!(status(&store, "", ""), failing(Warning, "b"));
+        register(&store, "n1", &[("d", "web", Passing)]).await;
+        assert_eq!(status(&store, "", "web"), failing(Warning, "a"));
+        let gone = |store| status(store, "", "db").1;
+        assert_eq!(gone(&store), "Service db could not be found on node n1");
+        assert_eq!(status(&store, "n9", "").1, "Node n9 could not be found");
+    }
+
+    #[tokio::test]
+    async fn an_alias_does_not_count_itself() {
+        let store = Store::new();
+        let own = [("own", "", Critical), ("z", "", Warning)];
+        register(&store, "n1", &own).await;
+        assert_eq!(status(&store, "", ""), failing(Warning, "z"));
+        assert_eq!(status(&store, "", "web"), failing(Warning, "z"));
+        // Another node may have a check of the same id.
+        register(&store, "n2", &own).await;
+        assert_eq!(status(&store, "n2", ""), failing(Critical, "own"));
     }
 }

@@ -110,6 +110,13 @@ impl Runner {
                     let (next, more) = self.look();
                     watch = next;
                     actions.extend(more);
+                    // However long the store is away, who reports is answered.
+                    for _ in 0..MAX_REPORTS {
+                        let Ok(report) = self.reports.try_recv() else {
+                            break;
+                        };
+                        self.renew(report, &mut watch, &mut actions);
+                    }
                 }
                 continue;
             }
@@ -182,8 +189,9 @@ impl Runner {
             one.target = expose::target(one, &sidecars);
         }
         actions.extend(self.machine.define(now, known));
+        let mut nodes = alias::Nodes::new(&txn);
         for (id, definition) in self.machine.aliases() {
-            let (status, output) = alias::status(&txn, &self.node, &id, &definition);
+            let (status, output) = nodes.status(&self.node, &id, &definition);
             actions.extend(self.machine.aliased(now, &id, status, output));
         }
         (self.reader.watch(&txn.into_reads()), actions)

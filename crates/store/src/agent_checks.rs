@@ -114,7 +114,11 @@ impl WriteTxn {
         self.deregister(&instance(id));
         let sidecar = sidecar_id(id);
         let found = self.read().instance(node, &sidecar);
-        if found.is_some_and(|proxy| proxy.service.proxy.destination_service_id == id) {
+        let is_of_it = |proxy: &legate_model::CheckServiceNode| {
+            let of = &proxy.service.proxy.destination_service_id;
+            of.eq_ignore_ascii_case(id)
+        };
+        if found.as_ref().is_some_and(is_of_it) {
             self.deregister(&instance(&sidecar));
         }
     }

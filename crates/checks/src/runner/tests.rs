@@ -161,3 +161,25 @@ async fn a_check_is_run_whatever_the_case_of_its_id() {
     assert_eq!(ids[0].check_id, "Beat");
     scope.stop(LIMIT).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn reports_are_answered_while_the_store_is_away() {
+    let (scope, directory) = (Scope::new("test"), tempfile::tempdir().unwrap());
+    let storage = scope.spawner().child_with_own_token("storage");
+    let store = store(&storage, directory.path()).await;
+    let hour = Duration::from_secs(3600);
+    let beat = CheckType {
+        check_id: "beat".to_owned(),
+        ttl: hour,
+        status: CheckStatus::Passing,
+        ..CheckType::default()
+    };
+    put(&store, beat).await;
+    storage.stop(LIMIT).await.unwrap();
+    let reports = start(&scope, &store);
+    assert_eq!(reports.renew("beat").await, Ok(true));
+    // It expires, and that cannot be written.
+    sleep(2 * hour).await;
+    let renewed = timeout(LIMIT, reports.renew("beat")).await;
+    assert_eq!(renewed.expect("the report is taken"), Ok(true));
+}

@@ -111,3 +111,13 @@ async fn health_counts_the_checks_of_the_node_for_every_instance() {
         assert_eq!(client.exchange(request).await.text(), "warning", "{accept}");
     }
 }
+
+#[tokio::test]
+async fn a_service_goes_with_its_sidecar_whatever_the_case_of_its_id() {
+    let (_server, client) = start(|_| {}).await;
+    let web = json!({ "Name": "web", "Port": 1, "Connect": { "SidecarService": {} } });
+    client.write("/v1/agent/service/register", &web).await;
+    let gone = "/v1/agent/service/deregister/WEB";
+    client.write(gone, &Value::Null).await;
+    assert_eq!(client.get("/v1/agent/services").await.json(), json!({}));
+}
