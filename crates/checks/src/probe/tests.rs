@@ -6,7 +6,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
 use axum::routing::{get, put};
 use legate_runtime::Scope;
+use legate_testkit::certs::{ServerTls, TestCa};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use CheckStatus::{Critical, Passing, Warning};
@@ -161,6 +164,52 @@ async fn tcp_is_a_connection() {
     let (status, output) = run(tcp.clone()).await;
     assert_eq!(status, Critical);
     assert!(output.contains(&tcp.tcp), "{output}");
+}
+
+#[tokio::test]
+async fn certificates_are_verified_unless_the_check_skips_it() {
+    let scope = Scope::new("test");
+    let tls = ServerTls {
+        alpn: false,
+        ..ServerTls::default()
+    };
+    let acceptor = TlsAcceptor::from(TestCa::new().server_config(&["localhost"], tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    scope.spawn("web", async move {
+        loop {
+            let (stream, _) = listener.accept().await?;
+            // A client that does not trust the certificate ends the handshake.
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                let _ = stream.read(&mut [0; 1024]).await;
+                let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nfine").await;
+                let _ = stream.shutdown().await;
+            }
+        }
+        #[expect(unreachable_code, reason = "says what type an error has")]
+        Ok::<_, io::Error>(())
+    });
+    for check in [
+        CheckType {
+            http: format!("https://{at}/"),
+            ..CheckType::default()
+        },
+        CheckType {
+            tcp: at.to_string(),
+            tcp_use_tls: true,
+            ..CheckType::default()
+        },
+    ] {
+        let (status, output) = run(check.clone()).await;
+        assert_eq!(status, Critical, "{output}");
+        assert!(output.contains("certificate"), "{output}");
+        let skipping = CheckType {
+            tls_skip_verify: true,
+            ..check
+        };
+        let (status, output) = run(skipping).await;
+        assert_eq!(status, Passing, "{output}");
+    }
 }
 
 #[tokio::test]
