@@ -13,12 +13,19 @@ const PUBLIC_ROUTES: &str = "RouteConfiguration public_listener";
 
 const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 
+/// The beginning of automatic virtual IPs.
+const VIRTUAL: &str = "240.";
+
 pub(super) fn remove_from_ours(resources: &mut Resources) {
     inline_public_routes(resources);
+    own_of_destinations(resources);
     remove_from_both(resources);
 }
 
 pub(super) fn remove_from_both(resources: &mut Resources) {
+    for (name, value) in resources.iter_mut() {
+        destinations(name, value);
+    }
     resources.values_mut().for_each(common);
 }
 
@@ -50,6 +57,65 @@ fn inline_public_routes(ours: &mut Resources) {
                 filter["typedConfig"]["rules"] = rules["rules"].clone();
             }
         }
+    }
+}
+
+/// Services in the mesh are reached on the ports of destinations as well, which Envoy looks at first; the
+/// hosts of requests may have their port.
+fn own_of_destinations(ours: &mut Resources) {
+    for (name, value) in ours {
+        if name.starts_with("Listener outbound_listener:")
+            && let Some(Value::Array(chains)) = value.get_mut("filterChains")
+        {
+            chains.retain(|chain| {
+                let matched = &chain["filterChainMatch"];
+                let address = matched["prefixRanges"][0]["addressPrefix"].as_str();
+                let is_virtual = address.is_some_and(|address| address.starts_with(VIRTUAL));
+                !(is_virtual && matched.get("destinationPort").is_some())
+            });
+        }
+        if name.starts_with("RouteConfiguration destination.") {
+            for host in items(&mut value["virtualHosts"]) {
+                if let Some(Value::Array(domains)) = host.get_mut("domains") {
+                    domains
+                        .retain(|domain| !domain.as_str().is_some_and(|text| text.contains(':')));
+                }
+            }
+        }
+    }
+}
+
+/// Orders that mean nothing, and what looks at the first bytes of connections: TLS only on the ports where a
+/// name decides, HTTP nowhere, for nothing depends on it.
+fn destinations(name: &str, value: &mut Value) {
+    if name.starts_with("Listener outbound_listener:") {
+        if let Some(Value::Array(chains)) = value.get_mut("filterChains") {
+            // Which of those that were given back is given out next is not said anywhere.
+            for range in chains
+                .iter_mut()
+                .flat_map(|chain| items(&mut chain["filterChainMatch"]["prefixRanges"]))
+            {
+                let address = &mut range["addressPrefix"];
+                if address
+                    .as_str()
+                    .is_some_and(|address| address.starts_with(VIRTUAL))
+                {
+                    *address = json!(VIRTUAL);
+                }
+            }
+            chains.sort_by_key(Value::to_string);
+        }
+        if let Some(Value::Array(filters)) = value.get_mut("listenerFilters") {
+            filters.retain(|filter| filter["name"] != "envoy.filters.listener.http_inspector");
+            for filter in filters.iter_mut().filter_map(Value::as_object_mut) {
+                filter.remove("filterDisabled");
+            }
+        }
+    }
+    if name.starts_with("RouteConfiguration destination.")
+        && let Some(Value::Array(hosts)) = value.get_mut("virtualHosts")
+    {
+        hosts.sort_by_key(|host| host["name"].to_string());
     }
 }
 
@@ -130,6 +196,10 @@ fn access(fields: &mut Map<String, Value>) {
 /// What no application has seen is sent again, to another instance.
 fn repeats(fields: &mut Map<String, Value>) {
     fields.remove("maxConnectAttempts");
+    // Connections that are not HTTP are hashed by their source where a resolver says so.
+    if *fields.get("hashPolicy").unwrap_or(&Value::Null) == json!([{"sourceIp": {}}]) {
+        fields.remove("hashPolicy");
+    }
     fields.remove("localReplyConfig");
     if let Some(policy) = fields.get("retryPolicy")
         // A number alone says how often that is done; in Consul it does nothing.

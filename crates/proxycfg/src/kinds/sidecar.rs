@@ -64,9 +64,10 @@ fn snapshot(
     let is_transparent = instance.proxy.mode == ProxyMode::Transparent;
     let implicit = is_transparent
         .then(|| queries::implicit_upstreams(txn, destination, config, &trust_domain));
-    let destinations = is_transparent
-        .then(|| egress::destinations(txn, destination, config))
-        .unwrap_or_default();
+    let destinations = match is_transparent {
+        true => egress::destinations(txn, destination, config),
+        false => Arc::default(),
+    };
     Some(Snapshot {
         proxy: proxy.clone(),
         datacenter: Arc::clone(&config.datacenter),

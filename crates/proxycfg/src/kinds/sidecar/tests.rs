@@ -1,5 +1,6 @@
 //! A sidecar's snapshot as a function of the store, for whole states and for any order of changes.
 
+mod destinations;
 mod queries;
 mod tokens;
 mod transparent;
@@ -390,7 +391,7 @@ fn any_change() -> impl Strategy<Value = Command> {
             "TransparentProxy": {"DialedDirectly": directly},
             "UpstreamConfig": {"Defaults": {"ConnectTimeoutMs": u16::from(directly)}},
         }))),
-        4 => (node(), name(), 1..3u16, status).prop_map(|(node, of, port, status)| {
+        4 => (node(), name(), 1..3u16, status.clone()).prop_map(|(node, of, port, status)| {
             let id = format!("{of}-{node}");
             let checks = vec![check(&id, status, "")];
             register(node, instance(of, &id, port), checks)
@@ -404,6 +405,15 @@ fn any_change() -> impl Strategy<Value = Command> {
         1 => protocol().prop_map(|protocol| entry(
             json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": protocol}}),
         )),
+        2 => (name(), 1..3u16).prop_map(|(name, port)| destinations::outside(name, port)),
+        1 => (node(), status.clone()).prop_map(|(node, status)| {
+            destinations::gateway(node, "egress", status)
+        }),
+        1 => (name(), any::<bool>()).prop_map(|(name, every)| {
+            destinations::links("egress", &[if every { "*" } else { name }])
+        }),
+        1 => Just(register("n2", json!({"ID": "db", "Service": "db"}), Vec::new())),
+        1 => Just(deregister("n2", "db")),
         4 => prop::sample::select(chain_entries()).prop_map(entry),
         1 => Just(entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}))),
         2 => (
