@@ -126,7 +126,7 @@ pub(crate) async fn resolve(mesh: &Mesh, service: &str) -> SocketAddr {
 }
 
 /// Who answers there, as soon as somebody does.
-async fn answered(address: SocketAddr) -> String {
+pub(crate) async fn answered(address: SocketAddr) -> String {
     let probe = || async move {
         captured::get(address)
             .await

@@ -4,6 +4,7 @@ mod captured_traffic;
 mod chains;
 mod counters;
 mod dev;
+mod egress;
 mod extensions;
 mod grpc;
 mod instances;

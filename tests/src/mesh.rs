@@ -283,7 +283,7 @@ impl Mesh {
     }
 
     /// Registers something on the one node.
-    async fn catalog(&self, mut registration: Value) {
+    pub async fn catalog(&self, mut registration: Value) {
         registration["Node"] = json!(NODE);
         registration["Address"] = json!("127.0.0.1");
         self.api(Method::PUT, "/v1/catalog/register", Some(registration))

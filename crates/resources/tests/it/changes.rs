@@ -8,7 +8,7 @@ use std::time::Duration;
 use legate_intentions::Action;
 use legate_model::{Protocol, TrustDomain};
 use legate_proxycfg::{
-    DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
+    Destination, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
 use legate_resources::{Generator, ResourceSet};
 use proptest::prelude::*;
@@ -39,6 +39,8 @@ enum Change {
     Upstream(u8, UpstreamChange),
     /// Another mode, or the implicit upstreams with these numbers, each in one of a few forms.
     Implicit(Option<Vec<(u8, u8)>>),
+    /// The services outside the mesh with these numbers, each in one of a few forms.
+    Destinations(Vec<(u8, u8)>),
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +79,8 @@ fn change() -> impl Strategy<Value = Change> {
         (0..4u8, of_upstream).prop_map(|(at, change)| Change::Upstream(at, change)),
         prop::option::weighted(0.9, prop::collection::btree_map(0..5u8, 0..5u8, 0..5))
             .prop_map(|all| Change::Implicit(all.map(|all| all.into_iter().collect()))),
+        prop::collection::btree_map(0..4u8, 0..6u8, 0..4)
+            .prop_map(|all| Change::Destinations(all.into_iter().collect())),
     ]
 }
 
@@ -100,6 +104,27 @@ fn implicit(name: u8, form: u8) -> Arc<ImplicitUpstream> {
         _ => addresses.clear(),
     }
     crate::transparent::implicit(upstream, &addresses)
+}
+
+/// A service outside the mesh. Some have an address that others have as well, or that of a service in it.
+fn destination(name: u8, form: u8) -> Arc<Destination> {
+    let own = format!("{name}.example");
+    let addresses = match form {
+        0 | 5 => vec!["192.0.2.1".to_owned(), own],
+        1 => vec!["same.example".to_owned(), format!("192.0.2.{name}")],
+        2 => vec!["240.0.0.1".to_owned()],
+        3 => vec!["same.example".to_owned(), "2001:db8::1".to_owned()],
+        _ => vec![own],
+    };
+    // The last one is nowhere, which is a warning.
+    let gateway = ["10.0.3.1", "10.0.3.2", "nowhere"][usize::from(form % 3)];
+    Arc::new(Destination {
+        name: format!("outside-{name}"),
+        protocol: protocol(form / 2),
+        addresses,
+        port: 80 + u16::from(form % 2),
+        gateways: Arc::new(vec![instance(gateway, 8443, &[])].into()),
+    })
 }
 
 /// One of three services, in one of four forms; two of those listen on one port.
@@ -171,6 +196,10 @@ fn apply(snapshot: &mut Snapshot, change: &Change) {
                 .map(|all| all.iter().map(|(name, form)| implicit(*name, *form)));
             let all = all.map(|all| Arc::new(ImplicitUpstreams(all.collect())));
             snapshot.implicit = all;
+        }
+        Change::Destinations(all) => {
+            let all = all.iter().map(|(name, form)| destination(*name, *form));
+            snapshot.destinations = Arc::new(all.collect::<Vec<_>>().into());
         }
         Change::Mesh(1) => {
             snapshot.mesh = mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use legate_model::Protocol;
 use legate_proxycfg::{
-    Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
+    Destination, Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot,
+    UpstreamSnapshot,
 };
 use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
@@ -293,6 +294,55 @@ fn a_change_costs_what_it_changes() {
         cost(|s| edit(s, |all| drop(all.remove(0)))),
         (1, 1),
         "the listener"
+    );
+}
+
+#[test]
+fn a_change_of_a_destination_costs_what_it_changes() {
+    let destination = |name: &str, gateway: &str| {
+        Arc::new(Destination {
+            name: name.to_owned(),
+            protocol: Protocol::Http,
+            addresses: vec![format!("{name}.example")],
+            port: 80,
+            gateways: Arc::new(vec![instance(gateway, 8443, &[])].into()),
+        })
+    };
+    let outside = |all: &[&Arc<Destination>]| {
+        let all: Vec<_> = all.iter().map(|one| Arc::clone(one)).collect();
+        Snapshot {
+            destinations: Arc::new(all.into()),
+            ..captured(json!({}), two())
+        }
+    };
+    let (a, b) = (destination("a", "10.0.3.1"), destination("b", "10.0.3.1"));
+    let both = outside(&[&a, &b]);
+    let cost = |after: Snapshot| {
+        let generator = Generator::new();
+        let set = generator.generate(&both, None);
+        let work = generator.work();
+        let after = Snapshot {
+            instance: Arc::clone(&both.instance),
+            implicit: both.implicit.clone(),
+            leaf: Arc::clone(&both.leaf),
+            roots: Arc::clone(&both.roots),
+            mesh: Arc::clone(&both.mesh),
+            intentions: Arc::clone(&both.intentions),
+            jwt_providers: Arc::clone(&both.jwt_providers),
+            ..after
+        };
+        let made = generator.generate(&after, Some((&both, &set)));
+        assert_eq!(made.failures(), []);
+        let done = generator.work();
+        (done.computed - work.computed, done.encoded - work.encoded)
+    };
+    assert_eq!(cost(outside(&[&a, &b])), (0, 0), "another list of the same");
+    let moved = destination("b", "10.0.3.2");
+    assert_eq!(cost(outside(&[&a, &moved])), (1, 1), "the endpoints");
+    assert_eq!(
+        cost(outside(&[&b])),
+        (2, 1),
+        "the routes, and the same listener"
     );
 }
 
