@@ -176,7 +176,7 @@ impl<'a> Egress<'a, '_> {
             let host = match address.parse::<IpAddr>() {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
                 Ok(IpAddr::V4(ip)) => ip.to_string(),
-                Err(_) => address.to_ascii_lowercase(),
+                Err(_) => host_name(address),
             };
             if taken.insert((port, host.clone())) {
                 let cluster = names::destination_cluster(self.snapshot, &service.name, address);
@@ -211,7 +211,7 @@ impl<'a> Egress<'a, '_> {
         for (service, address) in self.addresses(|one| !one.protocol.is_http()) {
             let dialled = match address.parse::<IpAddr>() {
                 Ok(ip) => Target::Address(ip, service.port),
-                Err(_) => Target::ServerName(address.to_ascii_lowercase(), service.port),
+                Err(_) => Target::ServerName(host_name(address), service.port),
             };
             if !taken.insert(dialled.clone()) {
                 warnings.push(shared(service, address));
@@ -254,6 +254,12 @@ impl<'a> Egress<'a, '_> {
         }));
         chains
     }
+}
+
+/// As the server names of handshakes and the hosts of requests are spelled.
+fn host_name(address: &str) -> String {
+    let name = address.strip_suffix('.').unwrap_or(address);
+    name.to_ascii_lowercase()
 }
 
 fn shared(service: &Destination, address: &str) -> String {

@@ -626,6 +626,49 @@ fn jwt_provider() -> BoxedStrategy<Value> {
 }
 
 /// Config entries in the order in which they are written.
+/// Services outside the mesh, which the captured sidecar of `web` may call.
+fn egress() -> BoxedStrategy<Vec<Value>> {
+    let address = one_of(&[
+        "a.example",
+        "A.Example",
+        "b.example.",
+        "a-example",
+        "*.example",
+        "192.0.2.1",
+        "2001:db8::1",
+        "2001:DB8:0::1",
+        "240.0.0.1",
+        "a b",
+    ]);
+    let addresses = vec(address, 1..=3).prop_map(Value::from);
+    let place = object(vec![
+        always("Addresses", addresses),
+        always("Port", prop_oneof![number(80..=81), number(0..=65535)]),
+    ]);
+    let outside = object(vec![
+        always("Kind", Just(json!("service-defaults"))),
+        always("Name", one_of(&["api", "out-a", "out-b", "out-c"])),
+        always("Protocol", protocol()),
+        always("Destination", place),
+    ]);
+    vec(outside, 1..=4)
+        .prop_map(|mut all| {
+            let allowed = |entry: &Value| {
+                json!({"Kind": "service-intentions", "Name": entry["Name"],
+                    "Sources": [{"Name": "web", "Action": "allow"}]})
+            };
+            let intentions: Vec<_> = all.iter().map(allowed).collect();
+            all.extend(intentions);
+            all.push(
+                json!({"Kind": "terminating-gateway", "Name": "api-sidecar-proxy",
+                "Services": [{"Name": "*"}]}),
+            );
+            all.push(json!({"Kind": "service-defaults", "Name": "web", "Mode": "transparent"}));
+            all
+        })
+        .boxed()
+}
+
 pub(crate) fn entries() -> impl Strategy<Value = Vec<Value>> {
     let some = |entry: BoxedStrategy<Value>, most| vec(entry, 0..=most);
     let first = (
@@ -639,13 +682,15 @@ pub(crate) fn entries() -> impl Strategy<Value = Vec<Value>> {
         some(splitter(), 2),
         some(router(), 2),
         some(intentions(), 2),
+        option::weighted(0.3, egress()),
     );
     (first, later).prop_map(|((proxies, services, mesh, providers), chains)| {
-        let (resolvers, splitters, routers, intentions) = chains;
+        let (resolvers, splitters, routers, intentions, egress) = chains;
         let mut all: Vec<Value> = proxies.into_iter().chain(services).chain(mesh).collect();
         for more in [providers, resolvers, splitters, routers, intentions] {
             all.extend(more);
         }
+        all.extend(egress.into_iter().flatten());
         all
     })
 }
