@@ -15,6 +15,7 @@ mod login;
 mod outage;
 mod permissive;
 mod picks;
+mod prepared_queries;
 mod process;
 mod refusals;
 mod repeats;

@@ -244,6 +244,13 @@ impl Mesh {
         self.catalog(json!({"Service": proxy})).await;
     }
 
+    /// Registers the proxy of an instance again, with these tags.
+    pub async fn set_tags(&self, spec: &ServiceSpec, tags: &[&str]) {
+        let mut proxy = self.proxy(spec);
+        proxy["Tags"] = json!(tags);
+        self.catalog(json!({"Service": proxy})).await;
+    }
+
     /// Registers the proxy of an instance again, whose Kubernetes Service has this ClusterIP.
     pub async fn tag(&self, spec: &ServiceSpec, cluster_ip: IpAddr) {
         let mut proxy = self.proxy(spec);

@@ -19,6 +19,7 @@ const VIRTUAL: &str = "240.";
 pub(super) fn remove_from_ours(resources: &mut Resources) {
     inline_public_routes(resources);
     own_of_destinations(resources);
+    clusters_of_queries(resources);
     remove_from_both(resources);
 }
 
@@ -57,6 +58,18 @@ fn inline_public_routes(ours: &mut Resources) {
                 filter["typedConfig"]["rules"] = rules["rules"].clone();
             }
         }
+    }
+}
+
+/// Where many instances of what a query finds are down, Consul's proxies send to those as well.
+fn clusters_of_queries(ours: &mut Resources) {
+    let clusters = ours
+        .iter_mut()
+        .filter(|(name, _)| name.starts_with("Cluster ") && name.contains(".query."));
+    for cluster in clusters.filter_map(|(_, value)| value.as_object_mut()) {
+        cluster.remove("commonLbConfig");
+        // It is the cluster's name.
+        cluster.remove("altStatName");
     }
 }
 
