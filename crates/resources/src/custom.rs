@@ -41,6 +41,24 @@ pub(crate) fn read<M: Message + Name + Default>(
     M::decode(&*bytes).map_err(|reason| error(reason.to_string()))
 }
 
+/// Refuses a message that has this name anywhere in it.
+pub(crate) fn refuse_name(
+    setting: &str,
+    message: &impl Message,
+    name: &str,
+) -> Result<(), GenerateError> {
+    // However it is spelt in JSON: a text is its bytes here, in messages within messages, too.
+    let encoded = message.encode_to_vec();
+    let mut texts = encoded.windows(name.len());
+    match texts.any(|text| text == name.as_bytes()) {
+        false => Ok(()),
+        true => Err(GenerateError::Custom {
+            setting: setting.to_owned(),
+            reason: format!("it names {name:?}, the filter with the access rules: leave that out"),
+        }),
+    }
+}
+
 /// Encodes a resource with maps in it.
 pub(crate) fn resource<M: Message + Name>(
     name: &str,

@@ -65,7 +65,7 @@ const CALLER_PARTS: [(&str, &str); 5] = [
 ];
 
 /// The filter with the rules about requests in a listener that a user wrote. Routes can replace what a
-/// filter says by its name: this one has a name that no user's filter has.
+/// filter says by its name: this one has a name that no document of a user may have in it.
 const INTENTIONS: &str = "legate.intentions";
 
 /// What the filter chain for plain connections counts under. Consul's.
@@ -192,6 +192,7 @@ fn written(
     };
     memo.get(&input, |input| {
         let mut listener: Listener = custom::read(PUBLIC_LISTENER_JSON, input.text)?;
+        custom::refuse_name(PUBLIC_LISTENER_JSON, &listener, INTENTIONS)?;
         let filters = |filters: &Vec<(&str, Any)>| {
             let filters = filters.iter();
             let filter = |(name, config): &(&str, Any)| listener::http_filter(name, config.clone());

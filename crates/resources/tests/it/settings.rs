@@ -208,7 +208,16 @@ fn a_listener_that_cannot_be_guarded_is_not_served() {
     let no_listener = r#"{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"}"#;
     let broken = written_listener().replace("statPrefix", "statPrefixes");
     let udp = written_listener().replace("\"portValue\"", "\"protocol\":\"UDP\",\"portValue\"");
+    // Routes can turn off a filter by its name, however that is spelt.
+    let off =
+        r#"{"@type":"type.googleapis.com/envoy.config.route.v3.FilterConfig","disabled":true}"#;
+    let host = format!(
+        r#"{{"name":"a","domains":["*"],"typedPerFilterConfig":{{"legate\u002eintentions":{off}}}}}"#
+    );
+    let routes = format!(r#""routeConfig":{{"virtualHosts":[{host}],"#);
+    let off = written_listener().replace("\"routeConfig\":{", &routes);
     for (text, reason) in [
+        (off.as_str(), "legate.intentions"),
         ("{", "EOF"),
         (no_listener, "its @type is"),
         (&broken, "statPrefixes"),
