@@ -73,7 +73,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// About how many values the proxy's resources are made from, without what every proxy has: the
-    /// upstreams with their instances, and the intentions. What making them takes grows with it.
+    /// upstreams with their instances, the intentions with their permissions, and what the registration
+    /// lists. What making them takes grows with it.
     pub fn size(&self) -> usize {
         let implicit = self.implicit.iter().flat_map(|implicit| &implicit.0);
         let implicit = implicit.map(|one| &one.upstream);
@@ -81,10 +82,16 @@ impl Snapshot {
         let values = upstreams.map(|one| 1 + one.resolved.size());
         let destinations = self.destinations.iter();
         let outside = destinations.map(|one| one.addresses.len() * (1 + one.gateways.len()));
+        let intentions = self.intentions.iter();
+        let intentions = intentions.map(|one| 1 + one.permissions.len());
+        let proxy = &self.instance.proxy;
+        let limits = proxy.rate_limits.as_ref();
+        let listed = proxy.expose.paths.len() + limits.map_or(0, |limits| limits.routes.len());
         values.sum::<usize>()
             + outside.sum::<usize>()
-            + self.intentions.len()
+            + intentions.sum::<usize>()
             + self.jwt_providers.len()
+            + listed
     }
 }
 

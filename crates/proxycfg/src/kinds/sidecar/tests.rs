@@ -2,6 +2,7 @@
 
 mod destinations;
 mod queries;
+mod size;
 mod tokens;
 mod transparent;
 
