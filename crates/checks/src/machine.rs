@@ -83,8 +83,12 @@ enum How {
     Reported {
         until: Instant,
     },
-    /// Its status is read from the store.
-    Alias,
+    /// Its status is read from the store. Aliases of each other could change it without an end: once
+    /// changed, it is read again after a pause.
+    Alias {
+        changed: Option<Instant>,
+        again: Option<Instant>,
+    },
     /// This server does not run it, and it keeps the status that it was registered with.
     NotRun,
 }
@@ -125,7 +129,7 @@ impl Machine {
     /// The definitions of the checks whose status is read from the store.
     pub(crate) fn aliases(&self) -> Vec<(String, Arc<CheckType>)> {
         let all = self.checks.iter();
-        let aliases = all.filter(|(_, entry)| matches!(entry.how, How::Alias));
+        let aliases = all.filter(|(_, entry)| matches!(entry.how, How::Alias { .. }));
         aliases
             .map(|(id, entry)| (id.clone(), Arc::clone(&entry.known.check.definition)))
             .collect()
@@ -140,7 +144,28 @@ impl Machine {
         output: String,
     ) -> Option<Action> {
         let entry = self.checks.get_mut(id)?;
+        let How::Alias { changed, again } = &mut entry.how else {
+            return None;
+        };
+        *again = None;
+        if status != entry.known.status {
+            let pause = changed.map(|at| at + MIN_INTERVAL);
+            if let Some(at) = pause.filter(|at| now < *at) {
+                *again = Some(at);
+                return None;
+            }
+            *changed = Some(now);
+        }
         entry.found(now, status, output)
+    }
+
+    /// Whether the statuses of aliases are to be read from the store again.
+    pub(crate) fn aliases_are_due(&self, now: Instant) -> bool {
+        let is_due = |entry: &Entry| match entry.how {
+            How::Alias { again, .. } => again.is_some_and(|at| at <= now),
+            _ => false,
+        };
+        self.checks.values().any(is_due)
     }
 
     /// Takes the result of a run.
@@ -248,7 +273,8 @@ impl Machine {
             let next = match entry.how {
                 How::Waiting { due } => may_start.then_some(due),
                 How::Reported { until } => Some(until),
-                How::Running { .. } | How::Alias | How::NotRun => None,
+                How::Alias { again, .. } => again,
+                How::Running { .. } | How::NotRun => None,
             };
             [next, entry.removal_at()]
         });
@@ -261,7 +287,10 @@ impl Entry {
         let definition = &known.check.definition;
         let how = match definition.type_name() {
             "http" | "tcp" | "grpc" => How::Waiting { due: now },
-            "alias" => How::Alias,
+            "alias" => How::Alias {
+                changed: None,
+                again: None,
+            },
             "ttl" => How::Reported {
                 until: now + definition.ttl,
             },

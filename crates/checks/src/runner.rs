@@ -99,6 +99,11 @@ impl Runner {
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), BoxError> {
         let (mut watch, mut actions) = self.look();
         loop {
+            if self.machine.aliases_are_due(Instant::now()) {
+                let (next, more) = self.look();
+                watch = next;
+                actions.extend(more);
+            }
             actions.extend(self.machine.tick(Instant::now()));
             let writes = self.begin(std::mem::take(&mut actions));
             if !writes.is_empty() {

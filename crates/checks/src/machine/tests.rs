@@ -199,6 +199,35 @@ fn an_expiry_that_was_not_stored_is_due_again_at_once() {
 }
 
 #[test]
+fn aliases_of_each_other_do_not_change_without_a_pause() {
+    let (mut machine, now) = (Machine::default(), Instant::now());
+    let alias = CheckType {
+        alias_service: "web".to_owned(),
+        ..CheckType::default()
+    };
+    machine.define(now, vec![known("a", alias)]);
+    let mut aliased = |at, status| {
+        let action = machine.aliased(at, "a", status, String::new());
+        let due = machine.aliases_are_due(now + SECOND);
+        (
+            stored(action).map(|(status, _)| status),
+            machine.deadline(),
+            due,
+        )
+    };
+    // The first change is at once, the next one after a second.
+    assert_eq!(aliased(now, Passing), (Some(Passing), None, false));
+    let early = now + SECOND / 2;
+    assert_eq!(aliased(early, Critical), (None, Some(now + SECOND), true));
+    assert_eq!(aliased(early, Passing), (None, None, false));
+    aliased(early, Critical);
+    assert_eq!(
+        aliased(now + SECOND, Critical),
+        (Some(Critical), None, false)
+    );
+}
+
+#[test]
 fn no_service_is_removed_within_a_minute() {
     let (mut machine, now) = (Machine::default(), Instant::now());
     let hasty = CheckType {

@@ -183,3 +183,30 @@ async fn reports_are_answered_while_the_store_is_away() {
     let renewed = timeout(LIMIT, reports.renew("beat")).await;
     assert_eq!(renewed.expect("the report is taken"), Ok(true));
 }
+
+#[tokio::test(start_paused = true)]
+async fn aliases_of_each_other_do_not_keep_the_store_busy() {
+    let (scope, store) = (Scope::new("test"), Store::new());
+    store.apply(registration(Vec::new())).await.unwrap();
+    for (id, status) in [("a", CheckStatus::Passing), ("b", CheckStatus::Critical)] {
+        let alias = CheckType {
+            check_id: id.to_owned(),
+            alias_node: NODE.to_owned(),
+            status,
+            ..CheckType::default()
+        };
+        put(&store, alias).await;
+    }
+    start(&scope, &store);
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut changes = 0;
+    while Instant::now() < end {
+        let state = store.state();
+        let txn = state.read();
+        txn.checks_on(NODE);
+        let mut watch = store.watch(&txn.into_reads());
+        let _ = timeout(Duration::from_secs(1), watch.changed()).await;
+        changes += 1;
+        assert!(changes <= 30, "the checks change without an end");
+    }
+}

@@ -18,14 +18,14 @@ use super::error::ApiError;
 /// `GET /v1/internal/legate/proxies`
 pub(super) async fn list(State(proxies): State<Proxies>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let (seen, _) = visible(proxies.all(), |status| {
+    let (seen, filtered) = visible(proxies.all(), |status| {
         may_read(&authorizer, status).is_ok()
     });
     let all: Vec<Value> = seen
         .iter()
         .map(|status| Value::Object(summary(status)))
         .collect();
-    call.json(&all)
+    call.list(&all, filtered)
 }
 
 /// `GET /v1/internal/legate/proxy/:node/:id`

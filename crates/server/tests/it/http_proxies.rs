@@ -152,9 +152,14 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
             // The chain of another service is for its own readers.
             assert_eq!(reply.json()["Upstreams"][0]["Chain"], Value::Null);
         }
-        let seen = reader.get(LIST).await.json();
-        let expected = usize::from(status == StatusCode::OK);
-        assert_eq!(seen.as_array().unwrap().len(), expected, "{rules}");
+        let seen = reader.get(LIST).await;
+        let expected = match status {
+            StatusCode::OK => (1, ""),
+            _ => (0, "true"),
+        };
+        let filtered = seen.header("x-consul-results-filtered-by-acls");
+        let length = seen.json().as_array().unwrap().len();
+        assert_eq!((length, filtered), expected, "{rules}");
     }
     drop(ads);
     server.stop(STOP).await.unwrap();
