@@ -67,7 +67,7 @@ pub enum ChainError {
     /// Splits lead to splits so often that a proxy would have too many.
     #[error(
         "discovery chain {chain:?} splits requests into more than {limit} parts in all: take splits out of \
-         the services that it splits between"
+         the services that it splits between, or changes of headers, of which 100 bytes count as a part"
     )]
     TooManySplits {
         /// The service that callers ask for.

@@ -9,6 +9,10 @@ use crate::chain::{Node, NodeKind, SplitStep};
 use crate::compile::Nodes;
 use crate::error::ChainError;
 
+/// So many bytes of changed headers count as one part more: each part repeats those of the splits that
+/// lead to it.
+const HEADERS: usize = 100;
+
 /// The most parts that all splitters of a chain have together, so that splits of splits do not grow
 /// without bound.
 const MAX_SPLITS: usize = 10_000;
@@ -75,10 +79,22 @@ pub(crate) fn flatten_splits(
 }
 
 fn parts(nodes: &Nodes, split: &SplitStep) -> usize {
+    let own = weight(split);
     match nodes.get(&split.next_node).map(|node| &node.kind) {
-        Some(NodeKind::Splitter(inner)) => inner.len(),
-        _ => 1,
+        Some(NodeKind::Splitter(inner)) => inner.iter().map(|inner| own - 1 + weight(inner)).sum(),
+        _ => own,
     }
+}
+
+/// As how many parts a split counts.
+fn weight(split: &SplitStep) -> usize {
+    let Split {
+        request_headers,
+        response_headers,
+        ..
+    } = &split.definition;
+    let headers = request_headers.iter().chain(response_headers);
+    1 + headers.map(HeaderModifiers::bytes).sum::<usize>() / HEADERS
 }
 
 fn flattened(nodes: &Nodes, split: &SplitStep) -> Vec<SplitStep> {
@@ -117,7 +133,7 @@ pub(crate) fn check_routes(nodes: &Nodes, start: &str, chain: &str) -> Result<()
         return Ok(());
     };
     let parts = |next: &str| match nodes.get(next).map(|node| &node.kind) {
-        Some(NodeKind::Splitter(splits)) => splits.len(),
+        Some(NodeKind::Splitter(splits)) => splits.iter().map(weight).sum(),
         _ => 1,
     };
     let all: usize = steps.iter().map(|step| parts(&step.next_node)).sum();

@@ -409,6 +409,32 @@ fn chains_without_end_are_refused() {
     assert!(what.contains("into more than 10000 parts in all"), "{what}");
 }
 
+/// The headers that a split changes are repeated in every split that it leads to.
+#[test]
+fn splits_and_routes_that_repeat_too_many_headers_are_refused() {
+    let inner: Vec<(f32, String)> = (0..100).map(|at| (1.0, format!("s{at}"))).collect();
+    let inner: Vec<_> = inner.iter().map(|(w, s)| (*w, &**s, "")).collect();
+    let with = |bytes: usize| {
+        let mut outer = splits("web", &[(100.0, "api", "")]);
+        outer["Splits"][0]["RequestHeaders"] = json!({"Set": {"x": "v".repeat(bytes)}});
+        chain([http(), outer, splits("api", &inner)])
+    };
+    assert!(with(1_000).is_ok());
+    let error = with(100_000).unwrap_err().to_string();
+    assert!(error.contains("100 bytes count as a part"), "{error}");
+    let routed = |bytes: usize| {
+        let to_api = json!({"Destination": {"Service": "api"}});
+        let router = json!({
+            "Kind": "service-router", "Name": "web", "Routes": vec![to_api; 1_000],
+        });
+        let mut api = splits("api", &[(100.0, "s0", "")]);
+        api["Splits"][0]["ResponseHeaders"] = json!({"Remove": ["v".repeat(bytes)]});
+        chain([http(), router, api])
+    };
+    assert!(routed(1_000).is_ok());
+    assert!(routed(100_000).is_err());
+}
+
 #[test]
 fn weights_are_rounded_as_consul_does() {
     let chain = json_of([

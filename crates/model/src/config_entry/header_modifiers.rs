@@ -1,6 +1,6 @@
 //! Changes to the headers of requests and responses, as routes and splits name them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +31,17 @@ impl HeaderModifiers {
         let pairs = |of: &BTreeMap<String, String>| of.clone().into_iter();
         both.add.extend(pairs(&later.add));
         both.set.extend(pairs(&later.set));
-        let new = |name: &&String| !self.remove.contains(name);
+        let known: BTreeSet<&String> = self.remove.iter().collect();
+        let new = |name: &&String| !known.contains(name);
         both.remove.extend(later.remove.iter().filter(new).cloned());
         both
+    }
+
+    /// How many bytes its names and values have together.
+    pub fn bytes(&self) -> usize {
+        let pairs = self.add.iter().chain(&self.set);
+        let pairs = pairs.map(|(name, value)| name.len() + value.len());
+        pairs.chain(self.remove.iter().map(String::len)).sum()
     }
 
     /// # Errors
