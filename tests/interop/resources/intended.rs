@@ -26,6 +26,7 @@ pub(super) fn remove_from_ours(resources: &mut Resources) {
 pub(super) fn remove_from_both(resources: &mut Resources) {
     for (name, value) in resources.iter_mut() {
         destinations(name, value);
+        endpoints_of_queries(name, value);
     }
     resources.values_mut().for_each(common);
 }
@@ -129,6 +130,16 @@ fn destinations(name: &str, value: &mut Value) {
         && let Some(Value::Array(hosts)) = value.get_mut("virtualHosts")
     {
         hosts.sort_by_key(|host| host["name"].to_string());
+    }
+}
+
+/// What a query finds is shuffled.
+fn endpoints_of_queries(name: &str, value: &mut Value) {
+    if name.starts_with("ClusterLoadAssignment ")
+        && name.contains(".query.")
+        && let Some(Value::Array(all)) = value.pointer_mut("/endpoints/0/lbEndpoints")
+    {
+        all.sort_by_key(|one| one["endpoint"].to_string());
     }
 }
 
@@ -317,18 +328,48 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         at: ".trafficDirection",
-        cases: &["public_listener_json", "public_listener_json_http"],
+        cases: &[
+            "public_listener_json",
+            "public_listener_json_http",
+            "public_listener_json_normalization",
+        ],
         reason: "extensions find the listener that a user wrote by its direction",
     },
     Field {
         at: ".httpFilters[0].name",
-        cases: &["public_listener_json_http"],
+        cases: &[
+            "public_listener_json_http",
+            "public_listener_json_normalization",
+        ],
         reason: "no route of a user can replace a filter of intentions, which goes by the filter's name",
     },
     Field {
         at: ".normalizePath",
-        cases: &["public_listener_json_http"],
+        cases: &[
+            "public_listener_json_http",
+            "public_listener_json_normalization",
+        ],
         reason: "no spelling of a path passes intentions, in listeners that users wrote, too",
+    },
+    Field {
+        at: ".mergeSlashes",
+        cases: &["public_listener_json_normalization"],
+        reason: "no spelling of a path passes intentions, in listeners that users wrote, too",
+    },
+    Field {
+        at: ".pathWithEscapedSlashesAction",
+        cases: &["public_listener_json_normalization"],
+        reason: "no spelling of a path passes intentions, in listeners that users wrote, too",
+    },
+    Field {
+        at: ".commonHttpProtocolOptions",
+        cases: &["public_listener_json_normalization"],
+        reason: "what mesh says about names of headers holds in listeners that users wrote, too",
+    },
+    Field {
+        at: "ClusterLoadAssignment ignoring.",
+        cases: &["query_health"],
+        reason: "checks that do not count for a query do not count for those who call what it finds",
     },
     Field {
         at: ".normalizePath",
