@@ -267,3 +267,37 @@ async fn what_an_agent_has_is_for_those_who_may_see_or_write_it() {
         .await;
     assert_eq!(keys(&filtered.json()), ["service:web"]);
 }
+
+#[tokio::test]
+async fn links_of_a_gateway_are_for_those_who_see_it_and_by_those_who_write_the_mesh() {
+    const EGRESS: &str = "/v1/config/terminating-gateway/egress";
+    let (_server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    let links = json!({
+        "Kind": "terminating-gateway", "Name": "egress",
+        "Services": [{ "Name": "db", "SNI": "db.example" }],
+    });
+    let answer = management.put("/v1/config", &links).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let shown = management.get(EGRESS).await.json();
+    assert_eq!(shown["Services"], links["Services"]);
+    for (rules, reads, writes) in [
+        ("service \"egress\" { policy = \"read\" }", true, false),
+        ("service \"egress\" { policy = \"write\" }", true, false),
+        ("service \"db\" { policy = \"write\" }", false, false),
+        ("mesh = \"read\"", false, false),
+        ("mesh = \"write\"", false, true),
+    ] {
+        let name = format!("p{}", rules.len());
+        let policy = json!({ "Name": name, "Rules": rules });
+        management.write("/v1/acl/policy", &policy).await;
+        let caller = token(&management, json!({ "Policies": [{ "Name": name }] })).await;
+        let status = |allowed| match allowed {
+            true => StatusCode::OK,
+            false => StatusCode::FORBIDDEN,
+        };
+        assert_eq!(caller.get(EGRESS).await.status, status(reads), "{rules}");
+        let written = caller.put("/v1/config", &links).await;
+        assert_eq!(written.status, status(writes), "{rules}");
+    }
+}
