@@ -222,8 +222,10 @@ static UPSTREAM_CONFIG: [Field; 2] = [
     record("Defaults", &UPSTREAM_SETTINGS),
 ];
 
+static DESTINATION: [Field; 2] = [texts("Addresses"), integer("Port")];
+
 /// `/v1/config/service-defaults`, the only kind of config entries that can be filtered.
-pub static SERVICE_DEFAULTS: [Field; 16] = [
+pub static SERVICE_DEFAULTS: [Field; 17] = [
     text("Kind"),
     text("Name"),
     text("Protocol"),
@@ -234,6 +236,7 @@ pub static SERVICE_DEFAULTS: [Field; 16] = [
     record("Expose", &EXPOSE),
     text("ExternalSNI"),
     record("UpstreamConfig", &UPSTREAM_CONFIG),
+    record("Destination", &DESTINATION),
     integer("MaxInboundConnections"),
     integer("LocalConnectTimeoutMs"),
     integer("LocalRequestTimeoutMs"),

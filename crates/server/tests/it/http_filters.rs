@@ -31,6 +31,11 @@ async fn populated(client: &Client) {
         let path = format!("/v1/connect/intentions/exact?source=x&destination={name}");
         client.write(&path, &allow).await;
     }
+    let outside = json!({
+        "Kind": "service-defaults", "Name": "outside",
+        "Destination": { "Addresses": ["db.example"], "Port": 5432 },
+    });
+    client.write("/v1/config", &outside).await;
 }
 
 fn with(path: &str, filter: &str) -> String {
@@ -87,6 +92,12 @@ async fn lists_are_filtered_by_the_fields_of_their_items() {
             &["web"],
         ),
         ("/v1/config/service-defaults", "Kind == x", "Name", &[]),
+        (
+            "/v1/config/service-defaults",
+            "`db.example` in Destination.Addresses and Destination.Port == 5432",
+            "Name",
+            &["outside"],
+        ),
     ] {
         let reply = client.get(&with(path, filter)).await.json();
         let found = reply.as_array().unwrap().iter();
