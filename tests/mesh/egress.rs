@@ -2,9 +2,14 @@
 //! gateway stands the sidecar of a service, which proves to be the destination as a gateway does.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use legate_tests::{Mesh, MeshOptions, ServiceSpec, captured};
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, captured, eventually};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::captured_traffic::{answered, refused, resolve};
 
@@ -20,6 +25,9 @@ const fn http(service: &'static str) -> ServiceSpec {
 /// That of the virtual IPs, too: Envoy looks at the port first.
 const PORT: u16 = 80;
 
+/// Longest wait for an answer.
+const LIMIT: Duration = Duration::from_secs(3);
+
 /// Nobody has it in this network.
 const SITE: [u8; 4] = [10, 96, 0, 77];
 
@@ -34,6 +42,37 @@ async fn in_a_network_of_its_own() {
     if captured::is_here() {
         scenario().await;
     }
+}
+
+/// Whatever its address: the server behind the gateway gets the handshake as it is, for which it says that
+/// it is no request.
+async fn by_server_name(address: SocketAddr) {
+    let said = |name: &'static str| async move {
+        let mut stream = captured::connect(address).await.ok()?;
+        stream.write_all(&hello(name)).await.ok()?;
+        let mut answer = [0; 12];
+        let read = timeout(LIMIT, stream.read_exact(&mut answer)).await;
+        read.ok()?.ok()?;
+        Some(String::from_utf8_lossy(&answer).into_owned())
+    };
+    // Until now it was the sidecar that took it for a request.
+    let other = || said("other.example");
+    let answer = eventually("other names lead nowhere", other, Option::is_none).await;
+    assert_eq!(answer, None);
+    let answer = said("site.example").await;
+    assert_eq!(answer.as_deref(), Some("HTTP/1.1 400"));
+}
+
+/// What a client of TLS says first.
+fn hello(name: &'static str) -> Vec<u8> {
+    let config = ClientConfig::builder()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = name.try_into().expect("a name");
+    let mut client = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).expect("a vector takes all");
+    bytes
 }
 
 async fn scenario() {
@@ -57,12 +96,13 @@ async fn scenario() {
     let site = SocketAddr::from((SITE, PORT));
     refused(site).await;
 
-    let destination = |protocol: &str| {
+    let known_as = |protocol: &str, address: &str| {
         json!({
             "Kind": "service-defaults", "Name": "site", "Protocol": protocol,
-            "Destination": {"Addresses": [site.ip()], "Port": PORT},
+            "Destination": {"Addresses": [address], "Port": PORT},
         })
     };
+    let destination = |protocol: &str| known_as(protocol, &site.ip().to_string());
     mesh.entry(destination("tcp")).await;
     refused(site).await;
     let gateway = mesh.public("site");
@@ -80,6 +120,9 @@ async fn scenario() {
         assert_eq!(answered(site).await, "site", "{protocol}");
         assert_eq!(answered(api).await, "api", "{protocol}: on the same port");
     }
+    mesh.entry(known_as("tcp", "Site.example")).await;
+    by_server_name(site).await;
+    assert_eq!(answered(api).await, "api", "without TLS on that port");
     mesh.intend("web", "*", "deny").await;
     refused(site).await;
 
