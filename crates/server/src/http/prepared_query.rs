@@ -19,7 +19,6 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
-use super::catalog::seen_proxies;
 use super::error::ApiError;
 
 const EXECUTE: &str = "/execute";
@@ -180,10 +179,7 @@ impl About {
 fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError> {
     let own = call.authorizer()?;
     let limit = limit(call)?;
-    let connect = match call.params.get("connect") {
-        None | Some("") => false,
-        Some(_) => call.params.flag("connect")?,
-    };
+    let connect = connect(call)?;
     let state = call.reader.state();
     let txn = state.read();
     let query = find(&txn, name)?;
@@ -193,12 +189,15 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
     };
     let wanted = &query.service;
     let mut nodes = match wanted.connect || connect {
-        true => seen_proxies(&txn, &authorizer, &wanted.service),
+        true => txn.connect(&wanted.service),
         false => txn.service(&wanted.service),
     };
     nodes.retain(|instance| wanted.fits(instance));
+    // Who may not see the service does not see its proxies either, whatever else they are named.
+    let may_see_service = authorizer.service_read(&wanted.service);
     let (mut nodes, filtered) = visible(nodes, |instance| {
-        authorizer.node_read(&instance.node.node)
+        may_see_service
+            && authorizer.node_read(&instance.node.node)
             && authorizer.service_read(&instance.service.service)
     });
     nodes.shuffle(&mut rand::rng());
@@ -234,6 +233,17 @@ fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {
 fn find(txn: &ReadTxn<'_>, name: &str) -> Result<std::sync::Arc<PreparedQuery>, ApiError> {
     let found = txn.find_prepared_query(name)?;
     found.ok_or_else(|| ApiError::not_found(NOT_FOUND))
+}
+
+/// Whether the caller wants what stands for the service in the mesh, whatever the query says.
+fn connect(call: &Call) -> Result<bool, ApiError> {
+    match call.params.get("connect") {
+        None | Some("") => Ok(false),
+        Some(text) => call.params.flag("connect").map_err(|_| {
+            let reason = format!("{text:?} is neither true nor false");
+            ApiError::internal(format!("Error parsing 'connect' value: {reason}"))
+        }),
+    }
 }
 
 /// How many instances the caller wants at most; all without a limit above zero.

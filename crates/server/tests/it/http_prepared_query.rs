@@ -201,7 +201,12 @@ async fn wrong_requests_have_consuls_statuses() {
             500,
             "Bad limit: ",
         ),
-        (Method::GET, "/v1/query/q/execute?connect=x", 400, "connect"),
+        (
+            Method::GET,
+            "/v1/query/q/execute?connect=x",
+            500,
+            "Error parsing 'connect' value",
+        ),
         (
             Method::GET,
             "/v1/query/q/execute?dc=dc7",
@@ -464,10 +469,22 @@ async fn what_is_found_is_what_the_token_may_see() {
     let with_token = json!({ "Name": "own", "Token": secret, "Service": web });
     create(&management, &with_token).await;
     let (_, nobody) = token(&management, json!({})).await;
+    let proxy = json!({
+        "Service": "proxy", "Kind": "connect-proxy", "Port": 90,
+        "Proxy": { "DestinationServiceName": "web" },
+    });
+    register(&management, "n", &proxy, "passing").await;
+    let mesh = json!({ "Name": "mesh", "Service": { "Service": "web", "Connect": true } });
+    create(&management, &mesh).await;
+    let rules = "service \"proxy\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }";
+    policy(&management, "proxy", rules).await;
+    let (_, proxies) = token(&management, json!({ "Policies": [{ "Name": "proxy" }] })).await;
     for (who, path, expected, filtered) in [
         (&reader, "plain", 1, false),
         (&nobody, "plain", 0, true),
         (&client, "plain", 0, false),
+        // A right to the proxies is none to the service behind them.
+        (&proxies, "mesh", 0, true),
         // Everybody sees what the query's own token may see.
         (&nobody, "own", 1, false),
         (&client, "own", 1, false),
