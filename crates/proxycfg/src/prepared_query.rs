@@ -3,7 +3,7 @@
 //!
 //! It is a chain that no config entry has a part in, so that resources are made of it as of any other.
 //! What a query finds is computed once for all callers, and again when a query or an instance that it
-//! may find has changed; Consul's proxies ask every ten seconds.
+//! may find has changed; Consul's proxies ask again and again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
