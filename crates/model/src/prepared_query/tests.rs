@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -294,4 +295,22 @@ fn a_token_is_hidden() {
     assert_eq!(with.without_token().token.expose(), "<hidden>");
     let without = query(json!({"Name": "q", "Service": {"Service": "web"}}));
     assert_eq!(without.without_token(), without);
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics_and_what_is_accepted_can_be_filled_in(
+        text in prop_oneof![
+            any::<String>(),
+            "([$]\\{| |match|\\(|\\)|name[.]full|\"|\\\\|[$]|\\}|1|-|\u{e9}){0,24}",
+        ],
+        name in any::<String>(),
+    ) {
+        let template = template(json!({"Service": text, "Tags": [text]}));
+        // A number taken from the name may be none.
+        let depends = text.contains("name");
+        let accepted = template.validate().is_ok();
+        let filled = template.render(&name);
+        prop_assert!(!accepted || depends || filled.is_ok(), "{:?}", filled);
+    }
 }
