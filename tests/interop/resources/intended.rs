@@ -391,6 +391,31 @@ pub(super) const FIELDS: &[Field] = &[
         cases: &["jwt_remote"],
         reason: "without RequestTimeoutMs keys have 5 s to arrive; in Consul none",
     },
+    Field {
+        at: "ClusterLoadAssignment db.",
+        cases: &["destination_default_allow", "destination_with_instances"],
+        reason: "gateways are instances of what is outside the mesh only for its own addresses",
+    },
+    Field {
+        at: ".typedExtensionProtocolOptions",
+        cases: &["destination_grpc"],
+        reason: "gRPC goes to gateways in HTTP/2",
+    },
+    Field {
+        at: ".serverNames[0]",
+        cases: &["destination_host"],
+        reason: "Envoy compares server names in lower case: others fit no connection",
+    },
+    Field {
+        at: ".virtualHosts[3].domains",
+        cases: &["destination_http"],
+        reason: "an IPv6 address is in brackets where it is a host",
+    },
+    Field {
+        at: ".filterChains",
+        cases: &["destination_shared_address"],
+        reason: "Envoy refuses a listener in which two filter chains have one address",
+    },
 ];
 
 /// Leaves who must be at the other end.
