@@ -303,7 +303,11 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         at: ".typedConfig.cluster",
-        cases: &["overrides_cluster_json", "upstream_cluster_json"],
+        cases: &[
+            "overrides_cluster_json",
+            "query_cluster_json",
+            "upstream_cluster_json",
+        ],
         reason: "an upstream leads to the cluster that a user wrote, whatever its name is",
     },
     Field {
