@@ -14,7 +14,7 @@ const LOCK: &str = "store.lock";
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Directory {
@@ -46,12 +46,20 @@ impl Directory {
         let _ = name_holder(&mut lock);
         Ok(Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for Directory {
+    /// A process that is being started has a copy of every open file until it runs its program. The
+    /// lock does not wait for that.
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
     }
 }
 
@@ -74,4 +82,20 @@ fn holder(lock: &File) -> String {
 pub(crate) fn sync_directory(of: &Path) -> io::Result<()> {
     let directory = of.parent().unwrap_or(of);
     File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_goes_although_another_process_has_a_copy_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Directory::lock(folder.path()).unwrap();
+        // As a process has it between its start and its program.
+        let _copy = first.lock.try_clone().unwrap();
+        Directory::lock(folder.path()).unwrap_err();
+        drop(first);
+        Directory::lock(folder.path()).unwrap();
+    }
 }
