@@ -7,6 +7,8 @@ use std::sync::Arc;
 use legate_model::{CheckStatus, CheckType, HealthCheck};
 use legate_store::ReadTxn;
 
+use crate::probe;
+
 /// Names as the store compares them.
 type Folded = String;
 
@@ -65,7 +67,10 @@ impl<'a, 's> Nodes<'a, 's> {
         let others = all.filter(|check| !is_own || !check.check_id.eq_ignore_ascii_case(check_id));
         let order =
             |check: &&Arc<HealthCheck>| (Reverse(check.status), check.check_id.to_lowercase());
-        shown(others.min_by_key(order))
+        let (status, mut output) = shown(others.min_by_key(order));
+        // Two aliases of each other show each other's output.
+        probe::cut(&mut output, probe::size(of));
+        (status, output)
     }
 }
 
@@ -157,6 +162,13 @@ mod tests {
 
     fn failing(status: CheckStatus, name: &str) -> (CheckStatus, String) {
         (status, format!("Aliased check {name:?} failing: out"))
+    }
+
+    #[tokio::test]
+    async fn outputs_are_cut() {
+        let store = Store::new();
+        register(&store, "n1", &[(&"x".repeat(5000), "web", Critical)]).await;
+        assert_eq!(status(&store, "", "web").1.len(), 4096);
     }
 
     #[tokio::test]

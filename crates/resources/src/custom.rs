@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::config::core::v3::{
 };
 use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, filter};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, HttpFilter,
+    HttpConnectionManager, HttpFilter, http_connection_manager::RouteSpecifier,
 };
 use envoy_types::pb::google::protobuf::Any;
 use prost::{Message, Name};
@@ -128,6 +128,15 @@ fn is_udp(listener: &Listener) -> bool {
         })
 }
 
+/// Whether all routes are in the document, where they were looked at.
+fn has_own_routes(manager: &HttpConnectionManager) -> bool {
+    match &manager.route_specifier {
+        Some(RouteSpecifier::RouteConfig(routes)) => routes.vhds.is_none(),
+        Some(RouteSpecifier::Rds(_) | RouteSpecifier::ScopedRoutes(_)) => false,
+        None => true,
+    }
+}
+
 /// Whether there is a connection manager.
 fn guard_requests(
     setting: &str,
@@ -148,6 +157,15 @@ fn guard_requests(
             setting: setting.to_owned(),
             reason: reason.to_string(),
         })?;
+        if !has_own_routes(&manager) {
+            return Err(GenerateError::Custom {
+                setting: setting.to_owned(),
+                reason:
+                    "routes from elsewhere can turn off the rules of intentions; write them in \
+                         routeConfig"
+                        .to_owned(),
+            });
+        }
         manager.http_filters.splice(0..0, filters.iter().cloned());
         for upgrade in &mut manager.upgrade_configs {
             // A list of its own takes the place of the others for requests that upgrade.

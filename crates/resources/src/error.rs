@@ -105,3 +105,10 @@ pub enum GenerateError {
         reason: String,
     },
 }
+
+impl GenerateError {
+    /// Whether it is the access rules themselves that cannot be made.
+    pub(crate) fn is_about_access(&self) -> bool {
+        matches!(self, Self::EmptyHeaderCondition { .. } | Self::JwtKeys(_))
+    }
+}

@@ -42,6 +42,8 @@ pub(crate) struct Part {
     pub(crate) kind: Type,
     /// A user wrote the resource and called it what they like.
     named_by_user: bool,
+    /// Access rules in the last version are not those that hold now.
+    outdated: bool,
     /// `None` where it failed, or where the proxy has no such resource.
     pub(crate) made: Option<Made>,
     pub(crate) failure: Option<Box<Failure>>,
@@ -272,6 +274,7 @@ impl UnitBuilder<'_> {
         self.parts.push(Part {
             kind,
             named_by_user: false,
+            outdated: false,
             made,
             failure,
             warnings: warnings.into(),
@@ -282,6 +285,15 @@ impl UnitBuilder<'_> {
     pub(crate) fn named_by_user(&mut self, is: bool) {
         if let Some(part) = self.parts.last_mut() {
             part.named_by_user = is;
+        }
+    }
+
+    /// Says of the part that was added last whether access rules in its last version are not those
+    /// that hold now. If it fails for another reason than its rules, it goes: nobody gets round a new
+    /// rule by breaking something else.
+    pub(crate) fn outdated(&mut self, is: bool) {
+        if let Some(part) = self.parts.last_mut() {
+            part.outdated = is;
         }
     }
 
@@ -391,7 +403,8 @@ impl UnitBuilder<'_> {
             let Some(failure) = &mut part.failure else {
                 continue;
             };
-            let good = previous.last_good(at, failure);
+            let is_gone = part.outdated && !failure.reason.is_about_access();
+            let good = previous.last_good(at, failure).filter(|_| !is_gone);
             failure.kept = good.is_some();
             kept.extend(good);
         }

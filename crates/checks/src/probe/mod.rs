@@ -122,7 +122,7 @@ async fn tcp(prober: &Prober, check: &CheckType) -> Found {
 }
 
 /// How many bytes of output are kept.
-fn size(check: &CheckType) -> usize {
+pub(crate) fn size(check: &CheckType) -> usize {
     let size = match check.output_max_size {
         0 => OUTPUT_MAX_SIZE,
         own => own,
@@ -130,7 +130,7 @@ fn size(check: &CheckType) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-fn cut(text: &mut String, size: usize) {
+pub(crate) fn cut(text: &mut String, size: usize) {
     if text.len() > size {
         let end = (0..=size).rev().find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or_default());

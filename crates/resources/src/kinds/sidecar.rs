@@ -239,6 +239,7 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
         }
     });
     unit.named_by_user(is_written);
+    unit.outdated(!rules && !has_routes);
     exposed_paths(&mut unit, memo, snapshot, same, settings);
     composer.add(unit);
 }

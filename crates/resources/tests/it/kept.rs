@@ -157,13 +157,14 @@ fn what_cannot_be_made_keeps_its_last_good_version() {
 fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     const TYPE: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
     let generator = Generator::new();
+    let base = web();
     let with = |own_public: &str, own_api: &str| {
         let config = json!({"envoy_public_listener_json": own_public});
         let api = odd_api(&json!({"Config": {"envoy_listener_json": own_api}}));
         Snapshot {
             instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
             upstreams: vec![api],
-            ..web()
+            ..base.clone()
         }
     };
     let written = |name: &str| {
@@ -191,6 +192,38 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     let last = generator.generate(&gone, Some((&typo, &after)));
     assert_eq!(listener(&last, "own_api"), None);
     assert!(listener(&last, "own").is_some());
+}
+
+/// Nobody gets round a new rule by breaking a setting of their own service.
+#[test]
+fn a_listener_that_cannot_be_made_goes_when_its_access_rules_change() {
+    let generator = Generator::new();
+    let written = json!({"envoy_public_listener_json": "{"});
+    for (config, protocol) in [
+        (written, Protocol::Http),
+        (json!({"bind_address": "localhost"}), Protocol::Tcp),
+    ] {
+        let good = with_api(protocol);
+        let before = generator.generate(&good, None);
+        let broken = Snapshot {
+            instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
+            ..good.clone()
+        };
+        let kept = generator.generate(&broken, Some((&good, &before)));
+        assert!(kept.failures().iter().all(|failure| failure.kept));
+        let denied = Snapshot {
+            intentions: intentions(&[("shop", json!("deny"))]),
+            ..broken.clone()
+        };
+        let after = generator.generate(&denied, Some((&broken, &kept)));
+        assert_eq!(listener(&after, PUBLIC), None);
+        let later = Snapshot {
+            upstreams: Vec::new(),
+            ..denied.clone()
+        };
+        let last = generator.generate(&later, Some((&denied, &after)));
+        assert_eq!(listener(&last, PUBLIC), None);
+    }
 }
 
 #[test]
@@ -298,9 +331,10 @@ fn a_kept_listener_gives_way_to_one_that_can_be_made() {
 #[test]
 fn a_proxy_that_can_do_nothing_is_unusable() {
     let generator = Generator::new();
+    let good = web();
     let snapshot = Snapshot {
         mesh: bad_incoming(),
-        ..web()
+        ..good.clone()
     };
     let set = generator.generate(&snapshot, None);
     let Some(GenerateError::CipherSuite { value, .. }) = set.unusable() else {
@@ -315,7 +349,6 @@ fn a_proxy_that_can_do_nothing_is_unusable() {
     };
     let set = generator.generate(&untrusting, None);
     assert_eq!(set.unusable(), Some(&GenerateError::NoRoots));
-    let good = web();
     let before = generator.generate(&good, None);
     let after = generator.generate(&snapshot, Some((&good, &before)));
     assert_eq!(after.unusable(), None);

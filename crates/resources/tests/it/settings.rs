@@ -216,8 +216,16 @@ fn a_listener_that_cannot_be_guarded_is_not_served() {
     );
     let routes = format!(r#""routeConfig":{{"virtualHosts":[{host}],"#);
     let off = written_listener().replace("\"routeConfig\":{", &routes);
+    let from_a_file =
+        json!({"configSource": {"pathConfigSource": {"path": "/r"}}, "routeConfigName": "r"});
+    let mut elsewhere: Value = serde_json::from_str(&written_listener()).unwrap();
+    let manager = &mut elsewhere["filterChains"][0]["filters"][0]["typedConfig"];
+    manager.as_object_mut().unwrap().remove("routeConfig");
+    manager["rds"] = from_a_file;
+    let elsewhere = elsewhere.to_string();
     for (text, reason) in [
         (off.as_str(), "legate.intentions"),
+        (&elsewhere, "routes from elsewhere"),
         ("{", "EOF"),
         (no_listener, "its @type is"),
         (&broken, "statPrefixes"),
