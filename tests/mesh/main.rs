@@ -2,7 +2,6 @@
 
 mod captured_traffic;
 mod chains;
-mod counters;
 mod dev;
 mod egress;
 mod extensions;
@@ -12,6 +11,7 @@ mod intentions;
 mod key_servers;
 mod limits;
 mod login;
+mod metrics;
 mod outage;
 mod permissive;
 mod picks;

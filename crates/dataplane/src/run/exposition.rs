@@ -10,7 +10,7 @@ use legate_runtime::{Scope, Spawner};
 use crate::bootstrap::on_host;
 use crate::settings::Settings;
 use crate::telemetry::{
-    self, Dialect, ENVOY, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Target,
+    self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Target,
     Telemetry,
 };
 
@@ -111,7 +111,7 @@ impl Exposition {
         let (settings, spawner) = (&self.settings.telemetry, self.scope.spawner());
         let admin = self.settings.envoy.admin;
         let mut sources = vec![Source {
-            name: ENVOY,
+            name: "envoy",
             target: Target::new(on_host(admin, admin.port()), ENVOY_METRICS),
             takes_query: true,
         }];

@@ -1,8 +1,7 @@
-//! A connection to a server of metrics pages, over HTTP or HTTPS. Goes through no proxy, follows
-//! nothing and retries nothing; its owner limits the time.
+//! One request to a server of metrics pages, over HTTP or HTTPS. Goes through no proxy, follows
+//! nothing and retries nothing; the caller limits the time.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -28,12 +27,6 @@ use super::fetch::{FetchError, Target};
 /// How much of a page waits in the connection, in bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// An open connection: what it is asked is answered by one process.
-pub(super) struct Connection {
-    target: Target,
-    sender: http1::SendRequest<Empty<Bytes>>,
-}
-
 /// Opens connections, in tasks of the scope of its spawner. Copies share what is read once, and
 /// the one turn for look-ups of names.
 #[derive(Debug, Clone)]
@@ -58,12 +51,31 @@ impl Dialer {
         &self.spawner
     }
 
-    pub(super) async fn open(&self, target: Target) -> Result<Connection, FetchError> {
-        let sender = match self.connect(&target).await {
-            Ok(sender) => sender,
-            Err(reason) => return Err(FetchError::Connection { target, reason }),
+    /// The answer to a target's path, over a connection of its own.
+    pub(super) async fn get(
+        &self,
+        target: &Target,
+        wanted: Format,
+    ) -> Result<Response<Incoming>, FetchError> {
+        let accept = match wanted {
+            Format::Text => "text/plain;version=0.0.4;q=0.9,*/*;q=0.1",
+            Format::OpenMetrics => {
+                "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+            }
         };
-        Ok(Connection { target, sender })
+        let failed = |reason: String| FetchError::Connection {
+            target: target.clone(),
+            reason,
+        };
+        let request = Request::get(target.path())
+            .header(header::HOST, target.authority())
+            .header(header::ACCEPT, accept)
+            .header(header::CONNECTION, "close")
+            .body(Empty::new())
+            .map_err(|error| failed(error.to_string()))?;
+        let mut sender = self.connect(target).await.map_err(failed)?;
+        let answer = sender.send_request(request).await;
+        answer.map_err(|error| failed(error.to_string()))
     }
 
     async fn connect(&self, target: &Target) -> Result<http1::SendRequest<Empty<Bytes>>, String> {
@@ -117,55 +129,6 @@ impl Dialer {
     }
 }
 
-impl Connection {
-    /// The answer to the target's own path, the last one over this connection.
-    pub(super) async fn page(mut self, wanted: Format) -> Result<Answer, FetchError> {
-        let path = self.target.path().to_owned();
-        let response = self.send(&path, wanted, "close").await?;
-        Ok((self.target, response))
-    }
-
-    /// The answer to another path. It has to be read to its end before anything else is asked.
-    pub(super) async fn get(&mut self, path: &str) -> Result<Response<Incoming>, FetchError> {
-        self.send(path, Format::Text, "keep-alive").await
-    }
-
-    pub(super) fn target(&self) -> &Target {
-        &self.target
-    }
-
-    async fn send(
-        &mut self,
-        path: &str,
-        wanted: Format,
-        then: &'static str,
-    ) -> Result<Response<Incoming>, FetchError> {
-        let accept = match wanted {
-            Format::Text => "text/plain;version=0.0.4;q=0.9,*/*;q=0.1",
-            Format::OpenMetrics => {
-                "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-            }
-        };
-        let failed = |error: &dyn fmt::Display| FetchError::Connection {
-            target: self.target.clone(),
-            reason: error.to_string(),
-        };
-        let request = Request::get(path)
-            .header(header::HOST, self.target.authority())
-            .header(header::ACCEPT, accept)
-            .header(header::CONNECTION, then)
-            .body(Empty::new())
-            .map_err(|error| failed(&error))?;
-        let ready = self.sender.ready().await;
-        ready.map_err(|error| failed(&error))?;
-        let answer = self.sender.send_request(request).await;
-        answer.map_err(|error| failed(&error))
-    }
-}
-
-/// An answer, and whose it is.
-pub(super) type Answer = (Target, Response<Incoming>);
-
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     spawner: &Spawner,
@@ -206,13 +169,14 @@ mod tests {
         let target = |host: &str| format!("http://{host}:{port}/").parse::<Target>().unwrap();
         let hangs = Arc::clone(&dialer.look_up).lock_owned().await;
         for _ in 0..100 {
-            let open = dialer.open(target("localhost"));
-            let waited = timeout(Duration::from_millis(1), open).await;
+            let localhost = target("localhost");
+            let connect = dialer.connect(&localhost);
+            let waited = timeout(Duration::from_millis(1), connect).await;
             assert!(waited.is_err(), "it looked the name up");
         }
         // An address needs no look-up.
-        dialer.open(target("127.0.0.1")).await.unwrap();
+        dialer.connect(&target("127.0.0.1")).await.unwrap();
         drop(hangs);
-        dialer.open(target("localhost")).await.unwrap();
+        dialer.connect(&target("localhost")).await.unwrap();
     }
 }

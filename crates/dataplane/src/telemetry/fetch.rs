@@ -6,13 +6,12 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{HeaderMap, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use super::carry::Carrying;
-use super::connection::{Answer, Dialer};
+use super::connection::Dialer;
 use super::{Format, negotiate};
 
 /// How often a page may say that it is elsewhere.
@@ -56,12 +55,6 @@ pub enum FetchError {
     #[error("{target}: redirects without end, or to nowhere")]
     Redirects {
         /// What was read last.
-        target: Target,
-    },
-    /// Envoy hands over to another one, and this one's counters are in the other's by now.
-    #[error("{target}: another Envoy has taken over")]
-    Replaced {
-        /// What was read.
         target: Target,
     },
 }
@@ -192,8 +185,6 @@ pub(super) struct Page {
     target: Target,
     format: Format,
     body: Incoming,
-    /// What is added to its values, until whoever reads it takes it.
-    pub(super) carrying: Option<Carrying>,
 }
 
 impl Page {
@@ -205,11 +196,7 @@ impl Page {
         deadline: Instant,
     ) -> Result<Page, FetchError> {
         for _ in 0..=REDIRECTS {
-            let asked = async {
-                let connection = dialer.open(target.clone()).await?;
-                connection.page(wanted).await
-            };
-            let (asked, response) = match timeout_at(deadline, asked).await {
+            let response = match timeout_at(deadline, dialer.get(&target, wanted)).await {
                 Ok(answer) => answer?,
                 Err(_) => return Err(FetchError::Timeout { target }),
             };
@@ -224,17 +211,14 @@ impl Page {
                         None => return Err(FetchError::Redirects { target }),
                     }
                 }
-                _ => return Page::of((asked, response), None),
+                _ => return Page::of(target, response),
             }
         }
         Err(FetchError::Redirects { target })
     }
 
     /// The page that was answered, if it is one.
-    pub(super) fn of(
-        (target, response): Answer,
-        carrying: Option<Carrying>,
-    ) -> Result<Page, FetchError> {
+    fn of(target: Target, response: Response<Incoming>) -> Result<Page, FetchError> {
         let status = response.status();
         if !status.is_success() {
             return Err(FetchError::Status { target, status });
@@ -245,7 +229,6 @@ impl Page {
             target,
             format,
             body,
-            carrying,
         })
     }
 

@@ -41,8 +41,6 @@ pub(super) struct Sample<'a> {
     pub(super) value: &'a str,
     /// Milliseconds in the text format, seconds in OpenMetrics.
     pub(super) timestamp: Option<&'a str>,
-    /// What follows the value, as it was written.
-    pub(super) rest: &'a str,
 }
 
 /// Reads a line, without its end.
@@ -180,7 +178,6 @@ fn sample(line: &str, format: Format) -> Option<Sample<'_>> {
         series: line.get(..series)?,
         value,
         timestamp,
-        rest: rest.trim_start_matches(BLANKS).strip_prefix(value)?,
     })
 }
 

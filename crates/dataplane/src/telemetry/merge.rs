@@ -22,7 +22,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use super::Format;
-use super::carry::Carrying;
 use super::line::{Line, Metadata, Sample, parse};
 
 /// Of how many families a page says what they are.
@@ -125,8 +124,6 @@ struct Source {
     help: Option<(String, String)>,
     /// A family and what it is called on this page.
     renamed: Option<(String, String)>,
-    /// What is added to its values.
-    carrying: Option<Carrying>,
 }
 
 /// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
@@ -162,11 +159,6 @@ impl Merge {
         self.source.begun.clear();
     }
 
-    /// Adds to the values of the source that has begun what they had in another Envoy before.
-    pub(super) fn carry(&mut self, carrying: Carrying) {
-        self.source.carrying = Some(carrying);
-    }
-
     /// Takes what a source sends, cut into pieces anywhere. After an error nothing more is taken
     /// from this source, and what it sent before is on the page.
     ///
@@ -175,9 +167,6 @@ impl Merge {
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         if self.source.format == Format::Text && self.format == Format::OpenMetrics {
             return Err(Broken::Format);
-        }
-        if let Some(carrying) = &mut self.source.carrying {
-            carrying.look();
         }
         let room = SOURCE_LIMIT - self.source.bytes;
         let (mut rest, too_large) = match piece.get(..room) {
@@ -272,12 +261,7 @@ impl Merge {
         let Ok(line) = std::str::from_utf8(line) else {
             return Err(self.close(Broken::Line(number)));
         };
-        let parsed = parse(line, self.source.format);
-        let mut carried = None;
-        if let (Some(carrying), Ok(line)) = (&mut self.source.carrying, &parsed) {
-            carried = carrying.line(line);
-        }
-        match parsed {
+        match parse(line, self.source.format) {
             Err(_) => return Err(self.close(Broken::Line(number))),
             Ok(Line::Nothing) => {}
             Ok(Line::End) => {
@@ -293,16 +277,9 @@ impl Merge {
             Ok(Line::Sample(sample)) => {
                 self.tell_help(out);
                 self.note(sample.name);
-                let same = self.source.format == self.format;
-                match carried.map(|value| value.to_string()) {
-                    None if same => out.extend_from_slice(line.trim_start().as_bytes()),
-                    None => sample_as_text(&sample, sample.value, out),
-                    Some(value) if same => {
-                        for part in [sample.series, " ", &value, sample.rest] {
-                            out.extend_from_slice(part.as_bytes());
-                        }
-                    }
-                    Some(value) => sample_as_text(&sample, &value, out),
+                match self.source.format == self.format {
+                    true => out.extend_from_slice(line.trim_start().as_bytes()),
+                    false => sample_as_text(&sample, out),
                 }
                 out.push(b'\n');
             }
@@ -436,7 +413,6 @@ impl Source {
             closed: false,
             help: None,
             renamed: None,
-            carrying: None,
         }
     }
 }
@@ -468,8 +444,8 @@ fn is_known(what: Metadata, text: &str, format: Format) -> bool {
     }
 }
 
-fn sample_as_text(sample: &Sample<'_>, value: &str, out: &mut Vec<u8>) {
-    for part in [sample.series, " ", value] {
+fn sample_as_text(sample: &Sample<'_>, out: &mut Vec<u8>) {
+    for part in [sample.series, " ", sample.value] {
         out.extend_from_slice(part.as_bytes());
     }
     if let Some(seconds) = sample.timestamp.and_then(|time| time.parse::<f64>().ok()) {

@@ -3,12 +3,10 @@
 //! Names are those of Consul's dataplane where they mean the same here. Prometheus asks for them;
 //! statsd and dogstatsd sinks are sent them. Envoy's own metrics reach its sinks without us.
 
-mod carry;
 mod compress;
 mod connection;
 mod families;
 mod fetch;
-mod hand_over;
 mod line;
 pub mod merge;
 mod negotiate;
@@ -35,8 +33,7 @@ use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
 pub use self::fetch::{FetchError, Target, UrlError};
-pub use self::hand_over::Carry;
-pub use self::page::{ENVOY, Merged, Merger, PageRequest, Source};
+pub use self::page::{Merged, Merger, PageRequest, Source};
 pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
 pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};
@@ -100,7 +97,6 @@ pub struct Telemetry {
     process: ProcessMetrics,
     stages: Stages,
     restarts: IntCounterVec,
-    carry: Carry,
     failures: IntCounterVec,
     observed: Arc<Observed>,
     retention: Arc<Retention>,
@@ -140,7 +136,6 @@ impl Telemetry {
             process,
             stages,
             restarts,
-            carry: Carry::default(),
             failures,
             observed: Arc::new(Observed::new(Clock::system())),
             retention: Arc::new(Retention::new()),
@@ -171,11 +166,6 @@ impl Telemetry {
     /// (`-telemetry-prom-retention-time`; 60 s unless told).
     pub fn retain(&self, time: Duration) {
         self.retention.set(time);
-    }
-
-    /// What carries Envoy's counters on over hot restarts.
-    pub fn carry(&self) -> &Carry {
-        &self.carry
     }
 
     /// Envoy was started again.

@@ -29,9 +29,6 @@ use super::render::render;
 use super::slots::{Slot, Slots};
 use super::{Format, Telemetry};
 
-/// Name of the source whose counters are carried on over hot restarts ([`super::Carry`]).
-pub const ENVOY: &str = "envoy";
-
 /// Pieces that wait for whoever asked.
 const PIECES: usize = 4;
 
@@ -114,20 +111,15 @@ struct Sources {
 impl Merger {
     /// The dataplane's own metrics, then those of `sources`.
     pub fn new(telemetry: Telemetry, sources: Vec<Source>, spawner: Spawner) -> Merger {
-        let dialer = Dialer::new(spawner);
         for source in &sources {
             telemetry.source_failures(source.name);
-            if source.name == ENVOY {
-                let (target, dialer) = (source.target.clone(), dialer.clone());
-                telemetry.carry().reads(target, dialer);
-            }
         }
         Merger {
             telemetry,
             told: sources.iter().map(|_| AtomicBool::new(false)).collect(),
             sources: sources.into(),
             slots: Slots::default(),
-            dialer,
+            dialer: Dialer::new(spawner),
         }
     }
 
@@ -173,14 +165,7 @@ impl Merger {
         let ask = |(index, source): (usize, &Source)| -> Asked {
             let query = request.query.as_deref().filter(|_| source.takes_query);
             let target = source.target.with_query(query);
-            let (wanted, dialer) = (request.format, self.dialer.clone());
-            if source.name == ENVOY {
-                let carry = self.telemetry.carry().clone();
-                return Box::pin(async move {
-                    (index, carry.open(target, wanted, dialer, deadline).await)
-                });
-            }
-            let page = Page::open(target, wanted, dialer, deadline);
+            let page = Page::open(target, request.format, self.dialer.clone(), deadline);
             Box::pin(async move { (index, page.await) })
         };
         Sources {
@@ -317,9 +302,6 @@ impl Writer {
     ) -> Result<(), SourceError> {
         let broken = |broken| SourceError::Broken(target.clone(), broken);
         self.merge.begin(page.format());
-        if let Some(carrying) = page.carrying.take() {
-            self.merge.carry(carrying);
-        }
         while let Some(piece) = page.next(deadline).await? {
             let pushed = self.merge.push(&piece, &mut self.ready);
             self.send(PIECE).await?;

@@ -1,6 +1,5 @@
-//! Tells telemetry what the supervisor does with Envoy, at the moments when it matters: before one
-//! Envoy takes over from another, and before each start. It changes nothing about supervision but
-//! that a hot restart waits until counters were read.
+//! Counts Envoy's restarts by kind, from what the supervisor asks of its host. It changes nothing
+//! about supervision.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +7,7 @@ use legate_envoy::epochs::{Entry, Host, Identity, Start, Way, Work};
 
 use super::{Restart, Telemetry};
 
-/// A host whose Envoys keep their counters over hot restarts, and whose restarts are counted.
+/// A host whose restarts are counted.
 #[derive(Debug)]
 pub struct Supervised<H> {
     host: H,
@@ -20,7 +19,7 @@ pub struct Supervised<H> {
 }
 
 impl<H> Supervised<H> {
-    /// Tells this telemetry about `host`.
+    /// Counts the restarts of `host` in this telemetry.
     pub fn new(host: H, telemetry: Telemetry) -> Supervised<H> {
         Supervised {
             host,
@@ -36,7 +35,6 @@ impl<H: Host> Host for Supervised<H> {
     type Process = H::Process;
 
     fn start(&mut self, start: &Start<H::Config>) -> Result<H::Process, String> {
-        self.telemetry.carry().starting(start.epoch);
         let way = self
             .way
             .lock()
@@ -60,12 +58,9 @@ impl<H: Host> Host for Supervised<H> {
         running: Option<Identity>,
     ) -> Work<Result<Way, String>> {
         let check = self.host.check(config, running);
-        let (carry, decided) = (self.telemetry.carry().clone(), Arc::clone(&self.way));
+        let decided = Arc::clone(&self.way);
         Box::pin(async move {
             let way = check.await?;
-            if way == Way::Hot {
-                carry.hand_over().await;
-            }
             *decided.lock().unwrap_or_else(PoisonError::into_inner) = Some(way);
             Ok(way)
         })

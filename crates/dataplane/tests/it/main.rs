@@ -5,8 +5,6 @@ mod dns;
 #[cfg(test)]
 mod envoy_side;
 #[cfg(test)]
-mod hand_over;
-#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod log;
@@ -18,6 +16,8 @@ mod ports;
 mod relay;
 #[cfg(test)]
 mod relay_limits;
+#[cfg(test)]
+mod restart_metrics;
 #[cfg(test)]
 mod run;
 #[cfg(test)]

