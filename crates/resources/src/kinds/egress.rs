@@ -200,16 +200,22 @@ impl<'a> Egress<'a, '_> {
         })
     }
 
-    /// What leads there in the listener for captured traffic.
+    /// What leads there in the listener for captured traffic. `in_mesh` are the addresses of services in
+    /// the mesh, which stay with those.
     pub(super) fn chains(
         &self,
         units: &Units<'_>,
+        in_mesh: &HashSet<IpAddr>,
         warnings: &mut Vec<String>,
     ) -> Vec<Chain<'static>> {
         let mut chains = Vec::new();
         let mut taken = HashSet::new();
         for (service, address) in self.addresses(|one| !one.protocol.is_http()) {
             let dialled = match address.parse::<IpAddr>() {
+                Ok(ip) if in_mesh.contains(&ip) => {
+                    warnings.push(taken_in_mesh(service, address));
+                    continue;
+                }
                 Ok(ip) => Target::Address(ip, service.port),
                 Err(_) => Target::ServerName(host_name(address), service.port),
             };
@@ -265,6 +271,13 @@ fn host_name(address: &str) -> String {
 fn shared(service: &Destination, address: &str) -> String {
     format!(
         "{address}:{} of the destination {} is another one's as well, to which it leads",
+        service.port, service.name
+    )
+}
+
+fn taken_in_mesh(service: &Destination, address: &str) -> String {
+    format!(
+        "{address}:{} of the destination {} is an address of a service in the mesh, to which it leads",
         service.port, service.name
     )
 }

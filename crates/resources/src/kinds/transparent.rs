@@ -160,7 +160,8 @@ impl<'a> Transparent<'a, '_> {
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
-            chains.extend(egress.0.chains(egress.1, warnings));
+            let in_mesh = owners.iter().flat_map(outbound::Own::all).collect();
+            chains.extend(egress.0.chains(egress.1, &in_mesh, warnings));
             let bind = outbound::bind(&self.snapshot.instance)?;
             let resource = outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0)?;
             let bind = Some(Box::new(bind));

@@ -9,7 +9,7 @@
 //! Envoy looks at the port first, and once a chain is for that port, at no chain without one. So the chains
 //! of services, which are for all ports, are repeated for each port that a chain outside the mesh is for.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,8 +128,9 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         filters: vec![outside],
         ..FilterChain::default()
     };
-    let destinations = Outside::of(input.chains);
-    let of = |one| filter_chains(one, input, &destinations);
+    let ports = input.chains.iter().filter_map(|one| one.dialled.port());
+    let ports = ports.collect();
+    let of = |one| filter_chains(one, input, &ports);
     let chains = input.chains.iter().flat_map(of).collect();
     let by_name = input.chains.iter().filter_map(|one| match one.dialled {
         Target::ServerName(_, port) => Some(port),
@@ -153,43 +154,17 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     }
 }
 
-/// Which ports and addresses services outside the mesh are dialled by.
-#[derive(Default)]
-struct Outside {
-    ports: BTreeSet<u16>,
-    addresses: HashSet<(u16, IpAddr)>,
-}
-
-impl Outside {
-    fn of(chains: &[Chain<'_>]) -> Self {
-        let mut outside = Self::default();
-        for chain in chains {
-            outside.ports.extend(chain.dialled.port());
-            if let Target::Address(ip, port) = chain.dialled {
-                outside.addresses.insert((port, ip));
-            }
-        }
-        outside
-    }
-
-    /// What chooses a service by its addresses: on any port, then on each of these.
-    fn around(&self, addresses: &[IpAddr]) -> Vec<FilterChainMatch> {
-        let anywhere = FilterChainMatch {
-            prefix_ranges: addresses.iter().map(range).collect(),
-            ..FilterChainMatch::default()
-        };
-        let on = |port: &u16| {
-            let own = addresses.iter();
-            let own = own.filter(|ip| !self.addresses.contains(&(*port, **ip)));
-            FilterChainMatch {
-                prefix_ranges: own.map(range).collect(),
-                ..on_port(*port)
-            }
-        };
-        let on_ports = self.ports.iter().map(on);
-        let on_ports = on_ports.filter(|matched| !matched.prefix_ranges.is_empty());
-        [anywhere].into_iter().chain(on_ports).collect()
-    }
+/// What chooses a service by its addresses: on any port, then on each of these. No chain for one of the
+/// ports is for one of the addresses.
+fn by_addresses(addresses: &[IpAddr], ports: &BTreeSet<u16>) -> Vec<FilterChainMatch> {
+    let ranges: Vec<_> = addresses.iter().map(range).collect();
+    let matches = [FilterChainMatch::default()].into_iter();
+    let matches = matches.chain(ports.iter().map(|port| on_port(*port)));
+    let with_addresses = |matched| FilterChainMatch {
+        prefix_ranges: ranges.clone(),
+        ..matched
+    };
+    matches.map(with_addresses).collect()
 }
 
 fn range(ip: &IpAddr) -> CidrRange {
@@ -209,7 +184,8 @@ fn on_port(port: u16) -> FilterChainMatch {
 }
 
 /// The filter chains of one.
-fn filter_chains(one: &Chain<'_>, input: &Input<'_>, outside: &Outside) -> Vec<FilterChain> {
+/// `ports` are those that services outside the mesh are dialled on.
+fn filter_chains(one: &Chain<'_>, input: &Input<'_>, ports: &BTreeSet<u16>) -> Vec<FilterChain> {
     let filter = upstream::filter(&Way {
         id: &one.id,
         filter: &one.filter,
@@ -221,7 +197,7 @@ fn filter_chains(one: &Chain<'_>, input: &Input<'_>, outside: &Outside) -> Vec<F
         telemetry: input.telemetry,
     });
     let matches = match &one.dialled {
-        Target::Service(addresses) => outside.around(addresses),
+        Target::Service(addresses) => by_addresses(addresses, ports),
         Target::Address(ip, port) => vec![FilterChainMatch {
             prefix_ranges: vec![range(ip)],
             ..on_port(*port)
@@ -247,6 +223,12 @@ pub(crate) struct Own {
     pub(crate) service: Vec<IpAddr>,
     /// Those of its instances.
     pub(crate) instances: Vec<IpAddr>,
+}
+
+impl Own {
+    pub(crate) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        self.service.iter().chain(&self.instances).copied()
+    }
 }
 
 /// The addresses of each service, in the order of the services. Where several have the same one, one

@@ -27,6 +27,7 @@ use envoy_types::pb::envoy::extensions::filters::http::local_ratelimit::v3::Loca
 use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::{Rbac as HttpRbac, RbacPerRoute};
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
+use envoy_types::pb::envoy::extensions::filters::listener::tls_inspector::v3::TlsInspector;
 use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, http_filter,
@@ -214,6 +215,7 @@ fn plain(any: &Any) -> String {
         .or_else(|| decode::<ConnectionLimit>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Router>(any).map(|m| brief(&m)))
         .or_else(|| decode::<OriginalDst>(any).map(|m| brief(&m)))
+        .or_else(|| decode::<TlsInspector>(any).map(|m| brief(&m)))
         .or_else(|| decode::<FilterConfig>(any).map(|m| brief(&m)))
         .or_else(|| decode::<Bridge>(any).map(|m| brief(&m)))
         .or_else(|| decode::<LocalRateLimit>(any).map(|m| brief(&m)))

@@ -8,6 +8,7 @@
 
 mod changes;
 mod describe;
+mod egress;
 mod extensions;
 mod generated;
 mod golden;

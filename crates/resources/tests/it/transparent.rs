@@ -47,7 +47,7 @@ fn service(
 }
 
 /// `web`, which may call these.
-fn captured(proxy: Value, implicit: Vec<Arc<ImplicitUpstream>>) -> Snapshot {
+pub(crate) fn captured(proxy: Value, implicit: Vec<Arc<ImplicitUpstream>>) -> Snapshot {
     let mut proxy = proxy;
     proxy["Mode"] = json!("transparent");
     proxy["LocalServicePort"] = json!(8080);
@@ -58,7 +58,7 @@ fn captured(proxy: Value, implicit: Vec<Arc<ImplicitUpstream>>) -> Snapshot {
     }
 }
 
-fn two() -> Vec<Arc<ImplicitUpstream>> {
+pub(crate) fn two() -> Vec<Arc<ImplicitUpstream>> {
     let addresses = [
         (Service, "10.96.0.5"),
         (Service, "240.0.0.1"),
