@@ -75,9 +75,16 @@ fn clusters_of_queries(ours: &mut Resources) {
 }
 
 /// Services in the mesh are reached on the ports of destinations as well, which Envoy looks at first; the
-/// hosts of requests may have their port.
+/// hosts of requests may have their port. Where a server name is looked for, connections on which the server
+/// speaks first go on after a second; Consul's proxies close them after 15.
 fn own_of_destinations(ours: &mut Resources) {
     for (name, value) in ours {
+        if name.starts_with("Listener outbound_listener:")
+            && let Some(listener) = value.as_object_mut()
+        {
+            listener.remove("continueOnListenerFiltersTimeout");
+            listener.remove("listenerFiltersTimeout");
+        }
         if name.starts_with("Listener outbound_listener:")
             && let Some(Value::Array(chains)) = value.get_mut("filterChains")
         {

@@ -11,6 +11,7 @@ pub(crate) use http_connection_manager::RouteSpecifier;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{
     Address, Http2ProtocolOptions, Pipe, SocketAddress, TrafficDirection, address, socket_address,
@@ -123,6 +124,11 @@ impl Bind {
     }
 }
 
+/// How long a connection waits for a handshake that [`server_name`] could look at; it goes on without one.
+/// On a port where a name decides, that is how long a server that speaks first is held up. An application
+/// that begins a handshake sends its first bytes at once.
+pub(crate) const SERVER_NAME_WAIT: Duration = Duration::from_secs(1);
+
 /// A listener with filter chains.
 pub(crate) fn listener(
     name: &str,
@@ -159,7 +165,7 @@ pub(crate) fn original_destination() -> ListenerFilter {
 }
 
 /// The filter that looks at the server name of a TLS handshake, where a connection was made to one of these
-/// ports. On others it would keep those waiting whose servers speak first.
+/// ports. On others it would keep those waiting whose servers speak first; see [`SERVER_NAME_WAIT`].
 pub(crate) fn server_name(ports: &BTreeSet<u16>) -> Option<ListenerFilter> {
     use listener_filter_chain_match_predicate::{MatchSet, Rule};
     let predicate = |rule| ListenerFilterChainMatchPredicate { rule: Some(rule) };

@@ -20,6 +20,7 @@ use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_model::{Protocol, ServiceInstance};
 use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
 
+use crate::cluster::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener::upstream::{self, Way};
@@ -137,7 +138,10 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         _ => None,
     });
     let server_name = listener::server_name(&by_name.collect());
+    let waits = server_name.is_some();
     Listener {
+        listener_filters_timeout: waits.then(|| proto_duration(listener::SERVER_NAME_WAIT)),
+        continue_on_listener_filters_timeout: waits,
         listener_filters: [listener::original_destination()]
             .into_iter()
             .chain(server_name)

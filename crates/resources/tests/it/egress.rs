@@ -52,3 +52,16 @@ fn addresses_of_services_in_the_mesh_stay_with_those() {
     });
     assert_eq!(set.warnings(), expected.collect::<Vec<_>>());
 }
+
+#[test]
+fn who_waits_for_a_server_name_waits_no_longer_than_a_second() {
+    let by_name = destination("out", Protocol::Tcp, &["out.example"], 5432);
+    let listener = outbound(&made(&outside(vec![by_name]))).unwrap();
+    assert!(
+        listener.contains("continue_on_listener_filters_timeout: true"),
+        "{listener}"
+    );
+    let by_ip = destination("out", Protocol::Tcp, &["192.0.2.1"], 5432);
+    let listener = outbound(&made(&outside(vec![by_ip]))).unwrap();
+    assert!(!listener.contains("listener_filters_timeout"), "{listener}");
+}
