@@ -45,6 +45,11 @@ impl Pattern {
         &self.text
     }
 
+    /// How many groups it has; the whole match is none of them.
+    pub fn group_count(&self) -> usize {
+        self.regex.captures_len() - 1
+    }
+
     /// The first match in a text and its groups, a group that has no part in it as an empty text.
     /// Nothing without a match.
     pub fn groups(&self, text: &str) -> Vec<String> {
@@ -157,6 +162,9 @@ mod tests {
         assert_eq!(groups(geo, "geo-a-b-c"), found(&["geo-a-b-c", "a-b", "c"]));
         assert_eq!(groups(geo, "geo"), found(&[]));
         assert_eq!(groups("(x)|(y)", "ay"), found(&["y", "", "y"]));
+        let count = |pattern| Pattern::new(pattern).map(|one| one.group_count());
+        assert_eq!(count("(x)|(?:y)|(?P<z>z)"), Ok(2));
+        assert_eq!(count("x"), Ok(0));
     }
 
     #[test]

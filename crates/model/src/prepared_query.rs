@@ -1,5 +1,5 @@
-//! Prepared queries: which instances of a service somebody wants, under a name. Consul's fields, texts
-//! and rules.
+//! Prepared queries: which instances of a service to select, under a name. Consul's fields, texts and
+//! rules.
 //!
 //! A query is found by its id or name, made a plain one where it is a template
 //! ([`PreparedQuery::render`]), and asked of each instance ([`ServiceQuery::fits`]). Nothing here looks
@@ -28,7 +28,7 @@ pub const MAX_QUERY_NAME: usize = 512;
 /// The longest regular expression of a template, in bytes.
 const MAX_REGEXP: usize = 4096;
 
-/// What a token looks like to those who may not see it. Consul's text.
+/// What a token looks like to those who may not read it. Consul's text.
 const HIDDEN_TOKEN: &str = "<hidden>";
 
 /// A template whose name is what the names that it is for begin with. The only type there is.

@@ -1,13 +1,13 @@
-//! Which instances a query wants, and in which order.
+//! Which instances a query selects, and in which order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::ServiceQuery;
 use crate::check::CheckStatus;
 use crate::instance::CheckServiceNode;
 
 impl ServiceQuery {
-    /// Whether the query wants an instance of its service.
+    /// Whether the query selects an instance of its service.
     pub fn fits(&self, instance: &CheckServiceNode) -> bool {
         self.is_healthy(instance)
             && has_all(&instance.node.meta, self.node_meta.as_ref())
@@ -34,12 +34,15 @@ impl ServiceQuery {
     }
 
     fn fits_tags(&self, own: &[String]) -> bool {
-        let own: Vec<String> = own.iter().map(|tag| tag.to_lowercase()).collect();
-        let mut wanted = self.tags.iter().flatten();
-        wanted.all(|tag| {
+        let Some(wanted) = &self.tags else {
+            return true;
+        };
+        // Either side may have many thousand tags.
+        let own: HashSet<String> = own.iter().map(|tag| tag.to_lowercase()).collect();
+        wanted.iter().all(|tag| {
             let tag = tag.to_lowercase();
             match tag.strip_prefix('!') {
-                Some(unwanted) => !own.iter().any(|own| own == unwanted),
+                Some(unwanted) => !own.contains(unwanted),
                 None => own.contains(&tag),
             }
         })

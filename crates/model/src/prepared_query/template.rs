@@ -11,6 +11,10 @@ use super::{NAME_PREFIX_MATCH, PreparedQuery, ServiceQuery};
 /// The largest query that a template may become, in bytes of its texts.
 const MAX_RENDERED: usize = 64 * 1024;
 
+/// The most groups of a regular expression. What a match needs in memory is its size multiplied with
+/// its groups, and everybody may execute a query.
+const MAX_GROUPS: usize = 32;
+
 /// How deep texts in quotes may hold others.
 const MAX_DEPTH: usize = 16;
 
@@ -26,6 +30,9 @@ pub enum TemplateError {
     /// The regular expression is none.
     #[error("Bad Regexp: {0}")]
     Regexp(String),
+    /// The regular expression has too many groups, this many.
+    #[error("Template.Regexp has {0} groups, more than {MAX_GROUPS}")]
+    Groups(usize),
     /// A text is malformed.
     #[error("Bad format '{text}' in Service{path}: parse error at 1:{column}: {reason}")]
     Format {
@@ -76,9 +83,13 @@ impl PreparedQuery {
         }
         let groups = match self.template.regexp.as_str() {
             "" => Vec::new(),
-            text => Pattern::new(text)
-                .map_err(TemplateError::Regexp)?
-                .groups(name),
+            text => {
+                let pattern = Pattern::new(text).map_err(TemplateError::Regexp)?;
+                match pattern.group_count() {
+                    count if count > MAX_GROUPS => return Err(TemplateError::Groups(count)),
+                    _ => pattern.groups(name),
+                }
+            }
         };
         let scope = Scope {
             full: name,

@@ -200,12 +200,30 @@ fn templates_that_cannot_be_filled_in_are_refused() {
     for (kind, regexp, expected) in [
         ("x", "", "Bad Template.Type 'x'"),
         ("name_prefix_match", "(", "Bad Regexp: "),
+        (
+            "name_prefix_match",
+            &"()".repeat(33),
+            "Template.Regexp has 33 groups, more than 32",
+        ),
     ] {
         let error = refused(json!({
             "Name": "t", "Template": {"Type": kind, "Regexp": regexp}, "Service": {"Service": "a"},
         }));
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn groups_of_a_regular_expression_are_bounded_wherever_the_query_comes_from() {
+    let with = |groups: usize| {
+        query(json!({
+            "Name": "t", "Service": {"Service": "a${match(32)}"},
+            "Template": {"Type": "name_prefix_match", "Regexp": "()".repeat(groups)},
+        }))
+    };
+    assert_eq!(with(32).validate(), Ok(()));
+    // A stored query was not necessarily checked by this version.
+    assert_eq!(with(2000).render("t1"), Err(TemplateError::Groups(2000)));
 }
 
 #[test]
