@@ -161,7 +161,7 @@ impl Driver {
             return;
         };
         if let Some(last) = self.last.as_deref() {
-            if same::snapshots(last, &snapshot) {
+            if same::unchanged(last, &snapshot) {
                 return;
             }
             same::adopt(last, &mut snapshot);
