@@ -161,6 +161,11 @@ impl PreparedQuery {
         !self.template.r#type.is_empty()
     }
 
+    /// How large it is, in bytes of its JSON.
+    pub fn size(&self) -> usize {
+        serde_json::to_vec(self).map_or(0, |text| text.len())
+    }
+
     /// The same without its token, but for whether it has one.
     #[must_use]
     pub fn without_token(&self) -> PreparedQuery {
@@ -212,11 +217,7 @@ impl PreparedQuery {
         let checks = [
             ("Name", self.name.len(), MAX_QUERY_NAME),
             ("Template.Regexp", self.template.regexp.len(), MAX_REGEXP),
-            (
-                "the query",
-                serde_json::to_vec(self).map_or(0, |text| text.len()),
-                MAX_QUERY_SIZE,
-            ),
+            ("the query", self.size(), MAX_QUERY_SIZE),
         ];
         match checks.into_iter().find(|(_, length, most)| length > most) {
             None => Ok(()),

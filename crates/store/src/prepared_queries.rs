@@ -13,6 +13,9 @@ use crate::write::WriteTxn;
 /// How many there may be.
 const MAX_QUERIES: usize = 10_000;
 
+/// How large all of them may be together, in MiB of their JSON.
+const MAX_TOTAL_MIB: usize = 64;
+
 /// Why a query cannot be stored beside the others. Consul's texts, which its clients look for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryConflict {
@@ -34,6 +37,12 @@ pub enum QueryConflict {
     /// No more fit.
     #[error("there are {MAX_QUERIES} prepared queries, and no more are allowed: delete some")]
     TooMany,
+    /// They are too large together.
+    #[error(
+        "all prepared queries together would have more than {MAX_TOTAL_MIB} MiB: delete some, or make \
+         them smaller"
+    )]
+    TooLarge,
 }
 
 impl ReadTxn<'_> {
@@ -132,15 +141,31 @@ impl WriteTxn {
         } else if read.prepared_query(&query.name).is_some() {
             return Err(QueryConflict::Id { name: name() });
         }
-        let is_new = read.prepared_query(&query.id).is_none();
-        match is_new && read.prepared_queries().len() >= MAX_QUERIES {
-            true => Err(QueryConflict::TooMany),
-            false => Ok(()),
-        }
+        check_bounds(&read, query)
     }
 
     /// Removes a query. One that does not exist is no error.
     pub fn remove_prepared_query(&mut self, id: &str) {
         self.remove::<PreparedQuery>(&[id]);
+    }
+}
+
+/// Goes through the rows without looking into them.
+fn check_bounds(read: &ReadTxn<'_>, query: &PreparedQuery) -> Result<(), QueryConflict> {
+    let prefix = read.key(Table::PreparedQueries, &[]);
+    let (mut count, mut total) = (0, 0);
+    for (_, row) in read.state.below(&prefix) {
+        count += 1;
+        total += row.size;
+    }
+    let key = read.key(Table::PreparedQueries, &[&query.id]);
+    let replaced = read.state.get(&key);
+    if replaced.is_none() && count >= MAX_QUERIES {
+        return Err(QueryConflict::TooMany);
+    }
+    let (old, new) = (replaced.map_or(0, |row| row.size), query.size());
+    match new > old && total - old + new > MAX_TOTAL_MIB * 1024 * 1024 {
+        true => Err(QueryConflict::TooLarge),
+        false => Ok(()),
     }
 }

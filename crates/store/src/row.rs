@@ -33,6 +33,11 @@ pub(crate) trait Row: Any + Send + Sync + Serialize + DeserializeOwned {
         Vec::new()
     }
 
+    /// How large it is, in bytes, where the sum of a table is bounded; 0 elsewhere.
+    fn size(&self) -> usize {
+        0
+    }
+
     /// The index of the write that changed it last.
     fn modify_index(&self) -> u64;
 }
@@ -43,6 +48,8 @@ pub(crate) struct Stored {
     row: Arc<dyn Any + Send + Sync>,
     encode: fn(&Stored) -> serde_json::Result<Vec<u8>>,
     pub(crate) modify_index: u64,
+    /// See [`Row::size`].
+    pub(crate) size: usize,
     /// The index entries that lead to it.
     pub(crate) indexes: Arc<[Key]>,
 }
@@ -51,6 +58,7 @@ impl Stored {
     pub(crate) fn new<R: Row>(row: Arc<R>, tenancy: &Tenancy) -> Self {
         Self {
             modify_index: row.modify_index(),
+            size: row.size(),
             indexes: row.indexes(tenancy).into(),
             encode: encode::<R>,
             row,

@@ -295,6 +295,10 @@ impl Row for PreparedQuery {
         by_name.into_iter().chain(template).collect()
     }
 
+    fn size(&self) -> usize {
+        PreparedQuery::size(self)
+    }
+
     fn modify_index(&self) -> u64 {
         self.modify_index
     }

@@ -150,6 +150,44 @@ fn the_number_of_queries_is_bounded() {
     put(&store, query("one more", "one more", "web")).unwrap();
 }
 
+#[test]
+fn the_size_of_all_queries_is_bounded() {
+    let store = Store::new();
+    let sized = |id: &str, bytes: usize| {
+        let name = format!("q-{id}");
+        let rest = query(id, &name, "").size();
+        query(id, &name, &"s".repeat(bytes - rest))
+    };
+    // 1,023 times 64 KiB, and all but a hundred bytes of the last.
+    write(&store, move |txn| {
+        (0..1023).for_each(|n| txn.put(sized(&format!("id-{n}"), 64 * 1024)));
+        txn.put(sized("last", 64 * 1024 - 1000));
+        Ok(())
+    })
+    .unwrap();
+    let too_large = Err(Rejected::PreparedQuery(QueryConflict::TooLarge));
+    assert_eq!(put(&store, sized("new", 1001)), too_large);
+    assert_eq!(put(&store, sized("last", 64 * 1024 + 1)), too_large);
+    put(&store, sized("new", 1000)).unwrap();
+    assert_eq!(put(&store, sized("new", 1001)), too_large);
+    put(&store, sized("id-7", 60 * 1024)).unwrap();
+    put(&store, sized("new", 1001)).unwrap();
+}
+
+#[test]
+fn a_store_that_is_too_large_already_may_shrink() {
+    let store = Store::new();
+    let large = "s".repeat(33 * 1024 * 1024);
+    write(&store, move |txn| {
+        txn.put(query("id-1", "a", &large));
+        txn.put(query("id-2", "b", &large));
+        Ok(())
+    })
+    .unwrap();
+    let smaller = "s".repeat(32 * 1024 * 1024);
+    put(&store, query("id-1", "a", &smaller)).unwrap();
+}
+
 #[tokio::test]
 async fn queries_survive_a_restart_with_their_tokens_sealed() {
     let directory = tempfile::tempdir().unwrap();
