@@ -230,6 +230,16 @@ impl Call {
         })
     }
 
+    /// For endpoints that do not filter what they answer with.
+    pub(crate) fn refuse_filter(&self) -> Result<(), ApiError> {
+        match self.params.filter() {
+            None => Ok(()),
+            Some(_) => Err(ApiError::bad_request(
+                "Invalid query parameter ?filter: this endpoint has nothing to filter; leave it out",
+            )),
+        }
+    }
+
     /// Whether there is a body at all.
     pub(crate) fn has_body(&self) -> bool {
         !self.body.iter().all(u8::is_ascii_whitespace)
@@ -243,10 +253,8 @@ impl Call {
         read: impl Fn(&ReadTxn<'_>) -> T + Send,
     ) -> Result<Answer<T>, ApiError> {
         self.params.consistency()?;
-        if self.params.filter().is_some() && self.filtered.get().is_none() {
-            return Err(ApiError::bad_request(
-                "Invalid query parameter ?filter: this endpoint has nothing to filter; leave it out",
-            ));
+        if self.filtered.get().is_none() {
+            self.refuse_filter()?;
         }
         let query = self.params.blocking(rand::random())?;
         let before = self.rights.of(&self.token);

@@ -154,7 +154,7 @@ impl Params {
     }
 
     /// Refuses what would silently give another answer than the one that was asked for: other
-    /// datacenters, tenancies and peers. [`super::call::Call::read`] does so with filters.
+    /// datacenters, tenancies and peers. [`super::call::Call::refuse_filter`] does so with filters.
     pub(crate) fn refuse_unserved(&self, local: &str) -> Result<(), ApiError> {
         for name in ["dc", "datacenter"] {
             if let Some(dc) = self.get(name)

@@ -1,10 +1,11 @@
 //! `/v1/query`: prepared queries, and what they find.
 //!
 //! Who may not write to a query may still execute it: what it finds is shown as far as the token that
-//! the query has, or else that of the caller, may see it. Statuses and texts are Consul's, whose
+//! the query has, or else that of the caller, may read it. Statuses and texts are Consul's, whose
 //! clients look for them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Path, State};
 use axum::response::Response;
@@ -97,9 +98,11 @@ pub(super) async fn update(
     };
     may_write(&authorizer, &query)?;
     query.id = id;
+    // Outside of the transaction, which others wait for; the right to change it comes first.
+    let valid = query.validate();
     call.write(&writer, move |txn| {
         may_change(&authorizer, &txn.read(), &query.id)?;
-        query.validate()?;
+        valid.clone()?;
         Ok(txn.put_prepared_query(query.clone())?)
     })
     .await?;
@@ -143,7 +146,7 @@ struct Executed<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Explained {
-    query: PreparedQuery,
+    query: Arc<PreparedQuery>,
     #[serde(flatten)]
     about: About,
 }
@@ -170,21 +173,21 @@ impl About {
             consistency_level: call.params.consistency()?.as_str(),
             not_modified: false,
             backend: 0,
-            // Who has no token is not told.
+            // Hidden from callers without a token.
             filtered: filtered && !call.token.is_empty(),
         })
     }
 }
 
 fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError> {
-    let own = call.authorizer()?;
+    call.refuse_filter()?;
     let limit = limit(call)?;
     let connect = connect(call)?;
     let state = call.reader.state();
     let txn = state.read();
     let query = find(&txn, name)?;
     let authorizer = match query.token.is_empty() {
-        true => own,
+        true => call.authorizer()?,
         false => call.authorizer_of(&query.token)?,
     };
     let wanted = &query.service;
@@ -219,6 +222,7 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
 
 fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    call.refuse_filter()?;
     limit(call)?;
     let state = call.reader.state();
     let query = find(&state.read(), name)?;
@@ -230,7 +234,7 @@ fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {
     call.answer(NO_INDEX, &explained, false)
 }
 
-fn find(txn: &ReadTxn<'_>, name: &str) -> Result<std::sync::Arc<PreparedQuery>, ApiError> {
+fn find(txn: &ReadTxn<'_>, name: &str) -> Result<Arc<PreparedQuery>, ApiError> {
     let found = txn.find_prepared_query(name)?;
     found.ok_or_else(|| ApiError::not_found(NOT_FOUND))
 }
@@ -280,7 +284,7 @@ fn source(headers: &HeaderMap, client: SocketAddr) -> IpAddr {
 }
 
 /// Every query has a name to judge it by; only a template's may be empty.
-fn may_read(authorizer: &Authorizer, query: &PreparedQuery) -> bool {
+pub(super) fn may_read(authorizer: &Authorizer, query: &PreparedQuery) -> bool {
     authorizer.acl_write() || authorizer.query_read(&query.name)
 }
 
@@ -291,11 +295,11 @@ fn require_read(authorizer: &Authorizer, query: &PreparedQuery) -> Result<(), Ap
     }
 }
 
-/// A query as a token may see it: the token in it is for those who manage tokens.
-fn shown(authorizer: &Authorizer, query: &PreparedQuery) -> PreparedQuery {
-    match authorizer.acl_write() {
-        true => query.clone(),
-        false => query.without_token(),
+/// A query as it is shown: the token in it is for those who manage tokens.
+fn shown(authorizer: &Authorizer, query: &Arc<PreparedQuery>) -> Arc<PreparedQuery> {
+    match query.token.is_empty() || authorizer.acl_write() {
+        true => Arc::clone(query),
+        false => Arc::new(query.without_token()),
     }
 }
 

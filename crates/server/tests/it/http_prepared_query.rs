@@ -152,7 +152,13 @@ async fn mistakes_have_consuls_statuses_and_texts() {
     .await;
     assert_eq!(unknown.status, StatusCode::BAD_REQUEST);
     let web = json!({ "Name": "r", "Service": web });
-    for reply in [client.put(NOBODY, &web).await, client.delete(NOBODY).await] {
+    // That it does not exist comes before what else is wrong.
+    let wrong = json!({ "Name": "r", "Service": {} });
+    for reply in [
+        client.put(NOBODY, &web).await,
+        client.put(NOBODY, &wrong).await,
+        client.delete(NOBODY).await,
+    ] {
         assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
         let text = "Cannot modify non-existent prepared query: \
                     '6c5bb4e6-96c1-4e59-9a0c-a0cf3b0dae9d'";
@@ -240,7 +246,20 @@ async fn wrong_requests_have_consuls_statuses() {
 }
 
 #[tokio::test]
-async fn a_query_finds_the_instances_that_it_wants() {
+async fn a_filter_is_refused() {
+    let (_server, client) = start(|_| {}).await;
+    let query = json!({ "Name": "q", "Service": { "Service": "web" } });
+    let path = create(&client, &query).await;
+    for path in [&path, "/v1/query/q/execute", "/v1/query/q/explain"] {
+        let reply = client.get(&format!("{path}?filter=Node.Node==a")).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{path}");
+        let text = reply.text();
+        assert!(text.contains("Invalid query parameter ?filter"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_query_finds_the_instances_that_it_selects() {
     let (_server, client) = start(|_| {}).await;
     let version = |tag: &str| json!({ "Service": "web", "Port": 80, "Tags": [tag] });
     register(&client, "a", &version("V1"), "passing").await;
@@ -469,6 +488,7 @@ async fn what_is_found_is_what_the_token_may_see() {
     let with_token = json!({ "Name": "own", "Token": secret, "Service": web });
     create(&management, &with_token).await;
     let (_, nobody) = token(&management, json!({})).await;
+    let unknown = client.with_token("d1a5b3a4-6c1f-4f5e-9d52-8f4f5c0a3a0e");
     let proxy = json!({
         "Service": "proxy", "Kind": "connect-proxy", "Port": 90,
         "Proxy": { "DestinationServiceName": "web" },
@@ -488,6 +508,7 @@ async fn what_is_found_is_what_the_token_may_see() {
         // Everybody sees what the query's own token may see.
         (&nobody, "own", 1, false),
         (&client, "own", 1, false),
+        (&unknown, "own", 1, false),
     ] {
         let answer = who.get(&format!("/v1/query/{path}/execute")).await.json();
         assert_eq!(
@@ -497,6 +518,8 @@ async fn what_is_found_is_what_the_token_may_see() {
         );
         assert_eq!(answer["ResultsFilteredByACLs"], filtered, "{path}");
     }
+    let refused = unknown.get("/v1/query/plain/execute").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.text());
     let accessor = made["AccessorID"].as_str().unwrap();
     management
         .delete(&format!("/v1/acl/token/{accessor}"))
