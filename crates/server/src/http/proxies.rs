@@ -9,11 +9,13 @@ use axum::response::Response;
 use legate_model::acl::Authorizer;
 use legate_model::{UpstreamType, timestamp};
 use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_store::ReadTxn;
 use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
+use super::prepared_query;
 
 /// `GET /v1/internal/legate/proxies`
 pub(super) async fn list(State(proxies): State<Proxies>, call: Call) -> Result<Response, ApiError> {
@@ -42,7 +44,8 @@ pub(super) async fn get(
         )));
     };
     may_read(&authorizer, &status)?;
-    call.json(&whole(&authorizer, &status))
+    let state = call.reader.state();
+    call.json(&whole(&authorizer, &state.read(), &status))
 }
 
 /// What may be known about a proxy is what may be known about its service and its node.
@@ -90,7 +93,7 @@ fn summary(status: &ProxyStatus) -> Map<String, Value> {
     }
 }
 
-fn whole(authorizer: &Authorizer, status: &ProxyStatus) -> Map<String, Value> {
+fn whole(authorizer: &Authorizer, txn: &ReadTxn<'_>, status: &ProxyStatus) -> Map<String, Value> {
     let mut fields = summary(status);
     let types = status.types.iter().zip(ResourceType::ALL);
     let types: Map<_, _> = types
@@ -111,7 +114,7 @@ fn whole(authorizer: &Authorizer, status: &ProxyStatus) -> Map<String, Value> {
     });
     fields.insert("NotServed".to_owned(), failures.collect());
     fields.insert("Warnings".to_owned(), json!(resources.warnings()));
-    fields.insert("Upstreams".to_owned(), upstreams(authorizer, snapshot));
+    fields.insert("Upstreams".to_owned(), upstreams(authorizer, txn, snapshot));
     fields
 }
 
@@ -144,9 +147,9 @@ fn refusal(refusal: &Refusal) -> Value {
     })
 }
 
-/// The services that the proxy calls, each with its discovery chain as this proxy has it, for those who
-/// may read that service.
-fn upstreams(authorizer: &Authorizer, snapshot: &Snapshot) -> Value {
+/// What the proxy calls, each with its discovery chain as this proxy has it, for those who may read that
+/// service or prepared query.
+fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) -> Value {
     let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
     let implicit = implicit.map(|one| (&one.upstream, true));
     let all = snapshot.upstreams.iter().map(|one| (one, false));
@@ -154,7 +157,7 @@ fn upstreams(authorizer: &Authorizer, snapshot: &Snapshot) -> Value {
         let name = &upstream.upstream.destination_name;
         let may_read = match upstream.upstream.destination_type {
             UpstreamType::Service => authorizer.service_read(name),
-            UpstreamType::PreparedQuery => authorizer.query_read(name),
+            UpstreamType::PreparedQuery => may_read_query(authorizer, txn, name),
         };
         let chain = may_read.then_some(&upstream.resolved.chain);
         let (chain, error) = match chain {
@@ -165,6 +168,15 @@ fn upstreams(authorizer: &Authorizer, snapshot: &Snapshot) -> Value {
         json!({"Name": name, "Implicit": implicit, "Chain": chain, "ChainError": error})
     };
     all.chain(implicit).map(one).collect()
+}
+
+/// A template is judged by its own name, as `/v1/query/…/explain` does; what cannot be executed by the
+/// name that was asked for.
+fn may_read_query(authorizer: &Authorizer, txn: &ReadTxn<'_>, name: &str) -> bool {
+    match txn.find_prepared_query(name) {
+        Ok(Some(query)) => prepared_query::may_read(authorizer, &query),
+        Ok(None) | Err(_) => authorizer.query_read(name),
+    }
 }
 
 fn nonce(number: u32) -> Option<String> {

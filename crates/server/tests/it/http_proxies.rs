@@ -1,16 +1,18 @@
 //! `/v1/internal/legate/proxies`: what connected proxies have and what they refused.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER};
+use legate_model::{Upstream, UpstreamType};
 use legate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
-use crate::grpc::{STOP, start};
+use crate::grpc::{STOP, register, sidecar, start};
 use crate::grpc_xds::{Ads, first, named, register_mesh};
 use crate::http_client::Client;
 use crate::running::Running;
@@ -160,6 +162,62 @@ async fn proxies_are_shown_to_those_who_may_see_their_service_and_node() {
         let filtered = seen.header("x-consul-results-filtered-by-acls");
         let length = seen.json().as_array().unwrap().len();
         assert_eq!((length, filtered), expected, "{rules}");
+    }
+    drop(ads);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_chain_of_a_query_is_for_those_who_may_read_the_stored_query() {
+    let server = start(|config| {
+        config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        deny_by_default(config);
+    })
+    .await;
+    let management = client(&server).with_token(MANAGEMENT);
+    let template = json!({
+        "Name": "geo-", "Template": { "Type": "name_prefix_match" },
+        "Service": { "Service": "${name.suffix}" },
+    });
+    let template = template.to_string();
+    let made = management.send(Method::POST, "/v1/query", &template).await;
+    assert_eq!(made.status, StatusCode::OK);
+    let upstream = Upstream {
+        destination_type: UpstreamType::PreparedQuery,
+        destination_name: "geo-api".to_owned(),
+        local_bind_port: 9_191,
+        ..Upstream::default()
+    };
+    let mut web = sidecar("web");
+    web.proxy.upstreams = vec![Arc::new(upstream)];
+    register(&server, web).await;
+    let mut ads = Ads::open(&server, MANAGEMENT).await.unwrap();
+    ads.send(first(CLUSTER)).await;
+    ads.accept().await;
+    when(&management, "/Types/cluster/InSync", json!(true)).await;
+    let own = "service \"web\" { policy = \"read\" } node \"vm-1\" { policy = \"read\" }";
+    for (query, explained) in [
+        ("query \"geo-\" { policy = \"read\" }", StatusCode::OK),
+        (
+            "query \"geo-api\" { policy = \"read\" }",
+            StatusCode::FORBIDDEN,
+        ),
+    ] {
+        let rules = format!("{own} {query}");
+        let policy = json!({ "Name": format!("p{}", rules.len()), "Rules": rules });
+        let policy = management.write("/v1/acl/policy", &policy).await;
+        let token = json!({ "Policies": [{ "ID": policy["ID"] }] });
+        let token = management.write("/v1/acl/token", &token).await;
+        let reader = management.with_token(token["SecretID"].as_str().unwrap());
+        let reply = reader.get("/v1/query/geo-api/explain").await;
+        assert_eq!(reply.status, explained, "{query}");
+        let shown = &reader.get(ONE).await.json()["Upstreams"][0];
+        assert_eq!(shown["Name"], "geo-api");
+        assert_eq!(
+            shown["Chain"].is_object(),
+            explained == StatusCode::OK,
+            "{query}"
+        );
     }
     drop(ads);
     server.stop(STOP).await.unwrap();
