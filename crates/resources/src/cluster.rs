@@ -21,7 +21,7 @@ use crate::balancing::Balancing;
 use crate::custom;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
-use crate::error::GenerateError;
+use crate::error::{GenerateError, MAX_SERVER_NAME};
 use crate::listener::Bind;
 use crate::listener::exposed::Asked;
 use crate::memo::Memo;
@@ -243,6 +243,9 @@ pub(crate) fn destination(
     tls: &TlsSettings,
     fetch_timeout: Option<Duration>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
+    if name.len() > MAX_SERVER_NAME {
+        return Err(GenerateError::LongServerName(name.to_owned()));
+    }
     let input = UpstreamInput {
         name,
         sni: name,

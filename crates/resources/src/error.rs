@@ -2,6 +2,9 @@
 
 use legate_discovery_chain::ChainError;
 
+/// The longest server name that Envoy takes, in bytes: `UpstreamTlsContext.sni` in its API.
+pub(crate) const MAX_SERVER_NAME: usize = 255;
+
 /// The resource was not made: without this it would be wrong or unsafe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
@@ -73,6 +76,12 @@ pub enum GenerateError {
         /// What it holds.
         value: String,
     },
+    /// The server name of a service outside the mesh is longer than Envoy takes.
+    #[error(
+        "the server name {0:?} of a destination is {len} bytes long, and Envoy takes at most {MAX_SERVER_NAME}; give the service a shorter name, or a shorter address",
+        len = .0.len()
+    )]
+    LongServerName(String),
     /// A resource that a user wrote is not what Envoy takes.
     #[error("{setting} cannot be used: {reason}")]
     Custom {

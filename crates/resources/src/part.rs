@@ -334,13 +334,26 @@ impl UnitBuilder<'_> {
 
     /// Why some resource of this type cannot be had in any version, when that is so.
     pub(crate) fn lacking(&self, kind: Type) -> Option<&GenerateError> {
-        let mut parts = self.parts.iter();
-        parts.find_map(|part| {
-            let failure = part.failure.as_ref().filter(|_| part.kind == kind)?;
-            let mut versions = self.previous.into_iter().flat_map(|unit| unit.versions());
-            let is_there = versions.any(|one| failure.is_about(one.kind, &one.made.resource.name));
-            (!is_there).then_some(&failure.reason)
-        })
+        let mut failures = self.failures(kind);
+        let lacking = failures.find(|failure| !self.has_version(failure));
+        lacking.map(|failure| &failure.reason)
+    }
+
+    /// Whether the resource of this type and name cannot be had in any version.
+    pub(crate) fn lacks(&self, kind: Type, name: &str) -> bool {
+        self.failures(kind)
+            .any(|failure| failure.is_about(kind, name) && !self.has_version(failure))
+    }
+
+    fn failures(&self, kind: Type) -> impl Iterator<Item = &Failure> {
+        let parts = self.parts.iter().filter(move |part| part.kind == kind);
+        parts.filter_map(|part| part.failure.as_deref())
+    }
+
+    /// Whether there is an earlier version of what fails.
+    fn has_version(&self, failure: &Failure) -> bool {
+        let mut versions = self.previous.into_iter().flat_map(|unit| unit.versions());
+        versions.any(|one| failure.is_about(one.kind, &one.made.resource.name))
     }
 
     /// Keeps where the upstream led when it could be made, with all that is there: `last` says where it

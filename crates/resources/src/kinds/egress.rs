@@ -143,21 +143,16 @@ impl<'a> Egress<'a, '_> {
             return;
         }
         let mut warnings = Vec::new();
-        let ports = self.hosts(&mut warnings);
+        let ports = self.hosts(services, &mut warnings);
         for (port, hosts) in &ports {
             let name = names::destination_routes(self.snapshot, *port);
-            let told = std::mem::take(&mut warnings);
+            let about_hosts = std::mem::take(&mut warnings);
             unit.part(
                 Type::Routes,
                 || name.clone(),
                 false,
                 |warnings| {
-                    *warnings = told;
-                    // Envoy refuses requests to a cluster that it does not have.
-                    let lacking = services.iter().find_map(|unit| unit.lacking(Type::Cluster));
-                    if let Some(reason) = lacking {
-                        return Err(reason.clone());
-                    }
+                    *warnings = about_hosts;
                     let mesh = (*self.snapshot.mesh).as_ref();
                     let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
                     made(route::by_host(composer.memo, &name, hosts, validate))
@@ -167,36 +162,47 @@ impl<'a> Egress<'a, '_> {
     }
 
     /// By the port: the clusters of those that speak HTTP, with the hosts of requests to them, with and
-    /// without the port. A host leads to one service, for Envoy refuses others.
-    fn hosts(&self, warnings: &mut Vec<String>) -> BTreeMap<u16, Hosts> {
+    /// without the port. A host leads to one service, for Envoy refuses others. It has no route while there
+    /// is no cluster for it.
+    fn hosts(
+        &self,
+        services: &[UnitBuilder<'_>],
+        warnings: &mut Vec<String>,
+    ) -> BTreeMap<u16, Hosts> {
         let mut ports: BTreeMap<u16, Hosts> = BTreeMap::new();
         let mut taken = HashSet::new();
-        for (service, address) in self.addresses(|one| one.protocol.is_http()) {
+        for (at, service, address) in self.addresses(|one| one.protocol.is_http()) {
             let port = service.port;
+            let own = ports.entry(port).or_default();
             let host = match address.parse::<IpAddr>() {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
                 Ok(IpAddr::V4(ip)) => ip.to_string(),
                 Err(_) => host_name(address),
             };
-            if taken.insert((port, host.clone())) {
-                let cluster = names::destination_cluster(self.snapshot, &service.name, address);
-                let hosts = vec![format!("{host}:{port}"), host];
-                ports.entry(port).or_default().push((cluster, hosts));
-            } else {
+            if !taken.insert((port, host.clone())) {
                 warnings.push(shared(service, address));
+                continue;
             }
+            let cluster = names::destination_cluster(self.snapshot, &service.name, address);
+            if services[at].lacks(Type::Cluster, &cluster) {
+                warnings.push(without_cluster(service, address));
+                continue;
+            }
+            own.push((cluster, vec![format!("{host}:{port}"), host]));
         }
         ports
     }
 
+    /// The addresses of some of the services, with the places of those.
     fn addresses(
         &self,
         which: impl Fn(&Destination) -> bool,
-    ) -> impl Iterator<Item = (&'a Destination, &'a str)> {
-        let services = self.now().iter().filter(move |one| which(one));
-        services.flat_map(|one| {
+    ) -> impl Iterator<Item = (usize, &'a Destination, &'a str)> {
+        let services = self.now().iter().enumerate();
+        let services = services.filter(move |(_, one)| which(one));
+        services.flat_map(|(at, one)| {
             let addresses = one.addresses.iter();
-            addresses.map(move |address| (&**one, address.as_str()))
+            addresses.map(move |address| (at, &**one, address.as_str()))
         })
     }
 
@@ -210,7 +216,7 @@ impl<'a> Egress<'a, '_> {
     ) -> Vec<Chain<'static>> {
         let mut chains = Vec::new();
         let mut taken = HashSet::new();
-        for (service, address) in self.addresses(|one| !one.protocol.is_http()) {
+        for (_, service, address) in self.addresses(|one| !one.protocol.is_http()) {
             let dialled = match address.parse::<IpAddr>() {
                 Ok(ip) if in_mesh.contains(&ip) => {
                     warnings.push(taken_in_mesh(service, address));
@@ -278,6 +284,13 @@ fn shared(service: &Destination, address: &str) -> String {
 fn taken_in_mesh(service: &Destination, address: &str) -> String {
     format!(
         "{address}:{} of the destination {} is an address of a service in the mesh, to which it leads",
+        service.port, service.name
+    )
+}
+
+fn without_cluster(service: &Destination, address: &str) -> String {
+    format!(
+        "{address}:{} of the destination {} has no route: its cluster cannot be made",
         service.port, service.name
     )
 }

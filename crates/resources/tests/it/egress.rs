@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use legate_model::Protocol;
 use legate_proxycfg::{Destination, Snapshot};
+use legate_resources::{Generator, ResourceSet};
 use serde_json::json;
 
+use crate::describe::{one, type_urls};
 use crate::support::{instance, made};
 use crate::transparent::{captured, outbound, two};
 
@@ -32,6 +34,13 @@ fn cluster(label: &str, service: &str) -> String {
     format!("destination.{label}.{service}.default.dc1.internal.c1.consul")
 }
 
+/// The routes of all ports.
+fn routes(set: &ResourceSet) -> String {
+    let routes = set.get(&type_urls()[3]);
+    let of_ports = routes.iter().filter(|(name, _)| name.contains("~http"));
+    of_ports.map(|(_, routes)| one(routes)).collect()
+}
+
 #[test]
 fn addresses_of_services_in_the_mesh_stay_with_those() {
     // A cluster IP, a virtual IP and an instance that is dialled directly.
@@ -51,6 +60,59 @@ fn addresses_of_services_in_the_mesh_stay_with_those() {
         format!("{ip}:443 of the destination out is an address of a service in the mesh, to which it leads")
     });
     assert_eq!(set.warnings(), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_name_that_is_too_long_for_envoy_fails_alone() {
+    let long = format!("{}.example", "a".repeat(63));
+    let service = "b".repeat(150);
+    for protocol in [Protocol::Tcp, Protocol::Http] {
+        let snapshot = outside(vec![
+            destination(&service, protocol, &[&long], 443),
+            destination("out", protocol, &["out.example"], 443),
+        ]);
+        let set = Generator::new().generate(&snapshot, None);
+        let [failure] = set.failures() else {
+            panic!("{:?}", set.failures());
+        };
+        let reason = failure.reason.to_string();
+        assert!(
+            reason.contains("255") && reason.contains(&service),
+            "{reason}"
+        );
+        let own = cluster("out-example", "out");
+        assert!(set.get(&type_urls()[0]).contains_key(&own));
+        let leads = outbound(&set).unwrap() + &routes(&set);
+        assert!(leads.contains(&own), "{leads}");
+        assert!(!routes(&set).contains(&long));
+        if protocol == Protocol::Tcp {
+            // What has no chain would go past the gateway. Envoy closes what leads to no cluster.
+            assert!(leads.contains(&format!("\"{long}\"")), "{leads}");
+        }
+        if protocol == Protocol::Http {
+            assert_eq!(
+                set.warnings(),
+                [format!(
+                    "{long}:443 of the destination {service} has no route: its cluster cannot be made"
+                )]
+            );
+        }
+    }
+}
+
+#[test]
+fn what_tcp_lacks_holds_back_no_routes() {
+    let long = format!("{}.example", "a".repeat(63));
+    let set = Generator::new().generate(
+        &outside(vec![
+            destination(&"b".repeat(150), Protocol::Tcp, &[&long], 5432),
+            destination("out", Protocol::Http, &["out.example"], 80),
+        ]),
+        None,
+    );
+    assert_eq!(set.failures().len(), 1, "{:?}", set.failures());
+    assert!(routes(&set).contains("out.example:80"));
+    assert_eq!(set.warnings(), [""; 0]);
 }
 
 #[test]
