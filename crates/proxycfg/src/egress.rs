@@ -1,6 +1,7 @@
 //! Services outside the mesh that a proxy in transparent mode leads to terminating gateways: those
 //! whose `service-defaults` say where they are, and that intentions let the proxy's service call.
 
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ impl Destination {
 pub struct Destinations {
     list: Vec<Arc<Destination>>,
     /// Held so that the readers after this one share it.
-    _services: Arc<Vec<Outside>>,
+    _services: Arc<Outside>,
 }
 
 impl From<Vec<Arc<Destination>>> for Destinations {
@@ -76,25 +77,37 @@ impl PartialEq for Destinations {
     }
 }
 
-/// A service whose `service-defaults` have a destination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The services whose `service-defaults` have a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outside {
-    name: String,
-    /// Whether the catalog has no instance of it. Where it has, intentions for the name are for those.
-    only: bool,
+    /// In their order.
+    names: Vec<String>,
+    /// Those of which the catalog has no instance, in lower case. Where it has, intentions for the name
+    /// are for the instances.
+    only: HashSet<String>,
 }
 
-fn services(txn: &ReadTxn<'_>) -> Arc<Vec<Outside>> {
+impl Outside {
+    fn is_only(&self, name: &str) -> bool {
+        !self.only.is_empty() && self.only.contains(&name.to_ascii_lowercase())
+    }
+}
+
+fn services(txn: &ReadTxn<'_>) -> Arc<Outside> {
     txn.shared("services outside", "", |txn| {
-        let entries = txn.config_entries(ConfigKind::ServiceDefaults);
-        let outside = entries.iter().filter_map(|entry| match &**entry {
-            ConfigEntry::ServiceDefaults(entry) if entry.destination.is_some() => Some(Outside {
-                only: txn.service(&entry.name).is_empty(),
-                name: entry.name.clone(),
-            }),
-            _ => None,
-        });
-        outside.collect()
+        let mut outside = Outside::default();
+        for entry in txn.config_entries(ConfigKind::ServiceDefaults) {
+            match &*entry {
+                ConfigEntry::ServiceDefaults(entry) if entry.destination.is_some() => {
+                    if txn.service(&entry.name).is_empty() {
+                        outside.only.insert(entry.name.to_ascii_lowercase());
+                    }
+                    outside.names.push(entry.name.clone());
+                }
+                _ => {}
+            }
+        }
+        outside
     })
 }
 
@@ -102,12 +115,7 @@ fn services(txn: &ReadTxn<'_>) -> Arc<Vec<Outside>> {
 /// instances. Consul's.
 pub(crate) fn only_outside(txn: &ReadTxn<'_>) -> impl Fn(&ServiceIntentions) -> bool + use<> {
     let services = services(txn);
-    move |entry| is_only_outside(&services, &entry.name)
-}
-
-fn is_only_outside(services: &[Outside], name: &str) -> bool {
-    let mut only = services.iter().filter(|service| service.only);
-    only.any(|service| service.name.eq_ignore_ascii_case(name))
+    move |entry| services.is_only(&entry.name)
 }
 
 /// The services outside the mesh that `source` may call.
@@ -123,7 +131,7 @@ pub(crate) fn destinations(
     };
     txn.shared(name, source, |txn| {
         let services = services(txn);
-        if services.is_empty() {
+        if services.names.is_empty() {
             return Destinations {
                 list: Vec::new(),
                 _services: services,
@@ -134,13 +142,13 @@ pub(crate) fn destinations(
             ConfigEntry::ServiceIntentions(entry) => Some(entry),
             _ => None,
         });
-        let about = |entry: &&ServiceIntentions| {
-            entry.name == WILDCARD || is_only_outside(&services, &entry.name)
-        };
+        let about =
+            |entry: &&ServiceIntentions| entry.name == WILDCARD || services.is_only(&entry.name);
         let reach = Reach::new(entries.filter(about), source, default);
-        let names = services.iter().map(|service| &service.name);
-        let callable =
-            names.filter(|name| !name.eq_ignore_ascii_case(source) && reach.allows(name));
+        let callable = services
+            .names
+            .iter()
+            .filter(|name| !name.eq_ignore_ascii_case(source) && reach.allows(name));
         Destinations {
             list: callable.map(|name| destination(txn, name)).collect(),
             _services: Arc::clone(&services),

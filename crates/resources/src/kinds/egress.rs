@@ -5,7 +5,7 @@
 //! Connections are told apart by the address and port that were dialled, by the server name of their TLS
 //! handshake where a service is known by a host name, or by the host of their requests.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -74,8 +74,9 @@ impl<'a> Egress<'a, '_> {
     /// The units. `first` is the place of the first one in the last set.
     pub(super) fn units<'b>(&self, composer: &Composer<'b>, first: usize) -> Units<'b> {
         let last = self.last();
+        let places: HashMap<_, _> = last.iter().map(|last| &*last.name).zip(0..).collect();
         let services = self.now().iter().map(|now| {
-            let before = last.iter().position(|last| last.name == now.name);
+            let before = places.get(&*now.name).copied();
             let mut unit = composer
                 .unit(before.map(|at| first + at))
                 .for_upstream(&now.name);
