@@ -11,6 +11,7 @@ use legate_store::ReadTxn;
 
 use crate::chain::Instances;
 use crate::manager::ManagerConfig;
+use crate::queries::CONTROL_PLANE;
 use crate::same;
 
 /// A service outside the mesh.
@@ -145,10 +146,10 @@ pub(crate) fn destinations(
         let about =
             |entry: &&ServiceIntentions| entry.name == WILDCARD || services.is_only(&entry.name);
         let reach = Reach::new(entries.filter(about), source, default);
-        let callable = services
-            .names
-            .iter()
-            .filter(|name| !name.eq_ignore_ascii_case(source) && reach.allows(name));
+        let callable = services.names.iter().filter(|name| {
+            let is_other = !name.eq_ignore_ascii_case(source);
+            is_other && *name != CONTROL_PLANE && reach.allows(name)
+        });
         Destinations {
             list: callable.map(|name| destination(txn, name)).collect(),
             _services: Arc::clone(&services),

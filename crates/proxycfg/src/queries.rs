@@ -20,7 +20,7 @@ use crate::prepared_query;
 use crate::transparent::{self, ImplicitUpstream, ImplicitUpstreams};
 
 /// The servers' own service, which nobody calls through the mesh. Consul's.
-const CONTROL_PLANE: &str = "consul";
+pub(crate) const CONTROL_PLANE: &str = "consul";
 
 /// The intentions that have the service as their destination, in order of precedence.
 pub(crate) fn intentions(txn: &ReadTxn<'_>, destination: &str) -> Arc<Vec<Arc<Intention>>> {

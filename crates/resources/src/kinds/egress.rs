@@ -175,10 +175,10 @@ impl<'a> Egress<'a, '_> {
         for (at, service, address) in self.addresses(|one| one.protocol.is_http()) {
             let port = service.port;
             let own = ports.entry(port).or_default();
-            let host = match address.parse::<IpAddr>() {
-                Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
-                Ok(IpAddr::V4(ip)) => ip.to_string(),
-                Err(_) => host_name(address),
+            let host = match ip(address) {
+                Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+                Some(IpAddr::V4(ip)) => ip.to_string(),
+                None => host_name(address),
             };
             if !taken.insert((port, host.clone())) {
                 warnings.push(shared(service, address));
@@ -218,13 +218,13 @@ impl<'a> Egress<'a, '_> {
         let mut chains = Vec::new();
         let mut taken = HashSet::new();
         for (_, service, address) in self.addresses(|one| !one.protocol.is_http()) {
-            let dialled = match address.parse::<IpAddr>() {
-                Ok(ip) if in_mesh.contains(&ip) => {
+            let dialled = match ip(address) {
+                Some(ip) if in_mesh.contains(&ip) => {
                     warnings.push(taken_in_mesh(service, address));
                     continue;
                 }
-                Ok(ip) => Target::Address(ip, service.port),
-                Err(_) => Target::ServerName(host_name(address), service.port),
+                Some(ip) => Target::Address(ip, service.port),
+                None => Target::ServerName(host_name(address), service.port),
             };
             if !taken.insert(dialled.clone()) {
                 warnings.push(shared(service, address));
@@ -240,6 +240,12 @@ impl<'a> Egress<'a, '_> {
                 hash_source_ip: false,
                 dialled,
             });
+        }
+        for (_, service, address) in self.addresses(|one| one.protocol.is_http()) {
+            let dialled = ip(address).map(|ip| Target::Address(ip, service.port));
+            if dialled.is_some_and(|dialled| taken.contains(&dialled)) {
+                warnings.push(shared(service, address));
+            }
         }
         // As in Consul, the first service on a port decides how all are spoken to there.
         let mut ports: BTreeMap<u16, Protocol> = BTreeMap::new();
@@ -267,6 +273,12 @@ impl<'a> Egress<'a, '_> {
         }));
         chains
     }
+}
+
+/// An address that is dialled, where it is one: IPv4 that is written as IPv6 is dialled as IPv4.
+fn ip(address: &str) -> Option<IpAddr> {
+    let ip: IpAddr = address.parse().ok()?;
+    Some(ip.to_canonical())
 }
 
 /// As the server names of handshakes and the hosts of requests are spelled.

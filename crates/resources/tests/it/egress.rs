@@ -63,6 +63,29 @@ fn addresses_of_services_in_the_mesh_stay_with_those() {
 }
 
 #[test]
+fn an_address_is_the_same_however_it_is_written() {
+    let mapped = destination("out", Protocol::Tcp, &["::ffff:203.0.113.7"], 443);
+    let listener = outbound(&made(&outside(vec![mapped]))).unwrap();
+    assert!(listener.contains("\"203.0.113.7\""), "{listener}");
+    let mapped = destination("out", Protocol::Http, &["::ffff:203.0.113.7"], 443);
+    let routes = routes(&made(&outside(vec![mapped])));
+    assert!(routes.contains("\"203.0.113.7:443\""), "{routes}");
+}
+
+#[test]
+fn one_address_of_tcp_and_http_is_a_warning() {
+    let set = made(&outside(vec![
+        destination("a", Protocol::Http, &["192.0.2.1"], 443),
+        destination("b", Protocol::Tcp, &["192.0.2.1"], 443),
+        destination("c", Protocol::Http, &["192.0.2.1"], 80),
+    ]));
+    assert_eq!(
+        set.warnings(),
+        ["192.0.2.1:443 of the destination a is another one's as well, to which it leads"]
+    );
+}
+
+#[test]
 fn a_name_that_is_too_long_for_envoy_fails_alone() {
     let long = format!("{}.example", "a".repeat(63));
     let service = "b".repeat(150);

@@ -121,3 +121,12 @@ fn only_what_concerns_its_destinations_is_news() {
     assert!(woken(&mut watch));
     assert_ne!(before, destinations(&store));
 }
+
+#[test]
+fn the_control_plane_is_no_destination() {
+    let store = captured();
+    apply(&store, outside("consul", 443));
+    apply(&store, outside("db", 443));
+    apply(&store, intention("web", "*", IntentionAction::Allow));
+    assert_eq!(names(&store), ["db"]);
+}
