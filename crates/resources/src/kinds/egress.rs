@@ -24,6 +24,13 @@ use crate::set::Type;
 use crate::tls::TlsSettings;
 use crate::upstream::Leads;
 
+/// On how many ports services outside the mesh are reached at most. The chains of all services in the mesh
+/// are repeated for each of these ports in one listener, which a large mesh would make too large for Envoy.
+const MAX_PORTS: usize = 64;
+
+/// How many that were left out a warning names.
+const MAX_NAMED: usize = 20;
+
 /// Services outside the mesh, and what they were in the last snapshot.
 pub(super) struct Egress<'a, 's> {
     pub(super) snapshot: &'a Snapshot,
@@ -194,13 +201,26 @@ impl<'a> Egress<'a, '_> {
         ports
     }
 
-    /// The addresses of some of the services, with the places of those.
+    /// The ports of the first services by name.
+    fn ports(&self) -> HashSet<u16> {
+        let mut ports = HashSet::new();
+        for service in self.now() {
+            if ports.len() == MAX_PORTS {
+                break;
+            }
+            ports.insert(service.port);
+        }
+        ports
+    }
+
+    /// The addresses of some of the services that are reached, with the places of those.
     fn addresses(
         &self,
         which: impl Fn(&Destination) -> bool,
     ) -> impl Iterator<Item = (usize, &'a Destination, &'a str)> {
+        let ports = self.ports();
         let services = self.now().iter().enumerate();
-        let services = services.filter(move |(_, one)| which(one));
+        let services = services.filter(move |(_, one)| ports.contains(&one.port) && which(one));
         services.flat_map(|(at, one)| {
             let addresses = one.addresses.iter();
             addresses.map(move |address| (at, &**one, address.as_str()))
@@ -247,9 +267,13 @@ impl<'a> Egress<'a, '_> {
                 warnings.push(shared(service, address));
             }
         }
+        let reached = self.ports();
+        let (services, beyond): (Vec<_>, Vec<_>) =
+            (self.now().iter()).partition(|one| reached.contains(&one.port));
+        warnings.extend(left_out(&beyond));
         // As in Consul, the first service on a port decides how all are spoken to there.
         let mut ports: BTreeMap<u16, Protocol> = BTreeMap::new();
-        for service in self.now().iter().filter(|one| one.protocol.is_http()) {
+        for service in services.into_iter().filter(|one| one.protocol.is_http()) {
             ports.entry(service.port).or_insert(service.protocol);
         }
         let lacking = units.routes.lacking(Type::Routes).is_some();
@@ -306,4 +330,19 @@ fn without_cluster(service: &Destination, address: &str) -> String {
         "{address}:{} of the destination {} has no route: its cluster cannot be made",
         service.port, service.name
     )
+}
+
+/// What says that these are on too many ports.
+fn left_out(beyond: &[&Arc<Destination>]) -> Option<String> {
+    let named = beyond.iter().take(MAX_NAMED);
+    let named = named.map(|one| format!("{} (port {})", one.name, one.port));
+    let more = beyond.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("{more} more"));
+    let all: Vec<_> = named.chain(more).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "destinations are on more than {MAX_PORTS} ports, and only the first {MAX_PORTS} are served: left out are {}",
+            all.join(", ")
+        )
+    })
 }

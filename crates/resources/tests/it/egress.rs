@@ -139,6 +139,31 @@ fn what_tcp_lacks_holds_back_no_routes() {
 }
 
 #[test]
+fn more_ports_than_a_proxy_can_have_are_left_out() {
+    let on = |at: u16| {
+        let protocol = [Protocol::Tcp, Protocol::Http][usize::from(at % 2)];
+        let host = format!("h{at}.example");
+        destination(&format!("out-{at:03}"), protocol, &[&host], 1000 + at)
+    };
+    let mut all: Vec<_> = (0..66).map(on).collect();
+    // On a port that it has.
+    all.push(destination("z", Protocol::Tcp, &["192.0.2.1"], 1000));
+    let set = made(&outside(all));
+    let listener = outbound(&set).unwrap();
+    assert!(listener.contains(&cluster("192-0-2-1", "z")));
+    assert!(listener.contains(&cluster("h62-example", "out-062")));
+    assert!(!listener.contains(&cluster("h64-example", "out-064")));
+    assert_eq!(routes(&set).matches("h65.example").count(), 0);
+    assert_eq!(
+        set.warnings(),
+        [
+            "destinations are on more than 64 ports, and only the first 64 are served: \
+          left out are out-064 (port 1064), out-065 (port 1065)"
+        ]
+    );
+}
+
+#[test]
 fn who_waits_for_a_server_name_waits_no_longer_than_a_second() {
     let by_name = destination("out", Protocol::Tcp, &["out.example"], 5432);
     let listener = outbound(&made(&outside(vec![by_name]))).unwrap();
