@@ -1,4 +1,4 @@
-//! Services outside the mesh that a gateway leads to, and the services in the mesh beside them. In place of the
+//! Services outside the mesh that a gateway leads to, and services in the mesh on the same port. In place of the
 //! gateway stands the sidecar of a service, which proves to be the destination as a gateway does.
 
 use std::net::SocketAddr;

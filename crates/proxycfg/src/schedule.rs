@@ -1,6 +1,6 @@
 //! When one proxy's snapshot is published: at once after a quiet time, folded after a recent one.
 //!
-//! Pure: it is told the time and answers with the moment to come back. It publishes nothing itself.
+//! Pure: it takes the time as an argument and answers with the moment to come back. It publishes nothing itself.
 
 use std::time::Duration;
 

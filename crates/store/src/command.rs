@@ -315,7 +315,7 @@ pub enum Rejected {
         /// The id or name.
         value: String,
     },
-    /// The prepared query does not fit beside the others.
+    /// The prepared query conflicts with those that are stored, or is one too many.
     #[error(transparent)]
     PreparedQuery(#[from] QueryConflict),
     /// Another token has this secret.

@@ -16,7 +16,7 @@ const MAX_QUERIES: usize = 10_000;
 /// How large all of them may be together, in MiB of their JSON.
 const MAX_TOTAL_MIB: usize = 64;
 
-/// Why a query cannot be stored beside the others. Consul's texts, which its clients look for.
+/// Why a query cannot be stored. Consul's texts, which its clients look for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryConflict {
     /// Another query has the name.

@@ -2,8 +2,8 @@
 //! to: a cluster for each of their addresses, whose instances are the gateways, and routes by host for
 //! those that speak HTTP on one port.
 //!
-//! Connections are told apart by the address and port that were dialled, by the server name of their TLS
-//! handshake where a service is known by a host name, or by the host of their requests.
+//! Which service a connection or a request is for is decided by the address and port that were dialled, by the
+//! server name of the TLS handshake where a service is known by a host name, or by the host of the request.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
 //! Prepared queries: how they are found, which names they may have, and what wakes those who read
-//! them; any sequence of changes beside a naive model.
+//! them; any sequence of changes, compared with a naive model.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
-//! Which services outside the mesh a proxy in transparent mode is given, and when it hears of changes.
+//! Which services outside the mesh a proxy in transparent mode has, and which changes make a new snapshot.
 
 use super::transparent::transparent;
 use super::*;
 use crate::{Destination, Destinations};
 
-/// `web` in transparent mode beside `api`.
+/// `web` in transparent mode, and `api`.
 fn captured() -> Store {
     let store = mesh();
     apply(&store, transparent(json!({})));
