@@ -60,14 +60,19 @@ pub struct ResolvedChain {
     pub chain: Result<Arc<Chain>, ChainError>,
     /// The instances of each target, in the order of the chain's targets.
     instances: Box<[Arc<Instances>]>,
+    /// About how many values resources are made from. It is asked for with every change of a caller.
+    size: usize,
 }
 
 impl ResolvedChain {
     /// A chain with the instances of its targets, in the order of those.
     pub fn new(chain: Arc<Chain>, instances: impl IntoIterator<Item = Arc<Instances>>) -> Self {
+        let instances: Box<[Arc<Instances>]> = instances.into_iter().collect();
+        let found: usize = instances.iter().map(|one| one.len()).sum();
         Self {
+            size: parts(&chain) + found,
             chain: Ok(chain),
-            instances: instances.into_iter().collect(),
+            instances,
         }
     }
 
@@ -75,6 +80,7 @@ impl ResolvedChain {
         Self {
             chain: Err(error),
             instances: Box::default(),
+            size: 0,
         }
     }
 
@@ -91,11 +97,8 @@ impl ResolvedChain {
         chain.map_or_else(|_| Protocol::default(), |chain| chain.protocol)
     }
 
-    /// About how many values resources are made from.
     pub(crate) fn size(&self) -> usize {
-        let nodes = self.chain.as_ref().map_or(0, |chain| parts(chain));
-        let instances = self.instances.iter().map(|one| one.len());
-        nodes + instances.sum::<usize>()
+        self.size
     }
 }
 
