@@ -16,7 +16,7 @@ use crate::error::Ended;
 use crate::kinds::{self, Leaves, Outcome};
 use crate::limiter::Limiter;
 use crate::manager::ManagerConfig;
-use crate::same;
+use crate::same::{self, Compare};
 use crate::schedule::Schedule;
 use crate::snapshot::{ProxyId, Snapshot};
 use crate::watch::Published;
@@ -161,10 +161,10 @@ impl Driver {
             return;
         };
         if let Some(last) = self.last.as_deref() {
-            if same::unchanged(last, &snapshot) {
+            if same::snapshots(last, &snapshot, Compare::Addresses) {
                 return;
             }
-            same::adopt(last, &mut snapshot);
+            same::adopt(last, &mut snapshot, Compare::Addresses);
         }
         debug!(proxy = %self.proxy, "new snapshot");
         self.schedule.published(now);

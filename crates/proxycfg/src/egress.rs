@@ -48,26 +48,13 @@ impl Destination {
 
 /// The services outside the mesh that one service may call, in the order of their names.
 #[derive(Clone, Debug, Default)]
-pub struct Destinations {
-    list: Vec<Arc<Destination>>,
-    /// Held so that the readers after this one share it.
-    _services: Arc<Outside>,
-}
-
-impl From<Vec<Arc<Destination>>> for Destinations {
-    fn from(list: Vec<Arc<Destination>>) -> Self {
-        Self {
-            list,
-            _services: Arc::default(),
-        }
-    }
-}
+pub struct Destinations(pub Vec<Arc<Destination>>);
 
 impl Deref for Destinations {
     type Target = [Arc<Destination>];
 
     fn deref(&self) -> &[Arc<Destination>] {
-        &self.list
+        &self.0
     }
 }
 
@@ -133,10 +120,7 @@ pub(crate) fn destinations(
     txn.shared(name, source, |txn| {
         let services = services(txn);
         if services.names.is_empty() {
-            return Destinations {
-                list: Vec::new(),
-                _services: services,
-            };
+            return Destinations::default();
         }
         let entries = txn.config_entries(ConfigKind::ServiceIntentions);
         let entries = entries.iter().filter_map(|entry| match &**entry {
@@ -150,10 +134,7 @@ pub(crate) fn destinations(
             let is_other = !name.eq_ignore_ascii_case(source);
             is_other && *name != CONTROL_PLANE && reach.allows(name)
         });
-        Destinations {
-            list: callable.map(|name| destination(txn, name)).collect(),
-            _services: Arc::clone(&services),
-        }
+        Destinations(callable.map(|name| destination(txn, name)).collect())
     })
 }
 

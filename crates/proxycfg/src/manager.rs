@@ -14,7 +14,7 @@ use crate::driver::{self, Context, Ends};
 use crate::error::WatchError;
 use crate::kinds::{self, Leaves, Outcome};
 use crate::limiter::Limiter;
-use crate::same;
+use crate::same::{self, Compare};
 use crate::snapshot::{ProxyId, Snapshot};
 use crate::watch::{Published, SnapshotWatch};
 
@@ -231,10 +231,10 @@ impl Manager {
         let Some((before, mut after)) = snapshot(before).zip(snapshot(after)) else {
             return Preview::Waiting;
         };
-        if same::snapshots(&before, &after) {
+        if same::snapshots(&before, &after, Compare::Values) {
             return Preview::Same;
         }
-        same::adopt(&before, &mut after);
+        same::adopt(&before, &mut after, Compare::Values);
         Preview::Changed(Box::new((before, after)))
     }
 

@@ -10,37 +10,50 @@ use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
 
 use crate::snapshot::{Snapshot, UpstreamSnapshot};
 
+/// How values are compared that readers of a store share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compare {
+    /// For snapshots of one store: what is computed anew there and equal is the same `Arc`, and to
+    /// compare a chain of hundreds of routes for each of its callers costs more than all else.
+    Addresses,
+    /// For snapshots of different states.
+    Values,
+}
+
+impl Compare {
+    fn same<T: PartialEq>(self, a: &Arc<T>, b: &Arc<T>) -> bool {
+        Arc::ptr_eq(a, b) || (self == Self::Values && a == b)
+    }
+
+    pub(crate) fn upstream(self, a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
+        shared(&a.upstream, &b.upstream) && self.same(&a.resolved, &b.resolved)
+    }
+
+    fn adopt<T: PartialEq>(self, last: &Arc<T>, now: &mut Arc<T>) {
+        if self.same(last, now) {
+            *now = Arc::clone(last);
+        }
+    }
+}
+
 /// Whether two snapshots of a proxy give it the same configuration.
-pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot) -> bool {
-    alike(a, b, upstream)
-}
-
-/// Whether the next snapshot of a proxy, of the same store, gives it the same configuration.
-pub(crate) fn unchanged(last: &Snapshot, next: &Snapshot) -> bool {
-    alike(last, next, upstream_of_one_store)
-}
-
-fn alike(
-    a: &Snapshot,
-    b: &Snapshot,
-    upstream: fn(&UpstreamSnapshot, &UpstreamSnapshot) -> bool,
-) -> bool {
+pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot, by: Compare) -> bool {
     a.trust_domain == b.trust_domain
         && a.node_address == b.node_address
         && registration(&a.instance, &b.instance)
         && shared(&a.roots, &b.roots)
         && leaf(&a.leaf, &b.leaf)
-        && shared(&a.intentions, &b.intentions)
-        && shared(&a.jwt_providers, &b.jwt_providers)
-        && shared(&a.mesh, &b.mesh)
+        && by.same(&a.intentions, &b.intentions)
+        && by.same(&a.jwt_providers, &b.jwt_providers)
+        && by.same(&a.mesh, &b.mesh)
         && a.upstreams.len() == b.upstreams.len()
         && a.upstreams
             .iter()
             .zip(&b.upstreams)
-            .all(|(a, b)| upstream(a, b))
-        && shared(&a.destinations, &b.destinations)
+            .all(|(a, b)| by.upstream(a, b))
+        && by.same(&a.destinations, &b.destinations)
         && match (&a.implicit, &b.implicit) {
-            (Some(a), Some(b)) => shared(a, b),
+            (Some(a), Some(b)) => by.same(a, b),
             (None, None) => true,
             _ => false,
         }
@@ -48,32 +61,22 @@ fn alike(
 
 /// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
 /// the same `Arc`s: who makes something of a snapshot sees what has changed without a comparison.
-pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
+pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot, by: Compare) {
     if registration(&last.instance, &snapshot.instance) {
         snapshot.instance = Arc::clone(&last.instance);
-    }
-    if shared(&last.roots, &snapshot.roots) {
-        snapshot.roots = Arc::clone(&last.roots);
     }
     if leaf(&last.leaf, &snapshot.leaf) {
         snapshot.leaf = Arc::clone(&last.leaf);
     }
-    if shared(&last.intentions, &snapshot.intentions) {
-        snapshot.intentions = Arc::clone(&last.intentions);
+    if shared(&last.roots, &snapshot.roots) {
+        snapshot.roots = Arc::clone(&last.roots);
     }
-    if shared(&last.jwt_providers, &snapshot.jwt_providers) {
-        snapshot.jwt_providers = Arc::clone(&last.jwt_providers);
-    }
-    if shared(&last.mesh, &snapshot.mesh) {
-        snapshot.mesh = Arc::clone(&last.mesh);
-    }
-    if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit)
-        && shared(last, now)
-    {
-        *now = Arc::clone(last);
-    }
-    if shared(&last.destinations, &snapshot.destinations) {
-        snapshot.destinations = Arc::clone(&last.destinations);
+    by.adopt(&last.intentions, &mut snapshot.intentions);
+    by.adopt(&last.jwt_providers, &mut snapshot.jwt_providers);
+    by.adopt(&last.mesh, &mut snapshot.mesh);
+    by.adopt(&last.destinations, &mut snapshot.destinations);
+    if let (Some(last), Some(now)) = (&last.implicit, &mut snapshot.implicit) {
+        by.adopt(last, now);
     }
     for (place, upstream) in snapshot.upstreams.iter_mut().enumerate() {
         let is = |before: &&UpstreamSnapshot| shared(&before.upstream, &upstream.upstream);
@@ -82,17 +85,8 @@ pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot) {
             continue;
         };
         upstream.upstream = Arc::clone(&before.upstream);
+        by.adopt(&before.resolved, &mut upstream.resolved);
     }
-}
-
-pub(crate) fn upstream(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
-    shared(&a.upstream, &b.upstream) && shared(&a.resolved, &b.resolved)
-}
-
-/// The same, of snapshots of one store: what is computed anew there and equal is the same `Arc`, and
-/// comparing a chain of hundreds of routes for each of its callers costs more than all else.
-fn upstream_of_one_store(a: &UpstreamSnapshot, b: &UpstreamSnapshot) -> bool {
-    shared(&a.upstream, &b.upstream) && Arc::ptr_eq(&a.resolved, &b.resolved)
 }
 
 /// The same value, which is most often the same pointer.

@@ -15,7 +15,7 @@ use legate_store::ReadTxn;
 use crate::chain;
 use crate::merge::{self, Central};
 use crate::queries;
-use crate::same;
+use crate::same::{self, Compare};
 use crate::snapshot::UpstreamSnapshot;
 
 /// A service that the proxy's service may call by its virtual IPs.
@@ -64,7 +64,8 @@ impl PartialEq for ImplicitUpstreams {
 
 impl PartialEq for ImplicitUpstream {
     fn eq(&self, other: &Self) -> bool {
-        self.addresses == other.addresses && same::upstream(&self.upstream, &other.upstream)
+        self.addresses == other.addresses
+            && Compare::Values.upstream(&self.upstream, &other.upstream)
     }
 }
 

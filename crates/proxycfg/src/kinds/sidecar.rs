@@ -1,7 +1,7 @@
 //! The sidecar of one service: its identity, who may call it, the upstreams it was registered with
 //! and, in transparent mode, those that intentions give it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use legate_model::{
     CheckServiceNode, ConfigKind, ExposePath, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
@@ -10,7 +10,7 @@ use legate_model::{
 use legate_store::ReadTxn;
 
 use super::{Kind, Leaves};
-use crate::egress;
+use crate::egress::{self, Destinations};
 use crate::error::WatchError;
 use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
@@ -18,6 +18,9 @@ use crate::queries;
 use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
 
 pub(super) const KIND: Kind = Kind { check, snapshot };
+
+/// The same value for all, because snapshots of one store are compared by address.
+static NO_DESTINATIONS: LazyLock<Arc<Destinations>> = LazyLock::new(Arc::default);
 
 fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
     match instance.proxy.destination_service_name.is_empty() {
@@ -66,7 +69,7 @@ fn snapshot(
         .then(|| queries::implicit_upstreams(txn, destination, config, &trust_domain));
     let destinations = match is_transparent {
         true => egress::destinations(txn, destination, config),
-        false => Arc::default(),
+        false => Arc::clone(&NO_DESTINATIONS),
     };
     Some(Snapshot {
         proxy: proxy.clone(),

@@ -8,7 +8,8 @@ use std::time::Duration;
 use legate_intentions::Action;
 use legate_model::{Protocol, TrustDomain};
 use legate_proxycfg::{
-    Destination, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
+    Destination, Destinations, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot,
+    UpstreamSnapshot,
 };
 use legate_resources::{Generator, ResourceSet};
 use proptest::prelude::*;
@@ -199,7 +200,7 @@ fn apply(snapshot: &mut Snapshot, change: &Change) {
         }
         Change::Destinations(all) => {
             let all = all.iter().map(|(name, form)| destination(*name, *form));
-            snapshot.destinations = Arc::new(all.collect::<Vec<_>>().into());
+            snapshot.destinations = Arc::new(Destinations(all.collect()));
         }
         Change::Mesh(1) => {
             snapshot.mesh = mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));

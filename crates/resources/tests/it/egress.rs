@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use legate_model::Protocol;
-use legate_proxycfg::{Destination, Snapshot};
+use legate_proxycfg::{Destination, Destinations, Snapshot};
 use legate_resources::{Generator, ResourceSet};
 use serde_json::json;
 
@@ -24,7 +24,7 @@ fn destination(name: &str, protocol: Protocol, addresses: &[&str], port: u16) ->
 /// A proxy that may call two services in the mesh, and these outside.
 fn outside(all: Vec<Arc<Destination>>) -> Snapshot {
     Snapshot {
-        destinations: Arc::new(all.into()),
+        destinations: Arc::new(Destinations(all)),
         ..captured(json!({}), two())
     }
 }

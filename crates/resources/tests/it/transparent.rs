@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use legate_model::Protocol;
 use legate_proxycfg::{
-    Destination, Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot,
+    Destination, Destinations, Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot,
     UpstreamSnapshot,
 };
 use legate_resources::{Generator, ResourceSet};
@@ -311,7 +311,7 @@ fn a_change_of_a_destination_costs_what_it_changes() {
     let outside = |all: &[&Arc<Destination>]| {
         let all: Vec<_> = all.iter().map(|one| Arc::clone(one)).collect();
         Snapshot {
-            destinations: Arc::new(all.into()),
+            destinations: Arc::new(Destinations(all)),
             ..captured(json!({}), two())
         }
     };

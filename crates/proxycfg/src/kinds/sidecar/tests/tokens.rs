@@ -56,11 +56,11 @@ fn a_provider_wakes_those_whom_it_concerns_and_changes_when_it_says_something_el
     let before = snapshot(&store).unwrap();
     assert_eq!(before.jwt_providers.len(), 1);
     apply(&store, provider("okta", "second"));
-    assert!(same::snapshots(&before, &snapshot(&store).unwrap()));
+    assert!(is_same(&before, &snapshot(&store).unwrap()));
     let moved = json!({
         "Kind": "jwt-provider", "Name": "okta", "Issuer": "another",
         "JSONWebKeySet": {"Local": {"Filename": "/keys.json"}},
     });
     apply(&store, entry(moved));
-    assert!(!same::snapshots(&before, &snapshot(&store).unwrap()));
+    assert!(!is_same(&before, &snapshot(&store).unwrap()));
 }
