@@ -65,7 +65,7 @@ pub struct ServiceSpec {
 /// A control plane and what was started around it.
 pub struct Mesh {
     control: ControlPlane,
-    /// The servers that sidecars are told, as `-addresses`.
+    /// The servers in `-addresses` of sidecars.
     addresses: String,
     /// The server that the HTTP API is asked at.
     api: IpAddr,
@@ -122,7 +122,7 @@ impl Mesh {
         self.control.stop_server().await;
     }
 
-    /// Kills the server that sidecars were told, for good; another one takes its part.
+    /// Kills the server in `-addresses` of sidecars, for good; another one takes its part.
     ///
     /// # Panics
     ///
@@ -438,7 +438,7 @@ impl Mesh {
     }
 }
 
-/// ID and name of the proxy beside an instance or a service.
+/// ID and name of the proxy of an instance or a service.
 #[must_use]
 pub fn proxy_id(of: &str) -> String {
     format!("{of}-sidecar-proxy")

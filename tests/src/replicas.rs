@@ -125,7 +125,7 @@ impl Replicas {
         (self.address(n), DNS).into()
     }
 
-    /// The addresses of all servers, as sidecars are told.
+    /// The addresses of all servers, for `-addresses` of sidecars.
     pub(crate) fn addresses(&self) -> String {
         let addresses = self.servers.iter().map(|server| server.address.to_string());
         addresses.collect::<Vec<_>>().join(",")

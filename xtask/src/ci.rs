@@ -84,7 +84,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
         }
     }
     drop(background);
-    // What the test stage left out has to be seen beside its verdict.
+    // What the test stage left out stands next to its verdict.
     if workspace::variable("LEGATE_INTEROP").is_some_and(|value| value == "off") {
         report.push(
             "interop  NOT RUN: LEGATE_INTEROP=off leaves out every scenario with a real consul or \

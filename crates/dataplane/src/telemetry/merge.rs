@@ -60,7 +60,7 @@ pub enum Broken {
 #[derive(Debug, Clone, Copy, Default)]
 struct Family {
     kind: Kind,
-    told: u8,
+    written: u8,
 }
 
 const HELP: u8 = 1;
@@ -305,10 +305,10 @@ impl Merge {
         }) else {
             return;
         };
-        if known.told & (bit | SAMPLES) != 0 {
+        if known.written & (bit | SAMPLES) != 0 {
             return;
         }
-        known.told |= bit;
+        known.written |= bit;
         if what == Metadata::Type {
             known.kind = Kind::of(text, self.format);
         }
@@ -380,7 +380,7 @@ impl Merge {
         let key = self.hasher.hash_one(name);
         let mut noted = false;
         if let Some(family) = self.families.get_mut(&key) {
-            family.told |= SAMPLES;
+            family.written |= SAMPLES;
             noted = true;
         }
         for suffix in SUFFIXES {
@@ -391,14 +391,14 @@ impl Merge {
             if let Some(family) = known
                 && family.kind.suffixes().contains(&suffix)
             {
-                family.told |= SAMPLES;
+                family.written |= SAMPLES;
                 noted = true;
             }
         }
         if !noted && self.families.len() < FAMILIES {
-            let told = SAMPLES;
+            let written = SAMPLES;
             let kind = Kind::Plain;
-            self.families.insert(key, Family { kind, told });
+            self.families.insert(key, Family { kind, written });
         }
     }
 }

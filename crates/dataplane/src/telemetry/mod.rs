@@ -163,7 +163,7 @@ impl Telemetry {
     }
 
     /// How long series that come with an event stay visible after they last changed
-    /// (`-telemetry-prom-retention-time`; 60 s unless told).
+    /// (`-telemetry-prom-retention-time`; 60 s by default).
     pub fn retain(&self, time: Duration) {
         self.retention.set(time);
     }

@@ -80,8 +80,8 @@ pub struct Merged {
 pub struct Merger {
     telemetry: Telemetry,
     sources: Arc<[Source]>,
-    /// Whether a source's failure was told: scrapes come again and again.
-    told: Arc<[AtomicBool]>,
+    /// Whether a source's failure was logged: once is enough, however many scrapes fail.
+    logged: Arc<[AtomicBool]>,
     slots: Slots,
     dialer: Dialer,
 }
@@ -116,7 +116,7 @@ impl Merger {
         }
         Merger {
             telemetry,
-            told: sources.iter().map(|_| AtomicBool::new(false)).collect(),
+            logged: sources.iter().map(|_| AtomicBool::new(false)).collect(),
             sources: sources.into(),
             slots: Slots::default(),
             dialer: Dialer::new(spawner),
@@ -198,11 +198,11 @@ impl Merger {
             match copied {
                 Ok(()) => {
                     ups[index] = 1.0;
-                    self.told[index].store(false, Ordering::Relaxed);
+                    self.logged[index].store(false, Ordering::Relaxed);
                 }
                 Err(SourceError::Abandoned) => return,
                 Err(error) => {
-                    match self.told[index].swap(true, Ordering::Relaxed) {
+                    match self.logged[index].swap(true, Ordering::Relaxed) {
                         false => {
                             tracing::warn!(target: "metrics", source = name, %error, "metrics of a source are missing");
                         }

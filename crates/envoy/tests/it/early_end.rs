@@ -35,7 +35,7 @@ async fn an_envoy_that_never_serves_says_why_and_leaves_no_shared_memory() {
         let host = host.logging_to(folder.join("envoy.log"));
         let config = noting(place, folder);
         supervise(host, config, Options::default(), async |supervisor| {
-            // The first of those that are not detached is only quoted where it was told anyway.
+            // Two ends are enough, whether Envoys are detached or not.
             let report = until(&supervisor, |report| report.exits.len() > 1).await;
             let refusal = report.refusal.unwrap();
             let address = place.at(ADMIN).to_string();

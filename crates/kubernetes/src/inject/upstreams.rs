@@ -1,5 +1,5 @@
-//! The upstreams of a pod: what the installation can serve, at ports that are free, and what the
-//! application is told about them.
+//! The upstreams of a pod: what the installation can serve, at ports that are free, and the
+//! environment variables by which the application finds them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

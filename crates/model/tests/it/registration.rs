@@ -57,7 +57,7 @@ fn keys_of_a_node_may_have_any_letters() {
     assert!(refused.contains("Service.Meta"), "{refused}");
 }
 
-/// As in Consul: one weight that is left out beside the other one is 0.
+/// As in Consul: where one weight is given, the other one is 0 by default.
 #[test]
 fn a_weight_that_is_left_out_is_zero() {
     let weights = |weights: serde_json::Value| {
