@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use legate_ca::{Leaf, LeafStore, LeafWatch};
 use legate_runtime::CancellationToken;
-use legate_store::{Reader, Watch};
+use legate_store::{Follower, Reader};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::error::Ended;
-use crate::kinds::{self, Leaves, Outcome};
+use crate::kinds::{self, Leaves, Outcome, Parts};
 use crate::limiter::Limiter;
 use crate::manager::ManagerConfig;
 use crate::same::{self, Compare};
@@ -68,7 +68,7 @@ pub(crate) async fn run(
                 return Ok(());
             }
             () = stop.cancelled() => break Ended::Stopping,
-            () = changed(&mut driver.reads) => driver.schedule.changed(Instant::now()),
+            () = driver.follower.changed() => driver.schedule.changed(Instant::now()),
             renewed = driver.leaf.renewed() => driver.renewed(renewed),
             () = wake(driver.schedule.wake_at()) => {}
         }
@@ -76,13 +76,6 @@ pub(crate) async fn run(
     info!(proxy = %driver.proxy, reason = %ended, "the proxy is not watched any longer");
     publish.send_modify(|published| published.ended = Some(ended));
     Ok(())
-}
-
-async fn changed(reads: &mut Option<Watch>) {
-    match reads {
-        Some(reads) => reads.changed().await,
-        None => pending().await,
-    }
 }
 
 async fn wake(at: Option<Instant>) {
@@ -98,7 +91,8 @@ struct Driver {
     schedule: Schedule,
     leaf: ServiceLeaf,
     /// Wakes when something that the last snapshot was computed from has changed.
-    reads: Option<Watch>,
+    follower: Follower,
+    parts: Parts,
     last: Option<Arc<Snapshot>>,
     ended: Option<Ended>,
 }
@@ -133,13 +127,15 @@ impl Driver {
     fn new(context: Arc<Context>, proxy: ProxyId) -> Self {
         let mut schedule = Schedule::new(context.config.coalesce);
         schedule.changed(Instant::now());
+        let follower = Follower::default();
         Self {
             schedule,
             leaf: ServiceLeaf {
                 leaves: context.leaves.clone(),
                 watched: None,
             },
-            reads: None,
+            parts: Parts::of(follower.clone()),
+            follower,
             last: None,
             ended: None,
             context,
@@ -174,12 +170,11 @@ impl Driver {
     }
 
     fn compute(&mut self) -> Option<Snapshot> {
+        self.follower.forget();
         let state = self.context.store.state();
-        let txn = state.read();
-        let config = &self.context.config;
-        let outcome = kinds::snapshot(&txn, &self.proxy, config, &mut self.leaf);
-        self.reads = Some(self.context.store.watch(&txn.into_reads()));
-        match outcome {
+        let (txn, config) = (state.read(), &self.context.config);
+        let (leaf, parts) = (&mut self.leaf, &mut self.parts);
+        match kinds::snapshot(&txn, &self.proxy, config, leaf, parts) {
             Ok(Outcome::Ready(snapshot)) => Some(*snapshot),
             Ok(Outcome::Pending) => None,
             Err(refused) => {

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::driver::{self, Context, Ends};
 use crate::error::WatchError;
-use crate::kinds::{self, Leaves, Outcome};
+use crate::kinds::{self, Leaves, Outcome, Parts};
 use crate::limiter::Limiter;
 use crate::same::{self, Compare};
 use crate::snapshot::{ProxyId, Snapshot};
@@ -223,7 +223,8 @@ impl Manager {
         let config = &self.inner.context.config;
         let snapshot = |state: &State| {
             let mut held = Held(&published);
-            match kinds::snapshot(&state.read(), proxy, config, &mut held) {
+            let mut parts = Parts::default();
+            match kinds::snapshot(&state.read(), proxy, config, &mut held, &mut parts) {
                 Ok(Outcome::Ready(snapshot)) => Some(*snapshot),
                 Ok(Outcome::Pending) | Err(_) => None,
             }

@@ -43,7 +43,7 @@ pub struct ReadTxn<'s> {
     pub(crate) tenancy: Tenancy,
     reads: RefCell<Reads>,
     /// Whether the state is one that all readers see; a transaction's own is not.
-    committed: bool,
+    pub(crate) committed: bool,
 }
 
 impl<'s> ReadTxn<'s> {
@@ -64,6 +64,11 @@ impl<'s> ReadTxn<'s> {
     pub fn within(mut self, tenancy: Tenancy) -> Self {
         self.tenancy = tenancy;
         self
+    }
+
+    /// The same look, whose reads are noted apart.
+    pub(crate) fn apart(&self) -> Self {
+        Self::new(self.state, self.committed).within(self.tenancy.clone())
     }
 
     /// The index of the state that is read.
@@ -92,18 +97,17 @@ impl<'s> ReadTxn<'s> {
         argument: &str,
         compute: impl FnOnce(&ReadTxn<'s>) -> T,
     ) -> Arc<T> {
-        let compute = |tenancy: &Tenancy| {
-            let inner = ReadTxn::new(self.state, self.committed).within(tenancy.clone());
+        let compute = || {
+            let inner = self.apart();
             let value = compute(&inner);
             (value, inner.into_reads())
         };
         if !self.committed {
-            let (value, reads) = compute(&self.tenancy);
+            let (value, reads) = compute();
             self.note_all(&reads);
             return Arc::new(value);
         }
         let key = Key::new(Table::Queries, &self.tenancy, &[name, argument]);
-        let compute = || compute(&self.tenancy);
         let (value, depends) = self.state.queries.get(&key, self.state.index(), compute);
         match depends {
             DependsOn::Result { newest } => {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::kept::Mark;
 use crate::key::Key;
 use crate::read::Reads;
 
@@ -55,6 +56,7 @@ enum Waiters {
 enum Waiter {
     Task(Arc<Notify>),
     Query(Arc<Query>),
+    Kept(Arc<Mark>),
 }
 
 /// A shared result, which its readers watch under a key of its own.
@@ -77,6 +79,17 @@ impl Registry {
             bell,
             _place: self.place(id, reads),
         }
+    }
+
+    /// Watches what a kept value was read from. The first change sets the mark.
+    pub(crate) fn watch_kept(self: &Arc<Self>, reads: &Reads, mark: &Arc<Mark>) -> Place {
+        let mut waiting = self.lock();
+        let id = waiting.add(&reads.keys, &Waiter::Kept(Arc::clone(mark)));
+        if waiting.changed_since(reads) {
+            mark.set();
+        }
+        drop(waiting);
+        self.place(id, reads)
     }
 
     /// Watches what a shared result was computed from. `fresh` is cleared by the first change.
@@ -182,6 +195,7 @@ impl Waiting {
             for waiter in self.by_key.get(&key).into_iter().flat_map(Waiters::iter) {
                 match waiter {
                     Waiter::Task(bell) => bell.notify_one(),
+                    Waiter::Kept(mark) => mark.set(),
                     Waiter::Query(query) => {
                         query.fresh.store(false, Ordering::Release);
                         if keys.insert(query.key.clone()) {

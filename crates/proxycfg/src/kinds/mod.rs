@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use legate_ca::Leaf;
 use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
-use legate_store::ReadTxn;
+use legate_store::{Follower, Kept, ReadTxn};
 
 use crate::error::WatchError;
 use crate::manager::ManagerConfig;
@@ -32,19 +32,39 @@ pub(crate) trait Leaves {
     fn current(&mut self, service: &str) -> Option<Arc<Leaf>>;
 }
 
+/// What is kept from one snapshot of a proxy for the next one. Without a follower nothing is.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    follower: Option<Follower>,
+    registered: Kept<Option<Arc<CheckServiceNode>>>,
+    sidecar: sidecar::Parts,
+}
+
+impl Parts {
+    pub(crate) fn of(follower: Follower) -> Self {
+        Self {
+            follower: Some(follower),
+            ..Self::default()
+        }
+    }
+}
+
 /// What there is to know about a kind of proxy.
 pub(crate) struct Kind {
     /// Whether the registration says enough to be served.
     check: fn(&ProxyId, &ServiceInstance) -> Result<(), WatchError>,
     /// `None` while something is missing that will come.
-    snapshot: fn(
-        &ReadTxn<'_>,
-        &ProxyId,
-        &CheckServiceNode,
-        &ManagerConfig,
-        &mut dyn Leaves,
-    ) -> Option<Snapshot>,
+    snapshot: ReadSnapshot,
 }
+
+type ReadSnapshot = fn(
+    &ReadTxn<'_>,
+    &ProxyId,
+    &Arc<CheckServiceNode>,
+    &ManagerConfig,
+    &mut dyn Leaves,
+    &mut Parts,
+) -> Option<Snapshot>;
 
 /// The kinds that are served.
 fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<&'static Kind, WatchError> {
@@ -67,13 +87,17 @@ pub(crate) fn snapshot(
     proxy: &ProxyId,
     config: &ManagerConfig,
     leaves: &mut dyn Leaves,
+    parts: &mut Parts,
 ) -> Result<Outcome, WatchError> {
-    let Some(found) = txn.instance(&proxy.node, &proxy.service_id) else {
+    let registered = parts.registered.get(txn, parts.follower.as_ref(), |txn| {
+        txn.instance(&proxy.node, &proxy.service_id).map(Arc::new)
+    });
+    let Some(found) = registered else {
         return Ok(Outcome::Pending);
     };
     let kind = kind(proxy, &found.service)?;
     (kind.check)(proxy, &found.service)?;
-    let snapshot = (kind.snapshot)(txn, proxy, &found, config, leaves);
+    let snapshot = (kind.snapshot)(txn, proxy, &found, config, leaves, parts);
     Ok(snapshot.map_or(Outcome::Pending, |snapshot| {
         Outcome::Ready(Box::new(snapshot))
     }))
@@ -101,7 +125,8 @@ pub fn snapshot_of(
     config: &ManagerConfig,
     leaf: Arc<Leaf>,
 ) -> Result<Option<Snapshot>, WatchError> {
-    match snapshot(txn, proxy, config, &mut OneLeaf(leaf))? {
+    let mut parts = Parts::default();
+    match snapshot(txn, proxy, config, &mut OneLeaf(leaf), &mut parts)? {
         Outcome::Ready(snapshot) => Ok(Some(*snapshot)),
         Outcome::Pending => Ok(None),
     }

@@ -4,18 +4,20 @@
 use std::sync::{Arc, LazyLock};
 
 use legate_model::{
-    CheckServiceNode, ConfigKind, ExposePath, ProxyDefaults, ProxyMode, ServiceInstance, Upstream,
-    WILDCARD,
+    CaRoots, CheckServiceNode, ConfigKind, ExposePath, Intention, Mesh, Protocol, ProxyDefaults,
+    ProxyMode, ServiceInstance, TrustDomain, Upstream, WILDCARD,
 };
-use legate_store::ReadTxn;
+use legate_store::{Kept, ReadTxn};
 
 use super::{Kind, Leaves};
+use crate::chain::ResolvedChain;
 use crate::egress::{self, Destinations};
 use crate::error::WatchError;
 use crate::manager::ManagerConfig;
 use crate::merge::{self, Central};
-use crate::queries;
+use crate::queries::{self, JwtProviders};
 use crate::snapshot::{ProxyId, Snapshot, UpstreamSnapshot};
+use crate::transparent::ImplicitUpstreams;
 
 pub(super) const KIND: Kind = Kind { check, snapshot };
 
@@ -29,19 +31,114 @@ fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> 
     }
 }
 
+/// What is kept of a sidecar from one snapshot to the next.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// The registration that the next part was read with.
+    registered: Option<Arc<CheckServiceNode>>,
+    own: Kept<Option<Arc<Own>>>,
+    /// The value of the last part, which those below were read with.
+    last: Option<Arc<Own>>,
+    upstreams: Vec<Kept<Arc<ResolvedChain>>>,
+    implicit: Kept<Arc<ImplicitUpstreams>>,
+    destinations: Kept<Arc<Destinations>>,
+}
+
+/// All of a sidecar but the services that it calls.
+#[derive(Debug)]
+struct Own {
+    trust_domain: TrustDomain,
+    roots: Arc<CaRoots>,
+    protocol: Protocol,
+    instance: Arc<ServiceInstance>,
+    intentions: Arc<Vec<Arc<Intention>>>,
+    jwt_providers: Arc<JwtProviders>,
+    mesh: Arc<Option<Mesh>>,
+}
+
 /// `None` while there are no roots or no certificate yet.
 fn snapshot(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
-    registered: &CheckServiceNode,
+    registered: &Arc<CheckServiceNode>,
     config: &ManagerConfig,
     leaves: &mut dyn Leaves,
+    parts: &mut super::Parts,
 ) -> Option<Snapshot> {
+    let (follower, parts) = (parts.follower.as_ref(), &mut parts.sidecar);
+    if !is_same(parts.registered.as_ref(), registered) {
+        *parts = Parts {
+            registered: Some(Arc::clone(registered)),
+            ..Parts::default()
+        };
+    }
+    let own = parts
+        .own
+        .get(txn, follower, |txn| own(txn, proxy, registered))?;
+    if !is_same(parts.last.as_ref(), &own) {
+        parts.last = Some(Arc::clone(&own));
+        parts.upstreams.clear();
+        parts.implicit = Kept::default();
+        parts.destinations = Kept::default();
+    }
     let destination = &registered.service.proxy.destination_service_name;
-    // First of all what may be missing: the rest would be computed for nothing.
+    let leaf = leaves.current(destination)?;
+    let trust_domain = &own.trust_domain;
+    let definitions = own.instance.proxy.upstreams.iter();
+    let mut upstreams = Vec::new();
+    for (place, upstream) in definitions.filter(|one| is_explicit(one)).enumerate() {
+        if parts.upstreams.len() == place {
+            parts.upstreams.push(Kept::default());
+        }
+        let resolved = parts.upstreams[place].get(txn, follower, |txn| {
+            queries::upstream(txn, upstream, &config.datacenter, trust_domain)
+        });
+        upstreams.push(UpstreamSnapshot {
+            upstream: Arc::clone(upstream),
+            resolved,
+        });
+    }
+    let is_transparent = own.instance.proxy.mode == ProxyMode::Transparent;
+    let implicit = is_transparent.then(|| {
+        let read = |txn: &_| queries::implicit_upstreams(txn, destination, config, trust_domain);
+        parts.implicit.get(txn, follower, read)
+    });
+    let destinations = match is_transparent {
+        true => {
+            let read = |txn: &_| egress::destinations(txn, destination, config);
+            parts.destinations.get(txn, follower, read)
+        }
+        false => Arc::clone(&NO_DESTINATIONS),
+    };
+    Some(Snapshot {
+        proxy: proxy.clone(),
+        datacenter: Arc::clone(&config.datacenter),
+        trust_domain: trust_domain.clone(),
+        node_address: registered.node.address.as_str().into(),
+        agent_ipv6: config.agent_ipv6,
+        protocol: own.protocol,
+        instance: Arc::clone(&own.instance),
+        roots: Arc::clone(&own.roots),
+        leaf,
+        intentions: Arc::clone(&own.intentions),
+        jwt_providers: Arc::clone(&own.jwt_providers),
+        default_intention: config.default_intention,
+        mesh: Arc::clone(&own.mesh),
+        upstreams,
+        implicit,
+        destinations,
+    })
+}
+
+fn is_same<T>(last: Option<&Arc<T>>, now: &Arc<T>) -> bool {
+    last.is_some_and(|last| Arc::ptr_eq(last, now))
+}
+
+/// `None` while there are no roots.
+fn own(txn: &ReadTxn<'_>, proxy: &ProxyId, registered: &CheckServiceNode) -> Option<Arc<Own>> {
     let roots = queries::roots(txn);
     let (trust_domain, roots) = (*roots).clone()?;
-    let leaf = leaves.current(destination)?;
+    let destination = &registered.service.proxy.destination_service_name;
     let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
     let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, destination);
     let central = Central {
@@ -56,39 +153,15 @@ fn snapshot(
         let exposed = exposed_checks(txn, &proxy.node, &instance.proxy.destination_service_id);
         instance.proxy.expose.paths.extend(exposed);
     }
-    let upstreams = instance.proxy.upstreams.iter();
-    let explicit = upstreams.filter(|upstream| is_explicit(upstream));
-    let upstreams = explicit
-        .map(|upstream| UpstreamSnapshot {
-            upstream: Arc::clone(upstream),
-            resolved: queries::upstream(txn, upstream, &config.datacenter, &trust_domain),
-        })
-        .collect();
-    let is_transparent = instance.proxy.mode == ProxyMode::Transparent;
-    let implicit = is_transparent
-        .then(|| queries::implicit_upstreams(txn, destination, config, &trust_domain));
-    let destinations = match is_transparent {
-        true => egress::destinations(txn, destination, config),
-        false => Arc::clone(&NO_DESTINATIONS),
-    };
-    Some(Snapshot {
-        proxy: proxy.clone(),
-        datacenter: Arc::clone(&config.datacenter),
+    Some(Arc::new(Own {
         trust_domain,
-        node_address: registered.node.address.as_str().into(),
-        agent_ipv6: config.agent_ipv6,
+        roots,
         protocol: merge::own_protocol(&instance),
         instance: Arc::new(instance),
-        roots,
-        leaf,
         intentions: queries::intentions(txn, destination),
         jwt_providers: queries::jwt_providers(txn, destination),
-        default_intention: config.default_intention,
         mesh: queries::mesh(txn),
-        upstreams,
-        implicit,
-        destinations,
-    })
+    }))
 }
 
 /// The paths of the checks of a service instance that have a port at its proxy, in the order of the

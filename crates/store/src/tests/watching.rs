@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use legate_model::IntentionAction;
 use tokio::time::Instant;
 
 use super::{
     apply, check, deregister, index_of, instance, intention, node, proxy, register, watch, woken,
 };
-use crate::{Answer, BlockingQuery, Command, ReadTxn, Store, Watch};
+use crate::{Answer, BlockingQuery, Command, Follower, Kept, ReadTxn, State, Store, Watch};
 
 /// Watches the instances of a service.
 fn service(store: &Store, name: &str) -> Watch {
@@ -110,6 +111,57 @@ fn who_read_before_what_is_remembered_wakes() {
     }
     assert!(woken(&mut store.watch(&reads)));
     assert!(!woken(&mut service(&store, "web")));
+}
+
+#[test]
+fn a_kept_value_is_read_again_after_a_change_alone() {
+    let store = Store::new();
+    let (follower, reads) = (Follower::default(), Cell::new(0));
+    let mut kept = Kept::default();
+    let mut read = |state: &State| {
+        kept.get(&state.read(), Some(&follower), |txn| {
+            reads.set(reads.get() + 1);
+            txn.service("web").len()
+        })
+    };
+    let woken = || follower.changed().now_or_never().is_some();
+    assert_eq!((read(&store.state()), read(&store.state())), (0, 0));
+    assert_eq!((reads.get(), woken()), (1, false));
+
+    apply(
+        &store,
+        register(node("n"), Some(instance("api", "a")), vec![]),
+    );
+    assert_eq!((read(&store.state()), reads.get(), woken()), (0, 1, false));
+
+    let before = store.state();
+    apply(
+        &store,
+        register(node("n"), Some(instance("web", "w")), vec![]),
+    );
+    assert!(woken());
+    // Who reads a state that is old already is woken again.
+    assert_eq!((read(&before), reads.get(), woken()), (0, 2, true));
+    assert_eq!((read(&store.state()), reads.get(), woken()), (1, 3, false));
+
+    apply(&store, deregister("n", Some("w"), None));
+    follower.forget();
+    assert!(!woken());
+    assert_eq!((read(&store.state()), reads.get()), (0, 4));
+}
+
+#[test]
+fn a_kept_value_that_is_dropped_leaves_nothing_behind() {
+    let store = Store::new();
+    let watchers = || store.state().queries.registry.watchers();
+    let follower = Follower::default();
+    let mut kept = Kept::default();
+    kept.get(&store.state().read(), Some(&follower), |txn| {
+        txn.service("web").len()
+    });
+    assert_ne!(watchers(), 0);
+    drop(kept);
+    assert_eq!(watchers(), 0);
 }
 
 #[test]

@@ -17,14 +17,15 @@ use legate_model::{
     Node, ServiceInstance,
 };
 use legate_store::{
-    CaState, Command, Deregistration, Reads, Registration, Store, Unavailable, Watch, WriteTxn,
+    CaState, Command, Deregistration, Follower, Reads, Registration, Store, Unavailable, Watch,
+    WriteTxn,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::chain::Instances;
 use crate::error::WatchError;
-use crate::kinds::{self, Leaves, Outcome};
+use crate::kinds::{self, Leaves, Outcome, Parts};
 use crate::manager::ManagerConfig;
 use crate::same::{self, Compare};
 use crate::snapshot::{ProxyId, Snapshot};
@@ -158,10 +159,18 @@ fn mesh() -> Store {
 }
 
 fn compute(store: &Store, issued: bool) -> (Result<Outcome, WatchError>, Reads) {
+    compute_with(store, issued, &mut Parts::default())
+}
+
+fn compute_with(
+    store: &Store,
+    issued: bool,
+    parts: &mut Parts,
+) -> (Result<Outcome, WatchError>, Reads) {
     let state = store.state();
     let txn = state.read();
     let config = ManagerConfig::new("dc1", Action::Deny);
-    let outcome = kinds::snapshot(&txn, &proxy(), &config, &mut Issued(issued));
+    let outcome = kinds::snapshot(&txn, &proxy(), &config, &mut Issued(issued), parts);
     (outcome, txn.into_reads())
 }
 
@@ -170,7 +179,14 @@ fn anew(store: &Store) -> Result<Outcome, WatchError> {
     let read = |txn: &mut WriteTxn| -> Result<_, Unavailable> {
         let config = ManagerConfig::new("dc1", Action::Deny);
         let txn = txn.read();
-        Ok(kinds::snapshot(&txn, &proxy(), &config, &mut Issued(true)))
+        let (mut issued, mut parts) = (Issued(true), Parts::default());
+        Ok(kinds::snapshot(
+            &txn,
+            &proxy(),
+            &config,
+            &mut issued,
+            &mut parts,
+        ))
     };
     store.write(read).now_or_never().unwrap().unwrap().1
 }
@@ -447,17 +463,18 @@ proptest! {
         changes in prop::collection::vec(any_change(), 1..40),
     ) {
         let store = mesh();
-        let (mut held, reads) = compute(&store, true);
-        let mut watch = store.watch(&reads);
+        let follower = Follower::default();
+        let mut parts = Parts::of(follower.clone());
+        let (mut held, _) = compute_with(&store, true, &mut parts);
         for change in changes {
             apply(&store, change);
-            if woken(&mut watch) {
-                let (outcome, reads) = compute(&store, true);
-                held = outcome;
-                watch = store.watch(&reads);
+            if follower.changed().now_or_never().is_some() {
+                held = compute_with(&store, true, &mut parts).0;
             }
             let now = anew(&store);
             prop_assert!(same_outcome(&held, &now), "{held:?} is not {now:?}");
+            let (all_read, _) = compute(&store, true);
+            prop_assert!(same_outcome(&held, &all_read), "{held:?} is not {all_read:?}");
         }
     }
 }
