@@ -56,6 +56,23 @@ impl Chain {
     pub fn start(&self) -> Option<&Node> {
         self.nodes.get(&self.start_node)
     }
+
+    /// Whether another chain has the same ends, each reached alike, and what comes in is balanced alike
+    /// and spoken alike. Routes and splits may differ.
+    pub fn ends_alike(&self, other: &Self) -> bool {
+        let balancer = |chain: &Self| chain.start().and_then(|start| start.load_balancer.clone());
+        self.protocol == other.protocol
+            && self.default == other.default
+            && self.customization_hash == other.customization_hash
+            && balancer(self) == balancer(other)
+            && self.resolvers().eq(other.resolvers())
+            && self.targets == other.targets
+    }
+
+    fn resolvers(&self) -> impl Iterator<Item = (&String, &Node)> {
+        let is_resolver = |node: &Node| matches!(node.kind, NodeKind::Resolver(_));
+        self.nodes.iter().filter(move |(_, node)| is_resolver(node))
+    }
 }
 
 /// A place where it is decided how requests go on.

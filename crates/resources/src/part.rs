@@ -27,6 +27,13 @@ pub(crate) struct Made {
     pub(crate) bind: Option<Box<Bind>>,
 }
 
+impl Made {
+    /// Whether it can be in the other one's place.
+    fn replaces(&self, other: &Self) -> bool {
+        self.resource.name == other.resource.name && self.bind == other.bind
+    }
+}
+
 impl From<Arc<EncodedResource>> for Made {
     fn from(resource: Arc<EncodedResource>) -> Self {
         Self {
@@ -86,6 +93,36 @@ impl Unit {
             })
         });
         self.kept.iter().cloned().chain(made)
+    }
+
+    /// The resources that are others than in the unit before, each with its type. `None` where more than
+    /// that is otherwise: names, places to listen on, warnings, or what cannot be made.
+    pub(crate) fn versions_after<'u>(
+        &'u self,
+        before: &Self,
+    ) -> Option<Vec<(Type, &'u Arc<EncodedResource>)>> {
+        let is_plain = |unit: &Self| {
+            let mut parts = unit.parts.iter();
+            unit.kept.is_empty() && parts.all(|part| part.failure.is_none())
+        };
+        if self.parts.len() != before.parts.len() || !is_plain(self) || !is_plain(before) {
+            return None;
+        }
+        let mut changed = Vec::new();
+        for (now, before) in self.parts.iter().zip(&before.parts) {
+            let kind = now.kind;
+            let alike = kind == before.kind && now.warnings == before.warnings;
+            match (&now.made, &before.made) {
+                (None, None) if alike => {}
+                (Some(now), Some(before)) if alike && now.replaces(before) => {
+                    if !Arc::ptr_eq(&now.resource, &before.resource) {
+                        changed.push((kind, &now.resource));
+                    }
+                }
+                _ => return None,
+            }
+        }
+        Some(changed)
     }
 
     fn version(&self, kind: Type, name: &str) -> Option<Kept> {
@@ -173,6 +210,7 @@ impl<'a> Composer<'a> {
             computed: self.computed,
             previous: previous.and_then(|(set, place)| set.units.get(place)),
             parts: Vec::new(),
+            taken_over: false,
             changed: false,
             memo: self.memo,
             extensions: self.extensions.clone(),
@@ -191,7 +229,7 @@ impl<'a> Composer<'a> {
         self.add_clusters_of_extensions();
         match self.previous {
             Some(previous) if same_units(&previous.units, &self.units) => previous.clone(),
-            _ => ResourceSet::of(self.units, self.extensions),
+            previous => ResourceSet::of(self.units, self.extensions, previous),
         }
     }
 
@@ -225,6 +263,8 @@ pub(crate) struct UnitBuilder<'a> {
     computed: &'a AtomicU64,
     previous: Option<&'a Arc<Unit>>,
     parts: Vec<Part>,
+    /// The parts are those of the previous unit.
+    taken_over: bool,
     changed: bool,
     memo: &'a Memo,
     extensions: Option<Arc<Extensions>>,
@@ -234,6 +274,13 @@ pub(crate) struct UnitBuilder<'a> {
 }
 
 impl UnitBuilder<'_> {
+    fn parts(&self) -> &[Part] {
+        match self.previous {
+            Some(previous) if self.taken_over => &previous.parts,
+            _ => &self.parts,
+        }
+    }
+
     /// Says which upstream the parts are for: extensions may be for some of them only.
     #[must_use]
     pub(crate) fn for_upstream(mut self, upstream: &str) -> Self {
@@ -321,12 +368,12 @@ impl UnitBuilder<'_> {
 
     /// The place of the part that is added next.
     pub(crate) fn next_place(&self) -> usize {
-        self.parts.len()
+        self.parts().len()
     }
 
     /// Why the part at this place cannot be had in any version of this name, when that is so.
     pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
-        let part = &self.parts[at];
+        let part = &self.parts()[at];
         let failure = part.failure.as_ref()?;
         let before = self.previous.and_then(|unit| unit.version(part.kind, name));
         before.is_none().then_some(&failure.reason)
@@ -346,7 +393,7 @@ impl UnitBuilder<'_> {
     }
 
     fn failures(&self, kind: Type) -> impl Iterator<Item = &Failure> {
-        let parts = self.parts.iter().filter(move |part| part.kind == kind);
+        let parts = self.parts().iter().filter(move |part| part.kind == kind);
         parts.filter_map(|part| part.failure.as_deref())
     }
 
@@ -367,32 +414,36 @@ impl UnitBuilder<'_> {
         self.led.as_deref()
     }
 
-    /// Takes over all parts of the previous unit, where there is one.
+    /// Takes over all parts of the previous unit, where there is one. No part is added after that.
     pub(crate) fn take_over(&mut self) -> bool {
-        let previous = self.previous.filter(|_| self.same_extensions);
-        let parts = previous.map(|unit| unit.parts.iter().cloned());
-        self.parts.extend(parts.into_iter().flatten());
-        previous.is_some()
+        self.taken_over = self.previous.is_some() && self.same_extensions;
+        self.taken_over
+    }
+
+    /// Whether all of the previous unit could be made.
+    pub(crate) fn is_sound(&self) -> bool {
+        let failed = |unit: &Arc<Unit>| unit.parts.iter().any(|part| part.failure.is_some());
+        self.previous.is_some_and(|unit| !failed(unit))
     }
 
     /// Whether a part of this type fails, or did in the previous unit.
     pub(crate) fn has_trouble(&self, kind: Type) -> bool {
         let before = self.previous.into_iter().flat_map(|unit| &unit.parts);
-        let mut parts = self.parts.iter().chain(before);
+        let mut parts = self.parts().iter().chain(before);
         parts.any(|part| part.kind == kind && part.failure.is_some())
     }
 
     /// Whether the part at this place fails, or did in the previous unit.
     pub(crate) fn troubled(&self, at: usize) -> bool {
         let before = self.previous.and_then(|unit| unit.parts.get(at));
-        let parts = self.parts.get(at).into_iter().chain(before);
+        let parts = self.parts().get(at).into_iter().chain(before);
         parts.into_iter().any(|part| part.failure.is_some())
     }
 
     fn finish(mut self) -> Arc<Unit> {
         if let Some(previous) = self.previous
             && !self.changed
-            && previous.parts.len() == self.parts.len()
+            && previous.parts.len() == self.parts().len()
         {
             return Arc::clone(previous);
         }

@@ -136,6 +136,11 @@ impl ByName {
         self.0.is_empty()
     }
 
+    fn is_same(&self, other: &Self) -> bool {
+        let pairs = || self.0.iter().zip(&other.0);
+        self.len() == other.len() && pairs().all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
     fn find(&self, name: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|one| (*one.name).cmp(name))
     }
@@ -179,7 +184,10 @@ impl Index<&str> for ByName {
 /// The resources of one proxy.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceSet {
-    by_type: [ByName; Type::ALL.len()],
+    /// Where nothing of a type has changed, this is the same list as in the previous set.
+    by_type: [Arc<ByName>; Type::ALL.len()],
+    /// The types of which several parts have a resource of the same name.
+    repeated: [bool; Type::ALL.len()],
     warnings: Vec<String>,
     failures: Vec<Failure>,
     pub(crate) units: Vec<Arc<Unit>>,
@@ -205,7 +213,15 @@ impl ResourceSet {
     /// The resources of a type, by name. None of a type that this crate does not make.
     pub fn get(&self, type_url: &str) -> &ByName {
         static NONE: ByName = ByName(Vec::new());
-        Type::from_url(type_url).map_or(&NONE, |kind| &self.by_type[kind as usize])
+        Type::from_url(type_url).map_or(&NONE, |kind| &*self.by_type[kind as usize])
+    }
+
+    /// Whether the resources of a type, and what cannot be made, are known to be those of the set that
+    /// this one was made after.
+    pub fn is_unchanged(&self, previous: &Self, type_url: &str) -> bool {
+        let kind = Type::from_url(type_url).map(|kind| kind as usize);
+        let same = |kind: usize| Arc::ptr_eq(&self.by_type[kind], &previous.by_type[kind]);
+        kind.is_none_or(same) && self.failures == previous.failures
     }
 
     /// What was left out or replaced by a default because it could not be used, for the log.
@@ -238,7 +254,16 @@ impl ResourceSet {
     }
 
     /// Everything that the units made, then what they keep where that has room.
-    pub(crate) fn of(units: Vec<Arc<Unit>>, extensions: Option<Arc<Extensions>>) -> Self {
+    pub(crate) fn of(
+        units: Vec<Arc<Unit>>,
+        extensions: Option<Arc<Extensions>>,
+        previous: Option<&Self>,
+    ) -> Self {
+        if let Some(mut set) = previous.and_then(|previous| previous.with_versions_of(&units)) {
+            set.units = units;
+            set.extensions = extensions;
+            return set;
+        }
         let mut set = Self {
             extensions,
             ..Self::default()
@@ -255,11 +280,41 @@ impl ResourceSet {
                 }
             }
         }
-        for resources in &mut set.by_type {
-            resources.0.shrink_to_fit();
+        for (place, list) in set.by_type.iter_mut().enumerate() {
+            let before = previous.map(|previous| &previous.by_type[place]);
+            match before.filter(|before| before.is_same(list)) {
+                Some(before) => *list = Arc::clone(before),
+                None => Arc::make_mut(list).0.shrink_to_fit(),
+            }
         }
         set.units = units;
         set
+    }
+
+    /// This set with other versions of its resources, where that is all by which the units differ.
+    fn with_versions_of(&self, units: &[Arc<Unit>]) -> Option<Self> {
+        if units.len() != self.units.len() {
+            return None;
+        }
+        let mut changed = Vec::new();
+        for (before, now) in self.units.iter().zip(units) {
+            if !Arc::ptr_eq(before, now) {
+                changed.extend(now.versions_after(before)?);
+            }
+        }
+        if changed
+            .iter()
+            .any(|(kind, _)| self.repeated[*kind as usize])
+        {
+            return None;
+        }
+        let mut set = self.clone();
+        for (kind, resource) in changed {
+            let list = Arc::make_mut(&mut set.by_type[kind as usize]);
+            let at = list.find(&resource.name).ok()?;
+            list.0[at] = Arc::clone(resource);
+        }
+        Some(set)
     }
 
     fn add_made<'a>(&mut self, unit: &'a Unit, taken: &mut HashSet<&'a crate::listener::Bind>) {
@@ -276,6 +331,8 @@ impl ResourceSet {
             }
             let free = bind.as_ref().is_none_or(|bind| taken.insert(bind));
             if let Some(bind) = bind.as_ref().filter(|_| !free) {
+                // It may be that of another one's resource, which it cannot replace.
+                self.repeated[part.kind as usize] = true;
                 let listener = resource.name.strip_suffix(&format!(":{}", bind.suffix()));
                 let listener = listener.unwrap_or(&resource.name);
                 let what = match listener.starts_with(EXPOSED_LISTENER) {
@@ -303,6 +360,10 @@ impl ResourceSet {
 
     /// Adds a resource unless there is another one of its name. Tells whether it is in now.
     fn put(&mut self, kind: Type, resource: &Arc<EncodedResource>) -> bool {
-        self.by_type[kind as usize].put(resource).version == resource.version
+        let list = Arc::make_mut(&mut self.by_type[kind as usize]);
+        let count = list.len();
+        let is_in = list.put(resource).version == resource.version;
+        self.repeated[kind as usize] |= list.len() == count;
+        is_in
     }
 }

@@ -51,7 +51,7 @@ fn first_upstream(snapshot: &Snapshot) -> usize {
 }
 
 /// The parts of a snapshot that are the same as in the last one.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Same {
     /// Trust domain and datacenter.
     pub(super) mesh_name: bool,
@@ -85,6 +85,24 @@ impl Same {
                 && last.default_intention == now.default_intention,
             jwt_providers: Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers),
         }
+    }
+
+    /// Whether all of them are.
+    fn all(self) -> bool {
+        let all = Self {
+            mesh_name: true,
+            instance: true,
+            locality: true,
+            node_address: true,
+            protocol: true,
+            mesh: true,
+            telemetry: true,
+            leaf: true,
+            roots: true,
+            intentions: true,
+            jwt_providers: true,
+        };
+        self == all
     }
 }
 
@@ -190,6 +208,10 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
     let memo = composer.memo;
     let is_http = snapshot.protocol.is_http();
     let mut unit = composer.unit(Some(0));
+    if same.all() && unit.is_sound() && unit.take_over() {
+        composer.add(unit);
+        return;
+    }
     unit.part(
         Type::Secret,
         || LEAF.to_owned(),
@@ -339,6 +361,17 @@ impl<'a> UpstreamChange<'a> {
         self.same.mesh_name && self.is(|last| same_chain(last, self.upstream))
     }
 
+    /// Whether its names and settings are as they were, and where its chain ends.
+    fn ends_alike(&self) -> bool {
+        let ends = |last: &UpstreamSnapshot| {
+            let chains = (&last.resolved.chain, &self.upstream.resolved.chain);
+            same_chain(last, self.upstream)
+                || Arc::ptr_eq(&last.upstream, &self.upstream.upstream)
+                    && matches!(chains, (Ok(last), Ok(now)) if last.ends_alike(now))
+        };
+        self.same.mesh_name && self.is(ends)
+    }
+
     /// Whether connections to it are made as they were, besides.
     pub(super) fn is_dialled_alike(&self) -> bool {
         self.leads_alike() && self.same.mesh && self.same.instance
@@ -370,9 +403,11 @@ impl<'a> UpstreamChange<'a> {
         plan: &Plan<'a, F>,
     ) {
         let resolved = &self.upstream.resolved;
+        let ends_alike = self.ends_alike();
+        let is_dialled_alike = ends_alike && self.same.mesh && self.same.instance;
         for cluster in upstream::clusters(memo, self.upstream) {
             let name = || cluster.name.clone();
-            unit.part(Type::Cluster, name, self.is_dialled_alike(), |_| {
+            unit.part(Type::Cluster, name, is_dialled_alike, |_| {
                 let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
                 let fetch_timeout = settings.0.fetch_timeout;
                 made(cluster::upstream(memo, plan, &cluster, &tls, fetch_timeout))
@@ -387,7 +422,7 @@ impl<'a> UpstreamChange<'a> {
             let before = self.earlier.and_then(|last| of(&last.resolved));
             let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
             let near = endpoint::near(&self.snapshot.instance, target);
-            let unchanged = self.leads_alike() && same && self.same.locality;
+            let unchanged = ends_alike && same && self.same.locality;
             unit.part(Type::Endpoints, name, unchanged, |warnings| {
                 made(endpoint::assignment(
                     memo,
@@ -446,7 +481,12 @@ impl<'a> UpstreamChange<'a> {
         let upstream = self.upstream;
         let chain = upstream.resolved.chain.as_ref();
         let waits_for_routes = chain.is_ok_and(|chain| upstream::has_routes(chain));
-        let unchanged = self.leads_alike()
+        // A listener without routes of its own says itself where requests go.
+        let leads_alike = match waits_for_routes {
+            true => self.ends_alike(),
+            false => self.leads_alike(),
+        };
+        let unchanged = leads_alike
             && self.same.telemetry
             && (self.same.instance || !waits_for_routes)
             && !unit.has_trouble(Type::Cluster)

@@ -62,7 +62,7 @@ fn change() -> impl Strategy<Value = Change> {
         few.clone().prop_map(UpstreamChange::Timeout),
         any::<bool>().prop_map(UpstreamChange::Customisation),
         few.clone().prop_map(UpstreamChange::Instances),
-        (0..5u8).prop_map(UpstreamChange::Chain),
+        (0..7u8).prop_map(UpstreamChange::Chain),
     ];
     prop_oneof![
         few.clone().prop_map(Change::Leaf),
@@ -283,6 +283,17 @@ fn entries(name: &str, form: u8) -> Vec<Value> {
         3 => json!({
             "Kind": "service-splitter", "Name": name,
             "Splits": [{"Weight": 90}, {"Weight": 10, "Service": "b"}],
+        }),
+        // With the ends of the one before, and of the last one.
+        4 => json!({
+            "Kind": "service-splitter", "Name": name,
+            "Splits": [{"Weight": 50, "Service": "b"}, {"Weight": 50}],
+        }),
+        5 => json!({
+            "Kind": "service-router", "Name": name, "Routes": [
+                {"Match": {"HTTP": {"PathPrefix": "/c"}}, "Destination": {"Service": "c"}},
+                {"Match": {"HTTP": {"PathPrefix": "/b"}}, "Destination": {"Service": "b"}},
+            ],
         }),
         _ => json!({
             "Kind": "service-router", "Name": name, "Routes": [

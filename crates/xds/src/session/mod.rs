@@ -188,10 +188,13 @@ impl Session {
 
     /// Takes the resources that the client should have from now on.
     pub fn on_snapshot(&mut self, resources: impl Into<Arc<ResourceSet>>) {
-        self.resources = Some(resources.into());
-        self.subscriptions
-            .iter_mut()
-            .for_each(Subscription::on_snapshot);
+        let resources = resources.into();
+        let last = self.resources.replace(Arc::clone(&resources));
+        for kind in ResourceType::ALL {
+            let unchanged = |last: &Arc<ResourceSet>| resources.is_unchanged(last, kind.url());
+            let changed = !last.as_ref().is_some_and(unchanged);
+            self.subscriptions[kind as usize].on_snapshot(changed);
+        }
     }
 
     /// What to send now, in this order. Empty until something happens when it was called just

@@ -420,9 +420,12 @@ impl Subscription {
         sorted
     }
 
-    /// A removal has no versions: a refused one is tried again with every snapshot.
-    pub(super) fn on_snapshot(&mut self) {
-        self.settled = Settled::default();
+    /// A removal has no versions: a refused one is tried again with every snapshot, also with one that
+    /// has not `changed` what there is of the type.
+    pub(super) fn on_snapshot(&mut self, changed: bool) {
+        if changed || !self.rejected.is_empty() {
+            self.settled = Settled::default();
+        }
         self.rejected
             .retain(|_, refused| refused.change != Change::Remove);
     }
