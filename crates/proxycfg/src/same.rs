@@ -40,7 +40,7 @@ impl Compare {
 pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot, by: Compare) -> bool {
     a.trust_domain == b.trust_domain
         && a.node_address == b.node_address
-        && registration(&a.instance, &b.instance)
+        && (Arc::ptr_eq(&a.instance, &b.instance) || registration(&a.instance, &b.instance))
         && shared(&a.roots, &b.roots)
         && leaf(&a.leaf, &b.leaf)
         && by.same(&a.intentions, &b.intentions)
@@ -62,8 +62,9 @@ pub(crate) fn snapshots(a: &Snapshot, b: &Snapshot, by: Compare) -> bool {
 /// Takes over the parts of the last snapshot of the proxy that make no difference, so that they are
 /// the same `Arc`s: who makes something of a snapshot sees what has changed without a comparison.
 pub(crate) fn adopt(last: &Snapshot, snapshot: &mut Snapshot, by: Compare) {
-    if registration(&last.instance, &snapshot.instance) {
-        snapshot.instance = Arc::clone(&last.instance);
+    let (instance, now) = (&last.instance, &snapshot.instance);
+    if Arc::ptr_eq(instance, now) || registration(instance, now) {
+        snapshot.instance = Arc::clone(instance);
     }
     if leaf(&last.leaf, &snapshot.leaf) {
         snapshot.leaf = Arc::clone(&last.leaf);

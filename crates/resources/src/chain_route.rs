@@ -51,7 +51,7 @@ pub(crate) fn routes(
 
 fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfiguration {
     let start = chain.start();
-    let routes = match start.map(|start| &start.kind) {
+    let mut routes: Vec<Route> = match start.map(|start| &start.kind) {
         Some(NodeKind::Router(steps)) => steps.iter().map(|step| routed(chain, step)).collect(),
         Some(_) => vec![to_node(chain, start)],
         None => Vec::new(),
@@ -59,6 +59,7 @@ fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfigurati
     let host = VirtualHost {
         name: name.to_owned(),
         domains: vec!["*".to_owned()],
+        retry_policy: common_policy(&mut routes),
         routes,
         // It is for the proxies: they have read it by then.
         response_headers_to_remove: vec![retry::NOT_SENT.to_owned()],
@@ -69,6 +70,37 @@ fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfigurati
         virtual_hosts: vec![host],
         validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
         ..RouteConfiguration::default()
+    }
+}
+
+/// The retry policy that the most routes have, which is left out of those: Envoy takes that of the
+/// virtual host for them. Most routers say nothing of retries, and the policy is longer than the rest
+/// of a route. `None` where each policy is that of one route.
+fn common_policy(routes: &mut [Route]) -> Option<RetryPolicy> {
+    /// More different ones are not counted: one of these is common, or none is.
+    const DIFFERENT: usize = 16;
+    let mut counts: Vec<(usize, RetryPolicy)> = Vec::new();
+    for policy in routes.iter_mut().filter_map(|one| policy(one)?.as_ref()) {
+        match counts.iter().position(|(_, known)| known == policy) {
+            Some(at) => counts[at].0 += 1,
+            None if counts.len() == DIFFERENT => {}
+            None => counts.push((1, policy.clone())),
+        }
+    }
+    let (count, common) = counts.into_iter().rev().max_by_key(|(count, _)| *count)?;
+    if count == 1 {
+        return None;
+    }
+    for own in routes.iter_mut().filter_map(policy) {
+        own.take_if(|own| *own == common);
+    }
+    Some(common)
+}
+
+fn policy(route: &mut Route) -> Option<&mut Option<RetryPolicy>> {
+    match &mut route.action {
+        Some(route::Action::Route(action)) => Some(&mut action.retry_policy),
+        _ => None,
     }
 }
 

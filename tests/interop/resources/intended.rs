@@ -18,6 +18,7 @@ const VIRTUAL: &str = "240.";
 
 pub(super) fn remove_from_ours(resources: &mut Resources) {
     inline_public_routes(resources);
+    policies_of_routes(resources);
     own_of_destinations(resources);
     clusters_of_queries(resources);
     remove_from_both(resources);
@@ -58,6 +59,28 @@ fn inline_public_routes(ours: &mut Resources) {
             if filter["name"] == HTTP_RBAC {
                 filter["typedConfig"]["rules"] = rules["rules"].clone();
             }
+        }
+    }
+}
+
+/// A retry policy that many routes have is that of their virtual host.
+fn policies_of_routes(ours: &mut Resources) {
+    let configurations = ours
+        .iter_mut()
+        .filter(|(name, _)| name.starts_with("RouteConfiguration "));
+    for host in configurations.flat_map(|(_, value)| items(&mut value["virtualHosts"])) {
+        let policy = host
+            .as_object_mut()
+            .and_then(|host| host.remove("retryPolicy"));
+        let Some(policy) = policy else {
+            continue;
+        };
+        for route in items(&mut host["routes"]) {
+            let fields = route["route"].as_object_mut();
+            let fields = fields.expect("the route leads to a cluster");
+            fields
+                .entry("retryPolicy")
+                .or_insert_with(|| policy.clone());
         }
     }
 }

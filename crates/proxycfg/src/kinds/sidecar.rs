@@ -47,6 +47,7 @@ pub(super) struct Parts {
 /// All of a sidecar but the services that it calls.
 #[derive(Debug)]
 struct Own {
+    node_address: Arc<str>,
     trust_domain: TrustDomain,
     roots: Arc<CaRoots>,
     protocol: Protocol,
@@ -114,7 +115,7 @@ fn snapshot(
         proxy: proxy.clone(),
         datacenter: Arc::clone(&config.datacenter),
         trust_domain: trust_domain.clone(),
-        node_address: registered.node.address.as_str().into(),
+        node_address: Arc::clone(&own.node_address),
         agent_ipv6: config.agent_ipv6,
         protocol: own.protocol,
         instance: Arc::clone(&own.instance),
@@ -154,6 +155,7 @@ fn own(txn: &ReadTxn<'_>, proxy: &ProxyId, registered: &CheckServiceNode) -> Opt
         instance.proxy.expose.paths.extend(exposed);
     }
     Some(Arc::new(Own {
+        node_address: registered.node.address.as_str().into(),
         trust_domain,
         roots,
         protocol: merge::own_protocol(&instance),

@@ -6,7 +6,7 @@
 //! listener for captured traffic where there
 //! is one, the explicit upstreams, the implicit ones, the services outside the mesh, and the routes to those.
 
-use std::cell::LazyCell;
+use std::cell::{LazyCell, OnceCell};
 use std::sync::Arc;
 
 use legate_model::UpstreamType;
@@ -166,6 +166,7 @@ fn explicit_upstreams<'a>(
             upstream,
             earlier,
             same,
+            compared_ends: OnceCell::new(),
         };
         let place = last.zip(before).map(|(last, at)| first_upstream(last) + at);
         let mut unit = composer.unit(place);
@@ -346,6 +347,7 @@ pub(super) struct UpstreamChange<'a> {
     pub(super) upstream: &'a UpstreamSnapshot,
     pub(super) earlier: Option<&'a UpstreamSnapshot>,
     pub(super) same: Same,
+    pub(super) compared_ends: OnceCell<bool>,
 }
 
 /// What the parts of one upstream have in common, found out when a part needs it.
@@ -369,7 +371,8 @@ impl<'a> UpstreamChange<'a> {
                 || Arc::ptr_eq(&last.upstream, &self.upstream.upstream)
                     && matches!(chains, (Ok(last), Ok(now)) if last.ends_alike(now))
         };
-        self.same.mesh_name && self.is(ends)
+        let compare = || self.same.mesh_name && self.is(ends);
+        *self.compared_ends.get_or_init(compare)
     }
 
     /// Whether connections to it are made as they were, besides.

@@ -5,7 +5,7 @@
 //! A service that is an explicit upstream as well has the cluster of that one, whichever of the two
 //! the application dials.
 
-use std::cell::LazyCell;
+use std::cell::{LazyCell, OnceCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -81,6 +81,7 @@ impl<'a> Transparent<'a, '_> {
                 .filter(|_| was_explicit == Some(is_explicit))
                 .map(|earlier| &earlier.upstream),
             same: self.same,
+            compared_ends: OnceCell::new(),
         };
         let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, upstream));
         if !is_explicit {
