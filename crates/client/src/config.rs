@@ -49,10 +49,6 @@ pub struct TlsConfig {
 pub struct SessionOptions {
     /// HTTP proxy on the way to servers (`HTTPS_PROXY`, `NO_PROXY`); `None` (the default): none.
     pub proxy: Option<HttpProxy>,
-    /// How long tokens of logins live, where that is known (`MaxTokenTTL` of the auth method).
-    /// They are replaced after 60 % to 90 % of it. `None` (the default): a lifetime is assumed once
-    /// two tokens in a row have ended at the same age.
-    pub token_lifetime: Option<Duration>,
     /// Bounds and intervals.
     pub timing: Timing,
     /// Tells whether a bearer token has expired. Default: the machine's clock.

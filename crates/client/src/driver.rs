@@ -39,20 +39,11 @@ use crate::session::{Report, SessionState};
 /// How long the tasks of connections may take to end; they only have to notice.
 const STOP: Duration = Duration::from_secs(1);
 
-/// For what an operation works.
-#[derive(Clone, Copy)]
-enum Place {
-    /// In place of what was used before.
-    Front,
-    /// Beside what is in use.
-    Beside,
-}
-
 /// Outcome of an operation, with what the driver keeps of it.
 enum Outcome {
     Resolved(Result<Found, SessionError>),
-    Dialed(Place, Result<Link, Failure>),
-    LoggedIn(Place, Result<LoggedIn, Failure>),
+    Dialed(Result<Link, Failure>),
+    LoggedIn(Result<LoggedIn, Failure>),
     Features(Result<Features, Failure>),
     LoggedOut,
 }
@@ -82,13 +73,6 @@ pub(crate) struct Driver {
     pub(crate) ended: DropGuard,
 }
 
-/// What is made to replace what is in use.
-#[derive(Default)]
-struct Beside {
-    link: Option<Link>,
-    token: Option<(Token, Instant)>,
-}
-
 /// Which host led to which server.
 #[derive(Default)]
 struct Hosts {
@@ -116,7 +100,8 @@ struct Running {
     watch: Option<Watch>,
     hosts: Hosts,
     link: Option<Link>,
-    beside: Beside,
+    /// What is to replace it.
+    replacement: Option<Link>,
     /// Tokens to log out at the next opportunity.
     unwanted: Vec<Secret>,
     /// The servers' list does not hold the server that sent it; told once.
@@ -141,7 +126,7 @@ impl Driver {
                 running.handle(event);
             }
         }
-        (running.link, running.beside.link) = (None, None);
+        (running.link, running.replacement) = (None, None);
         let Driver {
             scope,
             state,
@@ -170,7 +155,7 @@ impl Running {
             watch: None,
             hosts: Hosts::default(),
             link: None,
-            beside: Beside::default(),
+            replacement: None,
             unwanted: Vec::new(),
             detached: false,
             files,

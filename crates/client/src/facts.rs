@@ -114,8 +114,6 @@ pub struct SessionSnapshot {
     pub accessor_id: Option<Arc<str>>,
     /// Age of the token, when it came from a login.
     pub token_age: Option<Duration>,
-    /// In what time the token will be replaced, where its lifetime is known.
-    pub token_renewal: Option<Duration>,
     /// How many logins have succeeded.
     pub logins: u64,
     /// When the bearer token expires by its own claim.
@@ -152,7 +150,6 @@ impl Facts {
                 generation: 0,
                 attempts: 0,
                 servers: Vec::new(),
-                token_renewal: None,
                 resume_at: None,
             },
             stage_since: started,
@@ -237,7 +234,6 @@ impl Facts {
             last_error,
             accessor_id,
             token_age,
-            token_renewal: known.view.token_renewal.map(|at| at.saturating_sub(now)),
             logins: known.logins,
             bearer_expires: known.bearer_expires,
             client_certificate_expires: known.client_certificate_expires,

@@ -136,7 +136,6 @@ pub fn connect_with(
         credential,
         silence: options.timing.silence,
         spread: options.timing.files / 3,
-        token_lifetime: options.token_lifetime,
     };
     let machine = Machine::new(settings, Box::new(rand::random::<f64>));
     spawner.spawn("server session", driver.run(machine, spawner.token()));

@@ -13,8 +13,8 @@
 //! - A connected server that is silent is asked for a sign of life; without one it is left.
 //! - A token that somebody finds rejected is asked about first. If it is rejected again and again,
 //!   it is replaced by a new login where there is one, with its own growing delays.
-//! - When certificate files change, or a token comes near its end, what replaces the connection or
-//!   the token is made and tried while the present one stays in use.
+//! - When certificate files change, the connection that replaces the present one is opened and
+//!   checked while the present one stays in use.
 //! - Errors that only a person can repair end the session, but only before its first connection.
 //!   After that, a proxy is carrying traffic, and the fault is with the servers: the session
 //!   keeps trying, and tells why it is not connected.
@@ -24,7 +24,6 @@ mod closing;
 mod connection;
 mod event;
 mod finding;
-mod lifetime;
 mod proving;
 mod renewal;
 #[cfg(test)]
@@ -59,7 +58,7 @@ pub(crate) const LOGOUT: Duration = Duration::from_secs(5);
 const FAILOVER: Duration = Duration::from_millis(250);
 /// Configured addresses that were resolved longer ago are resolved again before they are relied on.
 const NAMES: Duration = Duration::from_secs(60);
-/// Between attempts to replace a connection or token that is still good.
+/// Between attempts to replace a connection that still works.
 const RENEWALS: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(15),
     multiplier: 2.0,
@@ -93,8 +92,6 @@ pub(crate) struct Machine {
     renewal_backoff: Backoff,
     /// When to replace the connection, because its files have changed.
     link_renewal: Option<Duration>,
-    /// Why to leave the connection as soon as the login on it has ended.
-    doomed: Option<Failure>,
     /// When the wait ends that is under way.
     resume_at: Duration,
     generation: u64,
@@ -122,7 +119,6 @@ impl Machine {
             silent_at: Duration::ZERO,
             renewal_backoff: Backoff::new(RENEWALS),
             link_renewal: None,
-            doomed: None,
             resume_at: Duration::ZERO,
             generation: 0,
             established: false,
@@ -139,7 +135,6 @@ impl Machine {
             generation: self.generation,
             attempts: self.attempts,
             servers: self.servers.iter().collect(),
-            token_renewal: self.token.renewal,
             resume_at: matches!(self.state, State::BackingOff(_)).then_some(self.resume_at),
         }
     }

@@ -208,9 +208,6 @@ struct SessionStatus {
     accessor_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_age: Option<f64>,
-    /// Until the token is replaced, where its lifetime is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_renewal: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", with = "timestamp::option")]
     bearer_expires: Option<SystemTime>,
     #[serde(skip_serializing_if = "Option::is_none", with = "timestamp::option")]
@@ -259,7 +256,6 @@ fn session(snapshot: SessionSnapshot) -> SessionStatus {
         logins: snapshot.logins,
         accessor_id: snapshot.accessor_id.as_deref().map(str::to_owned),
         token_age: snapshot.token_age.map(seconds),
-        token_renewal: snapshot.token_renewal.map(seconds),
         bearer_expires: snapshot.bearer_expires,
         client_certificate_expires: snapshot.client_certificate_expires,
     }

@@ -4,10 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use legate_api::serverdiscovery::WatchServersResponse;
-use tokio::time::Instant;
 use tonic::Status;
 
-use super::{Outcome, Place, Running};
+use super::{Outcome, Running};
 use crate::calls::{self, LoggedIn};
 use crate::dial::Link;
 use crate::error::SessionError;
@@ -20,13 +19,13 @@ impl Running {
     pub(super) fn absorb(&mut self, outcome: Outcome) -> Event {
         match outcome {
             Outcome::Resolved(result) => self.resolved(result),
-            Outcome::Dialed(place, result) => Event::Dialed(self.dialed(place, result)),
-            Outcome::LoggedIn(place, result) => Event::LoggedIn(self.logged_in(place, result)),
+            Outcome::Dialed(result) => Event::Dialed(self.dialed(result)),
+            Outcome::LoggedIn(result) => Event::LoggedIn(self.logged_in(result)),
             Outcome::Features(result) => {
                 if result.is_ok() {
                     self.driver.facts.heard();
                 }
-                let link = self.beside.link.as_ref().or(self.link.as_ref());
+                let link = self.replacement.as_ref().or(self.link.as_ref());
                 Event::Features(
                     result.map_err(|failure| self.counted(self.explained(link, failure))),
                 )
@@ -50,27 +49,22 @@ impl Running {
         Event::Resolved(Ok(servers))
     }
 
-    fn dialed(&mut self, place: Place, result: Result<Link, Failure>) -> Result<(), Failure> {
+    fn dialed(&mut self, result: Result<Link, Failure>) -> Result<(), Failure> {
         let link = result.map_err(|failure| self.counted(failure))?;
         if let Some(tls) = self.driver.dialer.tls() {
             let expires = tls.certificate_expires();
             self.driver.facts.client_certificate_expires(expires);
         }
-        match place {
-            Place::Front => {
-                self.hosts.current = self.hosts.of(link.server);
-                self.link = Some(link);
-            }
-            Place::Beside => self.beside.link = Some(link),
+        if self.link.is_some() {
+            self.replacement = Some(link);
+        } else {
+            self.hosts.current = self.hosts.of(link.server);
+            self.link = Some(link);
         }
         Ok(())
     }
 
-    fn logged_in(
-        &mut self,
-        place: Place,
-        result: Result<LoggedIn, Failure>,
-    ) -> Result<(), Failure> {
+    fn logged_in(&mut self, result: Result<LoggedIn, Failure>) -> Result<(), Failure> {
         let login = match result {
             Ok(login) => login,
             Err(failure) => {
@@ -92,11 +86,7 @@ impl Running {
             accessorID = login.token.accessor().unwrap_or_default(),
             "ACL auth method login succeeded"
         );
-        let now = Instant::now();
-        match place {
-            Place::Front => self.use_token(login.token, now),
-            Place::Beside => self.beside.token = Some((login.token, now)),
-        }
+        self.use_token(login.token);
         Ok(())
     }
 

@@ -20,8 +20,10 @@ const UNWANTED: usize = 16;
 
 impl Running {
     /// Uses this token from now on, and gives the one before back.
-    pub(super) fn use_token(&mut self, token: Token, login: Instant) {
-        self.driver.facts.token(Some((token.accessor_id(), login)));
+    pub(super) fn use_token(&mut self, token: Token) {
+        self.driver
+            .facts
+            .token(Some((token.accessor_id(), Instant::now())));
         if let Some(old) = self.driver.token.replace(token) {
             self.discard(&old);
             self.discard_unwanted();
@@ -60,10 +62,9 @@ impl Running {
         let Some(login) = &self.driver.login else {
             return;
         };
-        let beside = self.beside.token.take().map(|(token, _)| token);
-        let tokens = self.driver.token.take().into_iter().chain(beside);
-        let tokens = tokens.map(|token| token.secret().clone());
-        let logout = Logout::new(self.unwanted.drain(..).chain(tokens).collect(), login);
+        let token = self.driver.token.take();
+        let token = token.map(|token| token.secret().clone());
+        let logout = Logout::new(self.unwanted.drain(..).chain(token).collect(), login);
         self.driver.facts.token(None);
         let channel = self.link.take().map(|link| link.channel);
         let servers = servers

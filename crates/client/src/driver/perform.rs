@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Outcome, Place, Running};
+use super::{Outcome, Running};
 use crate::calls::{self, FeatureCheck};
-use crate::connection::{AuthenticatedChannel, Connection, Token};
+use crate::connection::{AuthenticatedChannel, Connection};
 use crate::dial::Link;
 use crate::error::SessionError;
 use crate::facts::Stage;
@@ -25,19 +25,17 @@ impl Running {
                 // Users of the connection before keep its channel.
                 self.link = None;
                 self.dialed = Some(Instant::now());
-                self.dial(server, Place::Front);
+                self.dial(server);
             }
-            Action::DialBeside(server) => self.dial(server, Place::Beside),
-            Action::Login => self.login(Place::Front),
-            Action::LoginBeside => self.login(Place::Beside),
+            Action::DialReplacement(server) => self.dial(server),
+            Action::Login => self.login(),
             Action::CheckFeatures => self.check_features(),
-            Action::Adopt => self.adopt(),
-            Action::Abandon => self.abandon(),
+            Action::Adopt => self.link = self.replacement.take(),
+            Action::Abandon => self.replacement = None,
             Action::CancelOperation => self.operation = None,
             Action::OpenWatch => {
-                self.watch = self.newest().map(|(link, token)| {
-                    calls::watch(AuthenticatedChannel::new(link.channel.clone(), token))
-                });
+                let link = self.link.as_ref();
+                self.watch = link.map(|link| calls::watch(self.authenticated(link)));
             }
             Action::CloseWatch => self.watch = None,
             Action::StartTimer(delay) => {
@@ -59,7 +57,7 @@ impl Running {
             }
             Action::PublishClosed => self.publish(SessionState::Closed),
             Action::RoundFailed { list_misleads } => round_failed(list_misleads),
-            Action::RenewalFailed(error) => self.renewal_failed(&error),
+            Action::ReplacementFailed(error) => self.replacement_failed(&error),
             Action::Logout(servers) => self.logout(servers),
             Action::Finish => self.finished = true,
         }
@@ -76,33 +74,31 @@ impl Running {
         self.begin(async move { Outcome::Resolved(resolve(&addresses, port).await) });
     }
 
-    fn dial(&mut self, server: SocketAddr, place: Place) {
+    fn dial(&mut self, server: SocketAddr) {
         let dialer = Arc::clone(&self.driver.dialer);
         let host = self.hosts.of(server);
-        self.begin(
-            async move { Outcome::Dialed(place, dialer.dial(server, host.as_deref()).await) },
-        );
+        self.begin(async move { Outcome::Dialed(dialer.dial(server, host.as_deref()).await) });
     }
 
-    fn login(&mut self, place: Place) {
+    fn login(&mut self) {
         let (Some(link), Some(login)) = (&self.link, &self.driver.login) else {
             let failure = self.no_connection();
-            return self.begin(ready(Outcome::LoggedIn(place, Err(failure))));
+            return self.begin(ready(Outcome::LoggedIn(Err(failure))));
         };
         let now = self.driver.clock.now();
         let login = calls::login(link.server, link.channel.clone(), Arc::clone(login), now);
-        self.begin(async move { Outcome::LoggedIn(place, login.await) });
+        self.begin(async move { Outcome::LoggedIn(login.await) });
     }
 
     fn check_features(&mut self) {
-        let Some((link, token)) = self.newest() else {
+        let Some(link) = self.newest() else {
             let failure = self.no_connection();
             return self.begin(ready(Outcome::Features(Err(failure))));
         };
         let login = self.driver.login.as_ref();
         let check = FeatureCheck {
             server: link.server,
-            channel: AuthenticatedChannel::new(link.channel.clone(), token),
+            channel: self.authenticated(link),
             credential: self.driver.credential,
             auth_method: login
                 .map(|login| login.auth_method.clone())
@@ -123,35 +119,21 @@ impl Running {
         }
     }
 
-    /// Connection and token: those that are to replace others, where there are such.
-    fn newest(&self) -> Option<(&Link, Option<&Token>)> {
-        let link = self.beside.link.as_ref().or(self.link.as_ref())?;
-        let beside = self.beside.token.as_ref().map(|(token, _)| token);
-        Some((link, beside.or(self.driver.token.as_ref())))
+    /// The replacement of the connection in use, or else that connection.
+    fn newest(&self) -> Option<&Link> {
+        self.replacement.as_ref().or(self.link.as_ref())
     }
 
-    fn adopt(&mut self) {
-        if let Some(link) = self.beside.link.take() {
-            self.link = Some(link);
-        }
-        if let Some((token, login)) = self.beside.token.take() {
-            self.use_token(token, login);
-        }
+    /// The link's channel with the token in use.
+    fn authenticated(&self, link: &Link) -> AuthenticatedChannel {
+        AuthenticatedChannel::new(link.channel.clone(), self.driver.token.as_ref())
     }
 
-    fn abandon(&mut self) {
-        self.beside.link = None;
-        if let Some((token, _)) = self.beside.token.take() {
-            self.discard(&token);
-            self.discard_unwanted();
-        }
-    }
-
-    fn renewal_failed(&mut self, error: &Arc<SessionError>) {
+    fn replacement_failed(&mut self, error: &Arc<SessionError>) {
         tracing::warn!(
             target: "server-connection-manager",
             %error,
-            "the connection or its ACL token could not be replaced; going on with the present one"
+            "the connection could not be replaced after its TLS files have changed; going on with the present one"
         );
         self.driver.facts.failed(error);
     }

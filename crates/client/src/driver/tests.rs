@@ -44,20 +44,19 @@ fn driver() -> Running {
         credential: Credential::Login,
         silence: timing.silence,
         spread: timing.files,
-        token_lifetime: None,
     };
     Running::new(driver, Machine::new(settings, Box::new(|| 0.5)))
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_without_a_connection_fails_and_is_not_waited_for() {
-    for action in [Action::Login, Action::LoginBeside, Action::CheckFeatures] {
+    for action in [Action::Login, Action::CheckFeatures] {
         let mut running = driver();
         running.perform(action.clone());
         let outcome =
             tokio::time::timeout(Duration::from_secs(3600), operate(&mut running.operation));
         let failed = match outcome.await {
-            Ok(Outcome::LoggedIn(_, result)) => result.is_err(),
+            Ok(Outcome::LoggedIn(result)) => result.is_err(),
             Ok(Outcome::Features(result)) => result.is_err(),
             _ => false,
         };

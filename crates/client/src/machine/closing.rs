@@ -1,6 +1,5 @@
 //! The end of a session: what was begun is ended, and tokens are logged out, within one deadline.
 
-use super::event::{Link, Step};
 use super::{Action, Event, LOGOUT, Machine, State};
 
 /// How many servers are asked to log out when the session has no connection.
@@ -10,11 +9,7 @@ impl Machine {
     pub(super) fn shut_down(&mut self) {
         self.out.push(Action::PublishClosed);
         match self.state {
-            State::LoggingIn(_)
-            | State::Connected {
-                link: Link::Renewing(Step::LoggingIn),
-                ..
-            } => {
+            State::LoggingIn(_) => {
                 // The server may have made a token already: only its answer can tell which.
                 let state = State::LoggingOut {
                     awaiting_login: true,

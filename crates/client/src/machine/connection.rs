@@ -1,6 +1,6 @@
 //! A connection in use: how it is watched over, and when it is left.
 
-use super::event::{Link, Step, Then};
+use super::event::{Link, Then};
 use super::{
     Action, Credential, Event, Failure, FailureKind, Features, Held, Machine, NAMES, Origin, State,
     WORKING,
@@ -10,7 +10,7 @@ impl Machine {
     pub(super) fn connect(&mut self, held: Held, features: Features) {
         self.established = true;
         self.reached = true;
-        self.token.accepted(self.now);
+        self.token.accepted();
         self.watches = self.settings.watch && features.watch;
         self.generation += 1;
         self.out.push(Action::PublishConnected {
@@ -39,7 +39,7 @@ impl Machine {
     /// Waits for whatever is due first: a sign of life, or a replacement.
     pub(super) fn arm(&mut self, held: Held, link: Link) {
         let due = self
-            .renewal_due()
+            .link_renewal
             .map_or(self.silent_at, |due| due.min(self.silent_at));
         let delay = due.saturating_sub(self.now);
         self.go(State::Connected { held, link }, Action::StartTimer(delay));
@@ -47,7 +47,9 @@ impl Machine {
 
     pub(super) fn connected(&mut self, held: Held, link: Link, event: Event) {
         match (link, event) {
-            (Link::Renewing(step), event) => self.renewing(held, step, event),
+            (Link::DialingReplacement | Link::CheckingReplacement, event) => {
+                self.renewing(held, link, event);
+            }
             (Link::Watching | Link::Probing, Event::Servers(servers)) => {
                 if !servers.is_empty() {
                     self.servers.list(&servers, held.server);
@@ -75,7 +77,7 @@ impl Machine {
                 };
                 match result {
                     Ok(_) => {
-                        self.token.accepted(self.now);
+                        self.token.accepted();
                         self.heard();
                         self.arm(held, link);
                     }
@@ -100,7 +102,7 @@ impl Machine {
     }
 
     fn time_has_come(&mut self, held: Held, link: Link) {
-        if self.renewal_due().is_some_and(|due| due <= self.now) {
+        if self.link_renewal.is_some_and(|due| due <= self.now) {
             return self.renew(held, link);
         }
         if self.silent_at > self.now {
@@ -151,8 +153,8 @@ impl Machine {
         let (watch, operation) = match link {
             Link::Watching => (true, false),
             Link::Probing => (true, true),
-            Link::Waiting | Link::Renewing(Step::Settling) => (false, false),
-            Link::Polling | Link::Renewing(_) => (false, true),
+            Link::Waiting => (false, false),
+            Link::Polling | Link::DialingReplacement | Link::CheckingReplacement => (false, true),
         };
         if operation {
             self.out.push(Action::CancelOperation);

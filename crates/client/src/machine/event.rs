@@ -23,8 +23,6 @@ pub(crate) struct Settings {
     pub(crate) silence: Duration,
     /// Changed files are acted upon within this time, not by everybody at once.
     pub(crate) spread: Duration,
-    /// How long tokens of logins live, where that is known.
-    pub(crate) token_lifetime: Option<Duration>,
 }
 
 /// What a server can do.
@@ -87,17 +85,15 @@ pub(crate) enum Action {
     Resolve,
     /// In place of the connection that was used before.
     Dial(SocketAddr),
-    /// Beside the connection in use, to take its place.
-    DialBeside(SocketAddr),
+    /// To replace the connection in use, which stays in use until [`Action::Adopt`].
+    DialReplacement(SocketAddr),
     /// In place of the token that was used before.
     Login,
-    /// For a token beside the one in use, to take its place.
-    LoginBeside,
-    /// With what stands beside, where there is something.
+    /// On the replacement, where there is one.
     CheckFeatures,
-    /// What stands beside takes its place.
+    /// The replacement becomes the connection in use.
     Adopt,
-    /// What stands beside is given up.
+    /// The replacement is closed.
     Abandon,
     /// Forget the operation that is under way.
     CancelOperation,
@@ -116,8 +112,8 @@ pub(crate) enum Action {
         /// A server could be connected to, but not those that only the servers' list names.
         list_misleads: bool,
     },
-    /// The connection in use stays; the attempt to replace it or its token has failed.
-    RenewalFailed(Arc<SessionError>),
+    /// The connection in use stays; the attempt to replace it has failed.
+    ReplacementFailed(Arc<SessionError>),
     /// Log out at the current connection, or at the first of these that can be reached.
     Logout(Vec<SocketAddr>),
     /// Nothing follows.
@@ -135,23 +131,11 @@ pub(crate) enum Link {
     Waiting,
     /// A feature check is under way.
     Polling,
-    /// Something is being prepared to replace the connection or its token. The watch is closed.
-    Renewing(Step),
-}
-
-/// How far a replacement is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A connection to the same server.
-    Dialing,
-    /// Its feature check.
-    Checking,
-    /// A login on the connection in use.
-    LoggingIn,
-    /// Servers get to know the token.
-    Settling,
-    /// The feature check with the token.
-    Proving,
+    /// A connection to the same server is being opened, to replace the one in use. There is no
+    /// watch until that has ended.
+    DialingReplacement,
+    /// A feature check on the replacement is under way.
+    CheckingReplacement,
 }
 
 /// What follows a delay.
@@ -199,8 +183,6 @@ pub(crate) struct View {
     pub(crate) attempts: u64,
     /// Known servers, and whether only their own list names them.
     pub(crate) servers: Vec<(SocketAddr, bool)>,
-    /// When the token will be replaced.
-    pub(crate) token_renewal: Option<Duration>,
     /// When a wait ends.
     pub(crate) resume_at: Option<Duration>,
 }

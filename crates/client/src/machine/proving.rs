@@ -7,7 +7,6 @@ use std::time::Duration;
 use legate_runtime::{Backoff, BackoffPolicy};
 
 use super::event::Then;
-use super::lifetime::Lifetime;
 use super::{
     Action, CALM, Credential, Failure, FailureKind, Features, Held, Machine, Settings, State,
 };
@@ -29,23 +28,17 @@ const REJECTIONS: u32 = 3;
 pub(super) struct TokenState {
     pub(super) backoff: Backoff,
     pub(super) last_login: Option<Duration>,
-    /// When the login was that made the token which stands beside the one in use.
-    pub(super) beside: Option<Duration>,
     /// The driver has a token that must be logged out.
     pub(super) held: bool,
     /// A login is due.
     pub(super) needed: bool,
-    /// The token has been accepted, last then.
+    /// The token has been accepted.
     pub(super) proven: bool,
-    pub(super) accepted_at: Duration,
     /// When it was rejected and then accepted all the same.
     doubted: Option<Duration>,
     /// Further feature checks before a rejected token is believed to be bad.
     pub(super) checks: u32,
     pub(super) rejections: u32,
-    pub(super) lifetime: Lifetime,
-    /// When to replace it, if that is known.
-    pub(super) renewal: Option<Duration>,
 }
 
 impl TokenState {
@@ -53,33 +46,27 @@ impl TokenState {
         Self {
             backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             last_login: None,
-            beside: None,
             held: false,
             needed: settings.credential == Credential::Login,
             proven: false,
-            accepted_at: Duration::ZERO,
             doubted: None,
             checks: 0,
             rejections: 0,
-            lifetime: Lifetime::new(settings.token_lifetime),
-            renewal: None,
         }
     }
 
     /// A token that no server has seen yet is the one in use.
-    pub(super) fn fresh(&mut self, login: Duration, random: f64) {
+    pub(super) fn fresh(&mut self, login: Duration) {
         self.held = true;
         self.needed = false;
         self.proven = false;
         self.doubted = None;
         self.last_login = Some(login);
-        self.renewal = self.lifetime.renewal(random).map(|after| login + after);
     }
 
-    pub(super) fn accepted(&mut self, now: Duration) {
+    pub(super) fn accepted(&mut self) {
         self.proven = true;
         self.rejections = 0;
-        self.accepted_at = now;
     }
 
     /// How long to wait before the next feature check with a token that is not found; `None` when
@@ -115,8 +102,7 @@ impl Machine {
     pub(super) fn logged_in(&mut self, server: SocketAddr, result: Result<(), Failure>) {
         let failure = match result {
             Ok(()) => {
-                let random = self.draw();
-                self.token.fresh(self.now, random);
+                self.token.fresh(self.now);
                 self.token.checks = FRESH_CHECKS;
                 return self.wait(SETTLE, Then::CheckFeatures(server));
             }
@@ -155,12 +141,7 @@ impl Machine {
             self.out.push(Action::PublishConnecting(failure.error));
             return self.wait(delay, Then::CheckFeatures(server));
         }
-        if let Some(login) = self.token.last_login.filter(|_| self.token.proven) {
-            let accepted = self.token.accepted_at.saturating_sub(login);
-            let rejected = self.now.saturating_sub(login);
-            self.token.lifetime.ended(accepted, rejected);
-            self.token.proven = false;
-        }
+        self.token.proven = false;
         self.rejected(server, failure);
     }
 

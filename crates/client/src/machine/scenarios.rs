@@ -17,7 +17,6 @@ pub(super) const SETTINGS: Settings = Settings {
     credential: Credential::None,
     silence: SILENCE,
     spread: Duration::from_secs(10),
-    token_lifetime: None,
 };
 
 pub(super) fn server(last: u8) -> SocketAddr {

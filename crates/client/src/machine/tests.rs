@@ -8,8 +8,8 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Resolve,
-    Dial { beside: bool },
-    Login { beside: bool },
+    Dial { replacement: bool },
+    Login,
     Features,
     Logout,
 }
@@ -22,10 +22,9 @@ struct World {
     timer: Option<Duration>,
     watching: bool,
     link: bool,
-    beside_link: bool,
-    /// Tokens that the servers gave and did not take back: in use, and beside.
+    replacement: bool,
+    /// The servers gave a token and did not take it back.
     token: bool,
-    beside_token: bool,
     shut_down: bool,
     logouts: u32,
     failed: bool,
@@ -55,9 +54,8 @@ impl World {
             timer: None,
             watching: false,
             link: false,
-            beside_link: false,
+            replacement: false,
             token: false,
-            beside_token: false,
             shut_down: false,
             logouts: 0,
             failed: false,
@@ -88,7 +86,7 @@ impl World {
             Some(Operation::Dial { .. }) => {
                 events.extend([Event::Dialed(Ok(())), Event::Dialed(Err(failed.clone()))])
             }
-            Some(Operation::Login { .. }) => {
+            Some(Operation::Login) => {
                 events.extend([
                     Event::LoggedIn(Ok(())),
                     Event::LoggedIn(Err(failed.clone())),
@@ -130,7 +128,7 @@ impl World {
         match self.operation {
             Some(Operation::Resolve) => Event::Resolved(Ok(vec![server(1)])),
             Some(Operation::Dial { .. }) => Event::Dialed(Ok(())),
-            Some(Operation::Login { .. }) => Event::LoggedIn(Ok(())),
+            Some(Operation::Login) => Event::LoggedIn(Ok(())),
             Some(Operation::Features) => Event::Features(Ok(Features {
                 bootstrap: true,
                 watch: true,
@@ -147,13 +145,13 @@ impl World {
             }
             Event::Resolved(_) | Event::Features(_) | Event::LoggedOut => self.operation = None,
             Event::Dialed(result) => match self.operation.take() {
-                Some(Operation::Dial { beside: true }) => self.beside_link = result.is_ok(),
+                Some(Operation::Dial { replacement: true }) => self.replacement = result.is_ok(),
                 _ => self.link = result.is_ok(),
             },
-            Event::LoggedIn(result) => match self.operation.take() {
-                Some(Operation::Login { beside: true }) => self.beside_token = result.is_ok(),
-                _ => self.token |= result.is_ok(),
-            },
+            Event::LoggedIn(result) => {
+                self.operation = None;
+                self.token |= result.is_ok();
+            }
             Event::WatchEnded(_) => {}
             Event::Configured => self.configured = true,
             Event::Shutdown => self.shut_down = true,
@@ -174,10 +172,9 @@ impl World {
             self.machine.state
         );
         self.pauses_are_bounded()?;
-        let beside = self.beside_link || self.beside_token;
         prop_assert!(
-            !beside || self.connected || self.shut_down,
-            "something is left over"
+            !self.replacement || self.connected || self.shut_down,
+            "a replacement is left over"
         );
         Ok(())
     }
@@ -189,18 +186,16 @@ impl World {
         match self.machine.state {
             State::Idle | State::Failed => self.operation.is_none(),
             State::Resolving => runs(Operation::Resolve),
-            State::Dialing(_) => runs(Operation::Dial { beside: false }),
-            State::LoggingIn(_) => runs(Operation::Login { beside: false }),
+            State::Dialing(_) => runs(Operation::Dial { replacement: false }),
+            State::LoggingIn(_) => runs(Operation::Login),
             State::CheckingFeatures(_) => runs(Operation::Features),
             State::BackingOff(_) => waits,
             State::Connected { link, .. } => match link {
-                Link::Watching | Link::Waiting | Link::Renewing(event::Step::Settling) => waits,
-                Link::Probing | Link::Polling => runs(Operation::Features),
-                Link::Renewing(event::Step::Dialing) => runs(Operation::Dial { beside: true }),
-                Link::Renewing(event::Step::LoggingIn) => runs(Operation::Login { beside: true }),
-                Link::Renewing(event::Step::Checking | event::Step::Proving) => {
+                Link::Watching | Link::Waiting => waits,
+                Link::Probing | Link::Polling | Link::CheckingReplacement => {
                     runs(Operation::Features)
                 }
+                Link::DialingReplacement => runs(Operation::Dial { replacement: true }),
             },
             // The logout and the login before it end in time.
             State::LoggingOut { .. } => self.operation.is_some() && self.timer.is_some(),
@@ -243,32 +238,28 @@ impl World {
             Action::Dial(_) => {
                 prop_assert!(!self.connected);
                 self.link = false;
-                self.start(Operation::Dial { beside: false })?;
+                self.start(Operation::Dial { replacement: false })?;
             }
-            Action::DialBeside(_) => {
-                prop_assert!(self.connected && self.link && !self.beside_link);
-                self.start(Operation::Dial { beside: true })?;
+            Action::DialReplacement(_) => {
+                prop_assert!(self.connected && self.link && !self.replacement);
+                self.start(Operation::Dial { replacement: true })?;
             }
             Action::Login => {
                 prop_assert!(!self.connected && self.link);
-                self.start(Operation::Login { beside: false })?;
-            }
-            Action::LoginBeside => {
-                prop_assert!(self.connected && self.link && self.token && !self.beside_token);
-                self.start(Operation::Login { beside: true })?;
+                self.start(Operation::Login)?;
             }
             Action::CheckFeatures => {
                 prop_assert!(self.link);
                 self.start(Operation::Features)?;
             }
             Action::Adopt => {
-                prop_assert!(self.beside_link || self.beside_token);
-                (self.beside_link, self.beside_token) = (false, false);
+                prop_assert!(self.replacement);
+                self.replacement = false;
                 self.adopted += 1;
             }
-            Action::Abandon => (self.beside_link, self.beside_token) = (false, false),
+            Action::Abandon => self.replacement = false,
             Action::CancelOperation => {
-                let login = matches!(self.operation, Some(Operation::Login { .. }));
+                let login = self.operation == Some(Operation::Login);
                 prop_assert!(!login || self.shut_down, "a token would be lost");
                 self.operation = None;
             }
@@ -288,7 +279,7 @@ impl World {
             | Action::PublishConnecting(_)
             | Action::PublishFailed(_)
             | Action::PublishClosed
-            | Action::RenewalFailed(_) => self.publish(action)?,
+            | Action::ReplacementFailed(_) => self.publish(action)?,
             Action::RoundFailed { .. } => {}
             Action::Logout(_) => {
                 prop_assert!(self.shut_down && self.token);
@@ -307,7 +298,7 @@ impl World {
         match action {
             Action::PublishConnected { generation } => {
                 prop_assert!(generation > self.generation && !self.failed && !self.shut_down);
-                prop_assert!(self.link && !self.beside_link && !self.beside_token);
+                prop_assert!(self.link && !self.replacement);
                 self.generation = generation;
                 if !self.connected {
                     self.connected_at = self.now;
@@ -320,7 +311,7 @@ impl World {
                 self.worked = self.connected && self.now - self.connected_at >= WORKING;
                 self.connected = false;
             }
-            Action::RenewalFailed(_) => prop_assert!(self.connected),
+            Action::ReplacementFailed(_) => prop_assert!(self.connected),
             Action::PublishFailed(_) => {
                 prop_assert_eq!(
                     self.generation,
@@ -357,11 +348,9 @@ fn settings() -> impl Strategy<Value = Settings> {
         Just(Credential::Static),
         Just(Credential::Login)
     ];
-    let lifetime = prop::option::of((1_u64..300).prop_map(Duration::from_secs));
-    (any::<bool>(), credential, lifetime).prop_map(|(watch, credential, token_lifetime)| Settings {
+    (any::<bool>(), credential).prop_map(|(watch, credential)| Settings {
         watch,
         credential,
-        token_lifetime,
         ..SETTINGS
     })
 }
@@ -384,7 +373,7 @@ proptest! {
             world.happen(event)?;
         }
         world.happen(Event::Shutdown)?;
-        let login_under_way = matches!(world.operation, Some(Operation::Login { .. }));
+        let login_under_way = world.operation == Some(Operation::Login);
         let held = world.token;
         for (kind, choice) in endings {
             let possible = world.possible(kind, 1);
@@ -442,7 +431,7 @@ proptest! {
                 (2..8, _) => world.good(),
                 (_, Some(Operation::Resolve) | None) => world.good(),
                 (_, Some(Operation::Dial { .. })) => Event::Dialed(Err(failed)),
-                (_, Some(Operation::Login { .. })) => Event::LoggedIn(Err(failed)),
+                (_, Some(Operation::Login)) => Event::LoggedIn(Err(failed)),
                 (_, Some(Operation::Features)) => Event::Features(Err(failed)),
                 (_, Some(Operation::Logout)) => Event::LoggedOut,
             };
@@ -451,7 +440,7 @@ proptest! {
     }
 
     #[test]
-    fn replacing_connections_and_tokens_disturbs_nobody(
+    fn replacing_connections_disturbs_nobody(
         settings in settings(),
         seed: u64,
         changes in prop::collection::vec(0_u8..8, 40..200),
@@ -471,12 +460,11 @@ proptest! {
                 }
                 (1, _) if world.watching => world.happen(Event::Servers(vec![server(1), server(2)]))?,
                 // The replacement does not succeed. The token in use is not touched by that.
-                (2, State::Connected { link: Link::Renewing(step), .. })
-                    if trouble != FailureKind::Rejected || step != event::Step::Checking =>
+                (2, State::Connected { link: link @ (Link::DialingReplacement | Link::CheckingReplacement), .. })
+                    if trouble != FailureKind::Rejected || link == Link::DialingReplacement =>
                 {
                     match world.operation {
                         Some(Operation::Dial { .. }) => world.happen(Event::Dialed(Err(failure(trouble))))?,
-                        Some(Operation::Login { .. }) => world.happen(Event::LoggedIn(Err(failure(trouble))))?,
                         Some(Operation::Features) => world.happen(Event::Features(Err(failure(trouble))))?,
                         _ => {}
                     }
@@ -486,13 +474,12 @@ proptest! {
             prop_assert!(world.connected, "in {:?}", world.machine.state);
         }
         prop_assert_eq!(world.left, 0);
-        let replaced = changed || (settings.credential == Credential::Login && settings.token_lifetime.is_some());
-        prop_assert!(replaced || world.adopted == 0);
+        prop_assert!(changed || world.adopted == 0);
     }
 
     #[test]
     fn a_server_that_falls_silent_is_left_in_time(settings in settings(), seed: u64) {
-        let mut world = World::new(Settings { token_lifetime: None, ..settings }, seed);
+        let mut world = World::new(settings, seed);
         world.happen(Event::Start)?;
         while !world.connected {
             world.happen(world.good())?;

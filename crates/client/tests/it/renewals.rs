@@ -1,4 +1,4 @@
-//! Connections and tokens that are replaced while they are in use.
+//! Connections that are replaced while they are in use, and tokens that are deleted.
 
 use std::fs;
 use std::time::SystemTime;
@@ -104,85 +104,6 @@ async fn a_rotation_that_does_not_work_yet_is_repeated_and_harms_nobody() {
     fs::write(ca.ca_file(), ca.ca_pem()).unwrap();
     client.after(&connection).await;
     client.close().await;
-}
-
-#[tokio::test]
-async fn tokens_of_known_lifetime_are_replaced_before_they_end() {
-    let server = FakeServer::plaintext().await;
-    server.script().accept_login("k8s", "jwt");
-    server.script().token_lifetime(Duration::from_millis(2000));
-    let options = SessionOptions {
-        token_lifetime: Some(Duration::from_millis(800)),
-        ..hasty()
-    };
-    let client = Client::with(
-        with(login(Bearer::Token(Secret::new("jwt"))), &server),
-        options,
-    );
-    let first = client.connected().await;
-    let renewed = async {
-        loop {
-            // Whoever takes the connection of the moment never meets a token that has ended.
-            let connection = client.connected().await;
-            call(&connection).await.unwrap();
-            if server.script().logins().len() >= 4 {
-                return connection;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let connection = tokio::time::timeout(WAIT, renewed)
-        .await
-        .expect("tokens are renewed");
-    assert_eq!(connection.server, first.server);
-    call(&connection).await.unwrap();
-    let snapshot = client.session.snapshot();
-    assert!(snapshot.last_error.is_none(), "{snapshot:?}");
-    assert!(snapshot.logins >= 4 && snapshot.token_age.is_some());
-    let peers: std::collections::BTreeSet<_> = server
-        .script()
-        .calls(Call::BootstrapParams)
-        .iter()
-        .map(|call| call.peer)
-        .collect();
-    assert_eq!(peers.len(), 1, "all on one connection");
-    client.close().await;
-    let (logins, logouts) = (
-        server.script().logins().len(),
-        server.script().logouts().len(),
-    );
-    assert_eq!(logins, logouts, "every token is given back");
-    assert!(server.script().tokens().is_empty());
-}
-
-#[tokio::test]
-async fn a_login_that_fails_in_between_leaves_the_token_in_use() {
-    let server = FakeServer::plaintext().await;
-    server.script().accept_login("k8s", "jwt");
-    let options = SessionOptions {
-        token_lifetime: Some(Duration::from_millis(300)),
-        ..hasty()
-    };
-    let client = Client::with(
-        with(login(Bearer::Token(Secret::new("jwt"))), &server),
-        options,
-    );
-    let connection = client.connected().await;
-    server
-        .script()
-        .fail_always(Call::Login, Status::unavailable("busy"));
-    server.script().wait_for_calls(Call::Login, 2).await;
-    let snapshot = client.shows("failed", |now| now.last_error.is_some()).await;
-    assert_eq!(snapshot.generation, 1);
-    assert!(
-        snapshot
-            .token_renewal
-            .is_some_and(|in_| in_ > Duration::from_secs(5)),
-        "{snapshot:?}"
-    );
-    call(&connection).await.unwrap();
-    client.close().await;
-    assert_eq!(server.script().logouts().len(), 1);
 }
 
 #[tokio::test]

@@ -179,11 +179,6 @@ fn session_families(snapshot: &SessionSnapshot) -> Vec<Family> {
             "Age of the token of the last login, in seconds.",
             snapshot.token_age,
         ),
-        age(
-            "token_renewal_seconds",
-            "Seconds until the token is replaced by another login, where its lifetime is known.",
-            snapshot.token_renewal,
-        ),
         Family::gauge(
             "bearer_token_expiry_timestamp_seconds",
             "When the bearer token of the last login expires by its own claim, in seconds since 1970.",
@@ -277,7 +272,6 @@ mod tests {
             last_error: None,
             accessor_id: None,
             token_age: Some(Duration::from_secs(60)),
-            token_renewal: None,
             logins: 1,
             bearer_expires: Some(UNIX_EPOCH + Duration::from_secs(5)),
             client_certificate_expires: None,
@@ -297,9 +291,5 @@ mod tests {
                 "{line}\n{text}"
             );
         }
-        assert!(
-            !text.contains("\nconsul_dataplane_token_renewal_seconds "),
-            "{text}"
-        );
     }
 }

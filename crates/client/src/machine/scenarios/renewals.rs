@@ -1,6 +1,5 @@
-//! Connections and tokens that are replaced while they are in use.
+//! Connections that are replaced while they are in use, and tokens that are rejected.
 
-use super::super::event::Step;
 use super::*;
 
 const TLS: Event = Event::FilesChanged {
@@ -22,39 +21,6 @@ fn lost() -> Event {
     }
 }
 
-fn with_lifetime(seconds: u64) -> Story {
-    let settings = Settings {
-        credential: Credential::Login,
-        token_lifetime: Some(Duration::from_secs(seconds)),
-        ..SETTINGS
-    };
-    let mut story = Story::with(settings, 2);
-    story.connect();
-    story
-}
-
-/// Until the token is replaced: signs of life are given meanwhile.
-fn until_login(story: &mut Story) {
-    while !story
-        .actions
-        .iter()
-        .any(|action| matches!(action, Action::LoginBeside))
-    {
-        match story.machine.state {
-            State::Connected {
-                link: Link::Probing,
-                ..
-            } => story.event(Event::Features(Ok(FEATURES))),
-            _ => story.timer(),
-        };
-        assert!(
-            story.now < Duration::from_secs(100_000),
-            "{:?}",
-            story.machine.state
-        );
-    }
-}
-
 #[test]
 fn changed_certificates_replace_the_connection_while_it_is_in_use() {
     let mut story = Story::begin(Credential::None, 1);
@@ -63,7 +29,7 @@ fn changed_certificates_replace_the_connection_while_it_is_in_use() {
     story
         .timer()
         .did(|action| matches!(action, Action::CloseWatch));
-    story.did(|action| matches!(action, Action::DialBeside(dialed) if *dialed == server(1)));
+    story.did(|action| matches!(action, Action::DialReplacement(dialed) if *dialed == server(1)));
     story
         .event(Event::Dialed(Ok(())))
         .did(|action| matches!(action, Action::CheckFeatures));
@@ -146,121 +112,6 @@ fn a_connection_that_is_lost_while_it_is_replaced_is_left() {
 }
 
 #[test]
-fn a_token_of_known_lifetime_is_replaced_in_time() {
-    let mut story = with_lifetime(1000);
-    until_login(&mut story);
-    assert_eq!(story.now.as_secs(), 750);
-    story.event(Event::LoggedIn(Ok(())));
-    assert_eq!(story.delay(), SETTLE);
-    // It takes a moment to be known.
-    story
-        .timer()
-        .event(Event::Features(Err(failure(FailureKind::Rejected))));
-    assert_eq!(story.delay(), SETTLE);
-    story.timer().event(Event::Features(Ok(FEATURES)));
-    story.did(|action| matches!(action, Action::Adopt));
-    story.did(|action| matches!(action, Action::PublishConnected { generation: 2 }));
-    until_login(&mut story);
-    assert_eq!(story.now.as_secs(), 1500, "counted from the login");
-}
-
-#[test]
-fn a_token_that_ends_while_it_is_replaced_changes_nothing() {
-    let mut story = with_lifetime(1000);
-    until_login(&mut story);
-    story.event(rejected());
-    assert!(story.actions.is_empty(), "{:?}", story.actions);
-    story.event(Event::LoggedIn(Ok(()))).event(rejected());
-    story.now += SETTLE;
-    story
-        .event(Event::Timer)
-        .did(|action| matches!(action, Action::CheckFeatures));
-    story.event(rejected()).event(Event::Features(Ok(FEATURES)));
-    story.did(|action| matches!(action, Action::PublishConnected { generation: 2 }));
-}
-
-#[test]
-fn a_connection_that_is_lost_during_a_login_waits_for_it() {
-    let mut story = with_lifetime(1000);
-    until_login(&mut story);
-    story.event(lost());
-    assert!(
-        story.actions.is_empty(),
-        "a token must not get lost: {:?}",
-        story.actions
-    );
-    story.event(Event::LoggedIn(Ok(())));
-    story.did(|action| matches!(action, Action::Adopt));
-    story.did(|action| matches!(action, Action::PublishConnecting(_)));
-    story.timer();
-    if matches!(story.machine.state, State::Resolving) {
-        story.event(Event::Resolved(Ok(vec![server(1), server(2)])));
-    }
-    story.event(Event::Dialed(Ok(())));
-    story.did(|action| matches!(action, Action::CheckFeatures));
-    story.event(Event::Features(Ok(FEATURES)));
-    story.did(|action| matches!(action, Action::PublishConnected { generation: 2 }));
-}
-
-#[test]
-fn a_shutdown_during_such_a_login_logs_out_what_it_gives() {
-    let mut story = with_lifetime(1000);
-    until_login(&mut story);
-    story.event(Event::Shutdown);
-    assert_eq!(story.delay(), LOGOUT);
-    story.event(Event::LoggedIn(Err(failure(FailureKind::Server))));
-    story.did(|action| matches!(action, Action::Logout(_)));
-    story
-        .event(Event::LoggedOut)
-        .did(|action| matches!(action, Action::Finish));
-}
-
-#[test]
-fn a_lifetime_is_learned_from_tokens_that_end() {
-    let mut story = Story::begin(Credential::Login, 1);
-    story.connect();
-    for end in [1, 2] {
-        let login = story.machine.token.last_login.unwrap();
-        // Accepted until 3600 s, noticed by the next sign of life.
-        loop {
-            match story.machine.state {
-                State::Connected {
-                    link: Link::Probing,
-                    ..
-                } if story.now - login < Duration::from_secs(3600) => {
-                    story.event(Event::Features(Ok(FEATURES)))
-                }
-                State::Connected {
-                    link: Link::Watching,
-                    ..
-                } => story.timer(),
-                State::LoggingIn(_) => break,
-                _ => match story
-                    .actions
-                    .iter()
-                    .any(|action| matches!(action, Action::StartTimer(_)))
-                {
-                    true => story.timer(),
-                    false => story.event(Event::Features(Err(failure(FailureKind::Rejected)))),
-                },
-            };
-        }
-        assert!(
-            story.now - login < Duration::from_secs(3600 + 76),
-            "end {end}"
-        );
-        story
-            .event(Event::LoggedIn(Ok(())))
-            .timer()
-            .event(Event::Features(Ok(FEATURES)));
-    }
-    let login = story.machine.token.last_login.unwrap();
-    until_login(&mut story);
-    let age = (story.now - login).as_secs();
-    assert!((2_600..2_700).contains(&age), "{age}");
-}
-
-#[test]
 fn a_rejection_that_is_not_confirmed_costs_no_login() {
     let mut story = Story::begin(Credential::Login, 1);
     story.connect();
@@ -318,11 +169,11 @@ fn a_replacement_at_a_server_that_cannot_configure_proxies_is_refused() {
         bootstrap: false,
         watch: true,
     })));
-    story.did(|action| matches!(action, Action::RenewalFailed(error) if matches!(**error, SessionError::MissingFeature { .. })));
+    story.did(|action| matches!(action, Action::ReplacementFailed(error) if matches!(**error, SessionError::MissingFeature { .. })));
     assert!(!matches!(
         story.machine.state,
         State::Connected {
-            link: Link::Renewing(Step::Checking),
+            link: Link::CheckingReplacement,
             ..
         }
     ));

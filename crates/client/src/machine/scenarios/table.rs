@@ -1,6 +1,6 @@
 //! Every kind of failure at every stage, and what follows.
 
-use super::super::event::{Held, Step};
+use super::super::event::Held;
 use super::*;
 
 /// Where a failure happens. The first group is before the first connection.
@@ -18,8 +18,6 @@ enum Stage {
     LaterCheck,
     ReplacingDial,
     ReplacingCheck,
-    ReplacingLogin,
-    ReplacingProof,
 }
 
 /// What follows.
@@ -37,7 +35,7 @@ enum Follows {
     Stay,
 }
 
-const STAGES: [Stage; 14] = [
+const STAGES: [Stage; 12] = [
     Stage::FirstDial,
     Stage::FirstLogin,
     Stage::FirstCheck,
@@ -50,8 +48,6 @@ const STAGES: [Stage; 14] = [
     Stage::LaterCheck,
     Stage::ReplacingDial,
     Stage::ReplacingCheck,
-    Stage::ReplacingLogin,
-    Stage::ReplacingProof,
 ];
 
 const KINDS: [FailureKind; 5] = [
@@ -72,7 +68,7 @@ fn rule(stage: Stage, kind: FailureKind, credential: Credential) -> Follows {
         // A proxy carries traffic: what was wrong with the login may be repaired.
         (Stage::LaterLogin, Invalid | Rejected) => Follows::LoginAgain,
         (Stage::Watch, Unsupported) => Follows::Stay,
-        (Stage::ReplacingDial | Stage::ReplacingLogin | Stage::ReplacingProof, _) => Follows::Stay,
+        (Stage::ReplacingDial, _) => Follows::Stay,
         (Stage::ReplacingCheck, kind) if kind != Rejected => Follows::Stay,
         // A token is given up only when it was rejected several times.
         (
@@ -99,11 +95,7 @@ fn reach(stage: Stage, credential: Credential) -> Option<Story> {
         ..SETTINGS
     };
     let mut story = Story::with(settings, 2);
-    if matches!(
-        stage,
-        Stage::FirstLogin | Stage::LaterLogin | Stage::ReplacingLogin | Stage::ReplacingProof
-    ) && !login
-    {
+    if matches!(stage, Stage::FirstLogin | Stage::LaterLogin) && !login {
         return None;
     }
     match stage {
@@ -174,14 +166,6 @@ fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
                 story.event(Event::Dialed(Ok(())));
             }
         }
-        Stage::ReplacingLogin | Stage::ReplacingProof => {
-            story.machine.token.renewal = Some(story.now);
-            story.event(Event::Servers(vec![used])).timer();
-            story.did(|action| matches!(action, Action::LoginBeside));
-            if stage == Stage::ReplacingProof {
-                story.event(Event::LoggedIn(Ok(()))).timer();
-            }
-        }
         _ => {}
     }
 }
@@ -190,9 +174,7 @@ fn fail(story: &mut Story, stage: Stage, kind: FailureKind) -> Follows {
     let failure = failure(kind);
     let event = match stage {
         Stage::FirstDial | Stage::LaterDial | Stage::ReplacingDial => Event::Dialed(Err(failure)),
-        Stage::FirstLogin | Stage::LaterLogin | Stage::ReplacingLogin => {
-            Event::LoggedIn(Err(failure))
-        }
+        Stage::FirstLogin | Stage::LaterLogin => Event::LoggedIn(Err(failure)),
         Stage::Watch => Event::WatchEnded(failure),
         Stage::ReportedCall => Event::CallFailed {
             generation: 1,
@@ -230,34 +212,24 @@ fn every_kind_of_failure_at_every_stage_has_its_consequence() {
             }
         }
     }
-    assert_eq!(rows, 5 * (10 + 10 + 14));
+    assert_eq!(rows, 5 * (10 + 10 + 12));
 }
 
 #[test]
 fn a_failed_replacement_is_repeated_later() {
-    for stage in [
-        Stage::ReplacingDial,
-        Stage::ReplacingCheck,
-        Stage::ReplacingLogin,
-    ] {
+    for stage in [Stage::ReplacingDial, Stage::ReplacingCheck] {
         let mut story = reach(stage, Credential::Login).unwrap();
         fail(&mut story, stage, FailureKind::Server);
-        story.did(|action| matches!(action, Action::RenewalFailed(_)));
+        story.did(|action| matches!(action, Action::ReplacementFailed(_)));
         story.did(|action| matches!(action, Action::OpenWatch));
         assert_eq!(story.delay(), Duration::from_secs(15), "{stage:?}");
         story.timer();
-        let State::Connected {
-            link: Link::Renewing(step),
-            ..
-        } = story.machine.state
-        else {
-            panic!("{:?}", story.machine.state);
-        };
-        let wanted = if stage == Stage::ReplacingLogin {
-            Step::LoggingIn
-        } else {
-            Step::Dialing
-        };
-        assert_eq!(step, wanted);
+        assert!(matches!(
+            story.machine.state,
+            State::Connected {
+                link: Link::DialingReplacement,
+                ..
+            }
+        ));
     }
 }
