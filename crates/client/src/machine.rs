@@ -2,64 +2,41 @@
 //!
 //! Nothing here waits, connects, logs or holds a token. The driver performs the actions, one
 //! operation (resolve, dial, login, feature check, logout), one watch and one timer at a time, and
-//! returns their outcome as events.
-//!
-//! The rules:
-//!
-//! - A server that fails is left for the next known one after a short random delay. Only when
-//!   every known server has failed in one *round* does the session back off, each time longer,
-//!   and then finds servers anew. A connection that has lasted [`WORKING`] ends the series. Delays
-//!   stay short until the proxy has its configuration: it serves nobody until then.
-//! - A connected server that is silent is asked for a sign of life; without one it is left.
-//! - A token that somebody finds rejected is asked about first. If it is rejected again and again,
-//!   it is replaced by a new login where there is one, with its own growing delays.
-//! - When certificate files change, the connection that replaces the present one is opened and
-//!   checked while the present one stays in use.
-//! - Errors that only a person can repair end the session, but only before its first connection.
-//!   After that, a proxy is carrying traffic, and the fault is with the servers: the session
-//!   keeps trying, and tells why it is not connected.
+//! returns their outcome as events. README.md beside this module's parts has the whole algorithm.
 
-mod addresses;
-mod closing;
-mod connection;
 mod event;
-mod finding;
-mod proving;
-mod renewal;
 #[cfg(test)]
 mod scenarios;
+mod servers;
 #[cfg(test)]
 mod tests;
+mod token;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use legate_runtime::{Backoff, BackoffPolicy};
 
-use self::addresses::{Addresses, Origin};
 pub(crate) use self::event::{
-    Action, Credential, Event, Failure, FailureKind, Features, Held, Settings, State, View,
+    Action, Credential, Event, Failure, FailureKind, Features, Settings, State, View,
 };
-use self::event::{Link, Then};
-use self::proving::TokenState;
+use self::event::{Activity, Held, Then};
+use self::servers::Servers;
+use self::token::{SETTLE, TokenState};
 use crate::error::SessionError;
 
 /// A connection that lasts this long ends a series of failures. Servers that shed load end
 /// connections sooner.
 const WORKING: Duration = Duration::from_secs(5);
-/// A token of a login that is older than this is replaced at once when it is rejected, a younger
-/// one after a delay that grows: servers write every token to disk. After a rejection that proved wrong, the next within this time is believed.
-pub(crate) const CALM: Duration = Duration::from_secs(180);
 /// How long the logout may take.
 pub(crate) const LOGOUT: Duration = Duration::from_secs(5);
+/// How many servers are asked to log out when the session has no connection.
+const LOGOUT_SERVERS: usize = 3;
 /// Longest delay before the next server of a round is tried.
 const FAILOVER: Duration = Duration::from_millis(250);
-/// Configured addresses that were resolved longer ago are resolved again before they are relied on.
-const NAMES: Duration = Duration::from_secs(60);
 /// Between attempts to replace a connection that still works.
-const RENEWALS: BackoffPolicy = BackoffPolicy {
+const REPLACEMENTS: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_secs(15),
     multiplier: 2.0,
     jitter: 0.5,
@@ -73,28 +50,23 @@ pub(crate) struct Machine {
     settings: Settings,
     random: Random,
     state: State,
-    servers: Addresses,
-    resolved_at: Option<Duration>,
-    /// Servers that failed in this round, and whether in a way that only a person can repair.
-    round: BTreeMap<SocketAddr, bool>,
-    /// Lost in this round, but tried once more: it may lead to several servers.
-    second_chance: Option<SocketAddr>,
-    /// Some server could be connected to in this round.
-    reached: bool,
+    servers: Servers,
+    token: TokenState,
+    /// Between rounds.
     backoff: Backoff,
     /// Dials for the connection in use, or since it was lost.
     attempts: u64,
-    token: TokenState,
     /// The connected server sends its list.
     watches: bool,
     /// When the connected server's silence has lasted long enough.
     silent_at: Duration,
-    renewal_backoff: Backoff,
     /// When to replace the connection, because its files have changed.
-    link_renewal: Option<Duration>,
+    replacement_at: Option<Duration>,
+    replacement_backoff: Backoff,
     /// When the wait ends that is under way.
     resume_at: Duration,
     generation: u64,
+    /// There has been a connection.
     established: bool,
     /// The proxy has its configuration.
     configured: bool,
@@ -107,18 +79,14 @@ impl Machine {
         Self {
             random,
             state: State::Idle,
-            servers: Addresses::new(),
-            resolved_at: None,
-            round: BTreeMap::new(),
-            second_chance: None,
-            reached: false,
+            servers: Servers::new(),
+            token: TokenState::new(settings.credential),
             backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
             attempts: 0,
-            token: TokenState::new(&settings),
             watches: false,
             silent_at: Duration::ZERO,
-            renewal_backoff: Backoff::new(RENEWALS),
-            link_renewal: None,
+            replacement_at: None,
+            replacement_backoff: Backoff::new(REPLACEMENTS),
             resume_at: Duration::ZERO,
             generation: 0,
             established: false,
@@ -150,7 +118,7 @@ impl Machine {
             (_, Event::Shutdown) => self.shut_down(),
             (_, Event::Configured) => self.configured(),
             (state, Event::FilesChanged { tls, bearer }) => self.files_changed(state, tls, bearer),
-            (State::Idle, Event::Start) => self.resolve(),
+            (State::Idle, Event::Start) => self.go(State::Resolving, Action::Resolve),
             (State::Resolving, Event::Resolved(result)) => self.resolved(result),
             (State::Dialing(server), Event::Dialed(result)) => self.dialed(server, result),
             (State::LoggingIn(server), Event::LoggedIn(result)) => self.logged_in(server, result),
@@ -158,22 +126,11 @@ impl Machine {
                 self.checked(server, result)
             }
             (State::BackingOff(then), Event::Timer) => self.resume(then),
-            (State::Connected { held, link }, event) => self.connected(held, link, event),
+            (State::Connected { held, activity }, event) => self.connected(held, activity, event),
             // Whatever comes too late for the state is about something that has been given up.
             _ => {}
         }
         std::mem::take(&mut self.out)
-    }
-
-    fn resume(&mut self, then: Then) {
-        match then {
-            Then::Resolve => self.resolve(),
-            Then::Dial => self.dial_next(),
-            Then::Login(server) => self.go(State::LoggingIn(server), Action::Login),
-            Then::CheckFeatures(server) => {
-                self.go(State::CheckingFeatures(server), Action::CheckFeatures)
-            }
-        }
     }
 
     /// The proxy serves without servers from now on.
@@ -181,30 +138,40 @@ impl Machine {
         if !self.configured {
             self.configured = true;
             self.backoff = Backoff::new(BackoffPolicy::SERVER);
-            self.token.backoff = Backoff::new(BackoffPolicy::SERVER);
+            self.token.proxy_configured();
         }
     }
 
-    /// Something new to try with, whatever was rejected before.
+    /// What was rejected with the files of before may be accepted now.
     fn files_changed(&mut self, state: State, tls: bool, bearer: bool) {
         if tls {
             let random = self.draw();
-            self.link_renewal = Some(self.now + self.settings.spread.mul_f64(random));
+            self.replacement_at = Some(self.now + self.settings.spread.mul_f64(random));
         }
         match state {
             State::Connected {
                 held,
-                link: link @ (Link::Watching | Link::Waiting),
-            } if tls => self.arm(held, link),
+                activity: activity @ (Activity::Watching | Activity::Waiting),
+            } if tls => self.arm(held, activity),
             State::BackingOff(then @ (Then::Resolve | Then::Login(_)))
-                if tls || (bearer && self.token.needed) =>
+                if tls || (bearer && self.token.is_needed()) =>
             {
                 self.backoff.reset();
-                self.token.backoff.reset();
-                self.token.rejections = 0;
+                self.token.forget_rejections();
                 self.resume(then);
             }
             _ => {}
+        }
+    }
+
+    fn resume(&mut self, then: Then) {
+        match then {
+            Then::Resolve => self.go(State::Resolving, Action::Resolve),
+            Then::Dial => self.dial_next(),
+            Then::Login(server) => self.go(State::LoggingIn(server), Action::Login),
+            Then::CheckFeatures(server) => {
+                self.go(State::CheckingFeatures(server), Action::CheckFeatures)
+            }
         }
     }
 
@@ -231,9 +198,382 @@ impl Machine {
     fn draw(&mut self) -> f64 {
         (self.random)().clamp(0.0, 1.0)
     }
+}
 
-    /// How long ago, or `None` for never.
-    fn since(&self, then: Option<Duration>) -> Option<Duration> {
-        then.map(|then| self.now.saturating_sub(then))
+/// Finding a server: rounds, and the delays between them.
+impl Machine {
+    fn resolved(&mut self, result: Result<Vec<SocketAddr>, Arc<SessionError>>) {
+        match result {
+            Ok(servers) => self.servers.configure(&servers, self.now),
+            // Servers that were known before may still be there.
+            Err(error) => self.out.push(Action::PublishConnecting(error)),
+        }
+        self.dial_next();
+    }
+
+    /// Dials the next server of this round, or backs off when there is none left.
+    fn dial_next(&mut self) {
+        let random = self.draw();
+        match self.servers.next(random) {
+            Some(server) => {
+                self.servers.attempt(server);
+                self.attempts += 1;
+                // The files are read now.
+                self.replacement_at = None;
+                self.go(State::Dialing(server), Action::Dial(server));
+            }
+            None => self.end_round(),
+        }
+    }
+
+    fn end_round(&mut self) {
+        let list_misleads = self.servers.end_round();
+        self.out.push(Action::RoundFailed { list_misleads });
+        let random = self.draw();
+        let delay = self.backoff.next(random);
+        self.wait(delay, Then::Resolve);
+    }
+
+    fn dialed(&mut self, server: SocketAddr, result: Result<(), Failure>) {
+        self.servers.reached(server, result.is_ok());
+        match result {
+            Err(failure) => self.server_failed(server, failure),
+            Ok(()) if self.token.is_needed() => self.go(State::LoggingIn(server), Action::Login),
+            Ok(()) => self.check(server),
+        }
+    }
+
+    /// On to the next server of the round; after the last one, back off.
+    fn server_failed(&mut self, server: SocketAddr, failure: Failure) {
+        let permanent = matches!(failure.kind, FailureKind::Untrusted | FailureKind::Rejected);
+        self.servers.failed(server, permanent);
+        let left = self.servers.next(0.0).is_some();
+        if !left && !self.established && self.servers.have_all_failed_permanently() {
+            return self.fail(failure.error);
+        }
+        self.out.push(Action::PublishConnecting(failure.error));
+        if left {
+            self.wait_briefly(Then::Dial);
+        } else {
+            self.end_round();
+        }
+    }
+}
+
+/// Getting a token, and finding out whether a server accepts it.
+impl Machine {
+    /// The first feature check of a connection.
+    fn check(&mut self, server: SocketAddr) {
+        self.token.begin_checks();
+        self.go(State::CheckingFeatures(server), Action::CheckFeatures);
+    }
+
+    fn logged_in(&mut self, server: SocketAddr, result: Result<(), Failure>) {
+        let failure = match result {
+            Ok(()) => {
+                self.token.logged_in(self.now);
+                return self.wait(SETTLE, Then::CheckFeatures(server));
+            }
+            Err(failure) => failure,
+        };
+        match failure.kind {
+            FailureKind::Invalid if !self.established => self.fail(failure.error),
+            FailureKind::Invalid | FailureKind::Rejected => self.rejected(server, failure),
+            _ => self.server_failed(server, failure),
+        }
+    }
+
+    fn checked(&mut self, server: SocketAddr, result: Result<Features, Failure>) {
+        let failure = match result {
+            Ok(features) if features.bootstrap => {
+                let since = self.now;
+                return self.connect(Held { server, since }, features);
+            }
+            Ok(_) => Failure::missing_feature(server),
+            Err(failure) => failure,
+        };
+        if failure.kind != FailureKind::Rejected || self.settings.credential != Credential::Login {
+            return self.server_failed(server, failure);
+        }
+        match self.token.next_check() {
+            Some(delay) => {
+                self.out.push(Action::PublishConnecting(failure.error));
+                self.wait(delay, Then::CheckFeatures(server));
+            }
+            None => self.rejected(server, failure),
+        }
+    }
+
+    /// The credentials, or the token they gave, are rejected.
+    fn rejected(&mut self, server: SocketAddr, failure: Failure) {
+        if !self.token.rejected() {
+            self.log_in_again(server, failure.error);
+        } else if self.established {
+            // Another server may see it differently.
+            self.server_failed(server, failure);
+        } else {
+            self.fail(failure.error);
+        }
+    }
+
+    fn log_in_again(&mut self, server: SocketAddr, error: Arc<SessionError>) {
+        self.out.push(Action::PublishConnecting(error));
+        let random = self.draw();
+        let delay = self.token.next_login(self.now, random);
+        self.wait(delay, Then::Login(server));
+    }
+}
+
+/// The connection in use: how it is watched over, and when it is left.
+impl Machine {
+    fn connect(&mut self, held: Held, features: Features) {
+        self.established = true;
+        self.servers.reached(held.server, true);
+        self.token.accepted();
+        self.watches = self.settings.watch && features.watch;
+        self.generation += 1;
+        self.out.push(Action::PublishConnected {
+            generation: self.generation,
+        });
+        self.attend(held);
+    }
+
+    /// Watches over the connection from now on.
+    fn attend(&mut self, held: Held) {
+        self.heard();
+        if self.watches {
+            self.out.push(Action::OpenWatch);
+            self.arm(held, Activity::Watching);
+        } else {
+            self.arm(held, Activity::Waiting);
+        }
+    }
+
+    /// The server has said something.
+    fn heard(&mut self) {
+        let patience = self.settings.silence.mul_f64(0.75 + 0.5 * self.draw());
+        self.silent_at = self.now + patience;
+    }
+
+    /// Waits for whatever is due first: a feature check, or a replacement.
+    fn arm(&mut self, held: Held, activity: Activity) {
+        let due = self
+            .replacement_at
+            .map_or(self.silent_at, |due| due.min(self.silent_at));
+        let delay = due.saturating_sub(self.now);
+        self.pursue(held, activity, Action::StartTimer(delay));
+    }
+
+    fn pursue(&mut self, held: Held, activity: Activity, action: Action) {
+        self.go(State::Connected { held, activity }, action);
+    }
+
+    fn connected(&mut self, held: Held, activity: Activity, event: Event) {
+        match (activity, event) {
+            (
+                _,
+                Event::CallFailed {
+                    generation,
+                    failure,
+                },
+            ) => {
+                // Servers may need a moment to find a new token.
+                let excused =
+                    failure.kind == FailureKind::Rejected && self.token.is_fresh(self.now);
+                if generation == self.generation && !excused {
+                    self.leave(held, activity, failure);
+                }
+            }
+            (Activity::DialingReplacement | Activity::CheckingReplacement, event) => {
+                self.replacing(held, event);
+            }
+            (Activity::Watching | Activity::Probing, Event::Servers(servers)) => {
+                if !servers.is_empty() {
+                    self.servers.list(&servers, held.server);
+                }
+                if activity == Activity::Watching {
+                    self.heard();
+                    self.arm(held, activity);
+                }
+            }
+            (Activity::Watching | Activity::Probing, Event::WatchEnded(failure)) => {
+                if failure.kind != FailureKind::Unsupported {
+                    return self.leave(held, activity, failure);
+                }
+                self.stop(activity);
+                self.watches = false;
+                self.heard();
+                self.arm(held, Activity::Waiting);
+            }
+            (Activity::Watching | Activity::Waiting, Event::Timer) => {
+                self.time_has_come(held, activity);
+            }
+            (Activity::Probing | Activity::Polling, Event::Features(result)) => {
+                // The check is over: there is nothing to cancel.
+                let activity = match activity {
+                    Activity::Probing => Activity::Watching,
+                    _ => Activity::Waiting,
+                };
+                match result {
+                    Ok(_) => {
+                        self.token.accepted();
+                        self.heard();
+                        self.arm(held, activity);
+                    }
+                    Err(failure) => self.leave(held, activity, failure),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn time_has_come(&mut self, held: Held, activity: Activity) {
+        if self.replacement_at.is_some_and(|due| due <= self.now) {
+            self.stop(activity);
+            self.replacement_at = None;
+            let dial = Action::DialReplacement(held.server);
+            return self.pursue(held, Activity::DialingReplacement, dial);
+        }
+        if self.silent_at > self.now {
+            return self.arm(held, activity);
+        }
+        let checking = match activity {
+            Activity::Watching => Activity::Probing,
+            _ => Activity::Polling,
+        };
+        self.pursue(held, checking, Action::CheckFeatures);
+    }
+
+    /// The connection is no longer good.
+    fn leave(&mut self, held: Held, activity: Activity, failure: Failure) {
+        self.stop(activity);
+        if activity.is_replacing() {
+            // Still due, unless the session dials again, which reads the files.
+            self.replacement_at = Some(self.now);
+            self.out.push(Action::Abandon);
+        }
+        self.attempts = 0;
+        if self.now.saturating_sub(held.since) >= WORKING {
+            self.backoff.reset();
+            self.servers.clear_round();
+        }
+        let server = held.server;
+        let rejected = failure.kind == FailureKind::Rejected;
+        if rejected && self.settings.credential == Credential::Login {
+            if !self.token.doubt(self.now) {
+                return self.log_in_again(server, failure.error);
+            }
+            self.out.push(Action::PublishConnecting(failure.error));
+            return self.check(server);
+        }
+        self.servers.lost(server, failure.kind);
+        self.out.push(Action::PublishConnecting(failure.error));
+        if self.servers.next(0.0).is_none() {
+            self.end_round();
+        } else if self.servers.are_stale(self.now) {
+            self.wait_briefly(Then::Resolve);
+        } else {
+            self.wait_briefly(Then::Dial);
+        }
+    }
+
+    /// Ends what watches over the connection.
+    fn stop(&mut self, activity: Activity) {
+        if !matches!(activity, Activity::Watching | Activity::Waiting) {
+            self.out.push(Action::CancelOperation);
+        }
+        if matches!(activity, Activity::Watching | Activity::Probing) {
+            self.out.push(Action::CloseWatch);
+        }
+    }
+}
+
+/// Replacing the connection in use. Until its replacement has been checked, users notice nothing.
+impl Machine {
+    fn replacing(&mut self, held: Held, event: Event) {
+        match event {
+            Event::Dialed(Ok(())) => {
+                self.pursue(held, Activity::CheckingReplacement, Action::CheckFeatures);
+            }
+            Event::Features(Ok(features)) if features.bootstrap => {
+                self.out.push(Action::Adopt);
+                self.replacement_backoff.reset();
+                self.connect(held, features);
+            }
+            Event::Features(Ok(_)) => {
+                self.not_replaced(held, Failure::missing_feature(held.server))
+            }
+            // The connection in use has the same token.
+            Event::Features(Err(failure)) if failure.kind == FailureKind::Rejected => {
+                self.leave(held, Activity::CheckingReplacement, failure);
+            }
+            Event::Dialed(Err(failure)) | Event::Features(Err(failure)) => {
+                self.not_replaced(held, failure);
+            }
+            _ => {}
+        }
+    }
+
+    fn not_replaced(&mut self, held: Held, failure: Failure) {
+        let random = self.draw();
+        let delay = self.replacement_backoff.next(random);
+        self.replacement_at = Some(self.now + delay);
+        self.out.push(Action::Abandon);
+        self.out.push(Action::ReplacementFailed(failure.error));
+        self.attend(held);
+    }
+}
+
+/// The end: what was begun is ended, and tokens are logged out, within one deadline.
+impl Machine {
+    fn shut_down(&mut self) {
+        self.out.push(Action::PublishClosed);
+        match self.state {
+            State::LoggingIn(_) => {
+                // The server may have made a token already: only its answer can tell which.
+                let state = State::LoggingOut {
+                    awaiting_login: true,
+                };
+                return self.go(state, Action::StartTimer(LOGOUT));
+            }
+            State::Connected { activity, .. } => self.stop(activity),
+            State::Resolving | State::Dialing(_) | State::CheckingFeatures(_) => {
+                self.out.push(Action::CancelOperation);
+            }
+            _ => {}
+        }
+        if self.token.is_held() {
+            self.out.push(Action::StartTimer(LOGOUT));
+        }
+        self.log_out();
+    }
+
+    fn log_out(&mut self) {
+        if !self.token.is_held() {
+            return self.go(State::Closed, Action::Finish);
+        }
+        let servers = self.servers.iter().take(LOGOUT_SERVERS);
+        let servers = servers.map(|(server, _)| server).collect();
+        let state = State::LoggingOut {
+            awaiting_login: false,
+        };
+        self.go(state, Action::Logout(servers));
+    }
+
+    fn logging_out(&mut self, awaiting_login: bool, event: Event) {
+        match event {
+            Event::LoggedIn(result) if awaiting_login => {
+                if result.is_ok() {
+                    self.token.logged_in(self.now);
+                }
+                self.log_out();
+            }
+            Event::LoggedOut if !awaiting_login => self.go(State::Closed, Action::Finish),
+            Event::Timer => {
+                self.out.push(Action::CancelOperation);
+                self.go(State::Closed, Action::Finish);
+            }
+            _ => {}
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the machine is told, what it answers, and what it knows of itself.
+//! The machine's events, actions and states.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,6 +51,24 @@ pub(crate) enum FailureKind {
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     pub(crate) error: Arc<SessionError>,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, error: SessionError) -> Self {
+        Self {
+            kind,
+            error: Arc::new(error),
+        }
+    }
+
+    /// Of this server, or on the way to it.
+    pub(crate) fn of_server(error: SessionError) -> Self {
+        Self::new(FailureKind::Server, error)
+    }
+
+    pub(super) fn missing_feature(server: SocketAddr) -> Self {
+        Self::of_server(SessionError::MissingFeature { server })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -120,12 +138,12 @@ pub(crate) enum Action {
     Finish,
 }
 
-/// What keeps a connection under observation.
+/// What the session does with the connection in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum Activity {
     /// The server list is watched; the timer runs.
     Watching,
-    /// The watch has been silent: a feature check is under way beside it.
+    /// The watch has been silent: a feature check is under way as well.
     Probing,
     /// There is no watch; the timer runs until the next feature check.
     Waiting,
@@ -136,6 +154,12 @@ pub(crate) enum Link {
     DialingReplacement,
     /// A feature check on the replacement is under way.
     CheckingReplacement,
+}
+
+impl Activity {
+    pub(super) fn is_replacing(self) -> bool {
+        matches!(self, Self::DialingReplacement | Self::CheckingReplacement)
+    }
 }
 
 /// What follows a delay.
@@ -163,7 +187,7 @@ pub(crate) enum State {
     CheckingFeatures(SocketAddr),
     Connected {
         held: Held,
-        link: Link,
+        activity: Activity,
     },
     BackingOff(Then),
     Failed,

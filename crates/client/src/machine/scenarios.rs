@@ -7,7 +7,8 @@ mod table;
 
 use tonic::Code;
 
-use super::proving::{FRESH_CHECKS, SETTLE};
+use super::servers::NAMES;
+use super::token::{CALM, FRESH_CHECKS};
 use super::*;
 
 pub(super) const SILENCE: Duration = Duration::from_secs(60);

@@ -190,12 +190,12 @@ impl World {
             State::LoggingIn(_) => runs(Operation::Login),
             State::CheckingFeatures(_) => runs(Operation::Features),
             State::BackingOff(_) => waits,
-            State::Connected { link, .. } => match link {
-                Link::Watching | Link::Waiting => waits,
-                Link::Probing | Link::Polling | Link::CheckingReplacement => {
+            State::Connected { activity, .. } => match activity {
+                Activity::Watching | Activity::Waiting => waits,
+                Activity::Probing | Activity::Polling | Activity::CheckingReplacement => {
                     runs(Operation::Features)
                 }
-                Link::DialingReplacement => runs(Operation::Dial { replacement: true }),
+                Activity::DialingReplacement => runs(Operation::Dial { replacement: true }),
             },
             // The logout and the login before it end in time.
             State::LoggingOut { .. } => self.operation.is_some() && self.timer.is_some(),
@@ -460,8 +460,8 @@ proptest! {
                 }
                 (1, _) if world.watching => world.happen(Event::Servers(vec![server(1), server(2)]))?,
                 // The replacement does not succeed. The token in use is not touched by that.
-                (2, State::Connected { link: link @ (Link::DialingReplacement | Link::CheckingReplacement), .. })
-                    if trouble != FailureKind::Rejected || link == Link::DialingReplacement =>
+                (2, State::Connected { activity: activity @ (Activity::DialingReplacement | Activity::CheckingReplacement), .. })
+                    if trouble != FailureKind::Rejected || activity == Activity::DialingReplacement =>
                 {
                     match world.operation {
                         Some(Operation::Dial { .. }) => world.happen(Event::Dialed(Err(failure(trouble))))?,

@@ -69,13 +69,23 @@ fn new_files_end_a_long_wait() {
         story.connect();
         story.event(Event::Configured);
         story.now += CALM;
-        story.event(lost());
+        if bearer {
+            // The token has ended, and no login succeeds any more.
+            story.event(rejected());
+            while story.machine.state != State::LoggingIn(server(1)) {
+                story
+                    .event(Event::Features(Err(failure(FailureKind::Rejected))))
+                    .timer();
+            }
+            story.event(Event::LoggedIn(Err(failure(FailureKind::Server))));
+        } else {
+            story.event(lost());
+        }
         while story.delay() < Duration::from_secs(20) {
             story.timer();
             story.event(Event::Resolved(Ok(vec![server(1)])));
             story.event(Event::Dialed(Err(failure(FailureKind::Untrusted))));
         }
-        story.machine.token.needed = bearer;
         let changed = Event::FilesChanged {
             tls: !bearer,
             bearer,
@@ -173,7 +183,7 @@ fn a_replacement_at_a_server_that_cannot_configure_proxies_is_refused() {
     assert!(!matches!(
         story.machine.state,
         State::Connected {
-            link: Link::CheckingReplacement,
+            activity: Activity::CheckingReplacement,
             ..
         }
     ));

@@ -144,7 +144,7 @@ fn go_on(story: &mut Story, stage: Stage, used: SocketAddr) {
                 story.event(Event::Dialed(Ok(())));
             }
             // There is somewhere to go.
-            story.machine.round.clear();
+            story.machine.servers.clear_round();
         }
         Stage::LaterLogin => {
             story.now += CALM;
@@ -227,7 +227,7 @@ fn a_failed_replacement_is_repeated_later() {
         assert!(matches!(
             story.machine.state,
             State::Connected {
-                link: Link::DialingReplacement,
+                activity: Activity::DialingReplacement,
                 ..
             }
         ));

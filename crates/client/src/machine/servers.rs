@@ -1,0 +1,327 @@
+//! The servers that are known, which one is tried next, and which have failed in this round.
+//!
+//! Addresses have two sources: the configured addresses, and the list that servers send. The list
+//! comes first as long as it holds the server that sent it. When it does not, the configured
+//! addresses are probably those of a load balancer, and the list's addresses may not be reachable
+//! from here: then the configured ones come first.
+//!
+//! The order of attempts and updates is kept as a counter.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::FailureKind;
+
+/// Configured addresses that were resolved longer ago are resolved again before they are relied on.
+pub(super) const NAMES: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// When it was last tried; `None` for never.
+    attempt: Option<u64>,
+    /// When it was last heard of.
+    update: u64,
+    configured: bool,
+    listed: bool,
+    /// The last attempt to connect failed.
+    out_of_reach: bool,
+}
+
+impl Entry {
+    fn attempted(self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt >= self.update)
+    }
+
+    fn is_from(self, origin: Origin) -> bool {
+        match origin {
+            Origin::Configured => self.configured,
+            Origin::List => self.listed,
+        }
+    }
+}
+
+/// Where addresses came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// From resolving the configured addresses.
+    Configured,
+    /// From a server's list of servers.
+    List,
+}
+
+/// Known servers, and the round that is under way.
+pub(super) struct Servers {
+    entries: BTreeMap<SocketAddr, Entry>,
+    /// Which servers are tried first.
+    first: Origin,
+    clock: u64,
+    resolved_at: Option<Duration>,
+    /// Servers that failed in this round, and whether in a way that only a person can repair.
+    round: BTreeMap<SocketAddr, bool>,
+    /// Lost in this round, but tried once more: it may lead to several servers.
+    second_chance: Option<SocketAddr>,
+    /// Some server could be connected to in this round.
+    reached: bool,
+}
+
+impl Servers {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            first: Origin::Configured,
+            clock: 0,
+            resolved_at: None,
+            round: BTreeMap::new(),
+            second_chance: None,
+            reached: false,
+        }
+    }
+
+    /// Replaces the configured servers, which come first from now on. Servers that stay keep when
+    /// they were last tried, but count as unattempted again.
+    pub(super) fn configure(&mut self, servers: &[SocketAddr], now: Duration) {
+        self.replace(servers, Origin::Configured);
+        self.first = Origin::Configured;
+        self.resolved_at = Some(now);
+    }
+
+    /// Whether the configured addresses come first and were resolved too long ago.
+    pub(super) fn are_stale(&self, now: Duration) -> bool {
+        let resolved = self.resolved_at;
+        let old = resolved.is_none_or(|resolved| now.saturating_sub(resolved) >= NAMES);
+        old && self.first == Origin::Configured
+    }
+
+    /// Replaces the list; `sender` is the server that sent it.
+    pub(super) fn list(&mut self, servers: &[SocketAddr], sender: SocketAddr) {
+        self.replace(servers, Origin::List);
+        self.first = if servers.contains(&sender) {
+            Origin::List
+        } else {
+            Origin::Configured
+        };
+    }
+
+    fn replace(&mut self, servers: &[SocketAddr], origin: Origin) {
+        self.clock += 1;
+        for (server, entry) in &mut self.entries {
+            let stays = servers.contains(server);
+            match origin {
+                Origin::Configured => entry.configured = stays,
+                Origin::List => entry.listed = stays,
+            }
+        }
+        for server in servers {
+            let entry = self.entries.entry(*server).or_default();
+            entry.update = self.clock;
+            match origin {
+                Origin::Configured => entry.configured = true,
+                Origin::List => entry.listed = true,
+            }
+        }
+        self.entries
+            .retain(|_, entry| entry.configured || entry.listed);
+    }
+
+    /// Whether this server was reached by an address that the servers' list does not hold.
+    fn is_detached(&self, server: SocketAddr) -> bool {
+        let listed = self.entries.get(&server).is_some_and(|entry| entry.listed);
+        !listed && self.entries.values().any(|entry| entry.listed)
+    }
+
+    /// The next server of this round. Addresses that only the servers themselves use are not tried
+    /// again and again while others lead to servers.
+    pub(super) fn next(&self, random: f64) -> Option<SocketAddr> {
+        self.pick(random, |server| {
+            let unreachable = self.reached && self.is_out_of_reach(*server);
+            !unreachable && !self.round.contains_key(server)
+        })
+    }
+
+    /// The server to try next, among those that `allowed` lets through: those of the origin that
+    /// comes first, of them unattempted ones before others, those never tried first, then those
+    /// whose last attempt is longest ago. `random` (0 to 1) decides between equals.
+    fn pick(&self, random: f64, allowed: impl Fn(&SocketAddr) -> bool) -> Option<SocketAddr> {
+        let order = |entry: &Entry| (!entry.is_from(self.first), entry.attempted(), entry.attempt);
+        let candidates = || self.entries.iter().filter(|(server, _)| allowed(server));
+        let first = candidates().map(|(_, entry)| order(entry)).min()?;
+        let equals: Vec<SocketAddr> = candidates()
+            .filter(|(_, entry)| order(entry) == first)
+            .map(|(server, _)| *server)
+            .collect();
+        // Truncation is meant: 0 to 1 picks an index; 1 itself is clamped.
+        let index = (random.clamp(0.0, 1.0) * equals.len() as f64) as usize;
+        equals.get(index.min(equals.len() - 1)).copied()
+    }
+
+    /// Notes that this server is being tried now.
+    pub(super) fn attempt(&mut self, server: SocketAddr) {
+        self.clock += 1;
+        let now = self.clock;
+        if let Some(entry) = self.entries.get_mut(&server) {
+            entry.attempt = Some(now);
+        }
+    }
+
+    /// Notes whether a connection to this server could be made.
+    pub(super) fn reached(&mut self, server: SocketAddr, reached: bool) {
+        self.reached |= reached;
+        if let Some(entry) = self.entries.get_mut(&server) {
+            entry.out_of_reach = !reached;
+        }
+    }
+
+    /// Notes that a server has failed in this round; `permanent` when only a person can repair it.
+    pub(super) fn failed(&mut self, server: SocketAddr, permanent: bool) {
+        self.round.insert(server, permanent);
+    }
+
+    /// Notes that the connection in use is lost. Behind a load balancer the same address may lead
+    /// to another server: it is tried once more.
+    pub(super) fn lost(&mut self, server: SocketAddr, kind: FailureKind) {
+        let retry = kind == FailureKind::Server
+            && self.is_detached(server)
+            && self.second_chance != Some(server);
+        if retry {
+            self.second_chance = Some(server);
+        } else {
+            self.failed(server, false);
+        }
+    }
+
+    /// Whether only a person can repair what is wrong with all servers of this round.
+    pub(super) fn have_all_failed_permanently(&self) -> bool {
+        self.round.values().all(|permanent| *permanent)
+    }
+
+    /// Ends the round. Whether servers could be connected to, but not those that only the servers'
+    /// list names.
+    pub(super) fn end_round(&mut self) -> bool {
+        let mut only_listed = self.entries.values().filter(|entry| !entry.configured);
+        let list_misleads = self.reached && only_listed.any(|entry| entry.out_of_reach);
+        self.clear_round();
+        list_misleads
+    }
+
+    pub(super) fn clear_round(&mut self) {
+        self.round.clear();
+        self.second_chance = None;
+        self.reached = false;
+    }
+
+    /// Whether only a list that does not come first names this server, and it could not be reached
+    /// when it was last tried.
+    fn is_out_of_reach(&self, server: SocketAddr) -> bool {
+        let entry = self.entries.get(&server);
+        entry.is_some_and(|entry| entry.out_of_reach && !entry.is_from(self.first))
+    }
+
+    /// All servers, and whether only the list names them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
+        let entries = self.entries.iter();
+        entries.map(|(server, entry)| (*server, !entry.configured))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 8502))
+    }
+
+    fn all(_: &SocketAddr) -> bool {
+        true
+    }
+
+    /// In which order servers are tried.
+    fn turns(known: &mut Servers) -> Vec<SocketAddr> {
+        let mut turns = Vec::new();
+        while let Some(next) = known.pick(0.0, |server| !turns.contains(server)) {
+            known.attempt(next);
+            turns.push(next);
+        }
+        turns
+    }
+
+    #[test]
+    fn unattempted_first_then_least_recently_tried() {
+        let mut known = Servers::new();
+        assert_eq!(known.pick(0.0, all), None);
+        known.configure(&[server(1), server(2), server(3)], Duration::ZERO);
+        assert_eq!(
+            known.pick(0.99, all),
+            Some(server(3)),
+            "chance decides between equals"
+        );
+        known.attempt(server(3));
+        known.attempt(server(1));
+        assert_eq!(known.pick(1.0, all), Some(server(2)));
+        known.attempt(server(2));
+        assert_eq!(
+            known.pick(0.5, all),
+            Some(server(3)),
+            "all are tried: the longest ago"
+        );
+        assert_eq!(
+            known.pick(0.5, |other| *other != server(3)),
+            Some(server(1))
+        );
+    }
+
+    #[test]
+    fn an_update_gives_everybody_another_turn_but_the_last_one_comes_last() {
+        let mut known = Servers::new();
+        known.configure(&[server(1), server(2)], Duration::ZERO);
+        known.attempt(server(2));
+        known.attempt(server(1));
+        known.list(&[server(1), server(2), server(4)], server(1));
+        assert_eq!(known.first, Origin::List);
+        assert_eq!(turns(&mut known), [server(4), server(2), server(1)]);
+        known.configure(&[], Duration::ZERO);
+        known.list(&[server(4)], server(4));
+        assert_eq!(known.iter().collect::<Vec<_>>(), [(server(4), true)]);
+    }
+
+    #[test]
+    fn the_list_comes_first_and_configured_servers_stand_in() {
+        let mut known = Servers::new();
+        known.configure(&[server(1), server(9)], Duration::ZERO);
+        known.attempt(server(1));
+        known.list(&[server(1), server(2)], server(1));
+        assert!(!known.is_detached(server(1)));
+        assert_eq!(turns(&mut known), [server(2), server(1), server(9)]);
+        known.configure(&[server(9)], Duration::ZERO);
+        assert_eq!(
+            turns(&mut known),
+            [server(9), server(2), server(1)],
+            "names come first again"
+        );
+    }
+
+    #[test]
+    fn behind_a_load_balancer_its_own_address_comes_first() {
+        let mut known = Servers::new();
+        let balancer = server(100);
+        known.configure(&[balancer], Duration::ZERO);
+        known.attempt(balancer);
+        assert!(!known.is_detached(balancer), "there is no list yet");
+        known.list(&[server(1), server(2)], balancer);
+        assert!(known.is_detached(balancer));
+        assert_eq!(turns(&mut known), [balancer, server(1), server(2)]);
+        known.reached(server(1), false);
+        known.reached(balancer, false);
+        assert!(known.is_out_of_reach(server(1)) && !known.is_out_of_reach(server(2)));
+        assert!(
+            !known.is_out_of_reach(balancer),
+            "what is configured is always tried"
+        );
+        known.list(&[server(1), server(2)], server(2));
+        assert!(
+            !known.is_out_of_reach(server(1)),
+            "the list is good: its servers are tried"
+        );
+    }
+}
