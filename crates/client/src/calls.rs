@@ -44,13 +44,6 @@ pub(crate) fn kind(status: &Status) -> FailureKind {
     }
 }
 
-fn server_failure(error: SessionError) -> Failure {
-    Failure {
-        kind: FailureKind::Server,
-        error: Arc::new(error),
-    }
-}
-
 /// A feature check: of which server, with which token, and how long it may take.
 pub(crate) struct FeatureCheck {
     pub(crate) server: SocketAddr,
@@ -69,7 +62,7 @@ pub(crate) async fn features(check: FeatureCheck) -> Result<Features, Failure> {
     let call = client.get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {});
     let status = match timeout(check.deadline, call).await {
         Err(_) => {
-            return Err(server_failure(SessionError::Timeout {
+            return Err(Failure::of_server(SessionError::Timeout {
                 server,
                 call: CALL,
                 after: check.deadline,
@@ -92,10 +85,7 @@ pub(crate) async fn features(check: FeatureCheck) -> Result<Features, Failure> {
         },
         _ => SessionError::call(server, CALL, &status),
     };
-    Err(Failure {
-        kind,
-        error: Arc::new(error),
-    })
+    Err(Failure::new(kind, error))
 }
 
 fn supported(response: &GetSupportedDataplaneFeaturesResponse) -> Features {
@@ -124,10 +114,8 @@ pub(crate) async fn login(
     now: SystemTime,
 ) -> Result<LoggedIn, Failure> {
     const CALL: &str = "the login";
-    let bearer = bearer::read(&config.bearer).map_err(|error| Failure {
-        kind: FailureKind::Rejected,
-        error: Arc::new(error),
-    })?;
+    let bearer =
+        bearer::read(&config.bearer).map_err(|error| Failure::new(FailureKind::Rejected, error))?;
     let bearer_expires = bearer::expires(&bearer);
     let request = LoginRequest {
         auth_method: config.auth_method.clone(),
@@ -140,7 +128,7 @@ pub(crate) async fn login(
     let mut client = AclServiceClient::new(channel);
     let response = match timeout(LOGIN, client.login(request)).await {
         Err(_) => {
-            return Err(server_failure(SessionError::Timeout {
+            return Err(Failure::of_server(SessionError::Timeout {
                 server,
                 call: CALL,
                 after: LOGIN,
@@ -160,7 +148,7 @@ pub(crate) async fn login(
             token,
             bearer_expires,
         }),
-        None => Err(server_failure(SessionError::NoSecret {
+        None => Err(Failure::of_server(SessionError::NoSecret {
             server,
             auth_method: config.auth_method.clone(),
         })),
@@ -179,10 +167,7 @@ fn login_failure(server: SocketAddr, config: &LoginConfig, note: &str, status: &
         },
         _ => SessionError::call(server, "the login", status),
     };
-    Failure {
-        kind,
-        error: Arc::new(error),
-    }
+    Failure::new(kind, error)
 }
 
 /// Deletes a token that a login made. The caller sets the deadline.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use legate_identity::tls::{ClientTls, TlsError};
 use legate_model::Secret;
-use legate_runtime::Clock;
 
 use crate::addresses::Addresses;
 use crate::http_proxy::HttpProxy;
@@ -51,8 +50,6 @@ pub struct SessionOptions {
     pub proxy: Option<HttpProxy>,
     /// Bounds and intervals.
     pub timing: Timing,
-    /// Tells whether a bearer token has expired. Default: the machine's clock.
-    pub clock: Clock,
 }
 
 /// Bounds and intervals of a session.

@@ -44,11 +44,7 @@ impl Token {
         &self.secret
     }
 
-    pub(crate) fn accessor(&self) -> Option<&str> {
-        self.accessor.as_deref()
-    }
-
-    pub(crate) fn accessor_id(&self) -> Option<Arc<str>> {
+    pub(crate) fn accessor(&self) -> Option<Arc<str>> {
         self.accessor.clone()
     }
 }

@@ -96,7 +96,7 @@ impl Dialer {
         };
         let channel = self.channel(server, host, stream).await.map_err(|reason| {
             let error = SessionError::Dial { server, reason };
-            unreachable(error.with(greeting.hint(self.tls.is_some())))
+            Failure::of_server(error.with(greeting.hint(self.tls.is_some())))
         })?;
         Ok(Link {
             server,
@@ -219,15 +219,8 @@ async fn connect(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn unreachable(error: SessionError) -> Failure {
-    Failure {
-        kind: FailureKind::Server,
-        error: Arc::new(error),
-    }
-}
-
 fn too_slow(server: SocketAddr, after: Duration) -> Failure {
-    unreachable(SessionError::Timeout {
+    Failure::of_server(SessionError::Timeout {
         server,
         call: "the connection attempt",
         after,
@@ -240,20 +233,20 @@ fn failure(server: SocketAddr, error: &io::Error) -> Failure {
         .and_then(|error| error.downcast_ref::<rustls::Error>());
     match tls {
         _ if error.kind() == io::ErrorKind::TimedOut => too_slow(server, CONNECT),
-        Some(rustls::Error::InvalidCertificate(reason)) => Failure {
-            kind: FailureKind::Untrusted,
-            error: Arc::new(SessionError::Untrusted {
-                server,
-                reason: distrust(reason),
-            }),
-        },
+        Some(rustls::Error::InvalidCertificate(reason)) => {
+            let reason = distrust(reason);
+            Failure::new(
+                FailureKind::Untrusted,
+                SessionError::Untrusted { server, reason },
+            )
+        }
         Some(rustls::Error::InvalidMessage(_)) => {
             let reason =
                 "it does not speak TLS on this port: check -grpc-port, or set -tls-disabled"
                     .to_owned();
-            unreachable(SessionError::Dial { server, reason })
+            Failure::of_server(SessionError::Dial { server, reason })
         }
-        _ => unreachable(SessionError::Dial {
+        _ => Failure::of_server(SessionError::Dial {
             server,
             reason: error.to_string(),
         }),

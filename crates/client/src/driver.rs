@@ -1,43 +1,66 @@
-//! Performs what the machine decides, and tells it what came of it.
+//! Performs what the machine decides, and returns to it what came of it.
+//!
+//! It keeps what the machine does not: connections, the token, the watch and the timer. It decides
+//! nothing.
 
-mod absorb;
 mod files;
 mod logout;
-mod perform;
 #[cfg(test)]
 mod tests;
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::net::SocketAddr;
+use std::future::{Future, pending, ready};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt, stream};
 use legate_api::serverdiscovery::WatchServersResponse;
-use legate_model::Secret;
 use legate_runtime::{CancellationToken, Clock, Scope};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::DropGuard;
 use tonic::Status;
 
 use self::files::Files;
+use self::logout::{Logout, Unwanted};
 use crate::addresses::Addresses;
-use crate::calls::{LoggedIn, Watch};
+use crate::calls::{self, FeatureCheck, LoggedIn, Watch};
 use crate::config::{LoginConfig, Timing};
-use crate::connection::Token;
+use crate::connection::{AuthenticatedChannel, Connection, Token};
 use crate::dial::{Dialer, Link};
 use crate::error::SessionError;
-use crate::facts::Facts;
-use crate::machine::{Credential, Event, Failure, FailureKind, Features, Machine};
-use crate::metrics::Metrics;
-use crate::resolve::Found;
+use crate::facts::{Facts, Stage};
+use crate::machine::{Action, Credential, Event, Failure, Features, Machine};
+use crate::metrics::{Metrics, observe};
+use crate::resolve::{Found, resolve};
 use crate::session::{Report, SessionState};
 
 /// How long the tasks of connections may take to end; they only have to notice.
 const STOP: Duration = Duration::from_secs(1);
+
+/// What the driver is made of.
+pub(crate) struct Parts {
+    pub(crate) addresses: Arc<Addresses>,
+    pub(crate) port: u16,
+    pub(crate) credential: Credential,
+    pub(crate) login: Option<Arc<LoginConfig>>,
+    pub(crate) token: Option<Token>,
+    pub(crate) dialer: Arc<Dialer>,
+    pub(crate) timing: Timing,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) state: watch::Sender<SessionState>,
+    pub(crate) reports: mpsc::Receiver<Report>,
+    /// Cancelled when the proxy has its configuration.
+    pub(crate) configured: CancellationToken,
+    pub(crate) close: CancellationToken,
+    /// Owns the tasks of connections.
+    pub(crate) scope: Scope,
+    /// Dropped when the session has ended, or the driver is dropped.
+    pub(crate) _ended: DropGuard,
+}
 
 /// Outcome of an operation, with what the driver keeps of it.
 enum Outcome {
@@ -48,30 +71,7 @@ enum Outcome {
     LoggedOut,
 }
 
-type Operation = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
-/// What the driver is told once.
-pub(crate) struct Driver {
-    pub(crate) addresses: Arc<Addresses>,
-    pub(crate) port: u16,
-    pub(crate) credential: Credential,
-    pub(crate) login: Option<Arc<LoginConfig>>,
-    pub(crate) token: Option<Token>,
-    pub(crate) dialer: Arc<Dialer>,
-    pub(crate) timing: Timing,
-    pub(crate) clock: Clock,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) facts: Arc<Facts>,
-    pub(crate) state: watch::Sender<SessionState>,
-    pub(crate) reports: mpsc::Receiver<Report>,
-    /// Cancelled when the proxy has its configuration.
-    pub(crate) configured: CancellationToken,
-    pub(crate) close: CancellationToken,
-    /// Owns the tasks of connections.
-    pub(crate) scope: Scope,
-    /// Tells the session's owners that it has ended, also when the driver is dropped.
-    pub(crate) ended: DropGuard,
-}
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Which host led to which server.
 #[derive(Default)]
@@ -88,75 +88,74 @@ impl Hosts {
     }
 }
 
-/// The driver at work.
-struct Running {
-    driver: Driver,
+struct Driver {
+    parts: Parts,
     machine: Machine,
-    operation: Option<Operation>,
+    /// Pending for ever while there is none; so are the timer and the watch.
+    operation: BoxFuture<Outcome>,
     operation_started: Instant,
+    timer: BoxFuture<()>,
+    watch: Watch,
     /// When the connection in use was dialled, until that has been measured.
     dialed: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-    watch: Option<Watch>,
     hosts: Hosts,
     link: Option<Link>,
     /// What is to replace it.
     replacement: Option<Link>,
-    /// Tokens to log out at the next opportunity.
-    unwanted: Vec<Secret>,
-    /// The servers' list does not hold the server that sent it; told once.
+    unwanted: Unwanted,
+    /// The servers' list does not hold the address of the server that sent it.
     detached: bool,
     files: Files,
+    /// Of the published connection.
     generation: Option<u64>,
     configured: bool,
     closing: bool,
     finished: bool,
 }
 
-impl Driver {
-    pub(crate) async fn run(
-        self,
-        machine: Machine,
-        stopped: CancellationToken,
-    ) -> Result<(), Infallible> {
-        let mut running = Running::new(self, machine);
-        running.handle(Event::Start);
-        while !running.finished {
-            if let Some(event) = running.next(&stopped).await {
-                running.handle(event);
-            }
+/// Runs the session until it is closed or `stopped` is cancelled.
+pub(crate) async fn run(
+    parts: Parts,
+    machine: Machine,
+    stopped: CancellationToken,
+) -> Result<(), Infallible> {
+    let mut driver = Driver::new(parts, machine);
+    driver.handle(Event::Start);
+    while !driver.finished {
+        if let Some(event) = driver.next(&stopped).await {
+            driver.handle(event);
         }
-        (running.link, running.replacement) = (None, None);
-        let Driver {
-            scope,
-            state,
-            ended,
-            ..
-        } = running.driver;
-        if let Err(error) = scope.stop(STOP).await {
-            tracing::debug!(target: "server-connection-manager", %error, "connections did not end by themselves");
-        }
-        drop((state, ended));
-        Ok(())
     }
+    let Driver {
+        parts,
+        operation,
+        watch,
+        link,
+        replacement,
+        ..
+    } = driver;
+    drop((operation, watch, link, replacement));
+    if let Err(error) = parts.scope.stop(STOP).await {
+        tracing::debug!(target: "server-connection-manager", %error, "connections did not end by themselves");
+    }
+    Ok(())
 }
 
-impl Running {
-    fn new(driver: Driver, machine: Machine) -> Self {
-        let now = Instant::now();
-        let files = Files::new(&driver);
+impl Driver {
+    fn new(parts: Parts, machine: Machine) -> Self {
+        let files = Files::new(&parts);
         Self {
-            driver,
+            parts,
             machine,
-            operation: None,
-            operation_started: now,
+            operation: pending().boxed(),
+            operation_started: Instant::now(),
+            timer: pending().boxed(),
+            watch: stream::pending().boxed(),
             dialed: None,
-            timer: None,
-            watch: None,
             hosts: Hosts::default(),
             link: None,
             replacement: None,
-            unwanted: Vec::new(),
+            unwanted: Unwanted::default(),
             detached: false,
             files,
             generation: None,
@@ -169,87 +168,387 @@ impl Running {
     /// Waits for whatever happens next; `None` when that is nothing to the machine.
     async fn next(&mut self, stopped: &CancellationToken) -> Option<Event> {
         let lost = self.lost();
-        let close = self.driver.close.clone();
-        let configured = self.driver.configured.clone();
+        let closed = async {
+            tokio::select! {
+                () = self.parts.close.cancelled() => {}
+                () = stopped.cancelled() => {}
+            }
+        };
         tokio::select! {
             biased;
-            () = close.cancelled(), if !self.closing => Some(self.begin_closing()),
-            () = stopped.cancelled(), if !self.closing => Some(self.begin_closing()),
-            () = configured.cancelled(), if !self.configured => {
+            () = closed, if !self.closing => {
+                self.closing = true;
+                Some(Event::Shutdown)
+            }
+            () = self.parts.configured.cancelled(), if !self.configured => {
                 self.configured = true;
                 Some(Event::Configured)
             }
-            outcome = operate(&mut self.operation) => {
-                self.operation = None;
+            outcome = &mut self.operation => {
+                self.operation = pending().boxed();
                 Some(self.absorb(outcome))
             }
-            item = follow(&mut self.watch) => Some(self.watched(item)),
-            () = expire(&mut self.timer) => {
-                self.timer = None;
+            item = self.watch.next() => Some(self.watched(item)),
+            () = &mut self.timer => {
+                self.timer = pending().boxed();
                 Some(Event::Timer)
             }
-            Some(report) = self.driver.reports.recv() => {
+            Some(report) = self.parts.reports.recv() => {
                 Some(Event::CallFailed { generation: report.generation, failure: report.failure })
             }
             event = lost => Some(event),
-            () = self.files.due() => self.files.look(&self.driver),
+            () = self.files.due() => self.files.look(&self.parts),
         }
-    }
-
-    fn begin_closing(&mut self) -> Event {
-        self.closing = true;
-        Event::Shutdown
     }
 
     /// Resolves when the connection in use is gone.
     fn lost(&self) -> impl Future<Output = Event> + use<> {
-        let current = self.generation.zip(self.link.as_ref());
-        let watched =
-            current.map(|(generation, link)| (generation, link.server, link.lost.clone()));
+        let link = self.generation.zip(self.link.as_ref());
+        let link = link.map(|(generation, link)| (generation, link.server, link.lost.clone()));
         async move {
-            match watched {
-                Some((generation, server, lost)) => {
-                    lost.cancelled().await;
-                    let error = Arc::new(SessionError::Lost { server });
-                    Event::CallFailed {
-                        generation,
-                        failure: Failure {
-                            kind: FailureKind::Server,
-                            error,
-                        },
-                    }
-                }
-                None => std::future::pending().await,
+            let Some((generation, server, lost)) = link else {
+                return pending().await;
+            };
+            lost.cancelled().await;
+            Event::CallFailed {
+                generation,
+                failure: Failure::of_server(SessionError::Lost { server }),
             }
         }
     }
 
     fn handle(&mut self, event: Event) {
-        let now = self.driver.facts.started().elapsed();
+        let now = self.parts.facts.started().elapsed();
         for action in self.machine.handle(now, event) {
             self.perform(action);
         }
-        self.driver.facts.stands(self.machine.view());
+        self.parts.facts.stands(self.machine.view());
     }
 }
 
-async fn operate(operation: &mut Option<Operation>) -> Outcome {
-    match operation {
-        Some(operation) => operation.await,
-        None => std::future::pending().await,
+/// From the machine's actions to operations, timers and what the session publishes.
+impl Driver {
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Resolve => self.resolve(),
+            Action::Dial(server) => {
+                // Users of the connection before keep its channel.
+                self.link = None;
+                self.dialed = Some(Instant::now());
+                self.dial(server);
+            }
+            Action::DialReplacement(server) => self.dial(server),
+            Action::Login => self.login(),
+            Action::CheckFeatures => self.check_features(),
+            Action::Adopt => self.link = self.replacement.take(),
+            Action::Abandon => self.replacement = None,
+            Action::CancelOperation => self.operation = pending().boxed(),
+            Action::OpenWatch => {
+                if let Some(link) = &self.link {
+                    self.watch = calls::watch(self.authenticated(link));
+                }
+            }
+            Action::CloseWatch => self.watch = stream::pending().boxed(),
+            Action::StartTimer(delay) => {
+                tracing::trace!(target: "server-connection-manager", ?delay, "waiting");
+                self.timer = sleep(delay).boxed();
+            }
+            Action::PublishConnected { generation } => self.publish_connected(generation),
+            Action::PublishConnecting(error) => {
+                tracing::error!(target: "server-connection-manager", %error, "connection error");
+                self.parts.facts.failed(&error);
+                let last_error = Some(error);
+                self.publish(SessionState::Connecting { last_error });
+            }
+            Action::PublishFailed(error) => {
+                tracing::error!(target: "server-connection-manager", %error, "giving up");
+                self.parts.facts.failed(&error);
+                self.publish(SessionState::Failed(error));
+            }
+            Action::PublishClosed => self.publish(SessionState::Closed),
+            Action::RoundFailed { list_misleads } => round_failed(list_misleads),
+            Action::ReplacementFailed(error) => {
+                tracing::warn!(
+                    target: "server-connection-manager",
+                    %error,
+                    "the connection could not be replaced after its TLS files have changed; going on with \
+                     the present one"
+                );
+                self.parts.facts.failed(&error);
+            }
+            Action::Logout(servers) => self.log_out(servers),
+            Action::Finish => self.finished = true,
+        }
+    }
+
+    fn begin(&mut self, operation: impl Future<Output = Outcome> + Send + 'static) {
+        self.operation_started = Instant::now();
+        self.operation = operation.boxed();
+    }
+
+    fn resolve(&mut self) {
+        tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
+        let (addresses, port) = (Arc::clone(&self.parts.addresses), self.parts.port);
+        self.begin(async move { Outcome::Resolved(resolve(&addresses, port).await) });
+    }
+
+    fn dial(&mut self, server: SocketAddr) {
+        let dialer = Arc::clone(&self.parts.dialer);
+        let host = self.hosts.of(server);
+        self.begin(async move { Outcome::Dialed(dialer.dial(server, host.as_deref()).await) });
+    }
+
+    fn login(&mut self) {
+        let (Some(link), Some(login)) = (&self.link, &self.parts.login) else {
+            let failure = self.no_connection();
+            return self.begin(ready(Outcome::LoggedIn(Err(failure))));
+        };
+        let now = Clock::system().now();
+        let login = calls::login(link.server, link.channel.clone(), Arc::clone(login), now);
+        self.begin(login.map(Outcome::LoggedIn));
+    }
+
+    fn check_features(&mut self) {
+        let Some(link) = self.replacement.as_ref().or(self.link.as_ref()) else {
+            let failure = self.no_connection();
+            return self.begin(ready(Outcome::Features(Err(failure))));
+        };
+        let login = self.parts.login.as_ref();
+        let check = FeatureCheck {
+            server: link.server,
+            channel: self.authenticated(link),
+            credential: self.parts.credential,
+            auth_method: login
+                .map(|login| login.auth_method.clone())
+                .unwrap_or_default(),
+            deadline: self.parts.timing.answer,
+        };
+        self.begin(calls::features(check).map(Outcome::Features));
+    }
+
+    fn log_out(&mut self, servers: Vec<SocketAddr>) {
+        let Some(login) = &self.parts.login else {
+            return;
+        };
+        self.parts.facts.token(None);
+        if let Some(token) = self.parts.token.take() {
+            self.unwanted.add(&token);
+        }
+        let logout = Logout::new(&mut self.unwanted, login);
+        let channel = self.link.take().map(|link| link.channel);
+        let servers = servers.into_iter();
+        let servers = servers.map(|server| (server, self.hosts.of(server)));
+        let servers = servers.collect();
+        let dialer = Arc::clone(&self.parts.dialer);
+        self.begin(async move {
+            logout.at_the_end(channel, servers, &dialer).await;
+            Outcome::LoggedOut
+        });
+    }
+
+    /// Logs out replaced tokens, unless the connection is gone too.
+    fn log_out_replaced(&mut self) {
+        let (Some(link), Some(login)) = (&self.link, &self.parts.login) else {
+            return;
+        };
+        if !self.unwanted.is_empty() && !link.lost.is_cancelled() {
+            let logout = Logout::new(&mut self.unwanted, login);
+            let logout = logout.of_replaced(link.channel.clone());
+            self.parts.scope.spawn("logout of a replaced token", logout);
+        }
+    }
+
+    /// What an operation fails with that needs a connection where there is none: the machine must
+    /// not wait for an outcome that never comes.
+    fn no_connection(&self) -> Failure {
+        let (_, server) = Stage::of(self.machine.view().state);
+        let server = server.unwrap_or_else(unknown_server);
+        Failure::of_server(SessionError::Lost { server })
+    }
+
+    /// The link's channel with the token in use.
+    fn authenticated(&self, link: &Link) -> AuthenticatedChannel {
+        AuthenticatedChannel::new(link.channel.clone(), self.parts.token.as_ref())
+    }
+
+    fn publish_connected(&mut self, generation: u64) {
+        let Some(link) = &self.link else { return };
+        if let Some(dialed) = self.dialed.take() {
+            observe(&self.parts.metrics.connect, dialed.elapsed());
+        }
+        let address = link.server;
+        tracing::info!(target: "server-connection-manager", %address, "connected to Consul server");
+        let token = self.parts.token.as_ref();
+        let connection = Connection::new(generation, address, link.channel.clone(), token);
+        self.publish(SessionState::Connected(connection));
+        self.generation = Some(generation);
+        self.log_out_replaced();
+    }
+
+    fn publish(&mut self, state: SessionState) {
+        self.generation = None;
+        let connected = matches!(state, SessionState::Connected(_));
+        self.parts.metrics.connected(connected);
+        self.parts.state.send_replace(state);
     }
 }
 
-async fn follow(watch: &mut Option<Watch>) -> Option<Result<WatchServersResponse, Status>> {
-    match watch {
-        Some(watch) => watch.next().await,
-        None => std::future::pending().await,
+/// From what happened to events: keeps what the driver needs of it, counts and logs.
+impl Driver {
+    fn absorb(&mut self, outcome: Outcome) -> Event {
+        match outcome {
+            Outcome::Resolved(result) => self.resolved(result),
+            Outcome::Dialed(result) => Event::Dialed(self.dialed(result)),
+            Outcome::LoggedIn(result) => Event::LoggedIn(self.logged_in(result)),
+            Outcome::Features(result) => {
+                if result.is_ok() {
+                    self.parts.facts.heard();
+                }
+                let link = self.replacement.as_ref().or(self.link.as_ref());
+                Event::Features(
+                    result.map_err(|failure| self.counted(self.explained(link, failure))),
+                )
+            }
+            Outcome::LoggedOut => Event::LoggedOut,
+        }
+    }
+
+    fn resolved(&mut self, result: Result<Found, SessionError>) -> Event {
+        let found = match result {
+            Ok(found) => found,
+            Err(error) => return Event::Resolved(Err(Arc::new(error))),
+        };
+        let duration = self.operation_started.elapsed();
+        observe(&self.parts.metrics.discover, duration);
+        let servers: Vec<SocketAddr> = found.keys().copied().collect();
+        tracing::info!(target: "server-connection-manager", addresses = ?servers, "discovered Consul servers");
+        self.hosts.found = found;
+        Event::Resolved(Ok(servers))
+    }
+
+    fn dialed(&mut self, result: Result<Link, Failure>) -> Result<(), Failure> {
+        let link = result.map_err(|failure| self.counted(failure))?;
+        if let Some(tls) = self.parts.dialer.tls() {
+            let expires = tls.certificate_expires();
+            self.parts.facts.client_certificate_expires(expires);
+        }
+        if self.link.is_some() {
+            self.replacement = Some(link);
+        } else {
+            self.hosts.current = self.hosts.of(link.server);
+            self.link = Some(link);
+        }
+        Ok(())
+    }
+
+    fn logged_in(&mut self, result: Result<LoggedIn, Failure>) -> Result<(), Failure> {
+        let login = match result {
+            Ok(login) => login,
+            Err(failure) => {
+                let failure = self.explained(self.link.as_ref(), failure);
+                tracing::error!(
+                    target: "server-connection-manager",
+                    error = %failure.error,
+                    "ACL auth method login failed"
+                );
+                return Err(self.counted(failure));
+            }
+        };
+        let metrics = &self.parts.metrics;
+        observe(&metrics.login, self.operation_started.elapsed());
+        metrics.logins.inc();
+        self.parts.facts.logged_in(login.bearer_expires);
+        let accessor = login.token.accessor();
+        tracing::info!(
+            target: "server-connection-manager",
+            accessorID = accessor.as_deref().unwrap_or_default(),
+            "ACL auth method login succeeded"
+        );
+        self.parts.facts.token(Some((accessor, Instant::now())));
+        if let Some(old) = self.parts.token.replace(login.token) {
+            self.unwanted.add(&old);
+            self.log_out_replaced();
+        }
+        Ok(())
+    }
+
+    /// Adds what to look at when nothing on the connection was HTTP/2.
+    fn explained(&self, link: Option<&Link>, failure: Failure) -> Failure {
+        let tls = self.parts.dialer.tls().is_some();
+        let hint = link.and_then(|link| link.greeting.hint(tls));
+        let error = Arc::unwrap_or_clone(failure.error).with(hint);
+        Failure::new(failure.kind, error)
+    }
+
+    fn counted(&self, failure: Failure) -> Failure {
+        if let Some(code) = failure.error.code() {
+            self.parts.metrics.error(code);
+        }
+        failure
+    }
+
+    fn watched(&mut self, item: Option<Result<WatchServersResponse, Status>>) -> Event {
+        let status = match item {
+            Some(Ok(list)) => {
+                self.parts.facts.heard();
+                return Event::Servers(self.listed(&list));
+            }
+            Some(Err(status)) => status,
+            None => Status::unavailable("the server ended the stream of server lists"),
+        };
+        self.watch = stream::pending().boxed();
+        self.parts.metrics.error(status.code());
+        let server = self.link.as_ref().map(|link| link.server);
+        let server = server.unwrap_or_else(unknown_server);
+        let error = SessionError::call(server, "the watch of its server list", &status);
+        Event::WatchEnded(Failure::new(calls::kind(&status), error))
+    }
+
+    fn listed(&mut self, list: &WatchServersResponse) -> Vec<SocketAddr> {
+        let mut servers = Vec::with_capacity(list.servers.len());
+        for server in &list.servers {
+            match server.address.parse::<IpAddr>() {
+                Ok(ip) => servers.push(SocketAddr::new(ip, self.parts.port)),
+                Err(_) => tracing::warn!(
+                    target: "server-connection-manager",
+                    address = server.address,
+                    "failed to parse server address from server watch stream; ignoring address"
+                ),
+            }
+        }
+        tracing::info!(
+            target: "server-connection-manager",
+            addresses = ?servers,
+            "updated known Consul servers from watch stream"
+        );
+        let sender = self.link.as_ref().map(|link| link.server);
+        let detached =
+            sender.is_some_and(|sender| !servers.is_empty() && !servers.contains(&sender));
+        if detached && !self.detached {
+            tracing::info!(
+                target: "server-connection-manager",
+                server = ?sender,
+                "the servers' list does not hold the address that led to this server, as behind a load \
+                 balancer; the addresses of -addresses come first"
+            );
+        }
+        self.detached = detached;
+        servers
     }
 }
 
-async fn expire(timer: &mut Option<Pin<Box<Sleep>>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
+fn unknown_server() -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], 0))
+}
+
+fn round_failed(list_misleads: bool) {
+    if list_misleads {
+        tracing::warn!(
+            target: "server-connection-manager",
+            "none of the servers in the servers' own list can be used; going back to -addresses. If the list \
+             holds addresses that cannot be reached from here, set -server-watch-disabled"
+        );
+    } else {
+        tracing::debug!(target: "server-connection-manager", "no server can be used; backing off");
     }
 }

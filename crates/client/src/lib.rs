@@ -57,7 +57,7 @@ pub use self::session::{Session, SessionState};
 
 use self::connection::Token;
 use self::dial::Dialer;
-use self::driver::Driver;
+use self::driver::Parts;
 use self::facts::Facts;
 use self::http_proxy::Routes;
 use self::machine::{Credential, Machine, Settings};
@@ -113,7 +113,7 @@ pub fn connect_with(
     let (reports, reported) = mpsc::channel(session::REPORTS);
     let (close, ended) = (CancellationToken::new(), CancellationToken::new());
     let configured = CancellationToken::new();
-    let driver = Driver {
+    let parts = Parts {
         addresses: Arc::new(config.addresses),
         port: config.grpc_port,
         credential,
@@ -121,7 +121,6 @@ pub fn connect_with(
         token,
         dialer: Arc::new(Dialer::new(tls, routes, scope.spawner())),
         timing: options.timing,
-        clock: options.clock,
         metrics: Arc::clone(&metrics),
         facts: Arc::clone(&facts),
         state,
@@ -129,7 +128,7 @@ pub fn connect_with(
         configured: configured.clone(),
         close: close.clone(),
         scope,
-        ended: ended.clone().drop_guard(),
+        _ended: ended.clone().drop_guard(),
     };
     let settings = Settings {
         watch: !config.server_watch_disabled,
@@ -138,7 +137,10 @@ pub fn connect_with(
         spread: options.timing.files / 3,
     };
     let machine = Machine::new(settings, Box::new(rand::random::<f64>));
-    spawner.spawn("server session", driver.run(machine, spawner.token()));
+    spawner.spawn(
+        "server session",
+        driver::run(parts, machine, spawner.token()),
+    );
     Ok(Session {
         state: states,
         reports,

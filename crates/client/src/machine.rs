@@ -2,7 +2,7 @@
 //!
 //! Nothing here waits, connects, logs or holds a token. The driver performs the actions, one
 //! operation (resolve, dial, login, feature check, logout), one watch and one timer at a time, and
-//! returns their outcome as events. README.md beside this module's parts has the whole algorithm.
+//! returns their outcome as events. machine/README.md has the whole algorithm.
 
 mod event;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::Driver;
+use super::Parts;
 use crate::bearer;
 use crate::machine::Event;
 use crate::tls::{Mark, Tls};
@@ -16,12 +16,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn new(driver: &Driver) -> Self {
-        let login = driver.login.as_ref();
+    pub(super) fn new(parts: &Parts) -> Self {
+        let login = parts.login.as_ref();
         let bearer = login.and_then(|login| bearer::mark(&login.bearer));
-        let needed = bearer.is_some() || driver.dialer.tls().is_some_and(Tls::has_files);
+        let needed = bearer.is_some() || parts.dialer.tls().is_some_and(Tls::has_files);
         // An interval of nothing would be a busy loop.
-        let period = driver.timing.files;
+        let period = parts.timing.files;
         let ticks = (needed && !period.is_zero()).then(|| {
             let mut ticks = interval_at(Instant::now() + period, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -39,17 +39,17 @@ impl Files {
     }
 
     /// Looks, and tells what has changed.
-    pub(super) fn look(&mut self, driver: &Driver) -> Option<Event> {
-        let tls = driver.dialer.tls().is_some_and(Tls::has_changed);
-        let bearer = self.bearer_has_changed(driver);
+    pub(super) fn look(&mut self, parts: &Parts) -> Option<Event> {
+        let tls = parts.dialer.tls().is_some_and(Tls::has_changed);
+        let bearer = self.bearer_has_changed(parts);
         if tls {
             tracing::info!(target: "server-connection-manager", "TLS files have changed");
         }
         (tls || bearer).then_some(Event::FilesChanged { tls, bearer })
     }
 
-    fn bearer_has_changed(&mut self, driver: &Driver) -> bool {
-        let Some(login) = &driver.login else {
+    fn bearer_has_changed(&mut self, parts: &Parts) -> bool {
+        let Some(login) = &parts.login else {
             return false;
         };
         let mark = bearer::mark(&login.bearer);
@@ -62,7 +62,7 @@ impl Files {
             return false;
         };
         tracing::debug!(target: "server-connection-manager", "the bearer token has changed");
-        driver.facts.bearer_expires(bearer::expires(&token));
+        parts.facts.bearer_expires(bearer::expires(&token));
         true
     }
 }

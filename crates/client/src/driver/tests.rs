@@ -6,10 +6,10 @@ use legate_runtime::metrics::Registry;
 
 use super::*;
 use crate::config::Bearer;
-use crate::machine::{Action, Settings};
+use crate::machine::Settings;
 
 /// A driver that has not dialled yet.
-fn driver() -> Running {
+fn driver() -> Driver {
     let scope = Scope::new("test");
     let timing = Timing::default();
     let (_, reports) = mpsc::channel(1);
@@ -21,7 +21,7 @@ fn driver() -> Running {
         bearer: Bearer::Token(Secret::new("bearer".to_owned())),
         meta: std::collections::BTreeMap::new(),
     };
-    let driver = Driver {
+    let parts = Parts {
         addresses: Arc::new("127.0.0.1".parse().unwrap()),
         port: 8502,
         credential: Credential::Login,
@@ -29,7 +29,6 @@ fn driver() -> Running {
         token: None,
         dialer: Arc::new(Dialer::new(None, None, scope.spawner())),
         timing,
-        clock: Clock::system(),
         metrics: Arc::new(Metrics::new(&Registry::new()).unwrap()),
         facts: Arc::new(Facts::new()),
         state: watch::Sender::new(SessionState::Connecting { last_error: None }),
@@ -37,7 +36,7 @@ fn driver() -> Running {
         configured: CancellationToken::new(),
         close: CancellationToken::new(),
         scope,
-        ended: CancellationToken::new().drop_guard(),
+        _ended: CancellationToken::new().drop_guard(),
     };
     let settings = Settings {
         watch: false,
@@ -45,16 +44,15 @@ fn driver() -> Running {
         silence: timing.silence,
         spread: timing.files,
     };
-    Running::new(driver, Machine::new(settings, Box::new(|| 0.5)))
+    Driver::new(parts, Machine::new(settings, Box::new(|| 0.5)))
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_without_a_connection_fails_and_is_not_waited_for() {
     for action in [Action::Login, Action::CheckFeatures] {
-        let mut running = driver();
-        running.perform(action.clone());
-        let outcome =
-            tokio::time::timeout(Duration::from_secs(3600), operate(&mut running.operation));
+        let mut driver = driver();
+        driver.perform(action.clone());
+        let outcome = tokio::time::timeout(Duration::from_secs(3600), &mut driver.operation);
         let failed = match outcome.await {
             Ok(Outcome::LoggedIn(result)) => result.is_err(),
             Ok(Outcome::Features(result)) => result.is_err(),
