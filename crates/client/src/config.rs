@@ -32,15 +32,32 @@ pub struct ClientConfig {
 }
 
 /// TLS to servers.
-#[derive(Clone, Debug)]
+///
+/// Files are read again for every connection, and checked from time to time ([`Timing::files`]):
+/// when they have changed, a new connection replaces the present one. When they have become
+/// unreadable, the last good ones are used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Trust and client certificate. Files are read again for every connection, and looked at from
-    /// time to time ([`Timing::files`]): when they have changed, a new connection takes the place
-    /// of the present one. When they have become unreadable, the last good ones are used.
-    pub options: ClientTls,
+    /// A file or a directory of PEM files (`-ca-certs`); `None`: the roots of the system.
+    pub ca: Option<PathBuf>,
+    /// Certificate and key of the client (`-tls-cert`, `-tls-key`).
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
     /// Name that all certificates must have (`-tls-server-name`). Without one it is the host that
     /// led to the server; addresses from a command have none.
     pub server_name: Option<String>,
+    /// Accept any certificate for any name (`-tls-insecure-skip-verify`).
+    pub insecure_skip_verify: bool,
+}
+
+impl TlsConfig {
+    pub(crate) fn options(&self) -> ClientTls {
+        ClientTls {
+            ca: self.ca.clone(),
+            client_cert: self.client_certificate.clone(),
+            insecure_skip_verify: self.insecure_skip_verify,
+            alpn_h2: true,
+        }
+    }
 }
 
 /// What most sessions leave as it is.
@@ -79,35 +96,36 @@ impl Default for Timing {
 }
 
 /// How a session gets its ACL token.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Credentials {
     /// No token is sent.
     None,
-    /// This token. An empty one is as good as none.
+    /// This token (`-credential-type=static`). An empty one is as good as none.
     Static(Secret),
-    /// A login at the first server, another one when its token ends, and a logout at the end.
+    /// A login at the first server (`-credential-type=login`), another one when its token ends, and a
+    /// logout at the end.
     Login(LoginConfig),
 }
 
 /// A login with an auth method.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LoginConfig {
     /// Name of the auth method (`-login-auth-method`).
     pub auth_method: String,
-    /// Namespace of the auth method; empty for the default one.
+    /// Namespace of the auth method (`-login-namespace`); empty for the default one.
     pub namespace: String,
-    /// Partition of the auth method; empty for the default one.
+    /// Partition of the auth method (`-login-partition`); empty for the default one.
     pub partition: String,
-    /// Datacenter in which to log in; empty for the server's own.
+    /// Datacenter in which to log in (`-login-datacenter`); empty for the server's own.
     pub datacenter: String,
     /// What the auth method verifies.
     pub bearer: Bearer,
-    /// Free text that ends up in the token's description.
+    /// Metadata of the token that the login creates (`-login-meta`).
     pub meta: BTreeMap<String, String>,
 }
 
 /// Where the bearer token is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Bearer {
     /// Here (`-login-bearer-token`).
     Token(Secret),
@@ -224,7 +242,7 @@ impl ClientConfig {
         if let Some(name) = tls.server_name.as_ref().filter(|name| !name.is_empty()) {
             return Ok(Name::Given(name.clone()));
         }
-        if tls.options.insecure_skip_verify {
+        if tls.insecure_skip_verify {
             return Ok(Name::Unverified);
         }
         match self.addresses.hosts() {
@@ -254,11 +272,9 @@ mod tests {
     #[test]
     fn a_name_to_verify_is_given_inferred_or_missed() {
         let tls = |name: Option<&str>, insecure| TlsConfig {
-            options: ClientTls {
-                insecure_skip_verify: insecure,
-                ..ClientTls::default()
-            },
+            insecure_skip_verify: insecure,
             server_name: name.map(str::to_owned),
+            ..TlsConfig::default()
         };
         let name = |addresses: &str, tls: &TlsConfig| {
             let config = ClientConfig {

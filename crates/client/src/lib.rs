@@ -92,7 +92,7 @@ pub fn connect_with(
     config.check()?;
     let tls = match &config.tls {
         None => None,
-        Some(tls) => Some(Tls::new(tls.options.clone(), config.server_name(tls)?)?),
+        Some(tls) => Some(Tls::new(tls.options(), config.server_name(tls)?)?),
     };
     let (credential, token, login) = match config.credentials {
         Credentials::None => (Credential::None, None, None),

@@ -15,15 +15,13 @@ use std::future::Future;
 use std::time::Duration;
 
 use legate_client::{
-    Bearer, ClientConfig, ConfigError, Credentials, HttpProxy, LoginConfig, Session, SessionError,
-    SessionOptions, TlsConfig, connect_with,
+    ClientConfig, ConfigError, HttpProxy, Session, SessionError, SessionOptions, connect_with,
 };
 use legate_envoy::FindError;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
 use legate_envoy::epochs::Report;
 use legate_envoy::process::{ExitReason, SpawnError};
-use legate_identity::tls::ClientTls;
 use legate_runtime::{Clock, Readiness, Scope, TaskError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -385,38 +383,11 @@ fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
 
 /// The settings that the session needs.
 fn client_config(servers: &settings::Servers) -> Result<ClientConfig, ConfigError> {
-    let tls = servers.tls.as_ref().map(|tls| TlsConfig {
-        options: ClientTls {
-            ca: tls.ca.clone(),
-            client_cert: tls.client_certificate.clone(),
-            insecure_skip_verify: tls.insecure_skip_verify,
-            alpn_h2: true,
-        },
-        server_name: tls.server_name.clone(),
-    });
     Ok(ClientConfig {
         addresses: servers.addresses.parse()?,
         grpc_port: servers.grpc_port,
         server_watch_disabled: servers.watch_disabled,
-        tls,
-        credentials: credentials(&servers.credentials),
+        tls: servers.tls.clone(),
+        credentials: servers.credentials.clone(),
     })
-}
-
-fn credentials(credentials: &settings::Credentials) -> Credentials {
-    match credentials {
-        settings::Credentials::None => Credentials::None,
-        settings::Credentials::Static(token) => Credentials::Static(token.clone()),
-        settings::Credentials::Login(login) => Credentials::Login(LoginConfig {
-            auth_method: login.auth_method.clone(),
-            namespace: login.namespace.clone(),
-            partition: login.partition.clone(),
-            datacenter: login.datacenter.clone(),
-            bearer: match &login.bearer {
-                settings::Bearer::Token(token) => Bearer::Token(token.clone()),
-                settings::Bearer::File(path) => Bearer::File(path.clone()),
-            },
-            meta: login.meta.clone(),
-        }),
-    }
 }

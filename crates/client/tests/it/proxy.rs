@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use legate_client::{HttpProxy, TlsConfig};
-use legate_identity::tls::ClientTls;
 use legate_testkit::certs::{ServerTls, TestCa};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -89,12 +88,9 @@ async fn servers_are_reached_through_a_tunnel() {
     let tls = ca.server_config(&["server.dc1.consul"], ServerTls::default());
     for tls in [None, Some(tls)] {
         let secure = tls.clone().map(|_| TlsConfig {
-            options: ClientTls {
-                ca: Some(ca.ca_file()),
-                alpn_h2: true,
-                ..ClientTls::default()
-            },
+            ca: Some(ca.ca_file()),
             server_name: Some("server.dc1.consul".to_owned()),
+            ..TlsConfig::default()
         });
         let server = FakeServer::start(FakeServerOptions {
             tls,

@@ -4,7 +4,6 @@ use std::fs;
 use std::time::SystemTime;
 
 use legate_client::{Bearer, LoginConfig, TlsConfig};
-use legate_identity::tls::ClientTls;
 use legate_model::Secret;
 use legate_testkit::certs::{ServerTls, TestCa};
 use legate_testkit::fake_server::Call;
@@ -34,17 +33,13 @@ async fn mutual(ca: &TestCa) -> (FakeServer, Client, (std::path::PathBuf, std::p
     let server = FakeServer::tls(ca.server_config(&["localhost"], tls)).await;
     let files = ca.client("dataplane");
     let pair = (files.cert, files.key);
-    let options = ClientTls {
+    let options = TlsConfig {
         ca: Some(ca.ca_file()),
-        client_cert: Some(pair.clone()),
-        alpn_h2: true,
-        ..ClientTls::default()
+        client_certificate: Some(pair.clone()),
+        ..TlsConfig::default()
     };
     let config = ClientConfig {
-        tls: Some(TlsConfig {
-            options,
-            server_name: None,
-        }),
+        tls: Some(options),
         ..config("localhost", server.address().port())
     };
     (server, Client::with(config, hasty()), pair)

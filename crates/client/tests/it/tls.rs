@@ -1,32 +1,30 @@
 //! Certificates that are trusted, not trusted, shown and rotated.
 
 use legate_client::{ConfigError, TlsConfig};
-use legate_identity::tls::ClientTls;
 use legate_testkit::certs::{ServerTls, TestCa};
 use legate_testkit::fake_server::Call;
 
 use super::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn trusting(ca: &TestCa) -> ClientTls {
-    ClientTls {
+fn trusting(ca: &TestCa) -> TlsConfig {
+    TlsConfig {
         ca: Some(ca.ca_file()),
-        alpn_h2: true,
-        ..ClientTls::default()
+        ..TlsConfig::default()
     }
 }
 
 fn tls(
     addresses: &str,
     server: &FakeServer,
-    options: ClientTls,
+    options: TlsConfig,
     name: Option<&str>,
 ) -> ClientConfig {
     let server_name = name.map(str::to_owned);
     ClientConfig {
         tls: Some(TlsConfig {
-            options,
             server_name,
+            ..options
         }),
         ..config(addresses, server.address().port())
     }
@@ -104,8 +102,8 @@ async fn a_client_certificate_is_shown() {
     };
     let server = FakeServer::tls(ca.server_config(&["localhost"], mutual)).await;
     let files = ca.client("dataplane");
-    let options = ClientTls {
-        client_cert: Some((files.cert, files.key)),
+    let options = TlsConfig {
+        client_certificate: Some((files.cert, files.key)),
         ..trusting(&ca)
     };
     let client = Client::start(tls("localhost", &server, options, None));
@@ -144,9 +142,9 @@ async fn an_untrusted_certificate_is_one_clear_error() {
 async fn verification_can_be_switched_off() {
     let ca = TestCa::new();
     let server = FakeServer::tls(ca.server_config(&["elsewhere"], ServerTls::default())).await;
-    let options = ClientTls {
+    let options = TlsConfig {
         insecure_skip_verify: true,
-        ..ClientTls::default()
+        ..TlsConfig::default()
     };
     let client = Client::start(tls("exec=echo 127.0.0.1", &server, options, None));
     call(&client.connected().await).await.unwrap();
@@ -202,11 +200,8 @@ async fn settings_that_cannot_work_are_refused_at_once() {
     let scope = Scope::new("test");
     let refused = |config| connect(config, &scope.spawner(), &Registry::new()).unwrap_err();
     let tls = |ca: Option<std::path::PathBuf>| TlsConfig {
-        options: ClientTls {
-            ca,
-            ..ClientTls::default()
-        },
-        server_name: None,
+        ca,
+        ..TlsConfig::default()
     };
     let nameless = ClientConfig {
         tls: Some(tls(None)),
@@ -323,10 +318,7 @@ async fn an_http_port_is_told_from_one_without_tls() {
     ] {
         let (port, scope) = odd_server(answer).await;
         let client = Client::start(ClientConfig {
-            tls: Some(TlsConfig {
-                options: trusting(&ca),
-                server_name: None,
-            }),
+            tls: Some(trusting(&ca)),
             ..config("127.0.0.1", port)
         });
         let error = first_error(&client).await;

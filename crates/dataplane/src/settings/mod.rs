@@ -43,8 +43,8 @@ pub use flags::FlagError;
 pub use invalid::Invalid;
 pub use reference::reference;
 pub use types::{
-    Bearer, Credentials, Environment, Envoy, Lifecycle, Logging, Login, Mode, PrometheusTls, Proxy,
-    ServerTls, Servers, Settings, Telemetry, XdsBind,
+    Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
+    Telemetry, XdsBind,
 };
 pub use usage::usage;
 

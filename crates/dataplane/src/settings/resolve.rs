@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
 use legate_envoy::process::DrainStrategy;
 use legate_model::Secret;
 use legate_runtime::logging::Level;
@@ -14,8 +15,8 @@ use super::invalid::Invalid;
 use super::paths;
 use super::table::Item;
 use super::types::{
-    Bearer, Credentials, Environment, Envoy, Lifecycle, Logging, Login, Mode, PrometheusTls, Proxy,
-    ServerTls, Servers, Settings, Telemetry, XdsBind,
+    Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
+    Telemetry, XdsBind,
 };
 use super::values::{Source, Values};
 
@@ -240,7 +241,7 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credential
             if values.text(Item::LoginAuthMethod).is_empty() {
                 return Err(Invalid::NoAuthMethod);
             }
-            Ok(Credentials::Login(Login {
+            Ok(Credentials::Login(LoginConfig {
                 auth_method: text(Item::LoginAuthMethod),
                 namespace: text(Item::LoginNamespace),
                 partition: text(Item::LoginPartition),
@@ -276,7 +277,7 @@ fn unused_credentials(values: &Values) -> impl Iterator<Item = String> {
     unused.map(|(of, flags)| format!("{flags} is ignored: it needs -credential-type={of}"))
 }
 
-fn server_tls(values: &Values) -> Result<Option<ServerTls>, Invalid> {
+fn server_tls(values: &Values) -> Result<Option<TlsConfig>, Invalid> {
     if values.bool(Item::TlsDisabled) {
         return Ok(None);
     }
@@ -285,7 +286,7 @@ fn server_tls(values: &Values) -> Result<Option<ServerTls>, Invalid> {
         (None, None) => None,
         _ => return Err(Invalid::HalfClientCertificate),
     };
-    Ok(Some(ServerTls {
+    Ok(Some(TlsConfig {
         ca: path(values, Item::CaCerts),
         client_certificate,
         server_name: values.some_text(Item::TlsServerName).map(str::to_owned),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -81,7 +82,7 @@ fn defaults_are_those_of_the_original() {
             addresses: "10.0.0.1".to_owned(),
             grpc_port: 8502,
             watch_disabled: false,
-            tls: Some(ServerTls::default()),
+            tls: Some(TlsConfig::default()),
             credentials: Credentials::None,
         },
         proxy: Proxy {

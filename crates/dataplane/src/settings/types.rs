@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_model::Secret;
+use legate_client::{Credentials, TlsConfig};
 use legate_runtime::logging::Level;
 
 /// Everything the dataplane was told, after merging flags, environment, file and defaults.
@@ -59,59 +59,9 @@ pub struct Servers {
     /// `-server-watch-disabled`: keep to the addresses given and never ask servers for more.
     pub watch_disabled: bool,
     /// TLS towards the servers; `None` when `-tls-disabled`.
-    pub tls: Option<ServerTls>,
+    pub tls: Option<TlsConfig>,
     /// How to authenticate.
     pub credentials: Credentials,
-}
-
-/// TLS towards the servers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ServerTls {
-    /// `-ca-certs`: a file or a directory of PEM files; `None` means the system's roots.
-    pub ca: Option<PathBuf>,
-    /// `-tls-cert` and `-tls-key`: both or neither.
-    pub client_certificate: Option<(PathBuf, PathBuf)>,
-    /// `-tls-server-name`; `None` means that it follows from the address.
-    pub server_name: Option<String>,
-    /// `-tls-insecure-skip-verify`.
-    pub insecure_skip_verify: bool,
-}
-
-/// How to authenticate at the servers.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Credentials {
-    /// No token is sent.
-    None,
-    /// A fixed ACL token (`-credential-type=static`).
-    Static(Secret),
-    /// Log in with an auth method (`-credential-type=login`).
-    Login(Login),
-}
-
-/// What a login needs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Login {
-    /// `-login-auth-method`.
-    pub auth_method: String,
-    /// `-login-namespace`; empty means the server's default.
-    pub namespace: String,
-    /// `-login-partition`; empty means the server's default.
-    pub partition: String,
-    /// `-login-datacenter`; empty means the server's own.
-    pub datacenter: String,
-    /// The token that proves who logs in.
-    pub bearer: Bearer,
-    /// `-login-meta`: metadata of the token that the login creates.
-    pub meta: BTreeMap<String, String>,
-}
-
-/// Where the bearer token is.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Bearer {
-    /// `-login-bearer-token`.
-    Token(Secret),
-    /// `-login-bearer-token-path`: read again for each login.
-    File(PathBuf),
 }
 
 /// Which proxy this is. An empty string means that the server chooses.

@@ -424,7 +424,7 @@ impl Trial {
     }
 }
 
-fn server_tls(settings: &Settings) -> ServerTls {
+fn server_tls(settings: &Settings) -> TlsConfig {
     settings.servers.tls.clone().unwrap()
 }
 
@@ -432,7 +432,7 @@ fn prometheus_tls(settings: &Settings) -> Option<PrometheusTls> {
     settings.telemetry.prometheus_tls.clone()
 }
 
-fn login(settings: &Settings) -> Login {
+fn login(settings: &Settings) -> LoginConfig {
     match &settings.servers.credentials {
         Credentials::Login(login) => login.clone(),
         other => panic!("{other:?}"),
