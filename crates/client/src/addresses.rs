@@ -15,11 +15,12 @@ const EXEC: &str = "exec=";
 ///
 /// As text, a command is shown without its arguments: those of cloud look-ups hold credentials.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Addresses {
-    /// A DNS name, all of whose A and AAAA records are servers, or an IP address.
-    Host(String),
-    /// Several names and IP addresses, all of which are servers. Those that do not resolve are
-    /// left out as long as one does.
+pub struct Addresses(Source);
+
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// DNS names, all of whose A and AAAA records are servers, and IP addresses. Names that do not
+    /// resolve are left out as long as one does.
     Hosts(Vec<String>),
     /// A command and its arguments. It prints IP addresses, separated by white space, on standard
     /// output. It runs without a shell, in the working directory and environment of this process.
@@ -29,11 +30,14 @@ pub enum Addresses {
 impl Addresses {
     /// Names and IP addresses; none when a command finds them.
     pub(crate) fn hosts(&self) -> &[String] {
-        match self {
-            Self::Host(host) => std::slice::from_ref(host),
-            Self::Hosts(hosts) => hosts,
-            Self::Exec(_) => &[],
+        match &self.0 {
+            Source::Hosts(hosts) => hosts,
+            Source::Exec(_) => &[],
         }
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.0
     }
 }
 
@@ -49,7 +53,7 @@ impl FromStr for Addresses {
             return if words.is_empty() {
                 Err(ConfigError::EmptyCommand)
             } else {
-                Ok(Self::Exec(words))
+                Ok(Self(Source::Exec(words)))
             };
         }
         let mut hosts = Vec::new();
@@ -60,14 +64,10 @@ impl FromStr for Addresses {
                 hosts.push(host);
             }
         }
-        match hosts.pop() {
-            None => Err(ConfigError::NoAddress),
-            Some(only) if hosts.is_empty() => Ok(Self::Host(only)),
-            Some(last) => {
-                hosts.push(last);
-                Ok(Self::Hosts(hosts))
-            }
+        if hosts.is_empty() {
+            return Err(ConfigError::NoAddress);
         }
+        Ok(Self(Source::Hosts(hosts)))
     }
 }
 
@@ -101,10 +101,9 @@ fn host(item: &str) -> Result<String, ConfigError> {
 
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host(host) => f.write_str(host),
-            Self::Hosts(hosts) => f.write_str(&hosts.join(",")),
-            Self::Exec(words) => {
+        match &self.0 {
+            Source::Hosts(hosts) => f.write_str(&hosts.join(",")),
+            Source::Exec(words) => {
                 let hidden = if words.len() > 1 { " ***" } else { "" };
                 let program = words.first().map(String::as_str).unwrap_or_default();
                 write!(f, "{EXEC}{program}{hidden}")
@@ -139,32 +138,25 @@ mod tests {
     fn a_single_host_and_a_command_are_told_apart() {
         for text in ["consul.service", "10.0.0.1", "::1", "fe80::1%eth0"] {
             let parsed: Addresses = text.parse().unwrap();
-            assert_eq!(parsed, Addresses::Host(text.to_owned()));
+            assert_eq!(parsed.hosts(), [text]);
             assert_eq!(parsed.to_string(), text);
         }
         let command: Addresses = "exec=discover -q  addrs exec=twice".parse().unwrap();
         assert_eq!(
             command,
-            Addresses::Exec(
+            Addresses(Source::Exec(
                 ["discover", "-q", "addrs", "exec=twice"]
                     .map(String::from)
                     .to_vec()
-            )
+            ))
         );
         assert!(command.hosts().is_empty());
     }
 
     #[test]
     fn arguments_of_a_command_are_not_shown() {
-        let config = crate::ClientConfig {
-            addresses: "exec=discover addrs secret_access_key=hush"
-                .parse()
-                .unwrap(),
-            grpc_port: 8502,
-            server_watch_disabled: false,
-            tls: None,
-            credentials: crate::Credentials::None,
-        };
+        let addresses = "exec=discover addrs secret_access_key=hush";
+        let config = crate::ClientConfig::new(addresses.parse().unwrap(), 8502);
         assert_eq!(config.addresses.to_string(), "exec=discover ***");
         let shown = format!("{config:?}");
         assert!(
@@ -197,7 +189,7 @@ mod tests {
         }
         assert_eq!(
             " 10.0.0.1, ".parse::<Addresses>().unwrap(),
-            Addresses::Host("10.0.0.1".into())
+            Addresses(Source::Hosts(vec!["10.0.0.1".into()]))
         );
         assert_eq!("a b".parse::<Addresses>().unwrap().to_string(), "a,b");
         assert_eq!(hosts("[::1]"), ["::1"]);
@@ -222,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused_and_hosts_read_back_the_same(text in "(exec=)?\\PC{0,40}") {
-            if let Ok(parsed @ (Addresses::Host(_) | Addresses::Hosts(_))) = text.parse() {
+            if let Ok(parsed @ Addresses(Source::Hosts(_))) = text.parse() {
                 prop_assert_eq!(parsed.to_string().parse::<Addresses>().unwrap(), parsed);
             }
         }

@@ -29,6 +29,10 @@ pub struct ClientConfig {
     pub tls: Option<TlsConfig>,
     /// How to get an ACL token.
     pub credentials: Credentials,
+    /// HTTP proxy on the way to servers (`HTTPS_PROXY`, `NO_PROXY`).
+    pub proxy: Option<HttpProxy>,
+    /// Bounds and intervals.
+    pub timing: Timing,
 }
 
 /// TLS to servers.
@@ -58,15 +62,6 @@ impl TlsConfig {
             alpn_h2: true,
         }
     }
-}
-
-/// What most sessions leave as it is.
-#[derive(Clone, Debug, Default)]
-pub struct SessionOptions {
-    /// HTTP proxy on the way to servers (`HTTPS_PROXY`, `NO_PROXY`); `None` (the default): none.
-    pub proxy: Option<HttpProxy>,
-    /// Bounds and intervals.
-    pub timing: Timing,
 }
 
 /// Bounds and intervals of a session.
@@ -150,7 +145,7 @@ impl fmt::Display for Bearer {
 /// Settings that cannot work, found before anything is tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// No addresses.
+    /// No address is given.
     #[error(
         "no server address is given: set -addresses to a DNS name, an IP address or exec=COMMAND"
     )]
@@ -190,9 +185,6 @@ pub enum ConfigError {
         /// What was given.
         address: String,
     },
-    /// Port 0.
-    #[error("no gRPC port of the servers is given: set -grpc-port")]
-    NoPort,
     /// Verification without a name to verify.
     #[error(
         "addresses from a command have no name to verify certificates by: set -tls-server-name \
@@ -209,31 +201,23 @@ pub enum ConfigError {
         "the ACL token of -static-token holds characters that cannot be sent: check for line breaks"
     )]
     Token,
-    /// A login without a method.
-    #[error("no auth method is given for the login: set -login-auth-method")]
-    NoAuthMethod,
     /// The registry has these metrics already.
     #[error("metrics of the server session cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
 impl ClientConfig {
-    /// Checks what can be checked without a network or a file.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        if self.grpc_port == 0 {
-            return Err(ConfigError::NoPort);
-        }
-        match &self.addresses {
-            Addresses::Host(host) if host.is_empty() => return Err(ConfigError::NoAddress),
-            Addresses::Hosts(hosts) if hosts.is_empty() => return Err(ConfigError::NoAddress),
-            Addresses::Exec(words) if words.is_empty() => return Err(ConfigError::EmptyCommand),
-            _ => {}
-        }
-        match &self.credentials {
-            Credentials::Login(login) if login.auth_method.is_empty() => {
-                Err(ConfigError::NoAuthMethod)
-            }
-            _ => Ok(()),
+    /// Plaintext without credentials, proxy or TLS, and with the default timing.
+    #[must_use]
+    pub fn new(addresses: Addresses, grpc_port: u16) -> Self {
+        Self {
+            addresses,
+            grpc_port,
+            server_watch_disabled: false,
+            tls: None,
+            credentials: Credentials::None,
+            proxy: None,
+            timing: Timing::default(),
         }
     }
 
@@ -277,13 +261,7 @@ mod tests {
             ..TlsConfig::default()
         };
         let name = |addresses: &str, tls: &TlsConfig| {
-            let config = ClientConfig {
-                addresses: addresses.parse().unwrap(),
-                grpc_port: 8502,
-                server_watch_disabled: false,
-                tls: None,
-                credentials: Credentials::None,
-            };
+            let config = ClientConfig::new(addresses.parse().unwrap(), 8502);
             config.server_name(tls)
         };
         let of_hosts =

@@ -60,7 +60,6 @@ pub struct Connection {
     /// The server.
     pub server: SocketAddr,
     channel: AuthenticatedChannel,
-    accessor: Option<Arc<str>>,
 }
 
 impl Connection {
@@ -74,38 +73,26 @@ impl Connection {
             generation,
             server,
             channel: AuthenticatedChannel::new(channel, token),
-            accessor: token.and_then(|token| token.accessor.clone()),
         }
-    }
-
-    /// The channel with its token, for clients that are not made here.
-    #[must_use]
-    pub fn channel(&self) -> AuthenticatedChannel {
-        self.channel.clone()
     }
 
     /// Bootstrap parameters and features.
     #[must_use]
     pub fn dataplane(&self) -> DataplaneServiceClient<AuthenticatedChannel> {
-        DataplaneServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+        DataplaneServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     /// DNS over gRPC.
     #[must_use]
     pub fn dns(&self) -> DnsServiceClient<AuthenticatedChannel> {
-        DnsServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+        DnsServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     /// xDS.
     #[must_use]
     pub fn discovery(&self) -> AggregatedDiscoveryServiceClient<AuthenticatedChannel> {
-        AggregatedDiscoveryServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
-    }
-
-    /// Public name of the token, when it came from a login.
-    #[must_use]
-    pub fn accessor_id(&self) -> Option<&str> {
-        self.accessor.as_deref()
+        AggregatedDiscoveryServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
     }
 }
 
@@ -114,7 +101,6 @@ impl fmt::Debug for Connection {
         f.debug_struct("Connection")
             .field("generation", &self.generation)
             .field("server", &self.server)
-            .field("accessor", &self.accessor)
             .finish_non_exhaustive()
     }
 }

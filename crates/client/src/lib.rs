@@ -6,15 +6,9 @@
 //!
 //! ```no_run
 //! # async fn example(scope: &legate_runtime::Scope) -> Result<(), Box<dyn std::error::Error>> {
-//! use legate_client::{ClientConfig, Credentials, connect};
+//! use legate_client::{ClientConfig, connect};
 //! let registry = legate_runtime::metrics::Registry::new();
-//! let config = ClientConfig {
-//!     addresses: "consul.example".parse()?,
-//!     grpc_port: 8502,
-//!     server_watch_disabled: false,
-//!     tls: None,
-//!     credentials: Credentials::None,
-//! };
+//! let config = ClientConfig::new("consul.example".parse()?, 8502);
 //! let session = connect(config, &scope.spawner(), &registry)?;
 //! let connection = session.connected().await?;
 //! let mut dns = connection.dns();
@@ -47,7 +41,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use self::addresses::Addresses;
 pub use self::config::{
-    Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, SessionOptions, Timing, TlsConfig,
+    Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, Timing, TlsConfig,
 };
 pub use self::connection::{AuthenticatedChannel, Connection};
 pub use self::error::{ErrorClass, SessionError, classify, is_no_proxy};
@@ -64,7 +58,8 @@ use self::machine::{Credential, Machine, Settings};
 use self::metrics::Metrics;
 use self::tls::Tls;
 
-/// Starts a session with the usual options. See [`connect_with`].
+/// Starts a session. It runs in the spawner's scope until it is closed, or until the scope stops,
+/// which closes it too; close it first where its connections are needed until the end.
 ///
 /// # Errors
 ///
@@ -74,22 +69,6 @@ pub fn connect(
     spawner: &Spawner,
     registry: &Registry,
 ) -> Result<Session, ConfigError> {
-    connect_with(config, SessionOptions::default(), spawner, registry)
-}
-
-/// Starts a session. It runs in the spawner's scope until it is closed, or until the scope stops,
-/// which closes it too; close it first where its connections are needed until the end.
-///
-/// # Errors
-///
-/// When the settings cannot work, or the registry holds metrics of another session already.
-pub fn connect_with(
-    config: ClientConfig,
-    options: SessionOptions,
-    spawner: &Spawner,
-    registry: &Registry,
-) -> Result<Session, ConfigError> {
-    config.check()?;
     let tls = match &config.tls {
         None => None,
         Some(tls) => Some(Tls::new(tls.options(), config.server_name(tls)?)?),
@@ -105,7 +84,7 @@ pub fn connect_with(
     };
     let metrics = Arc::new(Metrics::new(registry)?);
     let facts = Arc::new(Facts::new());
-    let proxy = options.proxy.as_ref();
+    let proxy = config.proxy.as_ref();
     let routes = proxy.map(|proxy| Routes::new(proxy, config.grpc_port));
     // Connections must outlast the token of the caller's scope for the logout.
     let scope = spawner.child_with_own_token("server connections");
@@ -120,7 +99,7 @@ pub fn connect_with(
         login,
         token,
         dialer: Arc::new(Dialer::new(tls, routes, scope.spawner())),
-        timing: options.timing,
+        timing: config.timing,
         metrics: Arc::clone(&metrics),
         facts: Arc::clone(&facts),
         state,
@@ -133,8 +112,8 @@ pub fn connect_with(
     let settings = Settings {
         watch: !config.server_watch_disabled,
         credential,
-        silence: options.timing.silence,
-        spread: options.timing.files / 3,
+        silence: config.timing.silence,
+        spread: config.timing.files / 3,
     };
     let machine = Machine::new(settings, Box::new(rand::random::<f64>));
     spawner.spawn(

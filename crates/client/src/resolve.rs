@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, copy, sink};
 use tokio::net::lookup_host;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Source};
 use crate::error::SessionError;
 
 /// How long a name or a command may take.
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// How many names are looked up at a time.
 const LOOKUPS: usize = 8;
 /// How much of a command's output is kept.
-const OUTPUT: usize = 64 * 1024;
+const OUTPUT: u64 = 64 * 1024;
 /// How much of what a command complains about is repeated.
 const COMPLAINT: usize = 1024;
 
@@ -32,9 +32,9 @@ pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
 
 /// Addresses of servers.
 pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
-    match addresses {
-        Addresses::Host(_) | Addresses::Hosts(_) => look_up_all(addresses.hosts(), port).await,
-        Addresses::Exec(words) => {
+    match addresses.source() {
+        Source::Hosts(hosts) => look_up_all(hosts, port).await,
+        Source::Exec(words) => {
             let fail = |reason| SessionError::Command {
                 program: words.first().cloned().unwrap_or_default(),
                 reason,
@@ -53,8 +53,8 @@ pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, S
     }
 }
 
-/// All hosts, those left out that do not resolve, unless it is none that does. An address that
-/// several hosts have belongs to the first of them.
+/// All hosts. Those that do not resolve are left out as long as one does. An address that several
+/// hosts have belongs to the first of them.
 async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, SessionError> {
     let lookups = stream::iter(hosts.to_vec()).map(|host| async move {
         let found = look_up(&host, port).await;
@@ -127,7 +127,6 @@ async fn run(words: &[String]) -> Result<String, String> {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (stdout, stderr, status) = tokio::join!(read(stdout), read(stderr), child.wait());
     let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
-    let (stderr, _) = stderr;
     if !status.success() {
         let mut reason = format!("it ended with {}", describe(status));
         let complaint = complaint(&stderr);
@@ -136,16 +135,16 @@ async fn run(words: &[String]) -> Result<String, String> {
         }
         return Err(reason);
     }
-    match stdout {
-        (_, true) => Err(format!("it printed more than {OUTPUT} bytes")),
-        (stdout, false) => Ok(String::from_utf8_lossy(&stdout).into_owned()),
+    if stdout.len() as u64 > OUTPUT {
+        return Err(format!("it printed more than {OUTPUT} bytes"));
     }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
 /// Why a command did not start, with what to do about it.
 fn not_started(program: &str, error: &io::Error) -> String {
     let advice = match (error.kind(), program) {
-        // Consul's documentation tells to use it; only some images have it.
+        // Consul's documentation recommends it; only some images have it.
         (io::ErrorKind::NotFound, "discover") => {
             "; it is HashiCorp's go-discover: put it on PATH, or use the image's target with-discover"
         }
@@ -169,22 +168,16 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The first [`OUTPUT`] bytes, and whether there were more. Reads to the end either way, so that
-/// the command can end.
-async fn read(pipe: Option<impl AsyncRead + Unpin>) -> (Vec<u8>, bool) {
+/// The output, cut after one byte more than [`OUTPUT`]. Reads to the end either way, so that the
+/// command can end.
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
-    let mut more = false;
-    let Some(mut pipe) = pipe else {
-        return (kept, more);
-    };
-    let mut chunk = [0; 4096];
-    // A pipe that cannot be read any more is at its end.
-    while let Ok(length @ 1..) = pipe.read(&mut chunk).await {
-        let room = length.min(OUTPUT - kept.len());
-        kept.extend_from_slice(&chunk[..room]);
-        more |= room < length;
+    if let Some(mut pipe) = pipe {
+        // A pipe that cannot be read any more is at its end.
+        let _ = (&mut pipe).take(OUTPUT + 1).read_to_end(&mut kept).await;
+        let _ = copy(&mut pipe, &mut sink()).await;
     }
-    (kept, more)
+    kept
 }
 
 /// Reads IP addresses separated by white space, each perhaps in double quotes.
@@ -195,13 +188,13 @@ async fn parse(output: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
             .strip_prefix('"')
             .and_then(|word| word.strip_suffix('"'))
             .unwrap_or(word);
-        let no_address = || format!("it printed {word:?}, which is not an IP address");
+        let not_an_address = || format!("it printed {word:?}, which is not an IP address");
         if let Ok(ip) = word.parse::<IpAddr>() {
             found.insert(SocketAddr::new(ip, port));
             continue;
         }
-        let (ip, _zone) = word.split_once('%').ok_or_else(no_address)?;
-        ip.parse::<Ipv6Addr>().map_err(|_| no_address())?;
+        let (ip, _zone) = word.split_once('%').ok_or_else(not_an_address)?;
+        ip.parse::<Ipv6Addr>().map_err(|_| not_an_address())?;
         // The system knows its interfaces by name.
         found.extend(look_up(word, port).await?);
     }

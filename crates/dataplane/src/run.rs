@@ -14,9 +14,7 @@ mod state_dir;
 use std::future::Future;
 use std::time::Duration;
 
-use legate_client::{
-    ClientConfig, ConfigError, HttpProxy, Session, SessionError, SessionOptions, connect_with,
-};
+use legate_client::{ClientConfig, ConfigError, HttpProxy, Session, SessionError, Timing, connect};
 use legate_envoy::FindError;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
@@ -34,7 +32,7 @@ use crate::reaper;
 use crate::relay::{BindError, Listener, RelayMetrics};
 use crate::restart::Restarter;
 use crate::session_ready;
-use crate::settings::{self, Environment, Mode, Settings};
+use crate::settings::{Environment, Mode, Settings};
 use crate::signals::{Signals, StopSender, Urgency};
 use crate::status::{ConnectionCounter, StatusSource};
 use crate::telemetry::{Stage, Telemetry};
@@ -170,14 +168,10 @@ pub async fn run(
         Mode::DnsProxy => None,
     };
     let connection = scope.spawner().child("session");
-    let config = client_config(&settings.servers)?;
-    let options = SessionOptions {
-        proxy: http_proxy(&settings.environment),
-        ..SessionOptions::default()
-    };
+    let config = client_config(&settings)?;
     let spawner = connection.spawner();
     reaper::start(&spawner);
-    let session = connect_with(config, options, &spawner, telemetry.registry())?;
+    let session = connect(config, &spawner, telemetry.registry())?;
     telemetry.observe_session(session.clone());
     telemetry.stages().reached(Stage::Listen);
     let mut process = Process {
@@ -382,12 +376,15 @@ fn http_proxy(environment: &Environment) -> Option<HttpProxy> {
 }
 
 /// The settings that the session needs.
-fn client_config(servers: &settings::Servers) -> Result<ClientConfig, ConfigError> {
+fn client_config(settings: &Settings) -> Result<ClientConfig, ConfigError> {
+    let servers = &settings.servers;
     Ok(ClientConfig {
         addresses: servers.addresses.parse()?,
         grpc_port: servers.grpc_port,
         server_watch_disabled: servers.watch_disabled,
         tls: servers.tls.clone(),
         credentials: servers.credentials.clone(),
+        proxy: http_proxy(&settings.environment),
+        timing: Timing::default(),
     })
 }

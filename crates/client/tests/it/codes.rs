@@ -136,7 +136,7 @@ async fn at_the_login() {
 }
 
 /// A session with a static token, connected to the first of two servers.
-async fn connected_of_two(options: SessionOptions) -> (Client, Connection, [FakeServer; 2]) {
+async fn connected_of_two(timing: Timing) -> (Client, Connection, [FakeServer; 2]) {
     let mut servers = two_servers().await;
     for server in &servers {
         server.script().accept_token("secret");
@@ -145,7 +145,7 @@ async fn connected_of_two(options: SessionOptions) -> (Client, Connection, [Fake
         credentials: static_token(),
         ..config(BOTH, servers[0].address().port())
     };
-    let client = Client::with(config, options);
+    let client = Client::with(config, timing);
     let connection = client.connected().await;
     if servers[0].address() != connection.server {
         servers.swap(0, 1);
@@ -200,7 +200,7 @@ async fn at_a_sign_of_life() {
 #[tokio::test]
 async fn at_a_call_that_is_reported() {
     join_all(codes().map(|code| async move {
-        let (client, connection, [used, other]) = connected_of_two(SessionOptions::default()).await;
+        let (client, connection, [used, other]) = connected_of_two(Timing::default()).await;
         used.script()
             .fail_next(Call::BootstrapParams, scripted(code));
         let status = call(&connection).await.unwrap_err();

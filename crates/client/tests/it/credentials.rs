@@ -153,7 +153,8 @@ async fn a_login_is_made_once_and_undone_at_the_end() {
     server.script().accept_login("k8s", "jwt");
     let client = Client::start(with(Credentials::Login(login(bearer("jwt"))), &server));
     let connection = client.connected().await;
-    assert_eq!(connection.accessor_id(), Some("login-accessor-1"));
+    let accessor = client.session.snapshot().accessor_id;
+    assert_eq!(accessor.as_deref(), Some("login-accessor-1"));
     call(&connection).await.unwrap();
     let logins = server.script().logins();
     assert_eq!(logins.len(), 1);
@@ -294,7 +295,8 @@ async fn an_expired_token_is_replaced_with_the_rotated_bearer() {
     let recovered = tokio::time::timeout(WAIT, recovered).await.unwrap();
     assert!(recovered.generation > connection.generation);
     assert_eq!(recovered.server, connection.server);
-    assert_eq!(recovered.accessor_id(), Some("login-accessor-2"));
+    let accessor = client.session.snapshot().accessor_id;
+    assert_eq!(accessor.as_deref(), Some("login-accessor-2"));
     let bearers: Vec<_> = server
         .script()
         .logins()

@@ -133,7 +133,8 @@ async fn a_server_that_is_replaced_by_one_that_knows_nothing_gets_a_login() {
     server.restart().await;
     let next = client.after(&connection).await;
     call(&next).await.unwrap();
-    assert_eq!(next.accessor_id(), Some("login-accessor-2"));
+    let accessor = client.session.snapshot().accessor_id;
+    assert_eq!(accessor.as_deref(), Some("login-accessor-2"));
     let checks = server.script().calls(Call::Features).len() - before;
     assert_eq!(checks, 4, "the token it had, three times, and the new one");
     client.close().await;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsRequest;
 use legate_client::{
-    ClientConfig, Connection, Credentials, Session, SessionError, SessionOptions, SessionSnapshot,
-    SessionState, Timing, connect, connect_with,
+    ClientConfig, Connection, Credentials, Session, SessionError, SessionSnapshot, SessionState,
+    Timing, connect,
 };
 use legate_runtime::Scope;
 use legate_runtime::metrics::{Registry, encode};
@@ -37,13 +37,7 @@ struct Client {
 }
 
 fn config(addresses: &str, port: u16) -> ClientConfig {
-    ClientConfig {
-        addresses: addresses.parse().unwrap(),
-        grpc_port: port,
-        server_watch_disabled: false,
-        tls: None,
-        credentials: Credentials::None,
-    }
+    ClientConfig::new(addresses.parse().unwrap(), port)
 }
 
 fn with(credentials: Credentials, server: &FakeServer) -> ClientConfig {
@@ -55,18 +49,18 @@ fn with(credentials: Credentials, server: &FakeServer) -> ClientConfig {
 
 impl Client {
     fn start(config: ClientConfig) -> Self {
-        Self::with(config, SessionOptions::default())
-    }
-
-    fn with(config: ClientConfig, options: SessionOptions) -> Self {
         let scope = Scope::new("test");
         let registry = Registry::new();
-        let session = connect_with(config, options, &scope.spawner(), &registry).unwrap();
+        let session = connect(config, &scope.spawner(), &registry).unwrap();
         Self {
             session,
             registry,
             scope,
         }
+    }
+
+    fn with(config: ClientConfig, timing: Timing) -> Self {
+        Self::start(ClientConfig { timing, ..config })
     }
 
     async fn connected(&self) -> Connection {
@@ -127,14 +121,11 @@ impl Client {
 }
 
 /// Bounds short enough to wait for.
-fn hasty() -> SessionOptions {
-    SessionOptions {
-        timing: Timing {
-            silence: Duration::from_millis(100),
-            answer: Duration::from_secs(1),
-            files: Duration::from_millis(50),
-        },
-        ..SessionOptions::default()
+fn hasty() -> Timing {
+    Timing {
+        silence: Duration::from_millis(100),
+        answer: Duration::from_secs(1),
+        files: Duration::from_millis(50),
     }
 }
 

@@ -40,12 +40,13 @@ impl Proxy {
         }
     }
 
-    fn options(&self, except: &str) -> SessionOptions {
+    /// A session that has this proxy.
+    fn client(&self, config: ClientConfig, except: &str) -> Client {
         let url = format!("http://user:pass@{}", self.address);
-        SessionOptions {
+        Client::start(ClientConfig {
             proxy: HttpProxy::new(&url, except),
-            ..SessionOptions::default()
-        }
+            ..config
+        })
     }
 }
 
@@ -102,7 +103,7 @@ async fn servers_are_reached_through_a_tunnel() {
             tls: secure,
             ..config(FAR, 8502)
         };
-        let client = Client::with(config, proxy.options("10.0.0.0/8"));
+        let client = proxy.client(config, "10.0.0.0/8");
         let connection = client.connected().await;
         assert_eq!(connection.server.to_string(), format!("{FAR}:8502"));
         call(&connection).await.unwrap();
@@ -131,7 +132,7 @@ async fn a_proxy_that_refuses_is_told_apart_from_a_server() {
         ("", "HTTPS_PROXY"),
     ] {
         let proxy = Proxy::start(server.address(), answer).await;
-        let client = Client::with(config(FAR, 8502), proxy.options(""));
+        let client = proxy.client(config(FAR, 8502), "");
         let snapshot = client
             .shows("refused", |now| now.last_error.is_some())
             .await;
@@ -146,10 +147,7 @@ async fn a_proxy_that_refuses_is_told_apart_from_a_server() {
 async fn servers_on_this_host_and_exceptions_are_reached_directly() {
     let server = FakeServer::plaintext().await;
     let proxy = Proxy::start(server.address(), YES).await;
-    let client = Client::with(
-        config("127.0.0.1", server.address().port()),
-        proxy.options(""),
-    );
+    let client = proxy.client(config("127.0.0.1", server.address().port()), "");
     client.connected().await;
     client.close().await;
     assert!(proxy.heads.lock().unwrap().is_empty());

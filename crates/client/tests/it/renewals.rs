@@ -113,7 +113,8 @@ async fn a_deleted_token_is_noticed_by_the_session_itself() {
     // A pod of the same name was deleted, and its tokens with it.
     server.script().delete_token("login-secret-1");
     let next = client.after(&connection).await;
-    assert_eq!(next.accessor_id(), Some("login-accessor-2"));
+    let accessor = client.session.snapshot().accessor_id;
+    assert_eq!(accessor.as_deref(), Some("login-accessor-2"));
     assert_eq!(next.server, connection.server);
     call(&next).await.unwrap();
     let peers: Vec<_> = server

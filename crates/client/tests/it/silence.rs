@@ -33,7 +33,7 @@ async fn through_a_network(watch: bool) -> (Client, Connection, Cuttable, [FakeS
 async fn a_half_open_connection_is_left_within_the_bound() {
     for watch in [true, false] {
         let (client, connection, network, [_used, other]) = through_a_network(watch).await;
-        let timing = hasty().timing;
+        let timing = hasty();
         let frozen = Instant::now();
         network.freeze();
         let next = client.after(&connection).await;

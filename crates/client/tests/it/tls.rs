@@ -217,10 +217,6 @@ async fn settings_that_cannot_work_are_refused_at_once() {
         error.contains("/no/such/ca.pem") && error.contains("-ca-certs"),
         "{error}"
     );
-    assert!(matches!(
-        refused(config("localhost", 0)),
-        ConfigError::NoPort
-    ));
     let token = Credentials::Static(legate_model::Secret::new("line\nbreak"));
     let error = refused(ClientConfig {
         credentials: token,

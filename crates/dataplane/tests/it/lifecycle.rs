@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use legate_client::{Addresses, ClientConfig, Credentials};
+use legate_client::{ClientConfig, Credentials};
 use legate_dataplane::leave::Drainer;
 use legate_dataplane::lifecycle::{LifecycleListener, LifecycleParts};
 use legate_dataplane::restart;
@@ -42,12 +42,11 @@ struct Setup {
 async fn start(startup_grace: Duration) -> Setup {
     let server = FakeServer::plaintext().await;
     server.script().accept_token(TOKEN);
+    let address = server.address();
     let config = ClientConfig {
-        addresses: Addresses::Host(server.address().ip().to_string()),
-        grpc_port: server.address().port(),
         server_watch_disabled: true,
-        tls: None,
         credentials: Credentials::Static(Secret::new(TOKEN)),
+        ..ClientConfig::new(address.ip().to_string().parse().unwrap(), address.port())
     };
     let scope = Scope::new("test");
     let telemetry = Telemetry::new(Instant::now()).unwrap();

@@ -43,11 +43,9 @@ pub(crate) async fn start_as(
     credentials: Credentials,
 ) -> Setup {
     let config = ClientConfig {
-        addresses: server.ip().to_string().parse().unwrap(),
-        grpc_port: server.port(),
         server_watch_disabled: !watch,
-        tls: None,
         credentials,
+        ..ClientConfig::new(server.ip().to_string().parse().unwrap(), server.port())
     };
     let (session_scope, scope) = (Scope::new("session"), Scope::new("relay"));
     let registry = Registry::new();

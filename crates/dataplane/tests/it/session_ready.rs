@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use legate_client::{ClientConfig, Credentials, Session, SessionState};
+use legate_client::{ClientConfig, Session, SessionState};
 use legate_dataplane::session_ready;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Readiness, ReadyState, Scope};
@@ -31,11 +31,8 @@ impl Setup {
         let mut server = FakeServer::plaintext().await;
         server.stop().await;
         let config = ClientConfig {
-            addresses: "127.0.0.1".parse().unwrap(),
-            grpc_port: server.address().port(),
             server_watch_disabled: true,
-            tls: None,
-            credentials: Credentials::None,
+            ..ClientConfig::new("127.0.0.1".parse().unwrap(), server.address().port())
         };
         let (scope, readiness) = (Scope::new("test"), Readiness::new());
         let spawner = scope.spawner();

@@ -7,7 +7,7 @@ use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use hickory_proto::rr::{Name, RecordType};
 use legate_api::dns::QueryRequest;
-use legate_client::{Addresses, ClientConfig, Credentials, Session, SessionState};
+use legate_client::{ClientConfig, Credentials, Session, SessionState};
 use legate_dataplane::dns::{DnsError, DnsOptions, DnsProxy, Limits};
 use legate_model::Secret;
 use legate_runtime::Scope;
@@ -75,11 +75,8 @@ pub(super) async fn start_at(
 ) -> Setup {
     server.script().accept_token(TOKEN);
     let config = ClientConfig {
-        addresses: Addresses::Host(address.ip().to_string()),
-        grpc_port: address.port(),
-        server_watch_disabled: false,
-        tls: None,
         credentials: Credentials::Static(Secret::new(TOKEN)),
+        ..ClientConfig::new(address.ip().to_string().parse().unwrap(), address.port())
     };
     let (session_scope, scope) = (Scope::new("session"), Scope::new("dns"));
     let registry = Registry::new();
