@@ -1,6 +1,6 @@
-//! Where the addresses of servers come from, as the setting's text says it.
+//! Parses `-addresses`: hosts, or a command that prints addresses.
 //!
-//! Reads text only; names are looked up and commands run elsewhere, for every attempt anew.
+//! It never looks up names or runs commands.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use crate::config::ConfigError;
 
-/// Marks an address that is a command.
+/// Prefix of a command.
 const EXEC: &str = "exec=";
 
 /// Where the addresses of servers come from (`-addresses`).
@@ -50,33 +50,40 @@ impl FromStr for Addresses {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         if let Some(command) = text.strip_prefix(EXEC) {
             let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-            return if words.is_empty() {
-                Err(ConfigError::EmptyCommand)
-            } else {
-                Ok(Self(Source::Exec(words)))
-            };
+            if words.is_empty() {
+                let text = "-addresses is exec= without a command: write exec=COMMAND ARGUMENTS";
+                return Err(ConfigError::Addresses(text.to_owned()));
+            }
+            return Ok(Self(Source::Exec(words)));
         }
         let mut hosts = Vec::new();
         let separator = |character: char| character == ',' || character.is_whitespace();
         for item in text.split(separator).filter(|item| !item.is_empty()) {
-            let host = host(item)?;
+            let host = host(item).map_err(ConfigError::Addresses)?;
             if !hosts.contains(&host) {
                 hosts.push(host);
             }
         }
         if hosts.is_empty() {
-            return Err(ConfigError::NoAddress);
+            let text = "no server address is given: set -addresses to a DNS name, an IP address or \
+                        exec=COMMAND";
+            return Err(ConfigError::Addresses(text.to_owned()));
         }
         Ok(Self(Source::Hosts(hosts)))
     }
 }
 
 /// One name or address, without brackets.
-fn host(item: &str) -> Result<String, ConfigError> {
-    let address = || item.to_owned();
+fn host(item: &str) -> Result<String, String> {
     if item.starts_with(EXEC) {
-        return Err(ConfigError::CommandInList { address: address() });
+        return Err(format!(
+            "-addresses holds a command among hosts, {item:?}: write exec=COMMAND ARGUMENTS and nothing \
+             before it"
+        ));
     }
+    let bad = Err(format!(
+        "-addresses holds {item:?}, which is neither a DNS name nor an IP address"
+    ));
     let bare = item
         .strip_prefix('[')
         .and_then(|inner| inner.strip_suffix(']'));
@@ -86,15 +93,18 @@ fn host(item: &str) -> Result<String, ConfigError> {
     };
     match bare {
         Some(inner) if is_v6(inner) => Ok(inner.to_owned()),
-        Some(_) => Err(ConfigError::BadAddress { address: address() }),
-        // What has a colon and is no IPv6 address is meant to be host:port.
-        None if item.contains('=') => Err(ConfigError::Assignment {
-            name: item.split('=').next().unwrap_or_default().to_owned(),
-        }),
-        None if item.contains(':') && !is_v6(item) => {
-            Err(ConfigError::AddressWithPort { address: address() })
-        }
-        None if item.contains(['[', ']']) => Err(ConfigError::BadAddress { address: address() }),
+        Some(_) => bad,
+        // An argument of a command without the prefix. Its value may be a secret.
+        None if item.contains('=') => Err(format!(
+            "-addresses holds {}=***, which is neither a DNS name nor an IP address: write a command as \
+             exec=COMMAND ARGUMENTS",
+            item.split('=').next().unwrap_or_default()
+        )),
+        // A colon that is not in an IPv6 address separates host and port.
+        None if item.contains(':') && !is_v6(item) => Err(format!(
+            "-addresses takes a host without a port, not {item:?}: set the port with -grpc-port"
+        )),
+        None if item.contains(['[', ']']) => bad,
         None => Ok(item.to_owned()),
     }
 }
@@ -165,7 +175,7 @@ mod tests {
         );
         let bare: Addresses = "exec=discover".parse().unwrap();
         assert_eq!(bare.to_string(), "exec=discover");
-        // With the mark left out, each of them would be looked up and told of.
+        // Without the prefix, each word would be looked up and shown.
         for text in [
             "discover addrs secret_access_key=hush",
             "discover addrs secret_access_key=hu:sh provider=aws",

@@ -1,7 +1,7 @@
 //! The bearer token of logins: where it comes from, whether it has changed, when it expires.
 //!
-//! The expiry is what the token says of itself, without a look at its signature. It explains
-//! refusals, and decides nothing.
+//! The expiry is the `exp` claim, and the signature is not verified: it is shown in errors and on
+//! status pages, and nothing is decided by it.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::config::Bearer;
 use crate::error::SessionError;
-use crate::tls::Mark;
+use crate::tls::Stamp;
 
 /// Largest file that is read as a bearer token.
 const SIZE: u64 = 64 * 1024;
@@ -47,7 +47,7 @@ fn read_file(path: &Path) -> Result<Secret, String> {
     }
 }
 
-/// When a token expires by its own claim; `None` when it is no JWT or has no such claim.
+/// The `exp` claim of a token; `None` when it is not a JWT or has no such claim.
 pub(crate) fn expires(token: &Secret) -> Option<SystemTime> {
     let mut parts = token.expose().split('.');
     let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
@@ -58,7 +58,7 @@ pub(crate) fn expires(token: &Secret) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(after)
 }
 
-/// What to add to an error about a token, when it had expired.
+/// The note in errors about a token that has expired.
 pub(crate) fn note(expires: Option<SystemTime>, now: SystemTime) -> String {
     let ago = expires.and_then(|expires| now.duration_since(expires).ok());
     match ago {
@@ -67,11 +67,11 @@ pub(crate) fn note(expires: Option<SystemTime>, now: SystemTime) -> String {
     }
 }
 
-/// What a bearer file looks like; `None` for a token that cannot change.
-pub(crate) fn mark(bearer: &Bearer) -> Option<Mark> {
+/// The stamp of a bearer token's file; `None` for a token that cannot change.
+pub(crate) fn stamp(bearer: &Bearer) -> Option<Stamp> {
     match bearer {
         Bearer::Token(_) => None,
-        Bearer::File(path) => Some(Mark::of([path.as_path()])),
+        Bearer::File(path) => Some(Stamp::of([path.as_path()])),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The calls that a session itself makes, each with a deadline, and what their errors are about.
+//! The calls that a session itself makes, each with a deadline, and the kinds of their failures.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -31,11 +31,11 @@ const LOGIN: Duration = Duration::from_secs(30);
 /// Lists of servers as they come.
 pub(crate) type Watch = Pin<Box<dyn Stream<Item = Result<WatchServersResponse, Status>> + Send>>;
 
-/// What a status of a session's own call is about.
+/// The kind of failure that the status of a session's own call stands for.
 pub(crate) fn kind(status: &Status) -> FailureKind {
     match status.code() {
         _ if is_not_found(status) => FailureKind::Rejected,
-        // The connection itself is what failed.
+        // The connection failed, not the call.
         _ if std::error::Error::source(status).is_some() => FailureKind::Server,
         Code::Unauthenticated | Code::PermissionDenied => FailureKind::Rejected,
         Code::InvalidArgument | Code::FailedPrecondition => FailureKind::Invalid,
@@ -99,14 +99,14 @@ fn supported(response: &GetSupportedDataplaneFeaturesResponse) -> Features {
     }
 }
 
-/// What a login gave.
+/// The result of a login.
 pub(crate) struct LoggedIn {
     pub(crate) token: Token,
-    /// When the bearer token expires by its own claim.
+    /// When the bearer token expires, by its `exp` claim.
     pub(crate) bearer_expires: Option<SystemTime>,
 }
 
-/// Logs in. `now` tells whether the bearer token had expired.
+/// Logs in. An error says whether the bearer token had expired at `now`.
 pub(crate) async fn login(
     server: SocketAddr,
     channel: Channel,

@@ -1,6 +1,6 @@
-//! What a session is made of: where servers are, how to trust them, how to log in.
+//! The configuration of a session: where servers are, how to trust them, how to log in.
 //!
-//! Plain values; reading flags, files and the environment is the caller's business.
+//! Plain values. It never reads flags, files or the environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::tls::Name;
 /// Everything a session needs.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where the addresses of servers come from.
+    /// Hosts of servers, or a command that prints them.
     pub addresses: Addresses,
     /// gRPC port of every server (`-grpc-port`; 8502 by convention).
     pub grpc_port: u16,
@@ -76,7 +76,7 @@ pub struct Timing {
     pub silence: Duration,
     /// How long the answer to that question may take. Default: 10 s.
     pub answer: Duration,
-    /// Between two looks at the files of certificates, keys and bearer tokens. Default: 30 s.
+    /// Between two checks of the files of certificates, keys and bearer tokens. Default: 30 s.
     pub files: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Default for Timing {
 pub enum Credentials {
     /// No token is sent.
     None,
-    /// This token (`-credential-type=static`). An empty one is as good as none.
+    /// This token (`-credential-type=static`). An empty one counts as none.
     Static(Secret),
     /// A login at the first server (`-credential-type=login`), another one when its token ends, and a
     /// logout at the end.
@@ -142,50 +142,13 @@ impl fmt::Display for Bearer {
     }
 }
 
-/// Settings that cannot work, found before anything is tried.
+/// Settings that cannot work, found before the first connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// No address is given.
-    #[error(
-        "no server address is given: set -addresses to a DNS name, an IP address or exec=COMMAND"
-    )]
-    NoAddress,
-    /// A command among hosts.
-    #[error(
-        "-addresses holds a command among hosts, {address:?}: write exec=COMMAND ARGUMENTS and \
-         nothing before it"
-    )]
-    CommandInList {
-        /// What was given.
-        address: String,
-    },
-    /// Neither a name nor an address.
-    #[error("-addresses holds {address:?}, which is neither a DNS name nor an IP address")]
-    BadAddress {
-        /// What was given.
-        address: String,
-    },
-    /// An argument of a command, without the mark of commands. Its value may be a secret.
-    #[error(
-        "-addresses holds {name}=***, which is neither a DNS name nor an IP address: write a command as \
-         exec=COMMAND ARGUMENTS"
-    )]
-    Assignment {
-        /// What stands before the equals sign.
-        name: String,
-    },
-    /// `exec=` and nothing else.
-    #[error("-addresses is exec= without a command: write exec=COMMAND ARGUMENTS")]
-    EmptyCommand,
-    /// `host:port`.
-    #[error(
-        "-addresses takes a host without a port, not {address:?}: set the port with -grpc-port"
-    )]
-    AddressWithPort {
-        /// What was given.
-        address: String,
-    },
-    /// Verification without a name to verify.
+    /// `-addresses` cannot be used; the text says why and what to write.
+    #[error("{0}")]
+    Addresses(String),
+    /// There is no name to verify certificates by.
     #[error(
         "addresses from a command have no name to verify certificates by: set -tls-server-name \
          (or -tls-insecure-skip-verify, or -tls-disabled)"
@@ -196,7 +159,7 @@ pub enum ConfigError {
         "TLS to the servers cannot be set up: {0}; check -ca-certs, -tls-cert, -tls-key and -tls-server-name"
     )]
     Tls(#[from] TlsError),
-    /// A token that no header can hold.
+    /// The token has characters that a header cannot hold.
     #[error(
         "the ACL token of -static-token holds characters that cannot be sent: check for line breaks"
     )]
@@ -221,7 +184,7 @@ impl ClientConfig {
         }
     }
 
-    /// Which name certificates must have.
+    /// The name that certificates must have.
     pub(crate) fn server_name(&self, tls: &TlsConfig) -> Result<Name, ConfigError> {
         if let Some(name) = tls.server_name.as_ref().filter(|name| !name.is_empty()) {
             return Ok(Name::Given(name.clone()));
@@ -241,7 +204,7 @@ impl ClientConfig {
     }
 }
 
-/// An IPv6 address's zone says which interface to use; certificates know nothing of it.
+/// Certificates have no zones: an IPv6 address's zone is the network interface to use.
 pub(crate) fn without_zone(host: &str) -> &str {
     match host.split_once('%') {
         Some((address, _)) if address.parse::<IpAddr>().is_ok() => address,

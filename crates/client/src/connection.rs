@@ -1,4 +1,4 @@
-//! What callers get: clients of one server with the session's token.
+//! A connection as callers get it: gRPC clients of one server, with the session's token.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use tonic::transport::channel::ResponseFuture;
 use tower::Service;
 
-/// Largest message that is accepted, 512 MiB: the configuration of a large mesh stays far below.
+/// Largest message that is accepted, 512 MiB: the configuration of a large mesh is much smaller.
 pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
 
 /// An ACL token as it is sent.
@@ -24,12 +24,12 @@ pub(crate) const MAX_MESSAGE: usize = 512 * 1024 * 1024;
 pub(crate) struct Token {
     secret: Secret,
     header: HeaderValue,
-    /// Public name; known of logins only.
+    /// Public name of a token from a login.
     accessor: Option<Arc<str>>,
 }
 
 impl Token {
-    /// `None` for a secret that a header cannot hold.
+    /// `None` when the secret has characters that a header cannot hold.
     pub(crate) fn new(secret: Secret, accessor: Option<&str>) -> Option<Self> {
         let mut header = HeaderValue::try_from(secret.expose()).ok()?;
         header.set_sensitive(true);
@@ -51,11 +51,11 @@ impl Token {
 
 /// A server that has accepted the session's token.
 ///
-/// It stays usable for as long as the server keeps the connection, also after the session has
-/// moved on: streams on it end when their users end them. It never moves to another server.
+/// It can be used for as long as the server keeps it open, also after the session has moved to
+/// another server: open streams end when their users end them. It always leads to the same server.
 #[derive(Clone)]
 pub struct Connection {
-    /// Grows with every connection of a session, also when only the token is a new one.
+    /// Grows with every connection of a session, also when only the token is new.
     pub generation: u64,
     /// The server.
     pub server: SocketAddr,

@@ -1,6 +1,6 @@
-//! One connection to one server: TCP, perhaps a tunnel through a proxy, TLS, HTTP/2.
+//! Opens one connection to one server: TCP, a tunnel where there is a proxy, TLS, HTTP/2.
 //!
-//! A channel made here never dials again by itself. When its connection is gone, its calls fail,
+//! A channel made here never reconnects by itself. When its connection is gone, its calls fail,
 //! and the machine decides where to go.
 
 use std::future::Future;
@@ -42,7 +42,7 @@ const TCP_PROBES: u32 = 3;
 /// How long sent bytes may stay without an answer.
 #[cfg(target_os = "linux")]
 const TCP_UNANSWERED: Duration = Duration::from_secs(60);
-/// Configurations of large meshes come in large messages: do not stop for every 64 KiB.
+/// Configurations of large meshes come in large messages, which should not wait every 64 KiB.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
@@ -115,7 +115,7 @@ impl Dialer {
             None => self.secure(server, host, connect(server).await?).await,
             Some(via) => {
                 let tunnel = tunnel(via, server).await.map_err(|error| {
-                    io::Error::other(format!("there is no way through {via}: {error}"))
+                    io::Error::other(format!("cannot connect through {via}: {error}"))
                 })?;
                 self.secure(server, host, tunnel).await
             }
@@ -253,14 +253,16 @@ fn failure(server: SocketAddr, error: &io::Error) -> Failure {
     }
 }
 
-/// Why a certificate is not trusted. What the TLS library has no words for is said here.
+/// Why a certificate is not trusted. The TLS library has no text for a CA certificate in use as
+/// a server's.
 fn distrust(reason: &rustls::CertificateError) -> String {
     let text = reason.to_string();
     match text.contains("CaUsedAsEndEntity") {
-        true => "it is the certificate of an authority (CA:TRUE), which cannot be a server's own \
-                 unless -ca-certs names this very certificate: do that, or have the authority \
-                 issue one for the server"
-            .to_owned(),
+        true => {
+            "it is a CA certificate (CA:TRUE), which is accepted from a server only when -ca-certs \
+                 holds it: add it there, or let the CA issue a certificate for the server"
+                .to_owned()
+        }
         false => text,
     }
 }
@@ -268,7 +270,7 @@ fn distrust(reason: &rustls::CertificateError) -> String {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Tells what arrives first, and when it is dropped, which HTTP/2 does at the end of the connection.
+/// Notes the first bytes that arrive. HTTP/2 drops it at the end of the connection.
 struct Watched<S> {
     stream: S,
     greeting: Arc<Greeting>,
@@ -276,8 +278,8 @@ struct Watched<S> {
 }
 
 impl<S: Stream> Watched<S> {
-    /// Looks at what has arrived when nothing more can be sent: HTTP/2 breaks off then, unread, and
-    /// a server that speaks something else has often said so before it closed.
+    /// Reads what has arrived when nothing more can be sent: HTTP/2 gives up then without reading,
+    /// and a server that speaks another protocol has often answered before it closed.
     fn sent<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(_)) = &poll {
             let mut bytes = [0; 64];
@@ -311,19 +313,6 @@ impl<S: Stream> AsyncWrite for Watched<S> {
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.sent(cx, poll)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.sent(cx, poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -197,7 +197,7 @@ impl Driver {
                 Some(Event::CallFailed { generation: report.generation, failure: report.failure })
             }
             event = lost => Some(event),
-            () = self.files.due() => self.files.look(&self.parts),
+            () = self.files.due() => self.files.check(&self.parts),
         }
     }
 
@@ -222,7 +222,7 @@ impl Driver {
         for action in self.machine.handle(now, event) {
             self.perform(action);
         }
-        self.parts.facts.stands(self.machine.view());
+        self.parts.facts.update(self.machine.view());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong between a session and its servers, and what that means for the session.
+//! Errors between a session and its servers, and what follows from errors of calls.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-/// What servers say of a token that they do not know. A server that is a little behind says it of
-/// a token that was made a moment ago, too.
+/// The text of servers about a token that they do not know. A server that has not replicated a new
+/// token yet uses it, too.
 const NOT_FOUND: &str = "ACL not found";
 
-/// What servers say when a dataplane names a service that is no proxy: Consul, with the code of
-/// its own failures, and `legate-server`.
+/// The texts of Consul (with code INTERNAL) and `legate-server` when the service of a dataplane is
+/// not a proxy.
 const NO_PROXY: [&str; 2] = [
     "service must be a sidecar proxy or gateway",
     "is not a proxy: its Kind is",
@@ -92,7 +92,7 @@ pub enum SessionError {
         /// The server.
         server: SocketAddr,
     },
-    /// A token is wanted and there is none.
+    /// The server needs a token and none is configured.
     #[error(
         "server {server} wants an ACL token ({message}) and none is configured: set -credential-type to \
          static and -static-token, or -credential-type to login"
@@ -114,7 +114,7 @@ pub enum SessionError {
         /// The server's text.
         message: String,
     },
-    /// The token of a login is not accepted (any more).
+    /// The token of a login is not accepted, or no longer.
     #[error(
         "server {server} rejects the ACL token of the login with auth method {auth_method:?} (-login-auth-method): {message}"
     )]
@@ -159,7 +159,7 @@ pub enum SessionError {
         /// Auth method of the login.
         auth_method: String,
     },
-    /// The session is over.
+    /// The session is closed.
     #[error("the session with the servers has been closed")]
     Closed,
 }
@@ -185,7 +185,7 @@ impl SessionError {
         }
     }
 
-    /// The error with a hint at what to look at, where it is about the connection.
+    /// Adds a hint to errors about the connection.
     pub(crate) fn with(mut self, hint: Option<&str>) -> Self {
         if let (Some(hint), Self::Dial { reason: text, .. } | Self::Call { message: text, .. }) =
             (hint, &mut self)
@@ -206,12 +206,12 @@ impl SessionError {
     }
 }
 
-/// Text of a status, with what caused it when the text does not say.
+/// Text of a status, with its causes where the text does not have them.
 pub(crate) fn describe(status: &Status) -> String {
     with_causes(status.message().to_owned(), status.source())
 }
 
-/// Text of an error, with what caused it when the text does not say.
+/// Text of an error, with its causes where the text does not have them.
 pub(crate) fn text_of(error: &dyn Error) -> String {
     with_causes(error.to_string(), error.source())
 }
@@ -231,24 +231,24 @@ fn with_causes(mut text: String, mut cause: Option<&dyn Error>) -> String {
     text
 }
 
-/// What an error of a call means for whoever made it.
+/// What the caller does about an error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Asking again cannot help: the request or the configuration is wrong.
     Permanent,
-    /// The token is not (or no longer) good: the session logs in again, wait for its next
+    /// The token is not, or no longer, accepted: the session logs in again. Wait for its next
     /// connection.
     Credentials,
-    /// This server cannot serve, another one may: the session moves, wait for its next connection.
+    /// This server cannot serve, another one may: the session moves. Wait for its next connection.
     ThisServer,
-    /// May be over soon: ask again after a while.
+    /// Probably temporary: ask again after a while.
     Transient,
 }
 
-/// Sorts the error of any call to a server.
+/// Classifies the error of any call to a server.
 ///
-/// A status that did not come from the server but from a broken connection is the server's fault,
-/// whatever code it was given; only deadlines set here are not.
+/// A status that was made here because the connection broke is [`ErrorClass::ThisServer`], whatever
+/// its code; a deadline of the caller is not.
 #[must_use]
 pub fn classify(status: &Status) -> ErrorClass {
     if is_not_found(status) {
@@ -278,7 +278,7 @@ pub fn classify(status: &Status) -> ErrorClass {
     }
 }
 
-/// Whether the server says that the service which the dataplane names (`-proxy-id`) is no proxy.
+/// Whether the server says that the service of the dataplane (`-proxy-id`) is not a proxy.
 #[must_use]
 pub fn is_no_proxy(status: &Status) -> bool {
     NO_PROXY.iter().any(|text| status.message().contains(text))
@@ -288,7 +288,7 @@ pub(crate) fn is_not_found(status: &Status) -> bool {
     status.message().contains(NOT_FOUND)
 }
 
-/// Whether the status was made here, from an error of the connection: those have a source.
+/// Whether the status was made here, from an error of the connection: only those have a source.
 pub(crate) fn is_local_failure(status: &Status) -> bool {
     let mut cause = status.source();
     let local = cause.is_some();

@@ -1,6 +1,6 @@
-//! What a session tells of itself, for people who ask why it is not connected.
+//! The state of a session for people who ask why it is not connected.
 //!
-//! Nothing is decided by it, and it holds no secret.
+//! No decision follows from it, and it holds no secret.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::error::SessionError;
-use crate::machine::{State, View};
+use crate::machine::{KnownServer, State, View};
 
 /// What a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// The stage that a state belongs to, and the server that it is about.
+    /// The stage of a state, and its server.
     pub(crate) fn of(state: State) -> (Self, Option<SocketAddr>) {
         match state {
             State::Idle | State::Resolving => (Self::Finding, None),
@@ -71,19 +71,10 @@ impl fmt::Display for Stage {
     }
 }
 
-/// A server that a session knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KnownServer {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Whether only the servers' own list names it, and not the configured addresses.
-    pub only_listed: bool,
-}
-
-/// What went wrong last. It may have been repaired since.
+/// The last error. Its cause may have been repaired since.
 #[derive(Clone, Debug)]
 pub struct LastError {
-    /// What went wrong.
+    /// The error.
     pub error: Arc<SessionError>,
     /// The gRPC status code; `None` when no server was involved.
     pub code: Option<Code>,
@@ -91,24 +82,24 @@ pub struct LastError {
     pub age: Duration,
 }
 
-/// How a session stands at a moment.
+/// Details of a session at one moment.
 #[derive(Clone, Debug)]
 pub struct SessionSnapshot {
-    /// What it is doing.
+    /// What the session is doing.
     pub stage: Stage,
     /// Since when.
     pub stage_age: Duration,
-    /// In what time it goes on, while it is waiting.
+    /// Time until the next attempt, while it is waiting.
     pub next_attempt: Option<Duration>,
-    /// The server that it is doing this with.
+    /// The server of this stage.
     pub server: Option<SocketAddr>,
     /// How many connections there have been; see [`Connection`](crate::Connection::generation).
     pub generation: u64,
     /// How many servers were dialled for the present connection, or since the last one was lost.
     pub attempts: u64,
-    /// How long ago the connected server last said something to the session itself.
+    /// Time since the connected server last sent the session itself anything.
     pub heard: Option<Duration>,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<LastError>,
     /// Public name of the token, when it came from a login.
     pub accessor_id: Option<Arc<str>>,
@@ -116,15 +107,15 @@ pub struct SessionSnapshot {
     pub token_age: Option<Duration>,
     /// How many logins have succeeded.
     pub logins: u64,
-    /// When the bearer token expires by its own claim.
+    /// When the bearer token expires, by its `exp` claim.
     pub bearer_expires: Option<SystemTime>,
     /// When the client certificate expires.
     pub client_certificate_expires: Option<SystemTime>,
-    /// All servers that are known.
+    /// All known servers.
     pub servers: Vec<KnownServer>,
 }
 
-/// Where the driver notes what it sees.
+/// What snapshots are made from; the driver updates it.
 pub(crate) struct Facts {
     started: Instant,
     known: Mutex<Known>,
@@ -145,13 +136,7 @@ impl Facts {
     pub(crate) fn new() -> Self {
         let started = Instant::now();
         let known = Known {
-            view: View {
-                state: State::Idle,
-                generation: 0,
-                attempts: 0,
-                servers: Vec::new(),
-                resume_at: None,
-            },
+            view: View::default(),
             stage_since: started,
             heard: None,
             last_error: None,
@@ -171,7 +156,7 @@ impl Facts {
         self.started
     }
 
-    pub(crate) fn stands(&self, view: View) {
+    pub(crate) fn update(&self, view: View) {
         let mut known = self.known();
         if Stage::of(known.view.state) != Stage::of(view.state) {
             known.stage_since = Instant::now();
@@ -193,7 +178,7 @@ impl Facts {
         known.bearer_expires = bearer_expires;
     }
 
-    /// The token in use, since `login`; `None` when there is none (any more).
+    /// The accessor of the token in use and the time of its login; `None` without a token.
     pub(crate) fn token(&self, token: Option<(Option<Arc<str>>, Instant)>) {
         self.known().token = token;
     }
@@ -219,7 +204,6 @@ impl Facts {
             None => (None, None),
         };
         let now = self.started.elapsed();
-        let servers = known.view.servers.iter();
         SessionSnapshot {
             stage,
             stage_age: known.stage_since.elapsed(),
@@ -237,12 +221,7 @@ impl Facts {
             logins: known.logins,
             bearer_expires: known.bearer_expires,
             client_certificate_expires: known.client_certificate_expires,
-            servers: servers
-                .map(|(address, only_listed)| KnownServer {
-                    address: *address,
-                    only_listed: *only_listed,
-                })
-                .collect(),
+            servers: known.view.servers.clone(),
         }
     }
 

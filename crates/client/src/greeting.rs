@@ -1,32 +1,32 @@
-//! What the other end of a connection says first: it tells whether an HTTP/2 server is there at
-//! all. Looks at a few bytes and changes nothing.
+//! The first bytes that a server sends: they show whether it speaks HTTP/2 at all.
+//!
+//! It keeps a few bytes for error messages and never changes the stream.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Length of an HTTP/2 frame's header, in bytes. A server's first frame tells its settings.
+/// Length of an HTTP/2 frame's header, in bytes. A server's first frame is SETTINGS.
 const HEADER: usize = 9;
 const SETTINGS: u8 = 4;
-/// First byte of the records with which a TLS server answers what is no TLS.
+/// First byte of the records that a TLS server sends to a client without TLS.
 const TLS_ALERT: u8 = 21;
 const TLS_HANDSHAKE: u8 = 22;
 /// Second byte of all TLS records.
 const TLS_MAJOR: u8 = 3;
 
-/// What is wrong when an answer of HTTP/1 comes first.
+/// The hint when the first bytes are an HTTP/1 response.
 pub(crate) const HTTP1: &str = "what listens there speaks HTTP/1 and no gRPC: check -grpc-port";
 
-/// The first bytes that a connection's other end has sent. Clones are not needed: the connection
-/// and whoever explains its errors share one.
+/// The first bytes that arrived on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Greeting {
     first: Mutex<Vec<u8>>,
-    /// Nothing more is looked at.
+    /// There are enough bytes.
     full: AtomicBool,
 }
 
 impl Greeting {
-    /// These bytes have arrived.
+    /// Adds bytes that have arrived.
     pub(crate) fn arrived(&self, bytes: &[u8]) {
         if self.full.load(Ordering::Relaxed) {
             return;
@@ -37,14 +37,14 @@ impl Greeting {
         self.full.store(first.len() >= HEADER, Ordering::Relaxed);
     }
 
-    /// Whether an answer of HTTP/1 came first.
+    /// Whether the first bytes are an HTTP/1 response.
     pub(crate) fn is_http1(&self) -> bool {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.starts_with(b"HTTP/")
     }
 
-    /// What may be wrong with the settings when a connection has broken after this greeting;
-    /// `tls`: whether it arrived encrypted.
+    /// Which settings to check when the connection has broken after these bytes; `tls`: whether
+    /// they arrived over TLS.
     pub(crate) fn hint(&self, tls: bool) -> Option<&'static str> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         match *first.as_slice() {

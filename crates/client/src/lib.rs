@@ -1,8 +1,8 @@
 //! Finds control-plane servers, logs in, and holds a session that survives server changes.
 //!
-//! [`connect`] starts a session. Its decisions are made by a machine without IO (`machine`), its
-//! work is done by one task (`driver`). The session never makes calls for others: they take the
-//! [`Connection`] of the moment and report how it went.
+//! [`connect`] starts a session. A state machine without IO decides (`machine`, with the algorithm
+//! in `machine/README.md`); one task does the work (`driver`). The session never makes calls for
+//! its users: they take the current [`Connection`] and report calls that fail.
 //!
 //! ```no_run
 //! # async fn example(scope: &legate_runtime::Scope) -> Result<(), Box<dyn std::error::Error>> {
@@ -45,8 +45,9 @@ pub use self::config::{
 };
 pub use self::connection::{AuthenticatedChannel, Connection};
 pub use self::error::{ErrorClass, SessionError, classify, is_no_proxy};
-pub use self::facts::{KnownServer, LastError, SessionSnapshot, Stage};
+pub use self::facts::{LastError, SessionSnapshot, Stage};
 pub use self::http_proxy::HttpProxy;
+pub use self::machine::KnownServer;
 pub use self::session::{Session, SessionState};
 
 use self::connection::Token;
@@ -59,7 +60,7 @@ use self::metrics::Metrics;
 use self::tls::Tls;
 
 /// Starts a session. It runs in the spawner's scope until it is closed, or until the scope stops,
-/// which closes it too; close it first where its connections are needed until the end.
+/// which closes it too. Close the session before the scope, to keep its connections until then.
 ///
 /// # Errors
 ///

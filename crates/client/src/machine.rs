@@ -22,6 +22,7 @@ pub(crate) use self::event::{
     Action, Credential, Event, Failure, FailureKind, Features, Settings, State, View,
 };
 use self::event::{Activity, Held, Then};
+pub use self::servers::KnownServer;
 use self::servers::Servers;
 use self::token::{SETTLE, TokenState};
 use crate::error::SessionError;
@@ -553,7 +554,7 @@ impl Machine {
             return self.go(State::Closed, Action::Finish);
         }
         let servers = self.servers.iter().take(LOGOUT_SERVERS);
-        let servers = servers.map(|(server, _)| server).collect();
+        let servers = servers.map(|known| known.address).collect();
         let state = State::LoggingOut {
             awaiting_login: false,
         };

@@ -1,6 +1,5 @@
-//! From the configured addresses to the addresses of servers.
-//!
-//! One attempt; whether and when there is another one is the machine's decision.
+//! Resolves the configured addresses to addresses of servers, once. The machine decides when.
+//! It never keeps results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,10 +23,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const LOOKUPS: usize = 8;
 /// How much of a command's output is kept.
 const OUTPUT: u64 = 64 * 1024;
-/// How much of what a command complains about is repeated.
-const COMPLAINT: usize = 1024;
+/// How much of a command's standard error is shown.
+const STDERR: usize = 1024;
 
-/// Servers, each once, with the host that led to them. A command's have none.
+/// Servers with the host that resolved to them. Servers that a command printed have none.
 pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
 
 /// Addresses of servers.
@@ -129,9 +128,9 @@ async fn run(words: &[String]) -> Result<String, String> {
     let status = status.map_err(|error| format!("it cannot be waited for: {error}"))?;
     if !status.success() {
         let mut reason = format!("it ended with {}", describe(status));
-        let complaint = complaint(&stderr);
-        if !complaint.is_empty() {
-            reason = format!("{reason}: {complaint}");
+        let text = beginning(&stderr);
+        if !text.is_empty() {
+            reason = format!("{reason}: {text}");
         }
         return Err(reason);
     }
@@ -155,9 +154,9 @@ fn not_started(program: &str, error: &io::Error) -> String {
 }
 
 /// The beginning of what a command wrote to standard error.
-fn complaint(stderr: &[u8]) -> String {
-    let more = if stderr.len() > COMPLAINT { " …" } else { "" };
-    let text = String::from_utf8_lossy(&stderr[..stderr.len().min(COMPLAINT)]);
+fn beginning(stderr: &[u8]) -> String {
+    let more = if stderr.len() > STDERR { " …" } else { "" };
+    let text = String::from_utf8_lossy(&stderr[..stderr.len().min(STDERR)]);
     format!("{}{more}", text.trim())
 }
 
@@ -309,7 +308,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(long.contains("exit code 1: find"), "{long}");
-        assert_eq!(complaint(&[b'x'; 2000]).len(), COMPLAINT + " …".len());
+        assert_eq!(beginning(&[b'x'; 2000]).len(), STDERR + " …".len());
         assert!(
             of("exec=head -c 70000 /dev/zero")
                 .await

@@ -1,4 +1,4 @@
-//! The handle to a session, for everybody who talks to servers.
+//! The handle to a session, for everything that calls servers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::facts::{Facts, SessionSnapshot};
 use crate::machine::{Failure, FailureKind};
 use crate::metrics::Metrics;
 
-/// Reports that wait for the session; it needs one of many alike.
+/// Reports that wait for the session. More of them would say the same.
 pub(crate) const REPORTS: usize = 16;
 
-/// How a session stands.
+/// Whether a session is connected.
 #[derive(Clone, Debug)]
 pub enum SessionState {
     /// There is no usable connection; one is being looked for.
     Connecting {
-        /// What went wrong last, if anything has.
+        /// The last error, if there was one.
         last_error: Option<Arc<SessionError>>,
     },
-    /// Usable.
+    /// Connected.
     Connected(Connection),
     /// Only a change of the configuration can help. Never follows a connection.
     Failed(Arc<SessionError>),
@@ -40,9 +40,9 @@ pub(crate) struct Report {
 
 /// A session with the servers. All clones are the same session.
 ///
-/// It looks for a server, logs in, and moves to another server when this one fails; callers take
-/// the [`Connection`] of the moment, tell what they see with [`report`](Session::report), and come
-/// back for the next one.
+/// It looks for a server, logs in, and moves to another server when this one fails. Callers take
+/// the current [`Connection`], [`report`](Session::report) calls that fail, and then take the next
+/// connection.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) state: watch::Receiver<SessionState>,
@@ -60,8 +60,8 @@ pub struct Session {
 impl Session {
     /// The current connection, or the next one.
     ///
-    /// Whoever fails with it waits a moment of their own before they call again: an error that
-    /// concerns only them gets them the same connection.
+    /// A caller whose calls fail waits before it calls again: it gets the same connection when the
+    /// error says nothing about the connection.
     ///
     /// # Errors
     ///
@@ -81,27 +81,27 @@ impl Session {
         }
     }
 
-    /// How the session stands now.
+    /// The state now.
     #[must_use]
     pub fn state(&self) -> SessionState {
         self.state.borrow().clone()
     }
 
-    /// Everything that the session tells of itself, at this moment; see [`SessionSnapshot`].
+    /// Details of the state now, for status pages and metrics.
     #[must_use]
     pub fn snapshot(&self) -> SessionSnapshot {
         self.facts.snapshot()
     }
 
-    /// How the session stands, now and later. Its sender is gone when the session has ended.
+    /// The state now and its changes. The channel is closed when the session has ended.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<SessionState> {
         self.state.clone()
     }
 
-    /// Tells that a call on this connection failed, for a stream also that it ended with this
-    /// status. The session decides what follows from it; see [`ErrorClass`]. Reports about earlier
-    /// connections are counted and change nothing.
+    /// Reports that a call on this connection failed, or that a stream ended, with this status. The
+    /// session decides what follows; see [`ErrorClass`]. Reports about earlier connections are
+    /// counted and change nothing.
     pub fn report(&self, connection: &Connection, status: &Status) {
         self.metrics.error(status.code());
         let error = Arc::new(SessionError::call(connection.server, "a call", status));
@@ -115,18 +115,18 @@ impl Session {
             generation: connection.generation,
             failure: Failure { kind, error },
         };
-        // A full queue holds enough of them, a closed one belongs to a session that has ended.
+        // Nothing is lost: a full queue has enough reports, a closed one has no session any more.
         let _ = self.reports.try_send(report);
     }
 
-    /// Tells that the proxy has its configuration, and serves without servers from now on. Until
-    /// then the session waits 4.5 s at most between attempts to connect, afterwards up to 90 s.
+    /// The proxy has its configuration, and serves without servers from now on. Until then the
+    /// session waits 4.5 s at most between attempts to connect, afterwards up to 90 s.
     pub fn configured(&self) {
         self.configured.cancel();
     }
 
-    /// Ends the session, with a logout if it has logged in; returns when it has ended, or at the
-    /// deadline. A logout takes 5 s at most.
+    /// Ends the session, with a logout if it has logged in. Returns when it has ended, or at the
+    /// deadline; the logout takes 5 s at most.
     pub async fn close(&self, deadline: Duration) {
         self.close.cancel();
         if tokio::time::timeout(deadline, self.ended.cancelled())

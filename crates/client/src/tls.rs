@@ -1,6 +1,6 @@
-//! TLS towards servers: the files it is made from, the name that is verified, the handshake.
+//! TLS to servers: the files it needs, the name that is verified, the handshake.
 //!
-//! Files are looked at when they are asked for, never by a task of its own.
+//! It has no task: files are checked when a caller asks for it.
 
 use std::fs;
 use std::io;
@@ -18,15 +18,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Largest number of entries of a directory that tell whether it has changed.
+/// So many entries of a directory are checked for changes.
 const ENTRIES: usize = 1024;
 
 /// Which name a server's certificate must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// This one, whatever led to the server.
+    /// This one, for all servers.
     Given(String),
-    /// The host that led to the server; the first of these for a server of unknown origin.
+    /// The host that resolved to the server; the first of these for servers without a host.
     OfHost(Vec<String>),
     /// None: nothing is verified.
     Unverified,
@@ -42,9 +42,9 @@ pub(crate) struct Tls {
 struct Loaded {
     config: Arc<ClientConfig>,
     /// The files when they were read.
-    mark: Mark,
-    /// Files that could not be used; told once.
-    unusable: Option<Mark>,
+    stamp: Stamp,
+    /// Files that could not be used and were logged.
+    unusable: Option<Stamp>,
     certificate_expires: Option<SystemTime>,
 }
 
@@ -60,11 +60,11 @@ impl Tls {
             }
             Name::Unverified => {}
         }
-        // The mark first: a change in between is then noticed, not missed.
-        let mark = Mark::of(files(&options));
+        // The stamp first, so that a change in between is not missed.
+        let stamp = Stamp::of(files(&options));
         let loaded = Loaded {
             config: client_config(&options)?,
-            mark,
+            stamp,
             unusable: None,
             certificate_expires: certificate_expires(&options),
         };
@@ -82,9 +82,9 @@ impl Tls {
 
     /// Whether usable files have changed since the last connection was made with them.
     pub(crate) fn has_changed(&self) -> bool {
-        let mark = Mark::of(files(&self.options));
+        let stamp = Stamp::of(files(&self.options));
         let mut loaded = self.loaded();
-        mark != loaded.mark && self.reload(&mut loaded, mark)
+        stamp != loaded.stamp && self.reload(&mut loaded, stamp)
     }
 
     /// When the client certificate expires; `None` without one.
@@ -92,7 +92,7 @@ impl Tls {
         self.loaded().certificate_expires
     }
 
-    /// The name of a server: what its certificate must have, and what it is called in requests.
+    /// The name of a server, for its certificate and for `:authority`.
     pub(crate) fn name(&self, host: Option<&str>) -> Option<String> {
         match (&self.name, host) {
             (Name::Given(name), _) => Some(name.clone()),
@@ -122,30 +122,30 @@ impl Tls {
     fn current(&self) -> Arc<ClientConfig> {
         let mut loaded = self.loaded();
         if self.has_files() {
-            let mark = Mark::of(files(&self.options));
-            self.reload(&mut loaded, mark);
+            let stamp = Stamp::of(files(&self.options));
+            self.reload(&mut loaded, stamp);
         }
         Arc::clone(&loaded.config)
     }
 
-    fn reload(&self, loaded: &mut Loaded, mark: Mark) -> bool {
+    fn reload(&self, loaded: &mut Loaded, stamp: Stamp) -> bool {
         match client_config(&self.options) {
             Ok(config) => {
                 loaded.config = config;
-                loaded.mark = mark;
+                loaded.stamp = stamp;
                 loaded.unusable = None;
                 loaded.certificate_expires = certificate_expires(&self.options);
                 true
             }
             Err(error) => {
                 // Certificate and key are often replaced one after the other.
-                if loaded.unusable.as_ref() != Some(&mark) {
+                if loaded.unusable.as_ref() != Some(&stamp) {
                     tracing::warn!(
                         target: "server-connection-manager",
                         %error,
                         "TLS files cannot be read again; going on with what they held before"
                     );
-                    loaded.unusable = Some(mark);
+                    loaded.unusable = Some(stamp);
                 }
                 false
             }
@@ -169,20 +169,20 @@ fn certificate_expires(options: &ClientTls) -> Option<SystemTime> {
     Some(CertificateInfo::from_pem(&pem).ok()?.not_after)
 }
 
-/// What tells whether files have changed, without reading them. Links are followed, because that
-/// is where mounted secrets change.
+/// Shows whether files have changed, without reading them. Links are followed: Kubernetes changes
+/// mounted secrets by changing a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(Vec<(PathBuf, Option<FileMark>)>);
+pub(crate) struct Stamp(Vec<(PathBuf, Option<FileStamp>)>);
 
 /// Time of the last change in seconds and nanoseconds, inode, length.
-type FileMark = (i64, i64, u64, u64);
+type FileStamp = (i64, i64, u64, u64);
 
-impl Mark {
-    /// Files, and directories with what is directly in them.
+impl Stamp {
+    /// Of files, and of directories with their entries.
     pub(crate) fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        let mut marks = Vec::new();
+        let mut stamps = Vec::new();
         for path in paths {
-            marks.push(mark(path.to_owned()));
+            stamps.push(stamp(path.to_owned()));
             let Ok(entries) = fs::read_dir(path) else {
                 continue;
             };
@@ -192,18 +192,18 @@ impl Mark {
                 .map(|entry| entry.path())
                 .collect();
             entries.sort();
-            marks.extend(entries.into_iter().map(mark));
+            stamps.extend(entries.into_iter().map(stamp));
         }
-        Self(marks)
+        Self(stamps)
     }
 }
 
-fn mark(path: PathBuf) -> (PathBuf, Option<FileMark>) {
-    let mark = fs::metadata(&path).ok().map(|metadata| {
+fn stamp(path: PathBuf) -> (PathBuf, Option<FileStamp>) {
+    let stamp = fs::metadata(&path).ok().map(|metadata| {
         let (inode, length) = (metadata.ino(), metadata.len());
         (metadata.mtime(), metadata.mtime_nsec(), inode, length)
     });
-    (path, mark)
+    (path, stamp)
 }
 
 #[cfg(test)]
@@ -228,14 +228,14 @@ mod tests {
         let current = folder.path().join("..data");
         symlink(&first, &current).unwrap();
         let file = current.join("ca.pem");
-        let mark = || Mark::of([file.as_path()]);
-        let before = mark();
-        assert_eq!(mark(), before, "looking changes nothing");
+        let stamp = || Stamp::of([file.as_path()]);
+        let before = stamp();
+        assert_eq!(stamp(), before, "looking changes nothing");
         fs::remove_file(&current).unwrap();
-        assert_ne!(mark(), before, "a file that is gone");
+        assert_ne!(stamp(), before, "a file that is gone");
         symlink(&second, &current).unwrap();
-        assert_ne!(mark(), before, "another file of the same name");
-        let directory = || Mark::of([first.as_path()]);
+        assert_ne!(stamp(), before, "another file of the same name");
+        let directory = || Stamp::of([first.as_path()]);
         let before = directory();
         fs::write(first.join("other.pem"), "x").unwrap();
         assert_ne!(directory(), before);
@@ -257,7 +257,7 @@ mod tests {
         assert!(!tls.has_changed(), "certificate and key are no pair");
         fs::write(&old.key, &new.key_pem).unwrap();
         assert!(tls.has_changed());
-        assert!(!tls.has_changed(), "each change is told once");
+        assert!(!tls.has_changed(), "each change is reported once");
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! Looks from time to time whether certificates, keys or the bearer token have changed.
+//! Checks at intervals whether certificates, keys or the bearer token have changed.
 //!
-//! A look is a few metadata calls; files are read only when those tell of a change.
+//! A check reads metadata only; files are read when that has changed.
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Parts;
 use crate::bearer;
 use crate::machine::Event;
-use crate::tls::{Mark, Tls};
+use crate::tls::{Stamp, Tls};
 
 pub(super) struct Files {
     /// `None` without files.
     ticks: Option<Interval>,
-    bearer: Option<Mark>,
+    bearer: Option<Stamp>,
 }
 
 impl Files {
     pub(super) fn new(parts: &Parts) -> Self {
         let login = parts.login.as_ref();
-        let bearer = login.and_then(|login| bearer::mark(&login.bearer));
+        let bearer = login.and_then(|login| bearer::stamp(&login.bearer));
         let needed = bearer.is_some() || parts.dialer.tls().is_some_and(Tls::has_files);
         // An interval of nothing would be a busy loop.
         let period = parts.timing.files;
@@ -30,7 +30,7 @@ impl Files {
         Self { ticks, bearer }
     }
 
-    /// Waits until it is time to look.
+    /// Waits until the next check.
     pub(super) async fn due(&mut self) {
         match &mut self.ticks {
             Some(ticks) => drop(ticks.tick().await),
@@ -38,8 +38,8 @@ impl Files {
         }
     }
 
-    /// Looks, and tells what has changed.
-    pub(super) fn look(&mut self, parts: &Parts) -> Option<Event> {
+    /// Checks, and returns what has changed.
+    pub(super) fn check(&mut self, parts: &Parts) -> Option<Event> {
         let tls = parts.dialer.tls().is_some_and(Tls::has_changed);
         let bearer = self.bearer_has_changed(parts);
         if tls {
@@ -52,12 +52,12 @@ impl Files {
         let Some(login) = &parts.login else {
             return false;
         };
-        let mark = bearer::mark(&login.bearer);
-        if mark == self.bearer {
+        let stamp = bearer::stamp(&login.bearer);
+        if stamp == self.bearer {
             return false;
         }
-        self.bearer = mark;
-        // A file that is being replaced is looked at again when it is there.
+        self.bearer = stamp;
+        // A file that is just being replaced is found by the next check.
         let Ok(token) = bearer::read(&login.bearer) else {
             return false;
         };

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::servers::KnownServer;
 use crate::error::SessionError;
 
 /// Where the token comes from.
@@ -178,8 +179,9 @@ pub(crate) struct Held {
     pub(crate) since: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
+    #[default]
     Idle,
     Resolving,
     Dialing(SocketAddr),
@@ -199,14 +201,13 @@ pub(crate) enum State {
 }
 
 /// What the machine shows of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) state: State,
     pub(crate) generation: u64,
     /// Dials for the connection in use, or since it was lost.
     pub(crate) attempts: u64,
-    /// Known servers, and whether only their own list names them.
-    pub(crate) servers: Vec<(SocketAddr, bool)>,
+    pub(crate) servers: Vec<KnownServer>,
     /// When a wait ends.
     pub(crate) resume_at: Option<Duration>,
 }
