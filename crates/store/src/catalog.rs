@@ -52,12 +52,6 @@ impl ReadTxn<'_> {
         self.assemble(&row)
     }
 
-    /// One instance with its node and checks, by the node's id.
-    pub fn instance_by_node_id(&self, node_id: &str, id: &str) -> Option<CheckServiceNode> {
-        let node = self.node_by_id(node_id)?;
-        self.instance(&node.node, id)
-    }
-
     /// The instances on a node in the order of their ids.
     pub fn instances_on(&self, node: &str) -> Vec<Arc<ServiceInstance>> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[node]);

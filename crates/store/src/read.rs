@@ -71,11 +71,6 @@ impl<'s> ReadTxn<'s> {
         Self::new(self.state, self.committed).within(self.tenancy.clone())
     }
 
-    /// The index of the state that is read.
-    pub fn state_index(&self) -> u64 {
-        self.state.index()
-    }
-
     /// What has been looked at so far.
     pub fn reads(&self) -> Reads {
         self.reads.borrow().clone()

@@ -147,11 +147,6 @@ impl Authorizer {
         Authorizer(Grant::Manage)
     }
 
-    /// Permits everything but access control itself.
-    pub const fn allow_all() -> Self {
-        Authorizer(Grant::Default(DefaultPolicy::Allow, None))
-    }
-
     /// Permits nothing.
     pub const fn deny_all() -> Self {
         Authorizer(Grant::Default(DefaultPolicy::Deny, None))
@@ -207,11 +202,6 @@ impl Authorizer {
         self.named(Resource::Service, service, Access::Read)
     }
 
-    /// Seeing every service, whatever its name.
-    pub fn service_read_all(&self) -> bool {
-        self.trie(Resource::Service, |trie| trie.all(Access::Read))
-    }
-
     /// Registering instances of a service, and being it: certificates, configuration.
     pub fn service_write(&self, service: &str) -> bool {
         self.named(Resource::Service, service, Access::Write)
@@ -240,11 +230,6 @@ impl Authorizer {
     /// Seeing the inside of a server or agent with this name: its settings and metrics.
     pub fn agent_read(&self, node: &str) -> bool {
         self.named(Resource::Agent, node, Access::Read)
-    }
-
-    /// Changing a server or agent with this name.
-    pub fn agent_write(&self, node: &str) -> bool {
-        self.named(Resource::Agent, node, Access::Write)
     }
 
     /// Seeing who may call a service, or with `*` any service.
@@ -283,16 +268,6 @@ impl Authorizer {
     /// Changing mesh-wide settings.
     pub fn mesh_write(&self) -> bool {
         self.operated(Resource::Mesh, Access::Write)
-    }
-
-    /// Seeing the control plane's own state.
-    pub fn operator_read(&self) -> bool {
-        self.operated(Resource::Operator, Access::Read)
-    }
-
-    /// Changing the control plane's own state.
-    pub fn operator_write(&self) -> bool {
-        self.operated(Resource::Operator, Access::Write)
     }
 
     /// Seeing tokens, policies, roles, auth methods and binding rules.

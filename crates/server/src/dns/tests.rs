@@ -153,7 +153,7 @@ fn resolver<'a>(
 }
 
 fn ask(name: &str, kind: RecordType) -> Answer {
-    ask_as(&Authorizer::allow_all(), name, kind)
+    ask_as(&Authorizer::manage_all(), name, kind)
 }
 
 /// The data of records as text, sorted.
@@ -312,7 +312,7 @@ fn an_alias_stands_alone_and_is_followed_in_the_domain() {
 
 #[test]
 fn instances_in_warning_are_shown_unless_only_passing_ones_are_wanted() {
-    let all = Authorizer::allow_all();
+    let all = Authorizer::manage_all();
     let slow = |only| {
         ask_of(
             &catalog(),
@@ -348,7 +348,7 @@ fn an_address_has_the_name_of_its_node_or_service() {
 #[test]
 fn only_who_has_the_address_is_looked_at_for_it() {
     let store = catalog();
-    let all = Authorizer::allow_all();
+    let all = Authorizer::manage_all();
     let newest = |name: &str| {
         let state = store.state();
         let txn = state.read();

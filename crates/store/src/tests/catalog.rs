@@ -44,7 +44,7 @@ fn an_instance_is_found_by_every_index() {
     assert_eq!(state.instances_on("n2").len(), 2);
     assert!(state.instance("n1", "web-1").is_some());
     assert!(state.instance("n2", "web-1").is_none());
-    assert!(state.instance_by_node_id("6A2D", "web-1").is_some());
+    assert!(state.node_by_id("6A2D").is_some());
     assert_eq!(state.nodes().len(), 2);
     let names: Vec<_> = state.services().into_keys().collect();
     assert_eq!(names, ["web", "web-sidecar-proxy"]);
@@ -180,7 +180,7 @@ fn removing_takes_along_what_hangs_on_it() {
     assert!(state.check("n", "c").is_none());
     assert!(state.check("n", "serf").is_some());
 
-    apply(&store, deregister("n", None, None));
+    let removed = apply(&store, deregister("n", None, None));
     let state = store.state();
     let state = state.read();
     assert!(state.nodes().is_empty());
@@ -190,7 +190,7 @@ fn removing_takes_along_what_hangs_on_it() {
 
     let nothing = apply(&store, deregister("n", None, None));
     assert!(!nothing.changed);
-    assert_eq!(nothing.index, state.state_index());
+    assert_eq!(nothing.index, removed.index);
 }
 
 #[test]
