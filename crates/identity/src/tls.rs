@@ -23,13 +23,13 @@ use self::named::NamedVerifier;
 /// The ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
 
-/// How a client verifies its server and shows itself.
+/// How a client verifies its server, and the client's own certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
     /// PEM file, or directory whose PEM files are all read, that replaces the roots of the system.
     /// In directories, entries that start with `..` are skipped and links to files are followed,
-    /// which is how Kubernetes mounts secrets. A server may also show one of these certificates
-    /// itself, also one of an authority. `None`: the roots of the system.
+    /// which is how Kubernetes mounts secrets. A server whose own certificate is in here is accepted,
+    /// even if that is a CA certificate. `None`: the roots of the system.
     pub ca: Option<PathBuf>,
     /// PEM files of the client's certificate chain and its key.
     pub client_cert: Option<(PathBuf, PathBuf)>,

@@ -1,7 +1,7 @@
-//! The verifier of servers where roots are named: as usual, and a server may also show one of the
-//! named certificates itself. That is what a certificate is that was signed by its own key and
-//! says that it is an authority, as `openssl req -x509` makes them: whoever names it means this
-//! very server. It never trusts a certificate for being like a named one.
+//! Verifies servers when root certificates are configured: as usual, and a server whose own
+//! certificate is one of them is accepted, even if it is a CA certificate. `openssl req -x509` makes
+//! self-signed certificates with CA:TRUE, and configuring such a one means this server. Only the
+//! same bytes count: it never trusts a certificate that resembles a configured one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn verify_itself(
 
 fn verify_time(certificate: &X509Certificate<'_>, time: UnixTime) -> Result<(), CertificateError> {
     let unix = |seconds: i64| {
-        // Nothing was valid before 1970 that is worth being told apart.
+        // Times before 1970 count as 1970.
         UnixTime::since_unix_epoch(std::time::Duration::from_secs(
             u64::try_from(seconds).unwrap_or_default(),
         ))

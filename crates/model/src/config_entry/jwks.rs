@@ -331,7 +331,7 @@ impl JwksCluster {
                 return Err(Invalid::new(
                     "DiscoveryType",
                     format!(
-                        "STATIC needs an IP address in URI, and {:?} is none; use STRICT_DNS",
+                        "STATIC needs an IP address in URI, and {:?} is not one; use STRICT_DNS",
                         server.host
                     ),
                 ));
