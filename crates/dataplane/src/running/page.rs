@@ -198,7 +198,6 @@ fn session(page: &mut Page, session: Part) {
         "logins",
         "accessor_id",
         "token_age",
-        "token_renewal",
         "bearer_expires",
         "client_certificate_expires",
     ];
@@ -224,9 +223,6 @@ fn session(page: &mut Page, session: Part) {
             .text("accessor_id")
             .map(|id| format!("accessor {id}")),
         session.age("token_age").map(|age| format!("{age} old")),
-        session
-            .age("token_renewal")
-            .map(|age| format!("replaced in {age}")),
         logins,
     ];
     let known = [

@@ -31,7 +31,7 @@ fn ready() -> Value {
             "known_servers": ["10.0.0.1:8502", "10.0.0.2:8502", "10.0.0.3:8502"],
             "heard": 12.7, "logins": 1,
             "accessor_id": "6f1cbd38-0000-0000-0000-000000000001",
-            "token_age": 190.0, "token_renewal": 3600.0,
+            "token_age": 190.0,
             "bearer_expires": "2030-01-02T03:04:05Z",
             "client_certificate_expires": "2031-01-02T03:04:05Z"
         },
