@@ -189,7 +189,7 @@ fn session(page: &mut Page, session: Part) {
     if session.is_missing() {
         return;
     }
-    const KNOWN: [&str; 11] = [
+    const KNOWN: [&str; 10] = [
         "state",
         "state_age",
         "next_attempt",
