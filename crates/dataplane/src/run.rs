@@ -108,7 +108,7 @@ pub enum RunError {
     Port(#[from] PortError),
     /// Envoy cannot be supervised.
     #[error(transparent)]
-    Supervision(#[from] legate_envoy::epochs::StartError),
+    Supervision(#[from] legate_envoy::epochs::FileError),
     /// A part of the dataplane failed.
     #[error(transparent)]
     Task(#[from] TaskError),

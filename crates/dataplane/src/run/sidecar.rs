@@ -6,7 +6,7 @@ use std::time::Duration;
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{
-    self, BaseId, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
+    self, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
 };
 use legate_runtime::ReadyHandle;
 
@@ -158,7 +158,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
     let mut hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
     if let (Some(hot), Some(state)) = (&mut hot, state) {
         // Where the next dataplane looks for it.
-        hot.base_id = BaseId::Dynamic(state.base_id());
+        hot.base_id = state.base_id();
     }
     let defaults = Policy::default();
     let parent_shutdown = hot.as_ref().map(|hot| hot.parent_shutdown);

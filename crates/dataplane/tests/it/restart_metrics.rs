@@ -9,7 +9,7 @@ use std::time::Duration;
 use legate_dataplane::telemetry::{self, Endpoints, Merger, Source, Supervised, Target, Telemetry};
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{
-    BaseId, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
+    EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
 use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
 use legate_runtime::Scope;
@@ -89,7 +89,7 @@ impl Place {
 
     fn host(self, folder: &Path, telemetry: &Telemetry) -> Supervised<EnvoyHost> {
         let hot = HotRestart {
-            base_id: BaseId::Dynamic(folder.join("base-id")),
+            base_id: folder.join("base-id"),
             parent_shutdown: Duration::from_secs(2),
             ..HotRestart::new(Duration::ZERO)
         };

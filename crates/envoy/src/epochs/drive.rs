@@ -18,7 +18,7 @@ use super::files::{FileError, Owner, Snapshot, StateFile};
 use super::handle::{Controls, End, Wishes};
 use super::host::{Host, Process, Work};
 use super::machine::{Action, Adopted, EpochState, Event, Exit, Machine, Run, Start, Timer};
-use super::options::{Ended, Hooks, Options, StartError};
+use super::options::{Ended, Options};
 use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
 use crate::process::ExitReason;
@@ -36,23 +36,20 @@ const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
 /// thread, as [`super::EnvoyHost`] does.
 ///
 /// # Errors
-/// When supervision cannot begin; nothing was started then.
+/// When the snapshot cannot be read or written; nothing was started then.
 pub async fn run<H: Host>(
     host: H,
     config: H::Config,
     options: Options,
     controls: Controls<H::Config>,
-) -> Result<Ended, StartError> {
-    if !options.allow_root && super::identity::is_root() {
-        return Err(StartError::Root);
-    }
+) -> Result<Ended, FileError> {
     let Controls { mut wishes, report } = controls;
     let ends = wishes.borrow().end != End::Never;
     let (mut driver, actions) = Driver::begin(host, config, options, report, ends).await?;
     if let Err(error) = driver.write_snapshot() {
         // What was adopted serves on, for a supervisor that can begin.
         driver.let_go();
-        return Err(error.into());
+        return Err(error);
     }
     driver.perform(actions);
     driver.publish();
@@ -126,7 +123,6 @@ struct Driver<H: Host> {
     queue: VecDeque<Event<H::Config>>,
     state: Report,
     report: watch::Sender<Report>,
-    hooks: Hooks,
     pid_file: Option<StateFile>,
     snapshot: Option<StateFile>,
     owner: Option<Owner>,
@@ -183,7 +179,6 @@ impl<H: Host> Driver<H> {
             queue: VecDeque::new(),
             state: Report::default(),
             report,
-            hooks: options.hooks,
             pid_file: options
                 .pid_file
                 .map(|path| StateFile::new("pid file", path)),
@@ -360,12 +355,7 @@ impl<H: Host> Driver<H> {
                     tracing::warn!("killing envoy");
                     self.signal(run, "SIGKILL", H::Process::kill);
                 }
-                Action::CleanUp(epoch) => {
-                    self.host.clean_up(epoch, self.running.is_empty());
-                    if let Some(record) = self.state.exits.back() {
-                        (self.hooks.exited)(record);
-                    }
-                }
+                Action::CleanUp(epoch) => self.host.clean_up(epoch, self.running.is_empty()),
                 Action::Arm(timer, wait) => self.arm(timer, wait),
                 Action::Spent { serving } => {
                     self.state.next_start = None;
@@ -374,8 +364,6 @@ impl<H: Host> Driver<H> {
                     } else {
                         tracing::error!(serving, "all retries are spent");
                     }
-                    self.queue
-                        .push_back(Event::Verdict((self.hooks.spent)(serving)));
                 }
                 Action::Detach => {
                     self.keep_snapshot();

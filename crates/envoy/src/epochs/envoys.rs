@@ -12,7 +12,7 @@ use super::config::{EnvoyConfig, Program};
 use super::detached::{DetachedProcess, Envoy};
 use super::files::Entry;
 use super::host::{Host, Work};
-use super::hot_restart::{self, BaseId, HotRestart, Obstacle};
+use super::hot_restart::{self, HotRestart, Obstacle};
 use super::identity::Identity;
 use super::machine::{Start, Way};
 use super::{room, version};
@@ -59,10 +59,7 @@ impl EnvoyHost {
     pub fn new(admin: AdminClient, hot: Option<HotRestart>, outlive: bool) -> Self {
         Self {
             admin,
-            base_id: hot.as_ref().and_then(|hot| match hot.base_id {
-                BaseId::Fixed(number) => Some(number),
-                BaseId::Dynamic(_) => None,
-            }),
+            base_id: None,
             hot,
             outlive,
             log: None,
@@ -92,8 +89,8 @@ impl EnvoyHost {
         let Some(hot) = self.hot.as_ref().filter(|_| self.family) else {
             return Ok(Restart::Disabled);
         };
-        let family = match (&hot.base_id, self.base_id) {
-            (_, Some(base_id)) => {
+        let family = match self.base_id {
+            Some(base_id) => {
                 if start.epoch > 0 {
                     let region = hot_restart::region(&hot.shared_memory, base_id);
                     let unmarked = hot_restart::unmark(&region)
@@ -104,23 +101,21 @@ impl EnvoyHost {
                 }
                 Family::Known(base_id)
             }
-            (BaseId::Dynamic(file), None) if start.epoch == 0 => Family::Chosen(file.clone()),
-            _ => return Err("the running Envoy's base id is not known".to_owned()),
+            None if start.epoch == 0 => Family::Chosen(hot.base_id.clone()),
+            None => return Err("the running Envoy's base id is not known".to_owned()),
         };
         Ok(Restart::Hot(HotRole {
             epoch: start.epoch,
             family,
             parent_shutdown: hot.parent_shutdown.max(launch.drain_time),
-            socket_path: hot.socket_path.clone(),
-            socket_mode: hot.socket_mode,
+            socket_path: None,
+            socket_mode: None,
         }))
     }
 
     /// The number that Envoy has chosen, as it wrote it.
     fn choice(&self) -> Option<Result<u32, Obstacle>> {
-        let BaseId::Dynamic(path) = &self.hot.as_ref()?.base_id else {
-            return None;
-        };
+        let path = &self.hot.as_ref()?.base_id;
         let read = fs::read_to_string(path).map_err(|error| error.to_string());
         let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
         Some(number.map_err(|reason| Obstacle::BaseId {
@@ -130,8 +125,8 @@ impl EnvoyHost {
     }
 
     fn forget_choice(&self) {
-        if let Some(BaseId::Dynamic(path)) = self.hot.as_ref().map(|hot| &hot.base_id) {
-            let _ = fs::remove_file(path);
+        if let Some(hot) = &self.hot {
+            let _ = fs::remove_file(&hot.base_id);
         }
     }
 
@@ -141,12 +136,12 @@ impl EnvoyHost {
         let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch)
             .or(crowded)
             .or_else(|| (!self.family).then_some(Obstacle::Running));
-        obstacle.or_else(|| match (&self.hot.as_ref()?.base_id, self.base_id) {
-            (BaseId::Dynamic(path), None) => Some(Obstacle::BaseId {
-                path: path.clone(),
+        obstacle.or_else(|| match self.base_id {
+            Some(_) => None,
+            None => Some(Obstacle::BaseId {
+                path: self.hot.as_ref()?.base_id.clone(),
                 reason: "Envoy has not written it".to_owned(),
             }),
-            _ => None,
         })
     }
 }
@@ -466,7 +461,7 @@ mod tests {
         let (mut host, _) = crowded(folder.path());
         let file = folder.path().join("base-id");
         let hot = host.hot.as_mut().unwrap();
-        hot.base_id = BaseId::Dynamic(file.clone());
+        hot.base_id = file.clone();
         host.family = true;
         let region = hot_restart::region(folder.path(), 77);
         for path in [&file, &region] {
@@ -483,7 +478,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut host, _) = crowded(folder.path());
         let file = folder.path().join("base-id");
-        host.hot.as_mut().unwrap().base_id = BaseId::Dynamic(file.clone());
+        host.hot.as_mut().unwrap().base_id = file.clone();
         host.adopted(None);
         assert_eq!(host.obstacle(), Some(Obstacle::Running.to_string()));
         fs::write(&file, "77\n").unwrap();

@@ -2,7 +2,6 @@
 //! and child share, as far as a supervisor has to care for it.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,34 +16,19 @@ use crate::process::{Launch, hot_restart_option};
 /// Where the C library keeps named shared memory.
 pub const SHARED_MEMORY: &str = "/dev/shm";
 /// How much longer than the drain time a parent lives, unless told otherwise.
-pub const PARENT_MARGIN: Duration = Duration::from_secs(15);
-/// A socket's name may have 107 bytes; Envoy appends the role and a number.
-const SOCKET_PATH_LIMIT: usize = 80;
+const PARENT_MARGIN: Duration = Duration::from_secs(15);
 
 /// How Envoys are restarted hot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotRestart {
-    /// What parent and child share.
-    pub base_id: BaseId,
+    /// Where Envoy writes the base id that it chooses at its first start, which parent and child
+    /// share.
+    pub base_id: PathBuf,
     /// How long a parent lives after it handed over (`--parent-shutdown-time-s`), in whole
     /// seconds; at least the drain time.
     pub parent_shutdown: Duration,
-    /// Where the sockets between parent and child are (`--socket-path`); Envoy's default, an
-    /// abstract name, when absent.
-    pub socket_path: Option<String>,
-    /// Permissions of those sockets when they are files (`--socket-mode`).
-    pub socket_mode: Option<u32>,
     /// Where the shared memory is.
     pub shared_memory: PathBuf,
-}
-
-/// What tells one family of Envoys on a machine from another.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BaseId {
-    /// This number, which nobody else on the machine may use.
-    Fixed(u32),
-    /// One that Envoy chooses at its first start and writes to this file.
-    Dynamic(PathBuf),
 }
 
 impl HotRestart {
@@ -53,10 +37,8 @@ impl HotRestart {
     pub fn new(drain_time: Duration) -> Self {
         let name = unique("legate-envoy") + ".base-id";
         Self {
-            base_id: BaseId::Dynamic(Path::new(SHARED_MEMORY).join(name)),
+            base_id: Path::new(SHARED_MEMORY).join(name),
             parent_shutdown: drain_time.saturating_add(PARENT_MARGIN),
-            socket_path: None,
-            socket_mode: None,
             shared_memory: SHARED_MEMORY.into(),
         }
     }
@@ -64,7 +46,7 @@ impl HotRestart {
 
 /// Why Envoy cannot be restarted hot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
+pub(super) enum Obstacle {
     /// It is switched off.
     #[error("it is switched off")]
     Off,
@@ -82,9 +64,6 @@ pub enum Obstacle {
     /// The bootstrap document has a listener whose packets cannot be handed over.
     #[error("the listener {0:?} takes UDP")]
     UdpListener(String),
-    /// The socket's name is too long.
-    #[error("the socket path {0:?} is longer than {SOCKET_PATH_LIMIT} bytes")]
-    SocketPath(String),
     /// There is no room for a second process beside the first.
     #[error("only {room} more threads may run here (pids.max), a second Envoy needs {needed}")]
     Processes {
@@ -129,13 +108,8 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Obst
     let Some(hot) = hot else {
         return Some(Obstacle::Off);
     };
-    if let Some(argument) = given(&launch.extra_args) {
+    if let Some(argument) = hot_restart_option(&launch.extra_args) {
         return Some(Obstacle::Argument(argument));
-    }
-    if let Some(path) = &hot.socket_path
-        && path.len() > SOCKET_PATH_LIMIT
-    {
-        return Some(Obstacle::SocketPath(path.clone()));
     }
     if let Some(listener) = udp_listener(&launch.bootstrap) {
         return Some(Obstacle::UdpListener(listener));
@@ -153,10 +127,6 @@ pub(super) fn obstacle(hot: Option<&HotRestart>, launch: &Launch) -> Option<Obst
 fn unique(what: &str) -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{what}-{}-{random:016x}", std::process::id())
-}
-
-fn given(extra: &[OsString]) -> Option<&'static str> {
-    hot_restart_option(extra)
 }
 
 /// Writes as much as Envoy does, because the space may be used up or nil.
@@ -240,6 +210,8 @@ pub(super) fn unmark(region: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
     use crate::process::{DrainStrategy, EnvoyLog, LogLevel};
 
@@ -282,11 +254,6 @@ mod tests {
             ..here.clone()
         };
         assert!(said(&nowhere, &plain).contains("/no/such/folder"));
-        let long = HotRestart {
-            socket_path: Some("x".repeat(81)),
-            ..here.clone()
-        };
-        assert!(said(&long, &plain).contains("socket path"));
         for listener in [
             r#"{"name":"dns","udp_listener_config":{}}"#,
             r#"{"name":"dns","address":{"socket_address":{"protocol":"UDP"}}}"#,

@@ -118,12 +118,6 @@ impl Identity {
     }
 }
 
-/// Whether this program acts as root.
-pub(super) fn is_root() -> bool {
-    // Its folder belongs to the user that it acts as.
-    fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
-}
-
 fn boot() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())

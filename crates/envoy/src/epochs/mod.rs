@@ -28,22 +28,16 @@ mod tests;
 
 pub use config::EnvoyConfig;
 pub use connections::{Connections, connections};
-pub use detached::{DetachedProcess, Envoy};
 pub use drive::run;
 pub use envoys::EnvoyHost;
-pub use files::{Entry, FileError, Owner, Snapshot, Stage};
-pub use handle::{Controls, Handle, Stopped, handle};
-pub use host::{Host, Process, Work};
-pub use hot_restart::{BaseId, HotRestart, Obstacle, PARENT_MARGIN, SHARED_MEMORY};
-pub use identity::{Identity, Mismatch};
-pub use machine::{
-    Action, Adopted, Epoch, EpochState, Event, Exit, Machine, Outcome, Run, Start, Timer, Verdict,
-    Way,
-};
-pub use options::{Ended, Hooks, Options, StartError};
-pub use policy::{
-    ABORT_WAIT, CRASH_WAIT_CAP, CleanExit, HEALTHY_AFTER, IMMEDIATE_STARTS, MIN_DRAIN, Policy,
-    REAP_WAIT, RETRIES, RETRY_INITIAL, crash_wait, retry_wait,
-};
-pub use report::{EXITS, EpochReport, ExitRecord, Report};
-pub use version::{TESTED, untested, version_in};
+pub use files::Entry;
+pub use files::{FileError, Owner, Snapshot};
+pub use handle::{Controls, Handle, handle};
+pub use host::{Host, Work};
+pub use hot_restart::{HotRestart, SHARED_MEMORY};
+pub use identity::Identity;
+pub use machine::{EpochState, Outcome};
+pub use machine::{Start, Way};
+pub use options::{Ended, Options};
+pub use policy::{MIN_DRAIN, Policy};
+pub use report::{EpochReport, ExitRecord, Report};

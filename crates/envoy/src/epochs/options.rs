@@ -1,38 +1,14 @@
-//! How to supervise, what the owner decides meanwhile, and how it ended. Values and hooks only.
+//! How to supervise, and how it ended. Values only.
 
 use std::path::PathBuf;
 
-use super::files::{FileError, Owner};
-use super::machine::{Outcome, Verdict};
+use super::files::Owner;
+use super::machine::Outcome;
 use super::policy::Policy;
 use super::report::ExitRecord;
 
-/// What is decided by whoever owns the supervisor. Hooks must not block.
-pub struct Hooks {
-    /// Called after each exit.
-    pub exited: Box<dyn FnMut(&ExitRecord) + Send>,
-    /// Called when all retries are spent; the argument tells whether an older epoch still serves.
-    pub spent: Box<dyn FnMut(bool) -> Verdict + Send>,
-}
-
-impl Default for Hooks {
-    /// Nothing after an exit. With spent retries, what serves goes on serving; when nothing does,
-    /// supervision ends.
-    fn default() -> Self {
-        Self {
-            exited: Box::new(|_| {}),
-            spent: Box::new(|serving| {
-                if serving {
-                    Verdict::Keep
-                } else {
-                    Verdict::Exit
-                }
-            }),
-        }
-    }
-}
-
-/// How to supervise.
+/// How to supervise; by default with the default policy and without files.
+#[derive(Debug, Default)]
 pub struct Options {
     /// Times and tables.
     pub policy: Policy,
@@ -42,35 +18,6 @@ pub struct Options {
     pub snapshot: Option<PathBuf>,
     /// Who is named in the snapshot as the owner of the processes.
     pub owner: Option<Owner>,
-    /// Whether processes may run as root.
-    pub allow_root: bool,
-    /// What the owner decides.
-    pub hooks: Hooks,
-}
-
-impl Default for Options {
-    /// The default policy and hooks, no files, also as root.
-    fn default() -> Self {
-        Self {
-            policy: Policy::default(),
-            pid_file: None,
-            snapshot: None,
-            owner: None,
-            allow_root: true,
-            hooks: Hooks::default(),
-        }
-    }
-}
-
-/// Why supervision cannot begin.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The process would run as root.
-    #[error("Envoy would run as root, which is not allowed here; run as another user or allow it")]
-    Root,
-    /// The snapshot cannot be read or written.
-    #[error(transparent)]
-    Snapshot(#[from] FileError),
 }
 
 /// How supervision ended.

@@ -4,33 +4,22 @@
 use std::time::Duration;
 
 /// How long a process has to live until its earlier failures are forgotten.
-pub const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+pub(super) const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// How many times a failed start is tried again until the hook for a spent budget decides.
-pub const RETRIES: u32 = 10;
+pub(super) const RETRIES: u32 = 10;
 /// The first wait after a failed replacement; each further one is twice as long.
-pub const RETRY_INITIAL: Duration = Duration::from_millis(200);
+pub(super) const RETRY_INITIAL: Duration = Duration::from_millis(200);
 /// How many starts after one another need no wait.
-pub const IMMEDIATE_STARTS: u32 = 3;
+pub(super) const IMMEDIATE_STARTS: u32 = 3;
 /// The longest wait before a process that crashed is started again.
-pub const CRASH_WAIT_CAP: Duration = Duration::from_secs(60);
+pub(super) const CRASH_WAIT_CAP: Duration = Duration::from_secs(60);
 /// How long an abandoned process may take to end after SIGTERM before it is sent SIGKILL.
-pub const ABORT_WAIT: Duration = Duration::from_secs(5);
+pub(super) const ABORT_WAIT: Duration = Duration::from_secs(5);
 /// How long the kernel may take to end a process that was sent SIGKILL.
-pub const REAP_WAIT: Duration = Duration::from_secs(5);
+pub(super) const REAP_WAIT: Duration = Duration::from_secs(5);
 
 /// The usual [`Policy::min_drain`]: what Istio's proxies do.
 pub const MIN_DRAIN: Duration = Duration::from_secs(5);
-
-/// What a process means that ends by itself with code 0 although it should run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CleanExit {
-    /// Someone told it to quit and means the whole: supervision ends well. What sidecars of
-    /// batch jobs rely on, and the default.
-    #[default]
-    End,
-    /// It has to run, so it is started again like after a crash.
-    Restart,
-}
 
 /// How the supervisor behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +42,6 @@ pub struct Policy {
     pub start_within: Duration,
     /// How long a process drains before a plain restart ends it; zero for not at all.
     pub retire_grace: Duration,
-    /// What a process means that ends by itself with code 0.
-    pub clean_exit: CleanExit,
 }
 
 impl Default for Policy {
@@ -70,14 +57,13 @@ impl Default for Policy {
             hand_over: Duration::from_secs(65),
             start_within: Duration::from_secs(60),
             retire_grace: Duration::ZERO,
-            clean_exit: CleanExit::End,
         }
     }
 }
 
 /// The wait before the `attempt`-th start (from 1) since a process was last healthy, when nothing
 /// else serves: 0, 0, 0, 2, 4, 8, 16, 32, 60, 60 … seconds.
-pub fn crash_wait(attempt: u32) -> Duration {
+pub(super) fn crash_wait(attempt: u32) -> Duration {
     match attempt.checked_sub(IMMEDIATE_STARTS) {
         None | Some(0) => Duration::ZERO,
         Some(exponent) => 2_u64
@@ -89,7 +75,7 @@ pub fn crash_wait(attempt: u32) -> Duration {
 
 /// The wait after the `failure`-th failure (from 1) of a replacement while an older epoch serves:
 /// 0.2, 0.4, 0.8 … 102.4 seconds.
-pub fn retry_wait(failure: u32) -> Duration {
+pub(super) fn retry_wait(failure: u32) -> Duration {
     RETRY_INITIAL * 2_u32.saturating_pow(failure.saturating_sub(1).min(RETRIES - 1))
 }
 

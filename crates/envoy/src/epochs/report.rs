@@ -9,7 +9,7 @@ use super::machine::EpochState;
 use crate::process::ExitReason;
 
 /// How many exits are remembered.
-pub const EXITS: usize = 16;
+pub(super) const EXITS: usize = 16;
 
 /// What the supervisor knows at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use super::hot_restart::Obstacle;
 use crate::process::run_short;
 
 /// The first and the last minor version of Envoy 1 that the tests run with.
-pub const TESTED: (u32, u32) = (36, 40);
+pub(super) const TESTED: (u32, u32) = (36, 40);
 
 /// The version in what Envoy says of itself: `<commit>/1.38.2/Clean/RELEASE/BoringSSL`.
-pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
+pub(super) fn version_in(text: &str) -> Option<(u32, u32, u32)> {
     text.split(['/', ' ', '\n']).find_map(|part| {
         let mut numbers = part.split('-').next()?.split('.').map(str::parse::<u32>);
         let version = (
@@ -26,7 +26,7 @@ pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
 }
 
 /// What to warn of about an Envoy that says this of itself.
-pub fn untested(text: &str) -> Option<String> {
+pub(super) fn untested(text: &str) -> Option<String> {
     let (first, last) = TESTED;
     match version_in(text) {
         Some((1, minor, _)) if (first..=last).contains(&minor) => None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{
-    BaseId, Ended, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
+    Ended, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
 use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
 use nix::sys::signal::{Signal, kill};
@@ -110,7 +110,7 @@ pub(crate) fn config(document: &Value) -> EnvoyConfig {
 /// Parents that live for a second after they handed over. Every family has its own file.
 pub(crate) fn hot(folder: &Path) -> HotRestart {
     HotRestart {
-        base_id: BaseId::Dynamic(folder.join("base-id")),
+        base_id: folder.join("base-id"),
         parent_shutdown: Duration::from_secs(1),
         ..HotRestart::new(Duration::ZERO)
     }

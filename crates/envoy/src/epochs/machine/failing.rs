@@ -1,10 +1,7 @@
-//! What failures cost: the two budgets, the waits, what a verdict about a spent one changes, and
-//! when there is no point in another try.
+//! What failures cost: the two budgets, the waits, and when there is no point in another try.
 
 use super::super::policy::{RETRIES, crash_wait, retry_wait};
-use super::{
-    Action, Actions, Epoch, EpochState, Machine, Outcome, Phase, Question, Timer, Trial, Verdict,
-};
+use super::{Action, Actions, Epoch, EpochState, Machine, Outcome, Phase, Timer, Trial};
 
 impl<D: Clone + PartialEq> Machine<D> {
     /// Nothing serves any more.
@@ -22,17 +19,18 @@ impl<D: Clone + PartialEq> Machine<D> {
         if self.crashes > RETRIES || self.refused() {
             return self.give_up(actions);
         }
-        self.pause_before_start(actions);
+        let wait = crash_wait(self.attempts.saturating_add(1));
+        self.pause = (!wait.is_zero()).then(|| self.arm(Timer::Crash, wait, actions));
     }
 
-    /// Nothing serves, and the owner decides whether it is tried once more.
+    /// Nothing serves, and nothing is tried any more.
     pub(super) fn give_up(&mut self, actions: &mut Actions<D>) {
-        self.question = Some(Question::Crashes);
         actions.push(Action::Spent { serving: false });
+        self.stop(Outcome::Spent, actions);
     }
 
     /// Whether Envoy says that it will never take what is wanted, and nothing else can run.
-    pub fn refused(&self) -> bool {
+    pub(crate) fn refused(&self) -> bool {
         self.wanted.trial == Trial::Refused
     }
 
@@ -62,44 +60,15 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    pub(super) fn pause_before_start(&mut self, actions: &mut Actions<D>) {
-        let wait = crash_wait(self.attempts.saturating_add(1));
-        self.pause = (!wait.is_zero()).then(|| self.arm(Timer::Crash, wait, actions));
-    }
-
     /// An older epoch serves on.
     pub(super) fn replacement_failed(&mut self, actions: &mut Actions<D>) {
         self.wanted.failures = self.wanted.failures.saturating_add(1);
         if self.wanted.failures > RETRIES {
-            self.question = Some(Question::Replacement);
             actions.push(Action::Spent { serving: true });
-            return;
+            return self.stay();
         }
         let wait = retry_wait(self.wanted.failures);
         self.wanted.waiting = Some(self.arm(Timer::Retry, wait, actions));
-    }
-
-    pub(super) fn judged(&mut self, verdict: Verdict, actions: &mut Actions<D>) {
-        let Some(question) = self
-            .question
-            .take()
-            .filter(|_| self.phase == Phase::Running)
-        else {
-            return;
-        };
-        if verdict == Verdict::Exit {
-            return self.stop(Outcome::Spent, actions);
-        }
-        match question {
-            Question::Replacement => self.stay(),
-            Question::Crashes => {
-                self.crashes = 0;
-                if self.refused() {
-                    self.wanted.trial = Trial::Passed;
-                }
-                self.pause_before_start(actions);
-            }
-        }
     }
 
     /// Wants what serves already, and not what should have replaced it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::policy::{CleanExit, Policy, REAP_WAIT};
+use super::super::policy::{Policy, REAP_WAIT};
 use super::*;
 
 /// How many orders are tried.
@@ -20,7 +20,6 @@ const POLICY: Policy = Policy {
     hand_over: Duration::from_secs(20),
     start_within: Duration::from_secs(30),
     retire_grace: Duration::from_secs(2),
-    clean_exit: CleanExit::End,
 };
 
 /// How long a stop may take by the policy.
@@ -46,7 +45,6 @@ struct World {
     check: Option<u64>,
     validation: Option<u64>,
     validated: BTreeSet<u64>,
-    spent: bool,
     runs: BTreeSet<Run>,
     released: bool,
     asked: Option<Duration>,
@@ -73,7 +71,6 @@ impl World {
             check: None,
             validation: None,
             validated: BTreeSet::new(),
-            spent: false,
             runs: BTreeSet::new(),
             released: false,
             asked: None,
@@ -178,7 +175,7 @@ impl World {
                     assert!(!self.alive.values().any(|process| process.epoch == epoch));
                 }
                 Action::Arm(timer, wait) => self.arm(timer, wait),
-                Action::Spent { .. } => self.spent = true,
+                Action::Spent { .. } => {}
                 Action::Detach => self.released = true,
             }
         }
@@ -322,12 +319,7 @@ impl World {
                     self.check_is(serial, way);
                 }
             }
-            26..=28 => self.judge(if detail & 1 == 0 {
-                Verdict::Keep
-            } else {
-                Verdict::Exit
-            }),
-            29 => {
+            26..=29 => {
                 if let Some(run) = self.machine.epochs().last().map(|newest| newest.run)
                     && !self.alive.get(&run).is_some_and(|process| process.ready)
                     && self.alive.remove(&run).is_some()
@@ -360,12 +352,6 @@ impl World {
         self.send(Event::Checked(serial, way));
         if way != Some(Way::Plain) {
             assert_eq!(serving(&self.machine), before, "{way:?} ends nothing");
-        }
-    }
-
-    fn judge(&mut self, verdict: Verdict) {
-        if std::mem::take(&mut self.spent) {
-            self.send(Event::Verdict(verdict));
         }
     }
 
@@ -404,7 +390,6 @@ impl World {
             if self.machine.settled() || self.machine.stopping() {
                 break;
             }
-            self.judge(Verdict::Keep);
             if let Some(serial) = self.check.take() {
                 self.send(Event::Checked(serial, Some(Way::Hot)));
             }

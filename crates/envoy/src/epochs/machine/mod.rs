@@ -17,11 +17,10 @@ mod timers;
 mod types;
 mod wishing;
 
-pub use types::{
-    Action, Adopted, Epoch, EpochState, Event, Exit, Outcome, Run, Start, Timer, Verdict, Way,
-};
+pub(super) use types::{Action, Adopted, Epoch, Event, Exit, Run, Timer};
+pub use types::{EpochState, Outcome, Start, Way};
 
-use super::policy::{ABORT_WAIT, CleanExit, HEALTHY_AFTER, Policy, REAP_WAIT};
+use super::policy::{ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -29,13 +28,6 @@ enum Phase {
     /// On the way to an end; with whether something was killed for it.
     Stopping(Outcome),
     Finished(Outcome),
-}
-
-/// Which budget is spent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Question {
-    Crashes,
-    Replacement,
 }
 
 /// Whether somebody watches for the end of the connections to what drains.
@@ -85,7 +77,7 @@ struct Wanted<D> {
 
 /// The supervisor's state.
 #[derive(Debug, Clone)]
-pub struct Machine<D> {
+pub(super) struct Machine<D> {
     policy: Policy,
     phase: Phase,
     wanted: Wanted<D>,
@@ -100,7 +92,6 @@ pub struct Machine<D> {
     /// The timer that has to run out before the next start.
     pause: Option<u64>,
     checking: Option<u64>,
-    question: Option<Question>,
     idle: IdleWatch,
     last_run: Run,
     last_serial: u64,
@@ -112,14 +103,14 @@ type Actions<D> = Vec<Action<D>>;
 impl<D: Clone + PartialEq> Machine<D> {
     /// A supervisor that wants `config`, beside what it `adopted` in the order of the epochs.
     /// The last of those serves, the others have handed over. Answers what has to be done first.
-    pub fn new(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
+    pub(super) fn new(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
         let (mut machine, mut actions) = Self::heir(policy, config, adopted);
         machine.reconcile(&mut actions);
         (machine, actions)
     }
 
     /// The same, for a supervisor whose next event is one that ends it: it starts nothing.
-    pub fn heir(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
+    pub(super) fn heir(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
         let mut machine = Self {
             policy,
             phase: Phase::Running,
@@ -136,7 +127,6 @@ impl<D: Clone + PartialEq> Machine<D> {
             crashes: 0,
             pause: None,
             checking: None,
-            question: None,
             idle: IdleWatch::Off,
             last_run: 0,
             last_serial: 1,
@@ -150,12 +140,12 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     /// The living epochs, the newest last.
-    pub fn epochs(&self) -> &[Epoch<D>] {
+    pub(super) fn epochs(&self) -> &[Epoch<D>] {
         &self.epochs
     }
 
     /// How supervision ended, once it has.
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub(super) fn outcome(&self) -> Option<Outcome> {
         match self.phase {
             Phase::Finished(outcome) => Some(outcome),
             Phase::Running | Phase::Stopping(_) => None,
@@ -163,18 +153,13 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 
     /// Whether it is on the way to an end, or has ended.
-    pub fn stopping(&self) -> bool {
+    pub(super) fn stopping(&self) -> bool {
         self.phase != Phase::Running
-    }
-
-    /// Whether the newest serving epoch runs what is wanted, and nothing is left to be done.
-    pub fn settled(&self) -> bool {
-        matches!(self.epochs.as_slice(), [only] if only.state.serves() && only.serial == self.wanted.serial)
     }
 
     /// Takes an event and answers what has to be done, in this order. An event that means nothing
     /// in the present state is ignored; after the end every one is.
-    pub fn on(&mut self, event: Event<D>) -> Actions<D> {
+    pub(super) fn on(&mut self, event: Event<D>) -> Actions<D> {
         let mut actions = Vec::new();
         if matches!(self.phase, Phase::Finished(_)) {
             return actions;
@@ -197,7 +182,6 @@ impl<D: Clone + PartialEq> Machine<D> {
                 }
             }
             Event::Idle(run) => self.idle(run, &mut actions),
-            Event::Verdict(verdict) => self.judged(verdict, &mut actions),
             Event::Elapsed(timer) => self.elapsed(timer, &mut actions),
         }
         self.reconcile(&mut actions);
@@ -243,7 +227,7 @@ impl<D: Clone + PartialEq> Machine<D> {
     /// Does what is missing for the newest epoch to run what is wanted.
     fn reconcile(&mut self, actions: &mut Actions<D>) {
         self.await_idle(actions);
-        if self.phase != Phase::Running || self.question.is_some() {
+        if self.phase != Phase::Running {
             return;
         }
         let serving = self.serving().is_some();
@@ -399,7 +383,8 @@ impl<D: Clone + PartialEq> Machine<D> {
             }
         } else if clean && self.starting() {
             // Told to go by its child, which just has not been seen to be ready yet.
-        } else if clean && self.policy.clean_exit == CleanExit::End {
+        } else if clean {
+            // Somebody asked it to quit and means the whole, as sidecars of batch jobs rely on.
             self.stop(Outcome::Ended, actions);
         } else {
             self.crashed(&epoch, actions);

@@ -7,7 +7,7 @@ use super::{Action, Actions, EpochState, Machine, Phase, Run, Timer};
 impl<D: Clone + PartialEq> Machine<D> {
     /// Whether anything would come of it if this timer ran out. One of which nothing would come now
     /// will not mean anything later either, unless it is armed again.
-    pub fn waits_for(&self, timer: Timer) -> bool {
+    pub(crate) fn waits_for(&self, timer: Timer) -> bool {
         let state = |run| self.state(run);
         match timer {
             Timer::Healthy(run) => self.position(run).is_some_and(|at| !self.epochs[at].aged),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// One start of a process; never used twice, other than the number of an epoch.
-pub type Run = u64;
+pub(crate) type Run = u64;
 
 /// Where an epoch is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,19 +57,9 @@ pub enum Way {
     Kept,
 }
 
-/// What to do when the retries are spent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// End everything.
-    Exit,
-    /// When an older epoch serves, stay with it and drop the configuration that failed; otherwise
-    /// start over with all retries.
-    Keep,
-}
-
 /// How a process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// By itself, with code 0.
     Clean,
     /// By itself, with another code; or in a way that nobody could see.
@@ -80,7 +70,7 @@ pub enum Exit {
 
 /// What happens to processes or to their supervision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event<D> {
+pub(crate) enum Event<D> {
     /// This configuration shall run from now on.
     Schedule(D),
     /// The same configuration shall run in a new process.
@@ -106,8 +96,6 @@ pub enum Event<D> {
     QuitFailed(Run),
     /// Nobody is connected any more to a process that drains.
     Idle(Run),
-    /// What to do about the retries that are spent.
-    Verdict(Verdict),
     /// A timer has run out.
     Elapsed(Timer),
 }
@@ -115,7 +103,7 @@ pub enum Event<D> {
 /// Timers that the machine asks for. One that means nothing any more is ignored when it runs out, and
 /// need not be kept until then, see [`super::Machine::waits_for`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Timer {
+pub(crate) enum Timer {
     /// The process has lived long enough.
     Healthy(Run),
     /// The replacement took too long to become ready.
@@ -153,7 +141,7 @@ pub struct Start<D> {
 
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action<D> {
+pub(crate) enum Action<D> {
     /// Check the configuration without touching what runs; brings [`Event::Checked`] with this
     /// number. Only the last check that was asked for matters.
     Check(u64, D),
@@ -177,7 +165,7 @@ pub enum Action<D> {
     /// Bring [`Event::Elapsed`] after this time. A timer that is armed twice runs out once, at the
     /// earlier time.
     Arm(Timer, Duration),
-    /// Ask what to do about the retries that are spent; brings [`Event::Verdict`].
+    /// Say that all retries are spent: what serves goes on; where nothing does, supervision ends.
     Spent {
         /// Whether an older epoch still serves.
         serving: bool,
@@ -206,7 +194,7 @@ pub enum Outcome {
 
 /// A process that a former supervisor left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Adopted {
+pub(crate) struct Adopted {
     /// Its epoch.
     pub epoch: u32,
     /// Whether it runs what is wanted.
@@ -215,7 +203,7 @@ pub struct Adopted {
 
 /// An epoch as the machine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Epoch<D> {
+pub(crate) struct Epoch<D> {
     /// Names its start.
     pub run: Run,
     /// Its number.

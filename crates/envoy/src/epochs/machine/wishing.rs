@@ -44,7 +44,6 @@ impl<D: Clone + PartialEq> Machine<D> {
             trial,
         };
         self.checking = None;
-        self.question = None;
         self.pause = None;
         self.forget_failures();
     }

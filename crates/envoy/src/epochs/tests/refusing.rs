@@ -68,26 +68,3 @@ async fn a_process_that_serves_outweighs_the_check() {
     assert_eq!(record.times("validate 1"), [1_000]);
     assert_eq!(record.times("validate 2"), [0; 0]);
 }
-
-#[tokio::test(start_paused = true)]
-async fn an_owner_that_wants_to_go_on_gets_the_table() {
-    let (mut fake, record) = fake();
-    fake.ready_after = 100 * SECOND;
-    fake.validation = (SECOND / 20, Err(WORDS.to_owned()));
-    let mut options = options();
-    let mut asked = 0;
-    options.hooks.spent = Box::new(move |serving| {
-        assert!(!serving);
-        asked += 1;
-        match asked {
-            1 => Verdict::Keep,
-            _ => Verdict::Exit,
-        }
-    });
-    let ended = supervise(fake, (1, Some(SECOND / 10)), options, async |_| {}).await;
-    assert_eq!(ended.outcome, Outcome::Spent);
-    assert!(!ended.refused);
-    // Two before the verdict, and after it one with ten retries.
-    assert_eq!(record.times("start").len(), 2 + 11);
-    assert_eq!(record.times("validate").len(), 1);
-}

@@ -20,7 +20,6 @@ fn a_first_configuration_that_is_refused_is_given_up_when_its_last_process_ends(
     assert!(machine.refused());
     let actions = machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(actions, [Action::CleanUp(0), SPENT[0].clone()]);
-    machine.on(Event::Verdict(Verdict::Exit));
     assert_eq!(machine.outcome(), Some(Outcome::Spent));
 }
 
@@ -31,15 +30,7 @@ fn a_refusal_while_nothing_runs_ends_the_wait() {
     let actions = machine.on(Event::SpawnFailed(3));
     assert_eq!(actions, [Action::Arm(Timer::Crash(1), 2 * SECOND)]);
     assert_eq!(machine.on(Event::Validated(1, false)), SPENT);
-    assert_eq!(machine.on(Event::Elapsed(Timer::Crash(1))), []);
-    // The owner wants it tried all the same, and then it is, by the table.
-    let actions = machine.on(Event::Verdict(Verdict::Keep));
-    assert_eq!(actions, [Action::Arm(Timer::Crash(2), 2 * SECOND)]);
-    assert!(!machine.refused());
-    machine.on(Event::Elapsed(Timer::Crash(2)));
-    let actions = machine.on(Event::Exited(4, Exit::Failed));
-    assert_eq!(actions[0], Action::CleanUp(0));
-    assert!(matches!(actions[1], Action::Arm(Timer::Crash(3), _)));
+    assert_eq!(machine.outcome(), Some(Outcome::Spent));
 }
 
 #[test]
