@@ -22,7 +22,7 @@ use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
 use crate::restart;
 use crate::signals::Urgency;
 use crate::status::state;
-use crate::telemetry::{Stage, Supervised};
+use crate::telemetry::Stage;
 
 /// How long Envoy may take to quit before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -175,8 +175,10 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
         },
         ..defaults
     };
+    let telemetry = process.telemetry.clone();
     let mut options = Options {
         policy,
+        on_restart: Some(Box::new(move |kind| telemetry.envoy_restarted(kind))),
         ..Options::default()
     };
     let mut host = EnvoyHost::new(AdminClient::new(envoy.admin), hot, state.is_some());
@@ -221,7 +223,6 @@ impl Process {
         ready: &ReadyHandle,
     ) -> Result<(), RunError> {
         let (host, options) = host(self, state);
-        let host = Supervised::new(host, self.telemetry.clone());
         let settings = &self.settings;
         let mut seen = handle.watch();
         let running = epochs::run(host, envoy, options, controls);

@@ -20,7 +20,6 @@ mod serve;
 mod sinks;
 mod slots;
 mod stages;
-mod supervised;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use legate_client::Session;
+use legate_envoy::epochs::RestartKind;
 use legate_runtime::Clock;
 use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
@@ -38,7 +38,6 @@ pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
 pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};
 pub use self::stages::{Stage, Stages};
-pub use self::supervised::Supervised;
 
 use self::families::Family;
 use self::observed::Observed;
@@ -67,26 +66,12 @@ impl Format {
     }
 }
 
-/// How it came that Envoy was started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restart {
-    /// It was replaced by one that took over from it.
-    Hot,
-    /// It was ended, and replaced.
-    Plain,
-    /// It ended by itself, or could not take over.
-    Crash,
-}
-
-impl Restart {
-    const ALL: [Restart; 3] = [Restart::Hot, Restart::Plain, Restart::Crash];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Restart::Hot => "hot",
-            Restart::Plain => "plain",
-            Restart::Crash => "crash",
-        }
+/// The label of a restart of Envoy.
+fn label(kind: RestartKind) -> &'static str {
+    match kind {
+        RestartKind::Hot => "hot",
+        RestartKind::Cold => "plain",
+        RestartKind::Crash => "crash",
     }
 }
 
@@ -119,8 +104,8 @@ impl Telemetry {
             ),
             &["kind"],
         )?;
-        for kind in Restart::ALL {
-            restarts.with_label_values(&[kind.as_str()]);
+        for kind in [RestartKind::Hot, RestartKind::Cold, RestartKind::Crash] {
+            restarts.with_label_values(&[label(kind)]);
         }
         let failures = IntCounterVec::new(
             options(
@@ -169,8 +154,8 @@ impl Telemetry {
     }
 
     /// Envoy was started again.
-    pub fn envoy_restarted(&self, how: Restart) {
-        self.restarts.with_label_values(&[how.as_str()]).inc();
+    pub fn envoy_restarted(&self, kind: RestartKind) {
+        self.restarts.with_label_values(&[label(kind)]).inc();
     }
 
     /// Everything in the Prometheus text format.

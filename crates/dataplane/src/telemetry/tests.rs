@@ -415,7 +415,7 @@ async fn stages_are_noted_once_in_their_order() {
         .map(|(name, _)| *name)
         .collect();
     assert_eq!(names, ["listen", "connect"]);
-    telemetry.envoy_restarted(Restart::Hot);
+    telemetry.envoy_restarted(RestartKind::Hot);
     let text = telemetry.render();
     for line in [
         "consul_dataplane_startup_stage_seconds{stage=\"connect\"}",

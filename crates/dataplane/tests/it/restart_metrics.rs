@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use legate_dataplane::telemetry::{self, Endpoints, Merger, Source, Supervised, Target, Telemetry};
+use legate_dataplane::telemetry::{self, Endpoints, Merger, Source, Target, Telemetry};
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{
     EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
@@ -87,14 +87,13 @@ impl Place {
         })
     }
 
-    fn host(self, folder: &Path, telemetry: &Telemetry) -> Supervised<EnvoyHost> {
+    fn host(self, folder: &Path) -> EnvoyHost {
         let hot = HotRestart {
             base_id: folder.join("base-id"),
             parent_shutdown: Duration::from_secs(2),
             ..HotRestart::new(Duration::ZERO)
         };
-        let host = EnvoyHost::new(AdminClient::new(self.admin), Some(hot), false);
-        Supervised::new(host, telemetry.clone())
+        EnvoyHost::new(AdminClient::new(self.admin), Some(hot), false)
     }
 
     /// The merged page, as somebody sees it who asks like that.
@@ -145,6 +144,15 @@ impl Place {
                 sleep(Duration::from_millis(2)).await;
             }
         }
+    }
+}
+
+/// Restarts are counted.
+fn counting(telemetry: &Telemetry) -> Options {
+    let telemetry = telemetry.clone();
+    Options {
+        on_restart: Some(Box::new(move |kind| telemetry.envoy_restarted(kind))),
+        ..Options::default()
     }
 }
 
@@ -210,8 +218,8 @@ async fn pages_stay_valid_while_envoys_take_over_from_one_another_under_load() {
     let (telemetry, scope) = (Telemetry::new(Instant::now()).unwrap(), Scope::new("test"));
     metrics(place, &telemetry, &scope).await;
     let (handle, controls) = handle();
-    let host = place.host(folder.path(), &telemetry);
-    let running = run(host, place.config(), Options::default(), controls);
+    let host = place.host(folder.path());
+    let running = run(host, place.config(), counting(&telemetry), controls);
     let answered = Cell::new(0_u32);
     let pages: [Cell<u32>; 3] = Default::default();
     let scenario = async {
@@ -270,8 +278,7 @@ async fn a_plain_restart_begins_anew_and_is_counted_as_one() {
     metrics(place, &telemetry, &scope).await;
     let (handle, controls) = handle();
     let host = EnvoyHost::new(AdminClient::new(place.admin), None, false);
-    let host = Supervised::new(host, telemetry.clone());
-    let running = run(host, place.config(), Options::default(), controls);
+    let running = run(host, place.config(), counting(&telemetry), controls);
     let answered = Cell::new(0);
     let scenario = async {
         let first = until(&handle, |report| alone(report, 0)).await.epochs[0].pid;

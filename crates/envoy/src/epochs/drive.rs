@@ -17,8 +17,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::files::{FileError, Owner, Snapshot, StateFile};
 use super::handle::{Controls, End, Wishes};
 use super::host::{Host, Process, Work};
-use super::machine::{Action, Adopted, EpochState, Event, Exit, Machine, Run, Start, Timer};
-use super::options::{Ended, Options};
+use super::machine::{Action, Adopted, EpochState, Event, Exit, Machine, Run, Start, Timer, Way};
+use super::options::{Ended, OnRestart, Options, RestartKind};
 use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
 use crate::process::ExitReason;
@@ -126,6 +126,11 @@ struct Driver<H: Host> {
     pid_file: Option<StateFile>,
     snapshot: Option<StateFile>,
     owner: Option<Owner>,
+    on_restart: Option<OnRestart>,
+    /// Whether a process has run already, so that the next one is a restart.
+    has_run: bool,
+    /// What the last check decided, until the next start.
+    decided: Option<Way>,
 }
 
 type Actions<H> = Vec<Action<<H as Host>::Config>>;
@@ -151,6 +156,7 @@ impl<H: Host> Driver<H> {
                 current: entry.fingerprint == wanted,
             })
             .collect();
+        let has_run = !found.is_empty();
         let (machine, actions) = match ends {
             true => Machine::heir(options.policy, config, &adopted),
             false => Machine::new(options.policy, config, &adopted),
@@ -186,6 +192,9 @@ impl<H: Host> Driver<H> {
                 .snapshot
                 .map(|path| StateFile::new("snapshot", path)),
             owner: options.owner,
+            on_restart: options.on_restart,
+            has_run,
+            decided: None,
         };
         Ok((driver, actions))
     }
@@ -244,6 +253,9 @@ impl<H: Host> Driver<H> {
                         epoch = running.epoch,
                         "nothing is connected to envoy any more, so that its drain ends now"
                     );
+                }
+                if let Event::Checked(_, Some(way)) = event {
+                    self.decided = Some(way);
                 }
                 self.queue.push_back(event);
             }
@@ -398,9 +410,20 @@ impl<H: Host> Driver<H> {
         self.state.starts += 1;
         self.state.next_start = None;
         let epoch = start.epoch;
+        // Whoever was to be replaced may have ended by itself since the check.
+        let kind = match (self.decided.take(), epoch) {
+            (Some(Way::Hot), 1..) => RestartKind::Hot,
+            (Some(Way::Plain), 0) => RestartKind::Cold,
+            _ => RestartKind::Crash,
+        };
         match self.host.start(start) {
             Ok(process) => {
                 tracing::info!(epoch, pid = process.pid(), "started envoy");
+                if std::mem::replace(&mut self.has_run, true)
+                    && let Some(on_restart) = &mut self.on_restart
+                {
+                    on_restart(kind);
+                }
                 let running = Running {
                     process,
                     epoch,

@@ -11,7 +11,7 @@ use super::machine::{Start, Way};
 use crate::process::ExitReason;
 
 /// A future that a host hands out.
-pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A process that can be supervised.
 pub trait Process: Send {

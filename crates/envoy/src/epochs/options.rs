@@ -7,8 +7,22 @@ use super::machine::Outcome;
 use super::policy::Policy;
 use super::report::ExitRecord;
 
+/// See [`Options::on_restart`].
+pub(super) type OnRestart = Box<dyn FnMut(RestartKind) + Send>;
+
+/// How it came that a process was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartKind {
+    /// It takes over from the one that serves.
+    Hot,
+    /// The one before it was ended to make room for it.
+    Cold,
+    /// The one before it ended by itself, or could not be taken over from.
+    Crash,
+}
+
 /// How to supervise; by default with the default policy and without files.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Options {
     /// Times and tables.
     pub policy: Policy,
@@ -18,6 +32,8 @@ pub struct Options {
     pub snapshot: Option<PathBuf>,
     /// Who is named in the snapshot as the owner of the processes.
     pub owner: Option<Owner>,
+    /// Called whenever a process is started after the first one. Must not block.
+    pub on_restart: Option<OnRestart>,
 }
 
 /// How supervision ended.

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::files::Stage;
+use super::files::{Entry, Stage};
 use super::handle::Stopped;
-use super::host::Process;
+use super::host::{Host, Process, Work};
+use super::machine::{Start, Way};
 use super::*;
 use crate::process::ExitReason;
 

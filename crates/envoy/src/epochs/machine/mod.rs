@@ -17,8 +17,8 @@ mod timers;
 mod types;
 mod wishing;
 
-pub(super) use types::{Action, Adopted, Epoch, Event, Exit, Run, Timer};
-pub use types::{EpochState, Outcome, Start, Way};
+pub(super) use types::{Action, Adopted, Epoch, Event, Exit, Run, Start, Timer, Way};
+pub use types::{EpochState, Outcome};
 
 use super::policy::{ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT};
 
