@@ -169,7 +169,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
         kill_after: KILL_AFTER,
         hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
         // Without a drain a wait would only put the new Envoy off.
-        retire_grace: match lifecycle.drain_listeners {
+        cold_restart_grace: match lifecycle.drain_listeners {
             true => lifecycle.shutdown_grace,
             false => Duration::ZERO,
         },

@@ -17,7 +17,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::files::{FileError, Owner, Snapshot, StateFile};
 use super::handle::{Controls, End, Wishes};
 use super::host::{Host, Process, Work};
-use super::machine::{Action, Adopted, EpochState, Event, Exit, Machine, Run, Start, Timer, Way};
+use super::machine::{
+    Action, Adopted, EpochState, Event, Exit, Machine, RestartMode, Run, Start, Timer,
+};
 use super::options::{Ended, OnRestart, Options, RestartKind};
 use super::report::{EXITS, ExitRecord, Report};
 use super::resume;
@@ -44,14 +46,16 @@ pub async fn run<H: Host>(
     controls: Controls<H::Config>,
 ) -> Result<Ended, FileError> {
     let Controls { mut wishes, report } = controls;
-    let ends = wishes.borrow().end != End::Never;
-    let (mut driver, actions) = Driver::begin(host, config, options, report, ends).await?;
+    let mut driver = Driver::begin(host, config, options, report).await?;
     if let Err(error) = driver.write_snapshot() {
         // What was adopted serves on, for a supervisor that can begin.
         driver.let_go();
         return Err(error);
     }
-    driver.perform(actions);
+    if wishes.borrow().end == End::Never {
+        let actions = driver.machine.begin();
+        driver.perform(actions);
+    }
     driver.publish();
     let mut seen = Seen::default();
     let mut period = interval(SNAPSHOT_PERIOD);
@@ -82,7 +86,7 @@ impl Seen {
     fn events<C>(&mut self, wishes: Wishes<C>) -> Vec<Event<C>> {
         let mut events = Vec::new();
         if wishes.configs != std::mem::replace(&mut self.configs, wishes.configs) {
-            events.extend(wishes.config.map(Event::Schedule));
+            events.extend(wishes.config.map(Event::Update));
         }
         if wishes.restarts != std::mem::replace(&mut self.restarts, wishes.restarts) {
             events.push(Event::Restart);
@@ -130,20 +134,18 @@ struct Driver<H: Host> {
     /// Whether a process has run already, so that the next one is a restart.
     has_run: bool,
     /// What the last check decided, until the next start.
-    decided: Option<Way>,
+    decided: Option<RestartMode>,
 }
 
 type Actions<H> = Vec<Action<<H as Host>::Config>>;
 
 impl<H: Host> Driver<H> {
-    /// With `ends` nothing is started, because an end is wished for already.
     async fn begin(
         mut host: H,
         config: H::Config,
         options: Options,
         report: watch::Sender<Report>,
-        ends: bool,
-    ) -> Result<(Self, Actions<H>), FileError> {
+    ) -> Result<Self, FileError> {
         let wanted = host.fingerprint(&config);
         let found = match &options.snapshot {
             Some(path) => resume::adopt(&mut host, Snapshot::load(path)?).await,
@@ -157,10 +159,7 @@ impl<H: Host> Driver<H> {
             })
             .collect();
         let has_run = !found.is_empty();
-        let (machine, actions) = match ends {
-            true => Machine::heir(options.policy, config, &adopted),
-            false => Machine::new(options.policy, config, &adopted),
-        };
+        let machine = Machine::new(options.policy, config, &adopted);
         // The machine has just made epochs of them, in this order.
         let runs: Vec<Run> = machine.epochs().iter().map(|epoch| epoch.run).collect();
         let running = runs.into_iter().zip(found).map(|(run, (entry, process))| {
@@ -196,7 +195,7 @@ impl<H: Host> Driver<H> {
             has_run,
             decided: None,
         };
-        Ok((driver, actions))
+        Ok(driver)
     }
 
     /// What happens next. Cancel safe.
@@ -412,8 +411,8 @@ impl<H: Host> Driver<H> {
         let epoch = start.epoch;
         // Whoever was to be replaced may have ended by itself since the check.
         let kind = match (self.decided.take(), epoch) {
-            (Some(Way::Hot), 1..) => RestartKind::Hot,
-            (Some(Way::Plain), 0) => RestartKind::Cold,
+            (Some(RestartMode::Hot), 1..) => RestartKind::Hot,
+            (Some(RestartMode::Cold), 0) => RestartKind::Cold,
             _ => RestartKind::Crash,
         };
         match self.host.start(start) {

@@ -14,7 +14,7 @@ use super::files::Entry;
 use super::host::{Host, Work};
 use super::hot_restart::{self, HotRestart, Obstacle};
 use super::identity::Identity;
-use super::machine::{Start, Way};
+use super::machine::{RestartMode, Start};
 use super::{room, version};
 use crate::admin::AdminClient;
 use crate::process::{Family, HotRole, Launch, LogTail, Restart, ValidationError};
@@ -204,7 +204,7 @@ impl Host for EnvoyHost {
         &mut self,
         config: &EnvoyConfig,
         running: Option<Identity>,
-    ) -> Work<Result<Way, String>> {
+    ) -> Work<Result<RestartMode, String>> {
         let pid = running.as_ref().map(|running| running.pid);
         let crowded = (self.room)(config.launch.concurrency, pid).err();
         let no_threads = matches!(crowded, Some(Obstacle::Processes { .. }));
@@ -231,10 +231,12 @@ impl Host for EnvoyHost {
                     );
                     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                     told.obstacle = Some(obstacle);
-                    Ok(Way::Kept)
+                    Ok(RestartMode::Deferred)
                 }
                 obstacle => {
-                    let way = obstacle.as_ref().map_or(Way::Hot, |_| Way::Plain);
+                    let way = obstacle
+                        .as_ref()
+                        .map_or(RestartMode::Hot, |_| RestartMode::Cold);
                     tell(&told, obstacle);
                     Ok(way)
                 }
@@ -441,13 +443,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut host, config) = crowded(folder.path());
         let running = Identity::of(std::process::id());
-        assert_eq!(host.check(&config, running.clone()).await, Ok(Way::Plain));
+        assert_eq!(
+            host.check(&config, running.clone()).await,
+            Ok(RestartMode::Cold)
+        );
         let obstacle = host.obstacle().unwrap();
         assert!(obstacle.contains("pids.max"), "{obstacle}");
         let waits = host.check(&config.clone().gapless(), running.clone());
-        assert_eq!(waits.await, Ok(Way::Kept));
+        assert_eq!(waits.await, Ok(RestartMode::Deferred));
         host.hot = None;
-        assert_eq!(host.check(&config, running.clone()).await, Ok(Way::Plain));
+        assert_eq!(
+            host.check(&config, running.clone()).await,
+            Ok(RestartMode::Cold)
+        );
         // With room it is checked.
         let (mut host, config) = crowded(folder.path());
         host.room = |_, _| Ok(());

@@ -7,7 +7,7 @@ use std::pin::Pin;
 
 use super::files::Entry;
 use super::identity::Identity;
-use super::machine::{Start, Way};
+use super::machine::{RestartMode, Start};
 use crate::process::ExitReason;
 
 /// A future that a host hands out.
@@ -59,7 +59,7 @@ pub trait Host: Send {
         &mut self,
         config: &Self::Config,
         running: Option<Identity>,
-    ) -> Work<Result<Way, String>>;
+    ) -> Work<Result<RestartMode, String>>;
 
     /// Checks while nothing serves whether a configuration can work. Where that cannot be found
     /// out, it passes.

@@ -41,7 +41,7 @@ pub struct Policy {
     /// How long a replacement may take to become ready while an older epoch serves.
     pub start_within: Duration,
     /// How long a process drains before a plain restart ends it; zero for not at all.
-    pub retire_grace: Duration,
+    pub cold_restart_grace: Duration,
 }
 
 impl Default for Policy {
@@ -56,7 +56,7 @@ impl Default for Policy {
             kill_after: Duration::from_secs(10),
             hand_over: Duration::from_secs(65),
             start_within: Duration::from_secs(60),
-            retire_grace: Duration::ZERO,
+            cold_restart_grace: Duration::ZERO,
         }
     }
 }

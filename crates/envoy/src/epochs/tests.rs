@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::files::{Entry, Stage};
 use super::handle::Stopped;
 use super::host::{Host, Process, Work};
-use super::machine::{Start, Way};
+use super::machine::{RestartMode, Start};
 use super::*;
 use crate::process::ExitReason;
 
@@ -50,7 +50,7 @@ impl Record {
 struct Fake {
     record: Record,
     ready_after: Duration,
-    way: Result<Way, String>,
+    way: Result<RestartMode, String>,
     adopts: bool,
     /// The epoch that says that it serves.
     serving: Option<u32>,
@@ -141,7 +141,11 @@ impl Host for Fake {
         ))
     }
 
-    fn check(&mut self, config: &Config, running: Option<Identity>) -> Work<Result<Way, String>> {
+    fn check(
+        &mut self,
+        config: &Config,
+        running: Option<Identity>,
+    ) -> Work<Result<RestartMode, String>> {
         assert!(running.is_some());
         self.record.push(format!("check {}", config.0));
         let way = self.way.clone();
@@ -223,7 +227,7 @@ fn fake() -> (Fake, Record) {
     let fake = Fake {
         record: record.clone(),
         ready_after: Duration::ZERO,
-        way: Ok(Way::Hot),
+        way: Ok(RestartMode::Hot),
         adopts: true,
         serving: None,
         validation: (Duration::ZERO, Ok(())),

@@ -19,7 +19,7 @@ const POLICY: Policy = Policy {
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(20),
     start_within: Duration::from_secs(30),
-    retire_grace: Duration::from_secs(2),
+    cold_restart_grace: Duration::from_secs(2),
 };
 
 /// How long a stop may take by the policy.
@@ -60,7 +60,8 @@ type TimerKey = u64;
 
 impl World {
     fn new(adopted: &[Adopted]) -> Self {
-        let (machine, actions) = Machine::new(POLICY, 0, adopted);
+        let mut machine = Machine::new(POLICY, 0, adopted);
+        let actions = machine.begin();
         let mut world = Self {
             machine,
             now: Duration::ZERO,
@@ -289,7 +290,7 @@ impl World {
             .nth(usize::from(detail) % self.alive.len().max(1))
             .copied();
         match byte % 39 {
-            0..=2 => self.send(Event::Schedule(detail % 4)),
+            0..=2 => self.send(Event::Update(detail % 4)),
             3 => self.send(Event::Restart),
             4..=9 => drop(self.tick()),
             10..=14 => {
@@ -314,7 +315,12 @@ impl World {
             }
             20..=25 => {
                 if let Some(serial) = self.check.take() {
-                    let ways = [Way::Hot, Way::Hot, Way::Plain, Way::Kept];
+                    let ways = [
+                        RestartMode::Hot,
+                        RestartMode::Hot,
+                        RestartMode::Cold,
+                        RestartMode::Deferred,
+                    ];
                     let way = ways.get(usize::from(detail) % 5).copied();
                     self.check_is(serial, way);
                 }
@@ -346,11 +352,11 @@ impl World {
         }
     }
 
-    fn check_is(&mut self, serial: u64, way: Option<Way>) {
+    fn check_is(&mut self, serial: u64, way: Option<RestartMode>) {
         let serving = |machine: &Machine<u8>| machine.serving().map(|epoch| epoch.run);
         let before = serving(&self.machine);
         self.send(Event::Checked(serial, way));
-        if way != Some(Way::Plain) {
+        if way != Some(RestartMode::Cold) {
             assert_eq!(serving(&self.machine), before, "{way:?} ends nothing");
         }
     }
@@ -391,7 +397,7 @@ impl World {
                 break;
             }
             if let Some(serial) = self.check.take() {
-                self.send(Event::Checked(serial, Some(Way::Hot)));
+                self.send(Event::Checked(serial, Some(RestartMode::Hot)));
             }
             if let Some(serial) = self.validation.take() {
                 self.send(Event::Validated(serial, true));
@@ -431,7 +437,7 @@ impl World {
             );
         }
         for event in [
-            Event::Schedule(9),
+            Event::Update(9),
             Event::Restart,
             Event::Stop,
             Event::Kill,

@@ -3,24 +3,26 @@
 //!
 //! A configuration is wanted; the newest epoch runs it, or is being replaced by one that will.
 //! Two kinds of failure are kept apart. When nothing else serves, a process that ends has crashed
-//! and is started again after [`crate::epochs::crash_wait`]. When an older epoch serves, a replacement that ends
-//! before it took over has failed, and is tried again after [`crate::epochs::retry_wait`]; nobody notices but the
-//! log. Either has [`crate::epochs::RETRIES`] retries.
+//! and is started again after [`crash_wait`]. When an older epoch serves, a replacement that ends
+//! before it took over has failed, and is tried again after [`retry_wait`]; nobody notices but the
+//! log. Either has [`RETRIES`] retries.
+//!
+//! Every process is brought to its end in bounded time: SIGTERM, a wait, SIGKILL, a last wait.
 
-mod ending;
-mod failing;
+mod events;
 #[cfg(test)]
 mod generated;
 #[cfg(test)]
 mod tests;
-mod timers;
-mod types;
-mod wishing;
 
-pub(super) use types::{Action, Adopted, Epoch, Event, Exit, Run, Start, Timer, Way};
-pub use types::{EpochState, Outcome};
+pub(super) use events::{Action, Adopted, Event, Exit, RestartMode, Run, Start, Timer};
+pub use events::{EpochState, Outcome};
 
-use super::policy::{ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT};
+use std::time::Duration;
+
+use super::policy::{
+    ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT, RETRIES, crash_wait, retry_wait,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -30,7 +32,7 @@ enum Phase {
     Finished(Outcome),
 }
 
-/// Whether somebody watches for the end of the connections to what drains.
+/// Whether the connections of a process that drains are watched: their end ends the drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdleWatch {
     /// Not wanted, or not yet.
@@ -41,42 +43,55 @@ enum IdleWatch {
     On(Run),
 }
 
-impl IdleWatch {
-    /// The process has ended, and with it every connection.
-    fn forget(&mut self, run: Run) {
-        if *self == Self::On(run) {
-            *self = Self::Off;
-        }
-    }
-}
-
-/// What is known of whether Envoy takes a configuration.
+/// What is known of whether Envoy accepts a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trial {
+enum Validation {
     /// Nothing.
     Unknown,
-    /// It is being asked.
-    Asked,
-    /// It does, or that cannot be found out in another way than by running it.
+    /// Envoy is being asked.
+    Running,
+    /// It does, or that can only be found out by running it.
     Passed,
     /// It does not.
     Refused,
 }
 
 /// The configuration that shall run.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Wanted<D> {
     serial: u64,
     config: D,
-    /// How often it failed since it was wished for.
+    /// How often it failed since it was asked for.
     failures: u32,
     /// The timer that has to run out before it is tried again.
-    waiting: Option<u64>,
-    trial: Trial,
+    retry: Option<u64>,
+    validation: Validation,
+}
+
+/// A process and its number among those that hand over to one another.
+#[derive(Debug)]
+pub(super) struct Epoch<D> {
+    /// Names its start.
+    pub(super) run: Run,
+    /// Its number.
+    pub(super) epoch: u32,
+    /// Where it is in its life.
+    pub(super) state: EpochState,
+    /// Serial of the configuration that it was started for; 0 for what a former supervisor started
+    /// with something else.
+    serial: u64,
+    /// What it runs, where that is known.
+    config: Option<D>,
+    /// Whether it drains because another took its sockets over, rather than for a cold restart.
+    handed_over: bool,
+    /// Whether it has lived long enough for earlier failures to be forgotten.
+    aged: bool,
+    /// Whether the kernel did not end it in time.
+    lost: bool,
 }
 
 /// The supervisor's state.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Machine<D> {
     policy: Policy,
     phase: Phase,
@@ -86,31 +101,25 @@ pub(super) struct Machine<D> {
     /// In the order of their numbers.
     epochs: Vec<Epoch<D>>,
     /// Starts since a process was last healthy.
-    attempts: u32,
+    starts: u32,
     /// Crashes since a process was last healthy.
     crashes: u32,
     /// The timer that has to run out before the next start.
     pause: Option<u64>,
+    /// Serial of the configuration that is being checked.
     checking: Option<u64>,
     idle: IdleWatch,
     last_run: Run,
     last_serial: u64,
     last_timer: u64,
+    /// What the present event brings.
+    actions: Vec<Action<D>>,
 }
 
-type Actions<D> = Vec<Action<D>>;
-
 impl<D: Clone + PartialEq> Machine<D> {
-    /// A supervisor that wants `config`, beside what it `adopted` in the order of the epochs.
-    /// The last of those serves, the others have handed over. Answers what has to be done first.
-    pub(super) fn new(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
-        let (mut machine, mut actions) = Self::heir(policy, config, adopted);
-        machine.reconcile(&mut actions);
-        (machine, actions)
-    }
-
-    /// The same, for a supervisor whose next event is one that ends it: it starts nothing.
-    pub(super) fn heir(policy: Policy, config: D, adopted: &[Adopted]) -> (Self, Actions<D>) {
+    /// A supervisor that wants `config` and has `adopted` processes, in the order of the epochs.
+    /// The last of those serves, the others have handed over.
+    pub(super) fn new(policy: Policy, config: D, adopted: &[Adopted]) -> Self {
         let mut machine = Self {
             policy,
             phase: Phase::Running,
@@ -118,12 +127,12 @@ impl<D: Clone + PartialEq> Machine<D> {
                 serial: 1,
                 config,
                 failures: 0,
-                waiting: None,
-                trial: Trial::Unknown,
+                retry: None,
+                validation: Validation::Unknown,
             },
             good: None,
             epochs: Vec::new(),
-            attempts: 0,
+            starts: 0,
             crashes: 0,
             pause: None,
             checking: None,
@@ -131,12 +140,24 @@ impl<D: Clone + PartialEq> Machine<D> {
             last_run: 0,
             last_serial: 1,
             last_timer: 0,
+            actions: Vec::new(),
         };
-        let mut actions = Vec::new();
-        for (index, adopted_one) in adopted.iter().enumerate() {
-            machine.adopt(*adopted_one, index + 1 == adopted.len(), &mut actions);
+        if let Some((serving, older)) = adopted.split_last() {
+            for one in older {
+                let run = machine.adopt(*one, EpochState::Draining);
+                machine.arm(Timer::Drained(run), policy.hand_over);
+            }
+            let run = machine.adopt(*serving, EpochState::Serving);
+            machine.arm(Timer::Healthy(run), HEALTHY_AFTER);
         }
-        (machine, actions)
+        machine
+    }
+
+    /// What has to be done first. Where the first event ends supervision, leave this out: then
+    /// nothing is started.
+    pub(super) fn begin(&mut self) -> Vec<Action<D>> {
+        self.reconcile();
+        std::mem::take(&mut self.actions)
     }
 
     /// The living epochs, the newest last.
@@ -157,94 +178,117 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.phase != Phase::Running
     }
 
+    /// Whether Envoy says that it will never accept what is wanted, and nothing else can run.
+    pub(super) fn refused(&self) -> bool {
+        self.wanted.validation == Validation::Refused
+    }
+
     /// Takes an event and answers what has to be done, in this order. An event that means nothing
     /// in the present state is ignored; after the end every one is.
-    pub(super) fn on(&mut self, event: Event<D>) -> Actions<D> {
-        let mut actions = Vec::new();
-        if matches!(self.phase, Phase::Finished(_)) {
-            return actions;
+    pub(super) fn on(&mut self, event: Event<D>) -> Vec<Action<D>> {
+        if self.outcome().is_some() {
+            return Vec::new();
         }
         match event {
-            Event::Schedule(config) => self.schedule(config),
+            Event::Update(config) => self.update(config),
             Event::Restart => self.restart(),
-            Event::Stop => self.stop(Outcome::Stopped { forced: false }, &mut actions),
-            Event::Kill => self.kill_all(&mut actions),
-            Event::Release => self.release(&mut actions),
-            Event::Checked(serial, way) => self.checked(serial, way, &mut actions),
-            Event::SpawnFailed(run) => self.ended(run, false, &mut actions),
-            Event::Ready(run) => self.ready(run, &mut actions),
-            Event::Exited(run, exit) => self.exited(run, exit, &mut actions),
+            Event::Stop => self.stop(Outcome::Stopped { forced: false }),
+            Event::Kill => self.kill_all(),
+            Event::Release => self.release(),
+            Event::Checked(serial, mode) => self.checked(serial, mode),
+            Event::SpawnFailed(run) => self.ended(run, false),
+            Event::Ready(run) => self.ready(run),
+            Event::Exited(run, exit) => self.exited(run, exit),
             Event::Validated(serial, passed) => self.validated(serial, passed),
             Event::QuitFailed(run) => {
-                // The order to quit was this state's, so that SIGTERM is all that is missing.
+                // It was asked to quit in this state, so that SIGTERM is all that is missing.
                 if self.state(run) == Some(EpochState::Stopping) {
-                    actions.push(Action::Terminate(run));
+                    self.actions.push(Action::Terminate(run));
                 }
             }
-            Event::Idle(run) => self.idle(run, &mut actions),
-            Event::Elapsed(timer) => self.elapsed(timer, &mut actions),
+            Event::Idle(run) => self.connections_ended(run),
+            Event::Elapsed(timer) => self.elapsed(timer),
         }
-        self.reconcile(&mut actions);
-        actions
+        self.reconcile();
+        std::mem::take(&mut self.actions)
     }
 
-    fn adopt(&mut self, adopted: Adopted, newest: bool, actions: &mut Actions<D>) {
-        if adopted.current {
-            self.wanted.trial = Trial::Passed;
+    // What shall run.
+
+    fn update(&mut self, config: D) {
+        if config == self.wanted.config {
+            return;
         }
-        self.last_run += 1;
-        let run = self.last_run;
-        self.epochs.push(Epoch {
-            run,
-            epoch: adopted.epoch,
-            state: if newest {
-                EpochState::Serving
-            } else {
-                EpochState::Draining
-            },
-            serial: if adopted.current {
-                self.wanted.serial
-            } else {
-                0
-            },
-            config: adopted.current.then(|| self.wanted.config.clone()),
-            handed_over: !newest,
-            aged: false,
-            lost: false,
-        });
-        actions.push(if newest {
-            Action::Arm(Timer::Healthy(run), HEALTHY_AFTER)
-        } else {
-            Action::Arm(Timer::Drained(run), self.policy.hand_over)
-        });
+        // Back to what still serves: then there is nothing to start.
+        let running = self
+            .serving()
+            .filter(|epoch| epoch.config.as_ref() == Some(&config))
+            .map(|epoch| epoch.serial);
+        self.want(config, running);
     }
 
-    fn forget_failures(&mut self) {
-        self.attempts = 0;
-        self.crashes = 0;
+    fn restart(&mut self) {
+        // One that is on its way to replace what serves has not been started yet.
+        let wanted = self.wanted.serial;
+        let runs = self.epochs.iter().any(|epoch| epoch.serial == wanted);
+        if !runs && self.wanted.failures == 0 && self.serving().is_some() {
+            return;
+        }
+        // A process that only just starts is as fresh as one can be.
+        let newest = self.epochs.last().map(|newest| newest.serial);
+        if self.starting().is_none() || newest != Some(wanted) {
+            self.want(self.wanted.config.clone(), None);
+        }
     }
+
+    /// Whatever failed before does not count against what is asked for now.
+    fn want(&mut self, config: D, running: Option<u64>) {
+        let validation = running.map_or(Validation::Unknown, |_| Validation::Passed);
+        let serial = running.unwrap_or_else(|| {
+            self.last_serial += 1;
+            self.last_serial
+        });
+        self.wanted = Wanted {
+            serial,
+            config,
+            failures: 0,
+            retry: None,
+            validation,
+        };
+        self.checking = None;
+        self.pause = None;
+        self.forget_failures();
+    }
+
+    /// Wants what serves already, and not what should have replaced it.
+    fn keep_serving(&mut self) {
+        let serving = self.serving();
+        if let Some((serial, config)) = serving.map(|epoch| (epoch.serial, epoch.config.clone())) {
+            self.wanted.serial = serial;
+            self.wanted.config = config.unwrap_or_else(|| self.wanted.config.clone());
+        }
+        self.wanted.failures = 0;
+    }
+
+    // Starts and replacements.
 
     /// Does what is missing for the newest epoch to run what is wanted.
-    fn reconcile(&mut self, actions: &mut Actions<D>) {
-        self.await_idle(actions);
+    fn reconcile(&mut self) {
+        self.watch_connections();
         if self.phase != Phase::Running {
             return;
         }
         let serving = self.serving().is_some();
         let Some(newest) = self.epochs.last() else {
-            return self.start_unless_paused(actions);
+            return self.start_unless_paused();
         };
-        let (run, serial, fresh) = (newest.run, newest.serial, self.wanted.failures == 0);
+        let outdated = newest.serial != self.wanted.serial;
         match newest.state {
-            EpochState::Starting if serial != self.wanted.serial && fresh => {
-                self.abandon(run, actions);
+            EpochState::Starting if outdated && self.wanted.failures == 0 => {
+                self.terminate(newest.run);
             }
-            EpochState::Serving | EpochState::Healthy if serial != self.wanted.serial => {
-                self.replace(actions);
-            }
-            EpochState::Draining if newest.handed_over && !serving => {
-                self.start_unless_paused(actions);
-            }
+            EpochState::Serving | EpochState::Healthy if outdated => self.replace(),
+            EpochState::Draining if newest.handed_over && !serving => self.start_unless_paused(),
             EpochState::Killed if newest.lost && !serving => {
                 self.phase = Phase::Finished(Outcome::Unkillable);
             }
@@ -253,124 +297,180 @@ impl<D: Clone + PartialEq> Machine<D> {
         }
     }
 
-    fn replace(&mut self, actions: &mut Actions<D>) {
+    fn replace(&mut self) {
         // Envoy ends its parent's parent at once, and with it the connections that drain there.
-        let crowded = self.epochs.iter().filter(|epoch| !epoch.lost).count() > 1;
-        if crowded || self.wanted.waiting.is_some() || self.checking.is_some() {
-            return;
+        let hand_over = self.epochs.iter().filter(|epoch| !epoch.lost).count() > 1;
+        if !hand_over && self.wanted.retry.is_none() && self.checking.is_none() {
+            let Wanted { serial, config, .. } = &self.wanted;
+            self.checking = Some(*serial);
+            self.actions.push(Action::Check(*serial, config.clone()));
         }
-        self.checking = Some(self.wanted.serial);
-        actions.push(Action::Check(
-            self.wanted.serial,
-            self.wanted.config.clone(),
-        ));
     }
 
-    fn checked(&mut self, serial: u64, way: Option<Way>, actions: &mut Actions<D>) {
+    fn checked(&mut self, serial: u64, mode: Option<RestartMode>) {
         if self.checking != Some(serial) || self.phase != Phase::Running {
             return;
         }
         self.checking = None;
-        if way.is_some() {
-            self.wanted.trial = Trial::Passed;
+        if mode.is_some() {
+            self.wanted.validation = Validation::Passed;
         }
         let Some(serving) = self.serving().map(|epoch| epoch.run) else {
             // What served is gone, so that there is nothing to be careful with.
             return;
         };
-        match way {
-            None => self.replacement_failed(actions),
-            Some(Way::Hot) => self.start(actions),
-            Some(Way::Plain) => self.retire(serving, actions),
-            Some(Way::Kept) => self.stay(),
+        match mode {
+            None => self.replacement_failed(),
+            Some(RestartMode::Hot) => self.start(),
+            Some(RestartMode::Cold) => self.make_way(serving),
+            Some(RestartMode::Deferred) => self.keep_serving(),
         }
     }
 
-    fn start_unless_paused(&mut self, actions: &mut Actions<D>) {
+    /// Ends a process for a cold restart, after a drain where the policy has one.
+    fn make_way(&mut self, run: Run) {
+        let grace = self.policy.cold_restart_grace;
+        if grace.is_zero() {
+            return self.terminate(run);
+        }
+        if self.set(run, EpochState::Draining) {
+            self.actions.push(Action::Drain(run));
+            self.arm(Timer::Drained(run), grace);
+            // The next process comes at once, so that no client has to hear first that it goes.
+            self.idle = IdleWatch::Due;
+        }
+    }
+
+    fn start_unless_paused(&mut self) {
         if self.refused() {
-            self.give_up(actions);
+            self.give_up();
         } else if self.pause.is_none() {
-            self.start(actions);
+            self.start();
         }
     }
 
-    fn start(&mut self, actions: &mut Actions<D>) {
+    fn start(&mut self) {
         let serving = self.serving().is_some();
         // With nothing that serves, what has worked comes before what has failed.
         let (serial, config) = match &self.good {
             Some(good) if !serving && self.wanted.failures > 0 => good.clone(),
             _ => (self.wanted.serial, self.wanted.config.clone()),
         };
-        let epoch = self
-            .epochs
-            .last()
-            .map_or(0, |newest| newest.epoch.wrapping_add(1));
-        self.last_run += 1;
-        self.attempts = self.attempts.saturating_add(1);
-        let run = self.last_run;
-        self.epochs.push(Epoch {
-            run,
-            epoch,
-            state: EpochState::Starting,
-            serial,
-            config: Some(config.clone()),
-            handed_over: false,
-            aged: false,
-            lost: false,
-        });
-        actions.push(Action::Start(Start { run, epoch, config }));
-        actions.push(Action::Arm(Timer::Healthy(run), HEALTHY_AFTER));
+        let newest = self.epochs.last();
+        let epoch = newest.map_or(0, |newest| newest.epoch.wrapping_add(1));
+        self.starts = self.starts.saturating_add(1);
+        let run = self.add(epoch, EpochState::Starting, serial, Some(config.clone()));
+        self.actions
+            .push(Action::Start(Start { run, epoch, config }));
+        self.arm(Timer::Healthy(run), HEALTHY_AFTER);
         if serving {
-            actions.push(Action::Arm(Timer::Overdue(run), self.policy.start_within));
+            self.arm(Timer::Overdue(run), self.policy.start_within);
         }
     }
 
-    fn ready(&mut self, run: Run, actions: &mut Actions<D>) {
-        let Some(index) = self.position(run) else {
+    fn adopt(&mut self, adopted: Adopted, state: EpochState) -> Run {
+        let (mut serial, mut config) = (0, None);
+        if adopted.current {
+            self.wanted.validation = Validation::Passed;
+            serial = self.wanted.serial;
+            config = Some(self.wanted.config.clone());
+        }
+        self.add(adopted.epoch, state, serial, config)
+    }
+
+    fn add(&mut self, epoch: u32, state: EpochState, serial: u64, config: Option<D>) -> Run {
+        self.last_run += 1;
+        self.epochs.push(Epoch {
+            run: self.last_run,
+            epoch,
+            state,
+            serial,
+            config,
+            handed_over: state == EpochState::Draining,
+            aged: false,
+            lost: false,
+        });
+        self.last_run
+    }
+
+    fn ready(&mut self, run: Run) {
+        let Some(index) = self.epochs.iter().position(|epoch| epoch.run == run) else {
             return;
         };
-        let epoch = &mut self.epochs[index];
+        let (older, newer) = self.epochs.split_at_mut(index);
+        let epoch = &mut newer[0];
         if epoch.state != EpochState::Starting {
             return;
         }
         epoch.state = EpochState::Serving;
-        let (serial, aged) = (epoch.serial, epoch.aged);
-        self.good = epoch.config.clone().map(|config| (serial, config));
-        if serial == self.wanted.serial {
+        self.good = epoch.config.clone().map(|config| (epoch.serial, config));
+        if epoch.serial == self.wanted.serial {
             self.wanted.failures = 0;
-            self.wanted.waiting = None;
-            self.wanted.trial = Trial::Passed;
+            self.wanted.retry = None;
+            self.wanted.validation = Validation::Passed;
         }
-        if aged {
-            self.epochs[index].state = EpochState::Healthy;
+        for older in older.iter_mut().filter(|older| older.state.serves()) {
+            older.state = EpochState::Draining;
+            older.handed_over = true;
+            let drained = Timer::Drained(older.run);
+            self.actions
+                .push(Action::Arm(drained, self.policy.hand_over));
+        }
+        if epoch.aged {
+            epoch.state = EpochState::Healthy;
             self.forget_failures();
         }
-        for older in &mut self.epochs[..index] {
-            if older.state.serves() {
-                older.state = EpochState::Draining;
-                older.handed_over = true;
-                let drained = Timer::Drained(older.run);
-                actions.push(Action::Arm(drained, self.policy.hand_over));
-            }
-        }
     }
 
-    fn exited(&mut self, run: Run, exit: Exit, actions: &mut Actions<D>) {
-        if let Some(index) = self.position(run) {
-            actions.push(Action::CleanUp(self.epochs[index].epoch));
+    // Ends that nobody asked for, and what they cost.
+
+    fn exited(&mut self, run: Run, exit: Exit) {
+        if let Some(epoch) = self.epoch(run) {
+            let number = epoch.epoch;
+            self.actions.push(Action::CleanUp(number));
             if exit == Exit::Failed {
-                self.validate(index, actions);
+                self.validate(run);
             }
         }
-        self.ended(run, exit == Exit::Clean, actions);
+        self.ended(run, exit == Exit::Clean);
     }
 
-    fn ended(&mut self, run: Run, clean: bool, actions: &mut Actions<D>) {
-        let Some(index) = self.position(run) else {
+    /// Has Envoy asked, once, whether the process that has just failed could ever have run. The
+    /// table of waits goes on meanwhile. With something to fall back to that is not the question.
+    fn validate(&mut self, run: Run) {
+        let failed = self.epoch(run).is_some_and(|epoch| {
+            epoch.state == EpochState::Starting && epoch.serial == self.wanted.serial
+        });
+        if failed
+            && self.phase == Phase::Running
+            && self.wanted.validation == Validation::Unknown
+            && self.good.is_none()
+            && self.serving().is_none()
+        {
+            let Wanted { serial, config, .. } = &self.wanted;
+            self.actions.push(Action::Validate(*serial, config.clone()));
+            self.wanted.validation = Validation::Running;
+        }
+    }
+
+    /// A process that runs already goes on: it knows better, or ends by itself.
+    fn validated(&mut self, serial: u64, passed: bool) {
+        if self.wanted.serial == serial && self.wanted.validation == Validation::Running {
+            self.wanted.validation = match passed {
+                true => Validation::Passed,
+                false => Validation::Refused,
+            };
+        }
+    }
+
+    fn ended(&mut self, run: Run, clean: bool) {
+        let Some(index) = self.epochs.iter().position(|epoch| epoch.run == run) else {
             return;
         };
         let epoch = self.epochs.remove(index);
-        self.idle.forget(run);
+        if self.idle == IdleWatch::On(run) {
+            self.idle = IdleWatch::Off;
+        }
         if let Phase::Stopping(outcome) = self.phase {
             if self.epochs.is_empty() {
                 self.phase = Phase::Finished(outcome);
@@ -379,30 +479,291 @@ impl<D: Clone + PartialEq> Machine<D> {
             // Expected: whatever waited for it goes on.
         } else if epoch.state == EpochState::Starting && self.serving().is_some() {
             if epoch.serial == self.wanted.serial {
-                self.replacement_failed(actions);
+                self.replacement_failed();
             }
-        } else if clean && self.starting() {
-            // Told to go by its child, which just has not been seen to be ready yet.
+        } else if clean && self.starting().is_some() {
+            // Its child asked it to go, which just has not been seen to be ready yet.
         } else if clean {
             // Somebody asked it to quit and means the whole, as sidecars of batch jobs rely on.
-            self.stop(Outcome::Ended, actions);
+            self.stop(Outcome::Ended);
         } else {
-            self.crashed(&epoch, actions);
+            self.crashed(&epoch);
         }
     }
 
-    /// Whether the newest epoch only just starts.
-    fn starting(&self) -> bool {
-        self.epochs
-            .last()
-            .is_some_and(|newest| newest.state == EpochState::Starting)
+    /// Nothing serves any more.
+    fn crashed(&mut self, epoch: &Epoch<D>) {
+        if epoch.state == EpochState::Starting && epoch.serial == self.wanted.serial {
+            self.wanted.failures = self.wanted.failures.saturating_add(1);
+        }
+        // A replacement that has lost its parent half-way never gets its sockets.
+        if let Some(child) = self.starting() {
+            self.kill(child);
+        }
+        self.crashes += 1;
+        if self.crashes > RETRIES || self.refused() {
+            return self.give_up();
+        }
+        let wait = crash_wait(self.starts.saturating_add(1));
+        self.pause = (!wait.is_zero()).then(|| self.arm_next(Timer::Crash, wait));
     }
 
-    /// The epoch that drains to make room for another, which is the newest then.
-    fn retiring(&self) -> Option<&Epoch<D>> {
-        let retires =
-            |newest: &&Epoch<D>| newest.state == EpochState::Draining && !newest.handed_over;
-        self.epochs.last().filter(retires)
+    /// An older epoch serves on.
+    fn replacement_failed(&mut self) {
+        self.wanted.failures = self.wanted.failures.saturating_add(1);
+        if self.wanted.failures > RETRIES {
+            self.actions.push(Action::Spent { serving: true });
+            return self.keep_serving();
+        }
+        let wait = retry_wait(self.wanted.failures);
+        self.wanted.retry = Some(self.arm_next(Timer::Retry, wait));
+    }
+
+    /// Nothing serves, and nothing is tried any more.
+    fn give_up(&mut self) {
+        self.actions.push(Action::Spent { serving: false });
+        self.stop(Outcome::Spent);
+    }
+
+    fn forget_failures(&mut self) {
+        self.starts = 0;
+        self.crashes = 0;
+    }
+
+    // The end of everything.
+
+    /// Leaves everything that runs to a successor.
+    fn release(&mut self) {
+        if self.phase == Phase::Running {
+            self.phase = Phase::Finished(Outcome::Released);
+            self.actions.push(Action::Detach);
+        }
+    }
+
+    /// Begins the end of everything, with `outcome` when it is done.
+    fn stop(&mut self, outcome: Outcome) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        if self.epochs.is_empty() {
+            self.phase = Phase::Finished(outcome);
+            return;
+        }
+        self.phase = Phase::Stopping(outcome);
+        self.idle = IdleWatch::Off;
+        let drains_already = self.makes_way();
+        // What is not ready carries no traffic that a grace period could save.
+        let serving = self.serving().map(|epoch| epoch.run).or(drains_already);
+        let grace = match serving {
+            Some(_) => self.policy.grace,
+            None => Duration::ZERO,
+        };
+        let deadline = grace.saturating_add(self.policy.kill_after);
+        self.arm(Timer::Deadline, deadline);
+        let Some(run) = serving.filter(|_| !grace.is_zero()) else {
+            return self.quit_all();
+        };
+        if let Some(starting) = self.starting() {
+            self.terminate(starting);
+        }
+        self.arm(Timer::Grace, grace);
+        self.set(run, EpochState::Draining);
+        if self.policy.drain {
+            if drains_already != Some(run) {
+                self.actions.push(Action::Drain(run));
+            }
+            if let Some(minimum) = self.policy.min_drain.filter(|min| *min < grace) {
+                self.arm(Timer::MinDrain, minimum);
+            }
+        }
+    }
+
+    /// Asks everything that runs to end. The one with the admin interface may finish what it
+    /// writes; a signal has to do for others. The newest has it, and while that one only starts
+    /// nobody knows who would be asked.
+    fn quit_all(&mut self) {
+        let alone = self.epochs.len() == 1;
+        let has_admin = |epoch: &&Epoch<D>| {
+            alone || (epoch.state != EpochState::Starting && !epoch.handed_over)
+        };
+        let newest = self.epochs.last().filter(has_admin).map(|epoch| epoch.run);
+        for run in self.runs_except(&[EpochState::Stopping, EpochState::Killed]) {
+            self.set(run, EpochState::Stopping);
+            self.actions.push(match newest == Some(run) {
+                true => Action::Quit(run),
+                false => Action::Terminate(run),
+            });
+        }
+    }
+
+    /// Kills everything. Also after a stop that is not fast enough for someone.
+    fn kill_all(&mut self) {
+        if self.phase == Phase::Running {
+            let outcome = Outcome::Stopped { forced: false };
+            self.phase = match self.epochs.is_empty() {
+                true => Phase::Finished(outcome),
+                false => Phase::Stopping(outcome),
+            };
+        }
+        self.force();
+    }
+
+    fn force(&mut self) {
+        let Phase::Stopping(outcome) = self.phase else {
+            return;
+        };
+        if let Outcome::Stopped { .. } = outcome {
+            self.phase = Phase::Stopping(Outcome::Stopped { forced: true });
+        }
+        for run in self.runs_except(&[EpochState::Killed]) {
+            self.kill(run);
+        }
+        self.arm(Timer::Last, REAP_WAIT);
+    }
+
+    /// Watches for the end of the connections, once that may end the drain.
+    fn watch_connections(&mut self) {
+        let mut left = self.epochs.iter().filter(|epoch| !epoch.lost);
+        // Who took over cannot tell what is still connected to the one before it.
+        if let (IdleWatch::Due, Some(only), None) = (self.idle, left.next(), left.next())
+            && only.state == EpochState::Draining
+            && !only.handed_over
+        {
+            self.idle = IdleWatch::On(only.run);
+            self.actions.push(Action::AwaitIdle(only.run));
+        }
+    }
+
+    /// Nobody would notice if the drain ended now.
+    fn connections_ended(&mut self, run: Run) {
+        if self.idle != IdleWatch::On(run) || self.state(run) != Some(EpochState::Draining) {
+            return;
+        }
+        if self.phase == Phase::Running {
+            self.terminate(run);
+        } else {
+            // The time to quit runs from now on; the one of the whole stop would be too long.
+            self.arm(Timer::Deadline, self.policy.kill_after);
+            self.quit_all();
+        }
+    }
+
+    // The end of one process.
+
+    fn terminate(&mut self, run: Run) {
+        if self.set(run, EpochState::Stopping) {
+            self.actions.push(Action::Terminate(run));
+            self.arm(Timer::Patience(run), ABORT_WAIT);
+        }
+    }
+
+    fn kill(&mut self, run: Run) {
+        if self.set(run, EpochState::Killed) {
+            self.actions.push(Action::Kill(run));
+            self.arm(Timer::Reap(run), REAP_WAIT);
+        }
+    }
+
+    // Timers.
+
+    /// Whether anything would come of it if this timer ran out. One of which nothing would come now
+    /// will not mean anything later either, unless it is armed again.
+    pub(super) fn waits_for(&self, timer: Timer) -> bool {
+        let state = |run| self.state(run);
+        match timer {
+            Timer::Healthy(run) => self.epoch(run).is_some_and(|epoch| !epoch.aged),
+            Timer::Overdue(run) => state(run) == Some(EpochState::Starting),
+            Timer::Drained(run) => self.drains_by_itself(run),
+            Timer::Patience(run) => state(run) == Some(EpochState::Stopping),
+            Timer::Reap(run) => state(run) == Some(EpochState::Killed),
+            // Nothing is started again once everything comes to its end.
+            Timer::Crash(number) => self.phase == Phase::Running && self.pause == Some(number),
+            Timer::Retry(number) => {
+                self.phase == Phase::Running && self.wanted.retry == Some(number)
+            }
+            Timer::MinDrain | Timer::Grace | Timer::Deadline | Timer::Last => {
+                matches!(self.phase, Phase::Stopping(_))
+            }
+        }
+    }
+
+    fn elapsed(&mut self, timer: Timer) {
+        if !self.waits_for(timer) {
+            return;
+        }
+        match timer {
+            Timer::Healthy(run) => self.aged(run),
+            Timer::Overdue(run) => {
+                if self.phase == Phase::Running {
+                    self.terminate(run);
+                    if self.serving().is_some() {
+                        self.replacement_failed();
+                    }
+                }
+            }
+            Timer::Drained(run) => self.terminate(run),
+            Timer::Patience(run) => self.kill(run),
+            Timer::Reap(run) => {
+                if let Some(epoch) = self.epoch_mut(run) {
+                    epoch.lost = true;
+                }
+            }
+            Timer::Crash(_) => self.pause = None,
+            Timer::Retry(_) => self.wanted.retry = None,
+            Timer::MinDrain => self.idle = IdleWatch::Due,
+            Timer::Grace => self.quit_all(),
+            Timer::Deadline => self.force(),
+            Timer::Last => self.last_wait_is_over(),
+        }
+    }
+
+    fn aged(&mut self, run: Run) {
+        let alone = self.serving().is_none();
+        let Some(epoch) = self.epoch_mut(run) else {
+            return;
+        };
+        epoch.aged = true;
+        match epoch.state {
+            EpochState::Serving => epoch.state = EpochState::Healthy,
+            // It may wait for its configuration for as long as servers are down.
+            EpochState::Starting if alone => {}
+            _ => return,
+        }
+        self.forget_failures();
+    }
+
+    fn last_wait_is_over(&mut self) {
+        if let Phase::Stopping(outcome) = self.phase {
+            self.phase = Phase::Finished(match outcome {
+                Outcome::Stopped { .. } | Outcome::Ended => Outcome::Unkillable,
+                other => other,
+            });
+        }
+    }
+
+    fn arm(&mut self, timer: Timer, wait: Duration) {
+        self.actions.push(Action::Arm(timer, wait));
+    }
+
+    /// Arms a timer with a number of its own, and answers that.
+    fn arm_next(&mut self, timer: fn(u64) -> Timer, wait: Duration) -> u64 {
+        self.last_timer += 1;
+        self.arm(timer(self.last_timer), wait);
+        self.last_timer
+    }
+
+    // Epochs.
+
+    /// The newest epoch, if it only just starts.
+    fn starting(&self) -> Option<Run> {
+        let newest = self.epochs.last()?;
+        (newest.state == EpochState::Starting).then_some(newest.run)
+    }
+
+    /// The newest epoch, if it drains for a cold restart.
+    fn makes_way(&self) -> Option<Run> {
+        let newest = self.epochs.last()?;
+        (newest.state == EpochState::Draining && !newest.handed_over).then_some(newest.run)
     }
 
     /// The newest epoch that serves.
@@ -410,11 +771,43 @@ impl<D: Clone + PartialEq> Machine<D> {
         self.epochs.iter().rev().find(|epoch| epoch.state.serves())
     }
 
-    fn position(&self, run: Run) -> Option<usize> {
-        self.epochs.iter().position(|epoch| epoch.run == run)
+    /// Whether a process drains by a time of its own, and not by that of a stop.
+    fn drains_by_itself(&self, run: Run) -> bool {
+        self.epoch(run).is_some_and(|epoch| {
+            epoch.state == EpochState::Draining
+                && (epoch.handed_over || self.phase == Phase::Running)
+        })
+    }
+
+    fn epoch(&self, run: Run) -> Option<&Epoch<D>> {
+        self.epochs.iter().find(|epoch| epoch.run == run)
+    }
+
+    fn epoch_mut(&mut self, run: Run) -> Option<&mut Epoch<D>> {
+        self.epochs.iter_mut().find(|epoch| epoch.run == run)
     }
 
     fn state(&self, run: Run) -> Option<EpochState> {
-        self.position(run).map(|index| self.epochs[index].state)
+        self.epoch(run).map(|epoch| epoch.state)
+    }
+
+    /// The epochs that are in none of these states.
+    fn runs_except(&self, states: &[EpochState]) -> Vec<Run> {
+        let others = self
+            .epochs
+            .iter()
+            .filter(|one| !states.contains(&one.state));
+        others.map(|epoch| epoch.run).collect()
+    }
+
+    /// Answers whether the state changed.
+    fn set(&mut self, run: Run, state: EpochState) -> bool {
+        match self.epoch_mut(run) {
+            Some(epoch) if epoch.state != state => {
+                epoch.state = state;
+                true
+            }
+            _ => false,
+        }
     }
 }

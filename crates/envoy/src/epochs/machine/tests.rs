@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::policy::{Policy, RETRIES, retry_wait};
 use super::*;
 
-mod making_room;
+mod cold_restart;
 mod refusing;
 mod timers;
 
@@ -21,8 +21,19 @@ impl<D: Clone + PartialEq> Machine<D> {
     }
 }
 
+/// A machine, and what it does first.
+fn begun<D: Clone + PartialEq>(
+    policy: Policy,
+    config: D,
+    adopted: &[Adopted],
+) -> (Machine<D>, Vec<super::Action<D>>) {
+    let mut machine = Machine::new(policy, config, adopted);
+    let actions = machine.begin();
+    (machine, actions)
+}
+
 fn machine(policy: Policy) -> Machine<&'static str> {
-    let (machine, actions) = Machine::new(policy, "a", &[]);
+    let (machine, actions) = begun(policy, "a", &[]);
     assert_eq!(started(&actions), Some((1, 0, "a")));
     machine
 }
@@ -37,8 +48,8 @@ fn serving() -> Machine<&'static str> {
 /// One where epoch 1 with "b" starts beside epoch 0.
 fn replacing() -> Machine<&'static str> {
     let mut machine = serving();
-    assert_eq!(machine.on(Event::Schedule("b")), [Action::Check(2, "b")]);
-    let actions = machine.on(Event::Checked(2, Some(Way::Hot)));
+    assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
+    let actions = machine.on(Event::Checked(2, Some(RestartMode::Hot)));
     assert_eq!(started(&actions), Some((2, 1, "b")));
     machine
 }
@@ -61,7 +72,7 @@ fn states(machine: &Machine<&'static str>) -> Vec<(u32, EpochState)> {
 #[test]
 fn an_equal_configuration_starts_nothing() {
     let mut machine = serving();
-    assert_eq!(machine.on(Event::Schedule("a")), []);
+    assert_eq!(machine.on(Event::Update("a")), []);
     assert!(machine.settled());
 }
 
@@ -107,8 +118,8 @@ fn an_old_epoch_that_stays_is_ended() {
 fn a_further_wish_waits_until_the_hand_over_is_done() {
     let mut machine = replacing();
     machine.on(Event::Ready(2));
-    assert_eq!(machine.on(Event::Schedule("c")), []);
-    assert_eq!(machine.on(Event::Schedule("d")), []);
+    assert_eq!(machine.on(Event::Update("c")), []);
+    assert_eq!(machine.on(Event::Update("d")), []);
     let actions = machine.on(Event::Exited(1, Exit::Clean));
     assert_eq!(actions, [Action::CleanUp(0), Action::Check(4, "d")]);
 }
@@ -116,7 +127,7 @@ fn a_further_wish_waits_until_the_hand_over_is_done() {
 #[test]
 fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
     let mut machine = serving();
-    machine.on(Event::Schedule("b"));
+    machine.on(Event::Update("b"));
     for failure in 1..=RETRIES {
         let actions = machine.on(Event::Checked(2, None));
         let retry = u64::from(failure);
@@ -133,7 +144,7 @@ fn a_refused_configuration_is_tried_again_by_the_table_and_then_dropped() {
     );
     assert!(machine.settled(), "what serves is what is wanted now");
     assert_eq!(
-        machine.on(Event::Schedule("b")),
+        machine.on(Event::Update("b")),
         [Action::Check(3, "b")],
         "asked for anew"
     );
@@ -147,7 +158,7 @@ fn a_replacement_that_dies_reuses_its_number() {
     assert_eq!(actions, [Action::CleanUp(1), retry]);
     assert_eq!(states(&machine), [(0, EpochState::Serving)]);
     machine.on(Event::Elapsed(Timer::Retry(1)));
-    let actions = machine.on(Event::Checked(2, Some(Way::Hot)));
+    let actions = machine.on(Event::Checked(2, Some(RestartMode::Hot)));
     assert_eq!(started(&actions), Some((3, 1, "b")));
 }
 
@@ -167,12 +178,12 @@ fn a_replacement_that_never_gets_ready_is_given_up() {
 #[test]
 fn a_newer_wish_ends_the_replacement_that_only_just_starts() {
     let mut machine = replacing();
-    assert_eq!(machine.on(Event::Schedule("c"))[0], Action::Terminate(2));
+    assert_eq!(machine.on(Event::Update("c"))[0], Action::Terminate(2));
     let actions = machine.on(Event::Exited(2, Exit::Failed));
     assert_eq!(actions, [Action::CleanUp(1), Action::Check(3, "c")]);
     // Back to what serves: nothing is left to be done.
-    machine.on(Event::Checked(3, Some(Way::Hot)));
-    machine.on(Event::Schedule("a"));
+    machine.on(Event::Checked(3, Some(RestartMode::Hot)));
+    machine.on(Event::Update("a"));
     machine.on(Event::Exited(3, Exit::Failed));
     assert!(machine.settled());
 }
@@ -217,7 +228,7 @@ fn a_stop_drains_quits_and_is_final() {
     ];
     assert_eq!(machine.on(Event::Stop), expected);
     assert_eq!(machine.on(Event::Stop), []);
-    assert_eq!(machine.on(Event::Schedule("b")), []);
+    assert_eq!(machine.on(Event::Update("b")), []);
     assert_eq!(machine.on(Event::Elapsed(Timer::Grace)), [Action::Quit(1)]);
     assert_eq!(machine.on(Event::QuitFailed(1)), [Action::Terminate(1)]);
     assert_eq!(
@@ -245,7 +256,7 @@ const DRAIN: Policy = Policy {
     kill_after: Duration::from_secs(10),
     hand_over: Duration::from_secs(65),
     start_within: Duration::from_secs(60),
-    retire_grace: Duration::ZERO,
+    cold_restart_grace: Duration::ZERO,
 };
 
 #[test]
@@ -298,8 +309,8 @@ fn a_drain_is_not_cut_short_while_an_older_epoch_has_connections() {
     };
     let mut machine = machine(policy);
     machine.on(Event::Ready(1));
-    machine.on(Event::Schedule("b"));
-    machine.on(Event::Checked(2, Some(Way::Hot)));
+    machine.on(Event::Update("b"));
+    machine.on(Event::Checked(2, Some(RestartMode::Hot)));
     machine.on(Event::Ready(2));
     machine.on(Event::Stop);
     assert_eq!(machine.on(Event::Elapsed(Timer::MinDrain)), []);
@@ -359,16 +370,16 @@ fn adopted_processes_go_on_and_are_replaced_when_they_run_something_else() {
             Adopted { epoch: 4, current },
         ]
     };
-    let (machine, actions) = Machine::new(Policy::default(), "a", &adopted(true));
+    let (machine, actions) = begun(Policy::default(), "a", &adopted(true));
     assert_eq!(
         states(&machine),
         [(3, EpochState::Draining), (4, EpochState::Serving)]
     );
     assert!(started(&actions).is_none());
-    let (mut machine, _) = Machine::new(Policy::default(), "a", &adopted(false));
+    let (mut machine, _) = begun(Policy::default(), "a", &adopted(false));
     let actions = machine.on(Event::Exited(1, Exit::Failed));
     assert_eq!(actions, [Action::CleanUp(3), Action::Check(1, "a")]);
-    let actions = machine.on(Event::Checked(1, Some(Way::Hot)));
+    let actions = machine.on(Event::Checked(1, Some(RestartMode::Hot)));
     assert_eq!(started(&actions), Some((3, 5, "a")));
     machine.on(Event::Release);
     assert_eq!(machine.outcome(), Some(Outcome::Released));

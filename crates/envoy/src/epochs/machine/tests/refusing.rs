@@ -60,7 +60,7 @@ fn a_configuration_is_checked_once_and_only_when_that_can_explain_the_end() {
     assert_eq!(machine.on(Event::Validated(1, true)), []);
     assert!(!asks(&machine.on(Event::Exited(2, Exit::Failed))));
     // A new one is checked anew, and the answer about the last one means nothing.
-    machine.on(Event::Schedule("b"));
+    machine.on(Event::Update("b"));
     machine.on(Event::Exited(3, Exit::Failed));
     let actions = machine.on(Event::Exited(4, Exit::Failed));
     assert_eq!(actions[1], Action::Validate(2, "b"));
@@ -77,7 +77,7 @@ fn a_configuration_is_checked_once_and_only_when_that_can_explain_the_end() {
     assert!(!asks(&replacing().on(Event::Exited(2, Exit::Failed))));
     let mut machine = serving();
     machine.on(Event::Exited(1, Exit::Killed));
-    machine.on(Event::Schedule("b"));
+    machine.on(Event::Update("b"));
     machine.on(Event::Exited(2, Exit::Killed));
     let actions = machine.on(Event::Exited(3, Exit::Failed));
     assert_eq!(started(&actions), Some((4, 0, "a")));

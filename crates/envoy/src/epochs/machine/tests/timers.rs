@@ -13,7 +13,7 @@ fn kept(machine: &Machine<&'static str>, armed: &mut Vec<Timer>, actions: &[Acti
 
 #[test]
 fn a_process_that_has_ended_leaves_no_timer() {
-    let (mut machine, actions) = Machine::new(Policy::default(), "a", &[]);
+    let (mut machine, actions) = begun(Policy::default(), "a", &[]);
     let mut armed = Vec::new();
     kept(&machine, &mut armed, &actions);
     assert_eq!(armed, [Timer::Healthy(1)]);
@@ -23,7 +23,7 @@ fn a_process_that_has_ended_leaves_no_timer() {
         for event in [
             Event::Ready(run),
             Event::Restart,
-            Event::Checked(restart + 2, Some(Way::Hot)),
+            Event::Checked(restart + 2, Some(RestartMode::Hot)),
             Event::Ready(run + 1),
             Event::Exited(run, Exit::Clean),
         ] {
@@ -38,10 +38,10 @@ fn a_process_that_has_ended_leaves_no_timer() {
 #[test]
 fn a_wait_for_what_nobody_wants_any_more_ends() {
     let mut machine = serving();
-    machine.on(Event::Schedule("b"));
+    machine.on(Event::Update("b"));
     machine.on(Event::Checked(2, None));
     assert!(machine.waits_for(Timer::Retry(1)));
-    machine.on(Event::Schedule("c"));
+    machine.on(Event::Update("c"));
     assert!(!machine.waits_for(Timer::Retry(1)));
     machine.on(Event::Exited(1, Exit::Killed));
     machine.on(Event::Stop);

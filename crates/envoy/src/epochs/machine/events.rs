@@ -46,15 +46,15 @@ impl EpochState {
     }
 }
 
-/// How a running process can be replaced.
+/// How a running process is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum RestartMode {
     /// By an epoch that takes over its sockets.
     Hot,
     /// By ending it first.
-    Plain,
-    /// Not by this configuration, which may not end it first where nothing can take over from it.
-    Kept,
+    Cold,
+    /// Not now: it could only be ended first, which this configuration does not allow.
+    Deferred,
 }
 
 /// How a process has ended.
@@ -72,7 +72,7 @@ pub(crate) enum Exit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event<D> {
     /// This configuration shall run from now on.
-    Schedule(D),
+    Update(D),
     /// The same configuration shall run in a new process.
     Restart,
     /// Everything shall end in order. Final.
@@ -81,9 +81,9 @@ pub(crate) enum Event<D> {
     Kill,
     /// Supervision ends and the processes live on. Final.
     Release,
-    /// A configuration was checked beside the running process: how it can be replaced, or nothing
+    /// A configuration was checked while another process runs: how that can be replaced, or nothing
     /// when the configuration is refused.
-    Checked(u64, Option<Way>),
+    Checked(u64, Option<RestartMode>),
     /// A process could not be started.
     SpawnFailed(Run),
     /// A process says that it serves.
@@ -199,25 +199,4 @@ pub(crate) struct Adopted {
     pub epoch: u32,
     /// Whether it runs what is wanted.
     pub current: bool,
-}
-
-/// An epoch as the machine knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Epoch<D> {
-    /// Names its start.
-    pub run: Run,
-    /// Its number.
-    pub epoch: u32,
-    /// Where it is in its life.
-    pub state: EpochState,
-    /// Which wish it fulfils.
-    pub(super) serial: u64,
-    /// What it runs; unknown for what a former supervisor started with something else.
-    pub(super) config: Option<D>,
-    /// Whether it drains because another took its sockets over, rather than to make room.
-    pub(super) handed_over: bool,
-    /// Whether it has lived long enough.
-    pub(super) aged: bool,
-    /// Whether the kernel did not end it in time.
-    pub(super) lost: bool,
 }

@@ -5,7 +5,7 @@ use super::*;
 const POLICY: Policy = Policy {
     drain: true,
     grace: Duration::from_secs(30),
-    retire_grace: Duration::from_secs(20),
+    cold_restart_grace: Duration::from_secs(20),
     ..DRAIN
 };
 
@@ -14,7 +14,7 @@ fn retiring() -> (Machine<&'static str>, Vec<Action>) {
     let mut machine = machine(POLICY);
     machine.on(Event::Ready(1));
     assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
-    let actions = machine.on(Event::Checked(2, Some(Way::Plain)));
+    let actions = machine.on(Event::Checked(2, Some(RestartMode::Cold)));
     (machine, actions)
 }
 
@@ -67,18 +67,24 @@ fn a_stop_meanwhile_has_its_own_grace_period() {
 fn what_may_not_end_it_leaves_what_serves_until_somebody_asks() {
     let mut machine = machine(POLICY);
     machine.on(Event::Ready(1));
-    assert_eq!(machine.on(Event::Schedule("b")), [Action::Check(2, "b")]);
-    assert_eq!(machine.on(Event::Checked(2, Some(Way::Kept))), []);
+    assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);
+    assert_eq!(
+        machine.on(Event::Checked(2, Some(RestartMode::Deferred))),
+        []
+    );
     assert!(machine.settled(), "what serves is what is wanted");
-    assert_eq!(machine.on(Event::Schedule("b")), [Action::Check(3, "b")]);
+    assert_eq!(machine.on(Event::Update("b")), [Action::Check(3, "b")]);
     // Also what was adopted, of which nobody knows what it runs.
     let adopted = [Adopted {
         epoch: 4,
         current: false,
     }];
-    let (mut machine, actions) = Machine::new(POLICY, "a", &adopted);
+    let (mut machine, actions) = begun(POLICY, "a", &adopted);
     assert_eq!(actions[1], Action::Check(1, "a"));
-    assert_eq!(machine.on(Event::Checked(1, Some(Way::Kept))), []);
+    assert_eq!(
+        machine.on(Event::Checked(1, Some(RestartMode::Deferred))),
+        []
+    );
     assert!(machine.settled());
     assert_eq!(machine.on(Event::Restart), [Action::Check(2, "a")]);
 }
