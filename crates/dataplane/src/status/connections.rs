@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use legate_envoy::epochs::connections;
+use legate_envoy::epochs::connections_by_port;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -52,8 +52,9 @@ impl ConnectionCounter {
             let last = Arc::clone(&self.last);
             let count = tokio::task::spawn_blocking(move || {
                 let counted = processes.into_iter().filter_map(|process| {
-                    let connections = connections(process).ok()?;
-                    Some((process, connections.without(&[admin])))
+                    let mut by_port = connections_by_port(process).ok()?;
+                    by_port.remove(&admin);
+                    Some((process, by_port.values().sum()))
                 });
                 let by_process = counted.collect();
                 let counted = Counted {

@@ -2,97 +2,60 @@
 //! belongs to the newest epoch, so that those of a parent which drains cannot be asked for there.
 //! Reads files of the kernel and touches no process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
-
-/// Most sockets of one process that are looked at: what a process may have open by default at most.
-const SOCKETS_LIMIT: usize = 1 << 20;
-/// Longest line of the kernel's table that is taken, in bytes; real ones have about 150.
-const LINE_LIMIT: u64 = 1024;
 
 /// States of a connection in the kernel's table.
 const ESTABLISHED: u8 = 0x01;
 const LISTEN: u8 = 0x0A;
 
-/// The connections that clients have to a process, by the port that they came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Connections {
-    by_port: BTreeMap<u16, u64>,
-}
-
-impl Connections {
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.by_port.values().sum()
-    }
-
-    /// Those to one port.
-    pub fn at(&self, port: u16) -> u64 {
-        self.by_port.get(&port).copied().unwrap_or_default()
-    }
-
-    /// All but those to these ports, such as that of an admin interface.
-    pub fn without(&self, ports: &[u16]) -> u64 {
-        let counted = self
-            .by_port
-            .iter()
-            .filter(|(port, _)| !ports.contains(port));
-        counted.map(|(_, count)| count).sum()
-    }
-}
-
 /// The established TCP connections of the process `pid` to ports on which somebody in its network
-/// namespace listens, whether that is this process or one that took the port over from it. They
-/// include connections to an admin interface, see [`Connections::without`]. Connections that were
-/// redirected to the process without a change of their address (TPROXY) are not among them.
+/// namespace listens, whether that is this process or one that took the port over from it, by
+/// port. They include connections to an admin interface. Connections that were redirected to the
+/// process without a change of their address (TPROXY) are not among them.
 ///
 /// The kernel's table is not read at one moment: connections that begin or end meanwhile may be
 /// missing. The number of a process may belong to another one by now, see [`super::Identity`].
 ///
-/// Blocks for as long as the kernel needs to write the tables of the whole network namespace twice,
-/// tens of milliseconds even when they are short, so call it where blocking is allowed. It needs
-/// 12 bytes for each open socket of the process.
+/// Blocks for as long as the kernel needs to write the tables of the whole network namespace, tens
+/// of milliseconds even when they are short, so call it where blocking is allowed. It needs
+/// 16 bytes for each open socket of the process.
 ///
 /// # Errors
 /// When there is no such process, or it must not be looked at: it belongs to another user, or its
 /// program file has capabilities. The count is unknown then.
-pub fn connections(pid: u32) -> io::Result<Connections> {
+pub fn connections_by_port(pid: u32) -> io::Result<BTreeMap<u16, u64>> {
     count(&Path::new("/proc").join(pid.to_string()))
 }
 
-fn count(process: &Path) -> io::Result<Connections> {
-    let sockets = sockets(&process.join("fd"))?;
-    let mut local_ports = vec![None; sockets.len()];
-    let mut listening = Ports::new();
-    // While others begin and end, the kernel shows some lines twice or not at all. So each socket
-    // counts once, and everything is looked at twice.
-    for (table, required) in [("tcp", true), ("tcp6", false)].repeat(2) {
+fn count(process: &Path) -> io::Result<BTreeMap<u16, u64>> {
+    let mut sockets = sockets(&process.join("fd"))?;
+    let mut listening = BTreeSet::new();
+    for (table, required) in [("tcp", true), ("tcp6", false)] {
         rows(&process.join("net").join(table), required, |row| {
             if row.state == LISTEN {
                 listening.insert(row.port);
             } else if row.state == ESTABLISHED
-                && let Ok(index) = sockets.binary_search(&row.inode)
+                && let Ok(index) = sockets.binary_search_by_key(&row.inode, |(inode, _)| *inode)
             {
-                local_ports[index] = Some(row.port);
+                // Once each: while others begin and end, the kernel shows some lines twice.
+                sockets[index].1 = Some(row.port);
             }
         })?;
     }
-    let mut found = Connections::default();
+    let mut found = BTreeMap::new();
     // The kernel gives a connection that goes out no port that somebody is bound to.
-    for port in local_ports
-        .into_iter()
-        .flatten()
-        .filter(|port| listening.contains(*port))
-    {
-        *found.by_port.entry(port).or_default() += 1;
+    let ports = sockets.into_iter().filter_map(|(_, port)| port);
+    for port in ports.filter(|port| listening.contains(port)) {
+        *found.entry(port).or_default() += 1;
     }
     Ok(found)
 }
 
-/// The numbers of the sockets that a process has open, in order.
-fn sockets(folder: &Path) -> io::Result<Vec<u64>> {
+/// The numbers of the sockets that a process has open, in order, with room for a port.
+fn sockets(folder: &Path) -> io::Result<Vec<(u64, Option<u16>)>> {
     let mut sockets = Vec::new();
     for entry in fs::read_dir(folder)? {
         let target = match fs::read_link(entry?.path()) {
@@ -105,33 +68,11 @@ fn sockets(folder: &Path) -> io::Result<Vec<u64>> {
             .to_str()
             .and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'))
             .and_then(|number| number.parse().ok());
-        sockets.extend(number);
-        if sockets.len() > SOCKETS_LIMIT {
-            return Err(io::Error::other(format!(
-                "more than {SOCKETS_LIMIT} sockets are open"
-            )));
-        }
+        sockets.extend(number.map(|number| (number, None)));
     }
     sockets.sort_unstable();
     sockets.dedup();
     Ok(sockets)
-}
-
-/// A set of ports with a fixed size.
-struct Ports(Vec<u64>);
-
-impl Ports {
-    fn new() -> Self {
-        Self(vec![0; (usize::from(u16::MAX) + 1) / 64])
-    }
-
-    fn insert(&mut self, port: u16) {
-        self.0[usize::from(port) / 64] |= 1 << (port % 64);
-    }
-
-    fn contains(&self, port: u16) -> bool {
-        self.0[usize::from(port) / 64] & (1 << (port % 64)) != 0
-    }
 }
 
 /// A line of the kernel's table.
@@ -161,23 +102,14 @@ fn rows(path: &Path, required: bool, mut each: impl FnMut(Row)) -> io::Result<()
         Err(error) if !required && error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
-    let mut table = BufReader::new(file);
-    let (mut line, mut heading) = (Vec::new(), true);
-    loop {
-        line.clear();
-        let limited = &mut (&mut table).take(LINE_LIMIT);
-        if limited.read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        if std::mem::take(&mut heading) {
-            continue;
-        }
-        let row = std::str::from_utf8(&line).ok().and_then(Row::parse);
-        each(row.ok_or_else(|| {
+    // The first line is a heading.
+    for line in BufReader::new(file).lines().skip(1) {
+        each(Row::parse(&line?).ok_or_else(|| {
             let reason = format!("{}: unknown layout", path.display());
             io::Error::new(io::ErrorKind::InvalidData, reason)
         })?);
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -188,8 +120,10 @@ mod tests {
 
     use super::*;
 
-    fn own() -> Connections {
-        connections(std::process::id()).unwrap()
+    /// The connections to a port of this process.
+    fn own(port: u16) -> u64 {
+        let found = connections_by_port(std::process::id()).unwrap();
+        found.get(&port).copied().unwrap_or_default()
     }
 
     fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
@@ -207,14 +141,14 @@ mod tests {
             one.local_addr().unwrap().port(),
             other.local_addr().unwrap().port(),
         );
-        assert_eq!((own().at(first), own().at(second)), (0, 0));
+        assert_eq!((own(first), own(second)), (0, 0));
         let (client, server) = pair(&one);
         let _more = [pair(&one), pair(&other)];
-        assert_eq!((own().at(first), own().at(second)), (2, 1));
+        assert_eq!((own(first), own(second)), (2, 1));
         // The other ends of them are this process's as well, and did not come in.
-        assert_eq!(own().at(client.local_addr().unwrap().port()), 0);
+        assert_eq!(own(client.local_addr().unwrap().port()), 0);
         drop((client, server));
-        assert_eq!(own().at(first), 1);
+        assert_eq!(own(first), 1);
     }
 
     #[test]
@@ -233,7 +167,7 @@ mod tests {
                     drop(others);
                 }
             });
-            let counts: Vec<u64> = (0..40).map(|_| own().at(port)).collect();
+            let counts: Vec<u64> = (0..40).map(|_| own(port)).collect();
             done.store(true, Ordering::Relaxed);
             assert!(counts.iter().all(|count| *count == 1), "{counts:?}");
         });
@@ -250,7 +184,7 @@ mod tests {
             TcpStream::connect(("::1", port)).unwrap(),
         ];
         let _servers = [listener.accept().unwrap(), listener.accept().unwrap()];
-        assert_eq!(own().at(port), 2);
+        assert_eq!(own(port), 2);
     }
 
     #[test]
@@ -262,19 +196,19 @@ mod tests {
             .arg("600")
             .spawn()
             .unwrap();
-        let theirs = connections(child.id());
+        let theirs = connections_by_port(child.id());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(theirs.unwrap().total(), 0);
-        assert_eq!(own().at(port), 1);
+        assert_eq!(theirs.unwrap(), BTreeMap::new());
+        assert_eq!(own(port), 1);
     }
 
     #[test]
     fn what_cannot_be_looked_at_is_an_error() {
-        let gone = connections(u32::MAX).unwrap_err();
+        let gone = connections_by_port(u32::MAX).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
         if !rustix::process::geteuid().is_root() {
-            let foreign = connections(1).unwrap_err();
+            let foreign = connections_by_port(1).unwrap_err();
             assert_eq!(foreign.kind(), io::ErrorKind::PermissionDenied);
         }
     }
@@ -327,10 +261,12 @@ mod tests {
         let tcp6 = [HEADING, &row(v6, 65535, LISTEN, 2), &row(v6, 80, 1, 10)];
         let both = process(&tcp.concat(), Some(&tcp6.concat()));
         let found = count(both.path()).unwrap();
-        assert_eq!(found.by_port, BTreeMap::from([(80, 2), (65535, 1)]));
-        assert_eq!((found.total(), found.without(&[80, 19000])), (3, 1));
+        assert_eq!(found, BTreeMap::from([(80, 2), (65535, 1)]));
         let without_ipv6 = process(&tcp.concat(), None);
-        assert_eq!(count(without_ipv6.path()).unwrap().total(), 1);
+        assert_eq!(
+            count(without_ipv6.path()).unwrap(),
+            BTreeMap::from([(80, 1)])
+        );
     }
 
     #[test]

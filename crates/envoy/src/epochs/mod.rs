@@ -27,7 +27,7 @@ mod version;
 mod tests;
 
 pub use config::EnvoyConfig;
-pub use connections::{Connections, connections};
+pub use connections::connections_by_port;
 pub use drive::run;
 pub use envoys::EnvoyHost;
 pub use files::{FileError, Owner, Snapshot};
