@@ -11,7 +11,8 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Crates that take values and return values: no runtime, no sockets, no processes, no chance.
-const PURE: [&str; 4] = [
+const PURE: [&str; 5] = [
+    "crates/go-template",
     "crates/model",
     "crates/intentions",
     "crates/envoy-json",
@@ -33,7 +34,12 @@ const IMPURE_CRATES: [&str; 14] = [
     "tonic",
     "tower",
 ];
-const HOST: [&str; 3] = ["crates/client", "crates/envoy", "crates/dataplane"];
+const HOST: [&str; 4] = [
+    "crates/client",
+    "crates/go-template",
+    "crates/envoy",
+    "crates/dataplane",
+];
 const CONTROL_PLANE: [&str; 8] = [
     "crates/store",
     "crates/ca",

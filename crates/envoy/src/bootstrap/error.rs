@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::TemplateError;
+use legate_go_template::TemplateError;
 
 /// Why there is no bootstrap document. Each names the key of the proxy's configuration, or the
 /// setting, that has to change.

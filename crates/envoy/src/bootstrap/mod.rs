@@ -9,7 +9,6 @@ mod proxy_config;
 mod rendered;
 mod sink_address;
 mod stats;
-mod template;
 mod trusted_ca;
 
 use std::collections::BTreeMap;
@@ -22,7 +21,6 @@ pub use document::Bootstrap;
 pub use error::BootstrapError;
 pub(crate) use listeners::{is_own, reachable};
 pub use proxy_config::ProxyConfig;
-pub use template::TemplateError;
 pub use trusted_ca::{PrometheusTls, TrustedCa};
 
 use document::{

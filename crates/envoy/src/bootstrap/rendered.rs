@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
+use legate_go_template::{Output, Value};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::document::Document;
-use super::template::{self, Output, Structure, Value};
 use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress};
 
 /// How many characters of a wrong result a message shows.
@@ -21,11 +21,11 @@ pub(super) fn render(
     inputs: &BootstrapInputs,
     document: &Document,
 ) -> Result<Map<String, Json>, BootstrapError> {
-    let output = template::render(text, fields(inputs, document))?;
-    serde_json::from_str(output.text()).map_err(|source| no_object(text, &output, source))
+    let output = legate_go_template::render("bootstrap", text, &fields(inputs, document))?;
+    serde_json::from_str(output.text()).map_err(|source| no_object(&output, source))
 }
 
-fn no_object(text: &str, output: &Output, source: serde_json::Error) -> BootstrapError {
+fn no_object(output: &Output<'_>, source: serde_json::Error) -> BootstrapError {
     let made = output.text();
     let line_start = match source.line() {
         0 | 1 => 0,
@@ -37,7 +37,7 @@ fn no_object(text: &str, output: &Output, source: serde_json::Error) -> Bootstra
         offset -= 1;
     }
     let before = made[..offset].chars().rev().take(EXCERPT / 2).count();
-    let (line, column) = output.origin(text, offset);
+    let (line, column) = output.origin(offset);
     BootstrapError::TemplateOutput {
         line,
         column,
@@ -68,7 +68,7 @@ fn fields(inputs: &BootstrapInputs, document: &Document) -> Value {
         .collect();
     let text = |text: &str| Value::from(text);
     let mut fields = vec![
-        ("GRPC", structure("bootstrap.GRPC", agent.clone())),
+        ("GRPC", Value::structure("bootstrap.GRPC", agent.clone())),
         ("ProxyCluster", text(&node.cluster)),
         ("ProxyID", text(&node.id)),
         ("NodeName", text(&node.node_name)),
@@ -115,7 +115,7 @@ fn fields(inputs: &BootstrapInputs, document: &Document) -> Value {
         ("PrometheusKeyFile", path(tls.map(|tls| tls.key.as_path()))),
     ];
     fields.extend(agent);
-    structure("*bootstrap.BootstrapTplArgs", fields)
+    Value::structure("*bootstrap.BootstrapTplArgs", fields)
 }
 
 /// Where the relay listens; these fields stand in `.GRPC` and beside it.
@@ -130,10 +130,6 @@ fn agent(xds: &XdsAddress) -> Vec<(&'static str, Value)> {
         ("AgentTLS", Value::Bool(false)),
         ("AgentSocket", Value::from(socket)),
     ]
-}
-
-fn structure(type_name: &'static str, fields: Vec<(&'static str, Value)>) -> Value {
-    Value::Structure(std::rc::Rc::new(Structure { type_name, fields }))
 }
 
 /// JSON values with commas between them, as the body of a list.

@@ -1,11 +1,11 @@
 //! What the parser makes of a template. Byte ranges refer to the template's text.
 
-use super::functions::Function;
-use super::value::Value;
+use crate::functions::Function;
+use crate::value::Value;
 
 /// A part of a template.
 #[derive(Debug)]
-pub(super) enum Node<'a> {
+pub(crate) enum Node<'a> {
     /// Text that is written as it is, without what was trimmed.
     Text { start: usize, text: &'a str },
     /// A pipeline whose value is written, unless it goes to a variable.
@@ -18,52 +18,52 @@ pub(super) enum Node<'a> {
 
 /// `if` or `with`, each `else if` or `else with` being another arm.
 #[derive(Debug)]
-pub(super) struct Branch<'a> {
+pub(crate) struct Branch<'a> {
     /// Whether the value becomes the dot of its body, as in `with`.
-    pub(super) sets_dot: bool,
-    pub(super) arms: Vec<(Pipeline<'a>, Vec<Node<'a>>)>,
-    pub(super) otherwise: Vec<Node<'a>>,
+    pub(crate) sets_dot: bool,
+    pub(crate) arms: Vec<(Pipeline<'a>, Vec<Node<'a>>)>,
+    pub(crate) otherwise: Vec<Node<'a>>,
 }
 
 /// `range`.
 #[derive(Debug)]
-pub(super) struct Range<'a> {
-    pub(super) pipeline: Pipeline<'a>,
-    pub(super) body: Vec<Node<'a>>,
+pub(crate) struct Range<'a> {
+    pub(crate) pipeline: Pipeline<'a>,
+    pub(crate) body: Vec<Node<'a>>,
     /// What is executed when there is nothing to iterate over.
-    pub(super) otherwise: Vec<Node<'a>>,
+    pub(crate) otherwise: Vec<Node<'a>>,
 }
 
 /// Commands, each of which takes the value of the one before as its last argument.
 #[derive(Debug)]
-pub(super) struct Pipeline<'a> {
-    pub(super) span: (usize, usize),
+pub(crate) struct Pipeline<'a> {
+    pub(crate) span: (usize, usize),
     /// Where the value goes; two names in `range` only. Empty when it is used in place.
-    pub(super) variables: Vec<&'a str>,
+    pub(crate) variables: Vec<&'a str>,
     /// Whether `variables` exist already, as in `$x = 1`.
-    pub(super) assigns: bool,
-    pub(super) commands: Vec<Command<'a>>,
+    pub(crate) assigns: bool,
+    pub(crate) commands: Vec<Command<'a>>,
 }
 
 /// An operand, or a function with its arguments.
 #[derive(Debug)]
-pub(super) struct Command<'a> {
-    pub(super) span: (usize, usize),
-    pub(super) first: Operand<'a>,
-    pub(super) arguments: Vec<Operand<'a>>,
+pub(crate) struct Command<'a> {
+    pub(crate) span: (usize, usize),
+    pub(crate) first: Operand<'a>,
+    pub(crate) arguments: Vec<Operand<'a>>,
 }
 
 /// A value, or where it comes from.
 #[derive(Debug)]
-pub(super) struct Operand<'a> {
+pub(crate) struct Operand<'a> {
     /// Where errors point to.
-    pub(super) at: usize,
-    pub(super) span: (usize, usize),
-    pub(super) kind: OperandKind<'a>,
+    pub(crate) at: usize,
+    pub(crate) span: (usize, usize),
+    pub(crate) kind: OperandKind<'a>,
 }
 
 #[derive(Debug)]
-pub(super) enum OperandKind<'a> {
+pub(crate) enum OperandKind<'a> {
     Dot,
     Nil,
     Literal(Value),
@@ -71,7 +71,7 @@ pub(super) enum OperandKind<'a> {
     Field(Vec<&'a str>),
     /// `$x.A.B`; the name includes the dollar.
     Variable(&'a str, Vec<&'a str>),
-    Function(Function),
+    Function(&'static Function),
     /// `(pipeline).A.B`
     Group(Box<Pipeline<'a>>, Vec<&'a str>),
 }

@@ -1,8 +1,11 @@
 //! A template's output, which remembers where in the template each part of it came from.
 
+use crate::error::Source;
+
 /// What a template wrote.
-#[derive(Debug, Default)]
-pub(in crate::bootstrap) struct Output {
+#[derive(Debug)]
+pub struct Output<'a> {
+    source: Source<'a>,
     text: String,
     parts: Vec<Part>,
 }
@@ -12,17 +15,26 @@ struct Part {
     /// Where the part starts in the output.
     start: usize,
     /// Where in the template it comes from.
-    source: usize,
+    origin: usize,
     /// Whether it is text of the template, byte by byte, and not the value of an action.
     literal: bool,
 }
 
-impl Output {
-    pub(super) fn push(&mut self, text: &str, source: usize, literal: bool) {
+impl<'a> Output<'a> {
+    /// Nothing yet, of the template `source`.
+    pub(crate) fn new(source: Source<'a>) -> Self {
+        Self {
+            source,
+            text: String::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, text: &str, origin: usize, literal: bool) {
         if !text.is_empty() {
             self.parts.push(Part {
                 start: self.text.len(),
-                source,
+                origin,
                 literal,
             });
             self.text.push_str(text);
@@ -30,22 +42,21 @@ impl Output {
     }
 
     /// The whole output.
-    pub(in crate::bootstrap) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Line (from 1) and byte column (from 0) in `template`, from which this output was made, of
-    /// the part that wrote the byte at `offset`.
-    pub(in crate::bootstrap) fn origin(&self, template: &str, offset: usize) -> (usize, usize) {
+    /// Line (from 1) and byte column (from 0) in the template of what wrote the byte at `offset`.
+    pub fn origin(&self, offset: usize) -> (usize, usize) {
         let next = self.parts.partition_point(|part| part.start <= offset);
         let Some(part) = next.checked_sub(1).and_then(|last| self.parts.get(last)) else {
             return (1, 0);
         };
         let within = if part.literal { offset - part.start } else { 0 };
-        let mut source = (part.source + within).min(template.len());
-        while !template.is_char_boundary(source) {
-            source -= 1;
+        let mut origin = (part.origin + within).min(self.source.text.len());
+        while !self.source.text.is_char_boundary(origin) {
+            origin -= 1;
         }
-        super::error::position(template, source)
+        self.source.position(origin)
     }
 }

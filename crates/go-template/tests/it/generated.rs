@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use legate_go_template::{MAX_DEPTH, MAX_TEMPLATE, MAX_TEXT, MAX_VARIABLES, render};
+
+use super::{data, rendered};
 
 #[test]
 fn no_template_runs_or_grows_without_end() {
@@ -104,7 +106,7 @@ fn what_is_long_but_flat_is_no_problem() {
 #[test]
 fn output_knows_where_it_comes_from() {
     let template = "QR\nS{{ .ProxyID }}T {{- \"U\" }}\n";
-    let output = render(template, data()).unwrap();
+    let output = render("bootstrap", template, &data()).unwrap();
     assert_eq!(output.text(), "QR\nSweb-1TU\n");
     for (part, position) in [
         ("R", (1, 1)),
@@ -114,9 +116,9 @@ fn output_knows_where_it_comes_from() {
         ("U", (2, 21)),
     ] {
         let offset = output.text().find(part).unwrap();
-        assert_eq!(output.origin(template, offset), position, "{part}");
+        assert_eq!(output.origin(offset), position, "{part}");
     }
-    assert_eq!(Output::default().origin("", 0), (1, 0));
+    assert_eq!(render("bootstrap", "", &data()).unwrap().origin(0), (1, 0));
 }
 
 /// Pieces of templates in any order.
@@ -138,11 +140,11 @@ fn debris() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn no_text_is_too_odd(template in prop_oneof![debris(), any::<String>(), template()]) {
-        match render(&template, data()) {
+        match render("bootstrap", &template, &data()) {
             Ok(output) => {
                 prop_assert!(output.text().len() <= MAX_TEXT);
                 for offset in 0..=output.text().len() {
-                    let (line, _) = output.origin(&template, offset);
+                    let (line, _) = output.origin(offset);
                     prop_assert!(line <= 1 + template.matches('\n').count());
                 }
             }

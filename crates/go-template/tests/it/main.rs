@@ -1,20 +1,17 @@
 //! What templates make, next to what Go's `text/template` makes of them: every expected output
 //! here is Go's own.
 
-use std::rc::Rc;
-
-use super::*;
+use legate_go_template::{Value, render};
 
 mod generated;
 
 fn data() -> Value {
-    let structure = |type_name, fields| Value::Structure(Rc::new(Structure { type_name, fields }));
     let agent = vec![
         ("AgentPort", Value::from("8502")),
         ("AgentTLS", Value::Bool(false)),
     ];
     let mut fields = vec![
-        ("GRPC", structure("bootstrap.GRPC", agent.clone())),
+        ("GRPC", Value::structure("bootstrap.GRPC", agent.clone())),
         ("ProxyID", Value::from("web-1")),
         ("Empty", Value::from("")),
         ("Yes", Value::Bool(true)),
@@ -25,11 +22,11 @@ fn data() -> Value {
         ("None", Value::List([].into())),
     ];
     fields.extend(agent);
-    structure("*bootstrap.BootstrapTplArgs", fields)
+    Value::structure("*bootstrap.BootstrapTplArgs", fields)
 }
 
 fn rendered(template: &str) -> Result<String, String> {
-    render(template, data())
+    render("bootstrap", template, &data())
         .map(|output| output.text().to_owned())
         .map_err(|error| error.to_string())
 }

@@ -1,10 +1,10 @@
 //! Literals: numbers in the decimal and prefixed notations of Go, and text in double quotes.
 //! Hexadecimal fractions and imaginary numbers, which no bootstrap template needs, are refused.
 
-use super::value::Value;
+use crate::value::Value;
 
 /// The value of a number, which starts with a sign, a digit or a dot.
-pub(super) fn number(text: &str) -> Result<Value, String> {
+pub(crate) fn number(text: &str) -> Result<Value, String> {
     let wrong = || format!("bad number syntax: {text:?}");
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -66,7 +66,7 @@ fn float(text: &str) -> Option<Value> {
 }
 
 /// The text between double quotes, with Go's escapes.
-pub(super) fn unquote(text: &str) -> Result<String, String> {
+pub(crate) fn unquote(text: &str) -> Result<String, String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\\') {

@@ -3,12 +3,12 @@
 
 use std::cmp::Ordering;
 
-use super::format;
-use super::value::Value;
+use crate::format;
+use crate::value::Value;
 
-/// A function that templates can call.
+/// Which function it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Function {
+pub(crate) enum Name {
     And,
     Or,
     Not,
@@ -25,55 +25,66 @@ pub(super) enum Function {
     Println,
 }
 
-/// Every function with its name, its fewest arguments, and whether it takes more.
-const FUNCTIONS: [(Function, &str, usize, bool); 14] = [
-    (Function::And, "and", 1, true),
-    (Function::Or, "or", 1, true),
-    (Function::Not, "not", 1, false),
-    (Function::Eq, "eq", 1, true),
-    (Function::Ne, "ne", 2, false),
-    (Function::Lt, "lt", 2, false),
-    (Function::Le, "le", 2, false),
-    (Function::Gt, "gt", 2, false),
-    (Function::Ge, "ge", 2, false),
-    (Function::Len, "len", 1, false),
-    (Function::Index, "index", 1, true),
-    (Function::Print, "print", 0, true),
-    (Function::Printf, "printf", 1, true),
-    (Function::Println, "println", 0, true),
+/// A function that templates can call.
+#[derive(Debug)]
+pub(crate) struct Function {
+    pub(crate) name: Name,
+    /// What templates call it.
+    pub(crate) word: &'static str,
+    /// The fewest arguments it takes, and whether it takes more.
+    arguments: (usize, bool),
+}
+
+static FUNCTIONS: [Function; 14] = [
+    function(Name::And, "and", (1, true)),
+    function(Name::Or, "or", (1, true)),
+    function(Name::Not, "not", (1, false)),
+    function(Name::Eq, "eq", (1, true)),
+    function(Name::Ne, "ne", (2, false)),
+    function(Name::Lt, "lt", (2, false)),
+    function(Name::Le, "le", (2, false)),
+    function(Name::Gt, "gt", (2, false)),
+    function(Name::Ge, "ge", (2, false)),
+    function(Name::Len, "len", (1, false)),
+    function(Name::Index, "index", (1, true)),
+    function(Name::Print, "print", (0, true)),
+    function(Name::Printf, "printf", (1, true)),
+    function(Name::Println, "println", (0, true)),
 ];
+
+const fn function(name: Name, word: &'static str, arguments: (usize, bool)) -> Function {
+    Function {
+        name,
+        word,
+        arguments,
+    }
+}
 
 /// Functions of Go's templates that are not here.
 const REFUSED: [&str; 5] = ["call", "html", "js", "slice", "urlquery"];
 
 impl Function {
-    /// The function called `name`, or why there is none.
-    pub(super) fn named(name: &str) -> Result<Self, String> {
-        if let Some((function, ..)) = FUNCTIONS.iter().find(|(_, known, ..)| *known == name) {
-            return Ok(*function);
+    /// The function that templates call `word`, or why there is none.
+    pub(crate) fn find(word: &str) -> Result<&'static Self, String> {
+        if let Some(function) = FUNCTIONS.iter().find(|function| function.word == word) {
+            return Ok(function);
         }
-        let names: Vec<&str> = FUNCTIONS.iter().map(|(_, name, ..)| *name).collect();
-        let reason = match REFUSED.contains(&name) {
-            true => format!("the function {name} is not supported"),
-            false => format!("function {name:?} not defined"),
+        let words: Vec<&str> = FUNCTIONS.iter().map(|function| function.word).collect();
+        let reason = match REFUSED.contains(&word) {
+            true => format!("the function {word} is not supported"),
+            false => format!("function {word:?} not defined"),
         };
-        Err(format!("{reason}; the functions are {}", names.join(", ")))
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        let found = FUNCTIONS.iter().find(|(function, ..)| *function == self);
-        found.map_or("", |(_, name, ..)| name)
+        Err(format!("{reason}; the functions are {}", words.join(", ")))
     }
 
     /// Refuses a wrong number of arguments.
-    pub(super) fn check_count(self, count: usize) -> Result<(), String> {
-        let found = FUNCTIONS.iter().find(|(function, ..)| *function == self);
-        let (least, more) = found.map_or((0, true), |(.., least, more)| (*least, *more));
+    pub(crate) fn check_count(&self, count: usize) -> Result<(), String> {
+        let (least, more) = self.arguments;
         if count < least || (count > least && !more) {
             let bound = if more { "at least " } else { "" };
             return Err(format!(
                 "wrong number of args for {}: want {bound}{least} got {count}",
-                self.name()
+                self.word
             ));
         }
         Ok(())
@@ -81,27 +92,27 @@ impl Function {
 
     /// Calls the function. `and` and `or` return the last argument here: those before it have
     /// been looked at by the caller.
-    pub(super) fn call(self, arguments: &[Value]) -> Result<Value, String> {
+    pub(crate) fn call(&self, arguments: &[Value]) -> Result<Value, String> {
         let Some((first, rest)) = arguments.split_first() else {
-            return match self {
-                Function::Println => Ok(Value::from("\n")),
+            return match self.name {
+                Name::Println => Ok(Value::from("\n")),
                 _ => Ok(Value::from("")),
             };
         };
-        let truth = match (self, rest) {
-            (Function::And | Function::Or, _) => return Ok(rest.last().unwrap_or(first).clone()),
-            (Function::Len, _) => return len(first),
-            (Function::Index, _) => return index(first, rest),
-            (Function::Print, _) => return format::print(arguments).map(Value::from),
-            (Function::Println, _) => return format::println(arguments).map(Value::from),
-            (Function::Printf, _) => return printf(first, rest),
-            (Function::Not, _) => !first.truth(),
-            (Function::Eq, _) => equals_any(first, rest)?,
-            (Function::Ne, [second, ..]) => !equals(first, second)?,
-            (Function::Lt, [second, ..]) => order(first, second)? == Some(Ordering::Less),
-            (Function::Le, [second, ..]) => !after(first, second)?,
-            (Function::Gt, [second, ..]) => after(first, second)?,
-            (Function::Ge, [second, ..]) => order(first, second)? != Some(Ordering::Less),
+        let truth = match (self.name, rest) {
+            (Name::And | Name::Or, _) => return Ok(rest.last().unwrap_or(first).clone()),
+            (Name::Len, _) => return len(first),
+            (Name::Index, _) => return index(first, rest),
+            (Name::Print, _) => return format::print(arguments).map(Value::from),
+            (Name::Println, _) => return format::println(arguments).map(Value::from),
+            (Name::Printf, _) => return printf(first, rest),
+            (Name::Not, _) => !first.truth(),
+            (Name::Eq, _) => equals_any(first, rest)?,
+            (Name::Ne, [second, ..]) => !equals(first, second)?,
+            (Name::Lt, [second, ..]) => order(first, second)? == Some(Ordering::Less),
+            (Name::Le, [second, ..]) => !after(first, second)?,
+            (Name::Gt, [second, ..]) => after(first, second)?,
+            (Name::Ge, [second, ..]) => order(first, second)? != Some(Ordering::Less),
             (_, []) => return Err("missing argument for comparison".to_owned()),
         };
         Ok(Value::Bool(truth))

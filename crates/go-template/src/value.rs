@@ -2,31 +2,46 @@
 
 use std::rc::Rc;
 
-/// A value: one of the few kinds that bootstrap templates meet.
+/// A value. Cloning one is cheap.
 #[derive(Debug, Clone)]
-pub(in crate::bootstrap) enum Value {
-    /// `nil`, which only a template can write.
+pub enum Value {
+    /// `nil`.
     Nil,
+    /// `true` or `false`.
     Bool(bool),
+    /// Go's `int`.
     Int(i64),
+    /// Go's `float64`.
     Float(f64),
+    /// Go's `string`.
     Text(Rc<str>),
-    /// A list of texts.
+    /// A list of texts, Go's `[]string`.
     List(Rc<[Value]>),
+    /// Named values.
     Structure(Rc<Structure>),
 }
 
-/// Named values.
+/// Named values, see [`Value::structure`].
 #[derive(Debug)]
-pub(in crate::bootstrap) struct Structure {
-    /// What Go calls the type, for error messages.
-    pub(in crate::bootstrap) type_name: &'static str,
-    pub(in crate::bootstrap) fields: Vec<(&'static str, Value)>,
+pub struct Structure {
+    type_name: &'static str,
+    fields: Vec<(&'static str, Value)>,
 }
 
 impl Value {
+    /// Named values. Error messages call their type `type_name`, and list the names in this order.
+    pub fn structure(
+        type_name: &'static str,
+        fields: impl IntoIterator<Item = (&'static str, Value)>,
+    ) -> Self {
+        Value::Structure(Rc::new(Structure {
+            type_name,
+            fields: fields.into_iter().collect(),
+        }))
+    }
+
     /// Whether `if` takes it for true: anything but zero and nothing.
-    pub(super) fn truth(&self) -> bool {
+    pub(crate) fn truth(&self) -> bool {
         match self {
             Value::Nil => false,
             Value::Bool(value) => *value,
@@ -39,7 +54,7 @@ impl Value {
     }
 
     /// What Go calls the value's type.
-    pub(super) fn type_name(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Value::Nil => "<nil>",
             Value::Bool(_) => "bool",
@@ -52,7 +67,7 @@ impl Value {
     }
 
     /// The field `name`. A field of `nil` is `nil`, as in Go.
-    pub(super) fn field(&self, name: &str) -> Result<Value, String> {
+    pub(crate) fn field(&self, name: &str) -> Result<Value, String> {
         let refused = format!("can't evaluate field {name} in type {}", self.type_name());
         match self {
             Value::Nil => Ok(Value::Nil),
@@ -64,6 +79,15 @@ impl Value {
                 })
             }
             _ => Err(refused),
+        }
+    }
+
+    /// How many bytes of text it holds; an item of a list is looked at even when it is empty.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Value::Text(text) => text.len(),
+            Value::List(items) => items.iter().map(|item| 1 + item.size()).sum(),
+            _ => 0,
         }
     }
 }

@@ -3,14 +3,14 @@
 
 /// A token, with its byte range in the template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Token {
-    pub(super) kind: Kind,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Text outside of actions, without what was trimmed.
     Text,
     /// `{{`
@@ -49,7 +49,7 @@ pub(super) enum Kind {
 }
 
 /// The tokens of `source`, the last of which is [`Kind::End`] or [`Kind::Invalid`].
-pub(super) fn tokens(source: &str) -> Vec<Token> {
+pub(crate) fn tokens(source: &str) -> Vec<Token> {
     let mut lexer = Lexer {
         source,
         at: 0,

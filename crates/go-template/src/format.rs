@@ -2,10 +2,10 @@
 //! `%v`, `%s`, `%q`, `%d`, `%t` and `%%`. A verb that does not fit its value is an error, where Go
 //! would write a complaint into the document.
 
-use super::value::Value;
+use crate::value::Value;
 
 /// Values side by side, with a space between two that are no text.
-pub(super) fn print(values: &[Value]) -> Result<String, String> {
+pub(crate) fn print(values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     for (index, value) in values.iter().enumerate() {
         let spaced = index > 0
@@ -20,7 +20,7 @@ pub(super) fn print(values: &[Value]) -> Result<String, String> {
 }
 
 /// Values with spaces between them and a line break after them.
-pub(super) fn println(values: &[Value]) -> Result<String, String> {
+pub(crate) fn println(values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
@@ -33,7 +33,7 @@ pub(super) fn println(values: &[Value]) -> Result<String, String> {
 }
 
 /// Values in the places that `format` has for them.
-pub(super) fn printf(format: &str, values: &[Value]) -> Result<String, String> {
+pub(crate) fn printf(format: &str, values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     let mut values = values.iter();
     let mut rest = format;
@@ -90,7 +90,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Appends the value in its plain form.
-pub(super) fn write(text: &mut String, value: &Value) -> Result<(), String> {
+pub(crate) fn write(text: &mut String, value: &Value) -> Result<(), String> {
     match value {
         Value::Nil => text.push_str("<nil>"),
         Value::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
@@ -98,10 +98,10 @@ pub(super) fn write(text: &mut String, value: &Value) -> Result<(), String> {
         Value::Float(value) => text.push_str(&float(*value)),
         Value::Text(value) => text.push_str(value),
         Value::List(items) => list(text, items, write)?,
-        Value::Structure(structure) => {
+        Value::Structure(_) => {
             return Err(format!(
                 "can't print all of {}; name one of its fields",
-                structure.type_name
+                value.type_name()
             ));
         }
     }

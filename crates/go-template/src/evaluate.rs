@@ -1,11 +1,12 @@
 //! Executes the nodes of a template. Steps and text are counted, so that no template runs or grows
 //! without end.
 
-use super::functions::Function;
-use super::output::Output;
-use super::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
-use super::value::Value;
-use super::{MAX_STEPS, MAX_TEXT, MAX_VARIABLES, TemplateError, format};
+use crate::error::{Source, excerpt};
+use crate::functions::{Function, Name};
+use crate::output::Output;
+use crate::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
+use crate::value::Value;
+use crate::{MAX_STEPS, MAX_TEXT, MAX_VARIABLES, TemplateError, format};
 
 /// How many bytes a function looks at for the price of one step.
 const BYTES_A_STEP: usize = 128;
@@ -14,23 +15,27 @@ const BYTES_A_STEP: usize = 128;
 ///
 /// # Errors
 /// When an action fails, or a limit is met.
-pub(super) fn run(source: &str, nodes: &[Node<'_>], data: Value) -> Result<Output, TemplateError> {
+pub(crate) fn run<'a>(
+    source: Source<'a>,
+    nodes: &[Node<'a>],
+    data: &Value,
+) -> Result<Output<'a>, TemplateError> {
     let mut evaluator = Evaluator {
         source,
         variables: vec![("$", data.clone())],
-        output: Output::default(),
+        output: Output::new(source),
         steps: 0,
         made: 0,
     };
-    evaluator.nodes(&data, nodes)?;
+    evaluator.nodes(data, nodes)?;
     Ok(evaluator.output)
 }
 
 struct Evaluator<'a> {
-    source: &'a str,
+    source: Source<'a>,
     /// Innermost last.
     variables: Vec<(&'a str, Value)>,
-    output: Output,
+    output: Output<'a>,
     steps: u32,
     /// Bytes of text written or made by functions.
     made: usize,
@@ -53,7 +58,7 @@ type Evaluated<T> = Result<T, TemplateError>;
 
 impl<'a> Evaluator<'a> {
     fn error(&self, place: Place, message: &str) -> TemplateError {
-        TemplateError::executing(self.source, place.at, place.span, message)
+        self.source.executing(place.at, place.span, message)
     }
 
     fn spend(&mut self, place: Place, steps: usize) -> Evaluated<()> {
@@ -99,7 +104,7 @@ impl<'a> Evaluator<'a> {
             return Ok(());
         }
         let place = Place::from(pipeline.span);
-        self.charge(place, size(&value))?;
+        self.charge(place, value.size())?;
         let mut text = String::new();
         match value {
             // Functions write `nil` in another way than actions do.
@@ -222,7 +227,7 @@ impl<'a> Evaluator<'a> {
         }
         if !command.arguments.is_empty() || last.is_some() {
             let (start, end) = command.first.span;
-            let operand = super::error::excerpt(&self.source[start..end]);
+            let operand = excerpt(&self.source.text[start..end]);
             let message = format!("can't give argument to non-function {operand}");
             return Err(self.error(place, &message));
         }
@@ -243,7 +248,7 @@ impl<'a> Evaluator<'a> {
             OperandKind::Nil => return Ok(Value::Nil),
             OperandKind::Literal(value) => return Ok(value.clone()),
             OperandKind::Function(function) => {
-                return self.call(dot, *function, &[], None, place);
+                return self.call(dot, function, &[], None, place);
             }
             OperandKind::Field(path) => (dot.clone(), path),
             OperandKind::Variable(name, path) => {
@@ -263,7 +268,7 @@ impl<'a> Evaluator<'a> {
     fn call(
         &mut self,
         dot: &Value,
-        function: Function,
+        function: &Function,
         arguments: &[Operand<'a>],
         last: Option<Value>,
         place: Place,
@@ -274,9 +279,9 @@ impl<'a> Evaluator<'a> {
         let mut values = Vec::with_capacity(arguments.len() + 1);
         for argument in arguments {
             let value = self.operand(dot, argument)?;
-            let decides = match function {
-                Function::And => !value.truth(),
-                Function::Or => value.truth(),
+            let decides = match function.name {
+                Name::And => !value.truth(),
+                Name::Or => value.truth(),
                 _ => false,
             };
             if decides {
@@ -285,27 +290,15 @@ impl<'a> Evaluator<'a> {
             values.push(value);
         }
         values.extend(last);
-        let looked_at: usize = values.iter().map(size).sum();
+        let looked_at: usize = values.iter().map(Value::size).sum();
         self.spend(place, 1 + looked_at / BYTES_A_STEP)?;
         let value = function.call(&values).map_err(|message| {
-            let message = format!("error calling {}: {message}", function.name());
+            let message = format!("error calling {}: {message}", function.word);
             self.error(place, &message)
         })?;
-        if matches!(
-            function,
-            Function::Print | Function::Printf | Function::Println
-        ) {
-            self.charge(place, size(&value))?;
+        if matches!(function.name, Name::Print | Name::Printf | Name::Println) {
+            self.charge(place, value.size())?;
         }
         Ok(value)
-    }
-}
-
-/// How many bytes of text a value holds; an item of a list is looked at even when it is empty.
-fn size(value: &Value) -> usize {
-    match value {
-        Value::Text(text) => text.len(),
-        Value::List(items) => items.iter().map(|item| 1 + size(item)).sum(),
-        _ => 0,
     }
 }

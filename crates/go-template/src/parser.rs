@@ -1,11 +1,12 @@
 //! Tokens into nodes: the grammar of actions, the scopes of variables, and the refusal of what is
 //! not supported. Nesting is bounded.
 
-use super::functions::Function;
-use super::lexer::{self, Kind, Token};
-use super::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
-use super::value::Value;
-use super::{MAX_DEPTH, MAX_VARIABLES, TemplateError, literal};
+use crate::error::{Source, excerpt};
+use crate::functions::Function;
+use crate::lexer::{self, Kind, Token};
+use crate::syntax::{Branch, Command, Node, Operand, OperandKind, Pipeline, Range};
+use crate::value::Value;
+use crate::{MAX_DEPTH, MAX_VARIABLES, TemplateError, literal};
 
 /// What actions there are, for those who look for others.
 const SUPPORTED: &str = "supported are fields, variables, pipelines, functions, if, else, range, with, end and comments";
@@ -14,10 +15,10 @@ const SUPPORTED: &str = "supported are fields, variables, pipelines, functions, 
 ///
 /// # Errors
 /// When it does not follow the grammar, or uses what is not supported.
-pub(super) fn parse(source: &str) -> Result<Vec<Node<'_>>, TemplateError> {
+pub(crate) fn parse(source: Source<'_>) -> Result<Vec<Node<'_>>, TemplateError> {
     let mut parser = Parser {
         source,
-        tokens: lexer::tokens(source),
+        tokens: lexer::tokens(source.text),
         at: 0,
         variables: vec!["$"],
         depth: 0,
@@ -31,7 +32,7 @@ pub(super) fn parse(source: &str) -> Result<Vec<Node<'_>>, TemplateError> {
 }
 
 struct Parser<'a> {
-    source: &'a str,
+    source: Source<'a>,
     tokens: Vec<Token>,
     at: usize,
     /// The variables in scope, innermost last.
@@ -68,7 +69,7 @@ type Parsed<T> = Result<T, TemplateError>;
 
 impl<'a> Parser<'a> {
     fn error(&self, at: usize, message: &str) -> TemplateError {
-        TemplateError::new(self.source, at, message)
+        self.source.error(at, message)
     }
 
     /// The next token, which the last one ([`Kind::End`] or [`Kind::Invalid`]) stays for ever.
@@ -89,17 +90,14 @@ impl<'a> Parser<'a> {
     }
 
     fn text(&self, token: &Token) -> &'a str {
-        &self.source[token.start..token.end]
+        &self.source.text[token.start..token.end]
     }
 
     fn unexpected<T>(&self, token: &Token, place: &str) -> Parsed<T> {
         let message = match &token.kind {
             Kind::Invalid(reason) => reason.clone(),
             Kind::End => format!("unexpected EOF in {place}"),
-            _ => format!(
-                "unexpected {:?} in {place}",
-                super::error::excerpt(self.text(token))
-            ),
+            _ => format!("unexpected {:?} in {place}", excerpt(self.text(token))),
         };
         Err(self.error(token.start, &message))
     }
@@ -259,12 +257,12 @@ impl<'a> Parser<'a> {
             Stop::End(_) => Ok(()),
             Stop::Else(at) => Err(self.error(*at, "expected end; found {{else}}")),
             Stop::EndOfText => {
-                let line = super::error::position(self.source, open).0;
+                let line = self.source.position(open).0;
                 let message = format!(
                     "unexpected EOF; the {{{{{}}}}} in line {line} has no {{{{end}}}}",
                     control.name()
                 );
-                Err(self.error(self.source.len(), &message))
+                Err(self.error(self.source.text.len(), &message))
             }
         }
     }
@@ -398,7 +396,7 @@ impl<'a> Parser<'a> {
         let token = self.next();
         let text = self.text(&token);
         let (source, start) = (self.source, token.start);
-        let error = |message: String| TemplateError::new(source, start, &message);
+        let error = |message: String| source.error(start, &message);
         let mut kind = match token.kind {
             Kind::Dot => OperandKind::Dot,
             Kind::Field => OperandKind::Field(vec![&text[1..]]),
@@ -418,7 +416,7 @@ impl<'a> Parser<'a> {
             Kind::Word => match text {
                 "true" | "false" => OperandKind::Literal(Value::Bool(text == "true")),
                 "nil" => OperandKind::Nil,
-                name => OperandKind::Function(Function::named(name).map_err(error)?),
+                name => OperandKind::Function(Function::find(name).map_err(error)?),
             },
             Kind::LeftParenthesis => {
                 self.deeper(token.start)?;
@@ -449,7 +447,7 @@ impl<'a> Parser<'a> {
             | OperandKind::Variable(_, path)
             | OperandKind::Group(_, path) => path,
             _ => {
-                let term = super::error::excerpt(text);
+                let term = excerpt(text);
                 return Err(self.error(at, &format!("unexpected . after term {term:?}")));
             }
         };
