@@ -1,15 +1,11 @@
 //! The listeners that the dataplane adds for metrics and readiness, and the clusters behind them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::document::{
-    Address, Cluster, ConnectionManager, DataSource, FilterChain, HttpFilter, Listener,
-    NetworkFilter, Route, RouteAction, RouteConfig, RouteMatch, Secret, SecretContent, TypeOnly,
-    VirtualHost, Wire,
-};
-use super::{BootstrapError, BootstrapInputs, PrometheusTls, TrustedCa};
+use super::{BootstrapError, BootstrapInputs, TrustedCa, cluster, socket_address, without_empty};
 
 const SELF_ADMIN: &str = "self_admin";
 const PROMETHEUS_BACKEND: &str = "prometheus_backend";
@@ -19,78 +15,56 @@ const READY: &str = "envoy_ready";
 const PROMETHEUS_CERTIFICATE: &str = "prometheus_cert";
 const PROMETHEUS_VALIDATION: &str = "prometheus_validation_context";
 
-/// What the dataplane adds to the static resources.
-#[derive(Default)]
-pub(super) struct Additions {
-    pub(super) listeners: Vec<Listener>,
-    pub(super) clusters: Vec<Cluster>,
-    pub(super) secrets: Vec<Secret>,
-    pub(super) warnings: Vec<String>,
-}
-
 /// Prometheus, stats and ready listeners, in this order, as far as they are configured.
-/// `taken` are the names of the clusters that the user brings along.
-pub(super) fn additions(
+pub(super) fn listeners(
     inputs: &BootstrapInputs,
-    taken: &[&str],
-) -> Result<Additions, BootstrapError> {
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Value>, BootstrapError> {
     let keys = &inputs.proxy_config;
-    let mut added = Additions::default();
+    let mut listeners = Vec::new();
     if let Some(bind) = &keys.prometheus_bind_addr {
-        let path = scrape_path(&inputs.prometheus.scrape_path, &mut added.warnings);
-        let tls = inputs.prometheus.tls.as_ref();
-        added.listeners.push(listener(ListenerPlan {
-            name: PROMETHEUS,
-            bind: bind_address("envoy_prometheus_bind_addr", bind)?,
-            matches: RouteMatch::Path(path),
-            cluster: PROMETHEUS_BACKEND,
-            rewrite: "/stats/prometheus",
-            transport_socket: tls.map(|_| transport_socket()),
-        }));
-        added.secrets.extend(tls.into_iter().flat_map(secrets));
+        let bind = bind_address("envoy_prometheus_bind_addr", bind)?;
+        let path = scrape_path(&inputs.prometheus.scrape_path, warnings);
+        let forward = route(
+            &json!({ "path": path }),
+            PROMETHEUS_BACKEND,
+            "/stats/prometheus",
+        );
+        let tls = inputs.prometheus.tls.as_ref().map(|_| transport_socket());
+        listeners.push(listener(PROMETHEUS, bind, forward, tls));
     }
     if let Some(bind) = &keys.stats_bind_addr {
-        added.listeners.push(listener(ListenerPlan {
-            name: STATS,
-            bind: bind_address("envoy_stats_bind_addr", bind)?,
-            matches: RouteMatch::Prefix("/stats".to_owned()),
-            cluster: SELF_ADMIN,
-            rewrite: "/stats",
-            transport_socket: None,
-        }));
+        let bind = bind_address("envoy_stats_bind_addr", bind)?;
+        let forward = route(&json!({ "prefix": "/stats" }), SELF_ADMIN, "/stats");
+        listeners.push(listener(STATS, bind, forward, None));
     }
     if let Some(bind) = inputs.ready {
-        added.listeners.push(listener(ListenerPlan {
-            name: READY,
-            bind,
-            matches: RouteMatch::Path("/ready".to_owned()),
-            cluster: SELF_ADMIN,
-            rewrite: "/ready",
-            transport_socket: None,
-        }));
+        let forward = route(&json!({ "path": "/ready" }), SELF_ADMIN, "/ready");
+        listeners.push(listener(READY, bind, forward, None));
     }
-    let backends = [
+    Ok(listeners)
+}
+
+/// The clusters behind these listeners. One of the user's own under the same name is meant to
+/// replace ours.
+pub(super) fn clusters(inputs: &BootstrapInputs, users: &[Value]) -> Vec<Value> {
+    let keys = &inputs.proxy_config;
+    let admin = keys.stats_bind_addr.is_some() || inputs.ready.is_some();
+    [
         (
             PROMETHEUS_BACKEND,
             keys.prometheus_bind_addr.is_some(),
             inputs.prometheus.backend,
         ),
-        (
-            SELF_ADMIN,
-            keys.stats_bind_addr.is_some() || inputs.ready.is_some(),
-            inputs.admin,
-        ),
-    ];
-    for (name, needed, address) in backends {
-        // A cluster of the user under the same name is meant to replace ours.
-        if needed && !taken.contains(&name) {
-            let to = Address::from(reachable(address));
-            added
-                .clusters
-                .push(Cluster::local(name, "5s", Wire::Http1, to));
-        }
-    }
-    Ok(added)
+        (SELF_ADMIN, admin, inputs.admin),
+    ]
+    .into_iter()
+    .filter(|(name, needed, _)| *needed && !users.iter().any(|own| own["name"] == *name))
+    .map(|(name, _, address)| {
+        let address = socket_address(reachable(address));
+        cluster(name, "5s", "http_protocol_options", &address)
+    })
+    .collect()
 }
 
 /// Where a local client reaches what is bound to `address`: a wildcard is no destination.
@@ -114,57 +88,44 @@ fn listener_name(name: &str) -> String {
     format!("{name}_listener")
 }
 
-struct ListenerPlan {
-    name: &'static str,
-    bind: SocketAddr,
-    matches: RouteMatch,
-    cluster: &'static str,
-    rewrite: &'static str,
-    transport_socket: Option<Value>,
+/// Requests that match go to `cluster`, with `rewrite` in place of what matched.
+fn route(matches: &Value, cluster: &str, rewrite: &str) -> Value {
+    json!({ "match": matches, "route": { "cluster": cluster, "prefix_rewrite": rewrite } })
 }
 
-fn listener(plan: ListenerPlan) -> Listener {
-    let forward = Route {
-        matches: plan.matches,
-        action: RouteAction::Route {
-            cluster: plan.cluster,
-            prefix_rewrite: plan.rewrite,
-        },
-    };
-    let otherwise = Route {
-        matches: RouteMatch::Prefix("/".to_owned()),
-        action: RouteAction::DirectResponse { status: 404 },
-    };
-    let manager = ConnectionManager {
-        type_url: "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        stat_prefix: plan.name,
-        codec_type: "HTTP1",
-        route_config: RouteConfig {
-            name: "self_admin_route",
-            virtual_hosts: [VirtualHost {
-                name: SELF_ADMIN,
-                domains: ["*"],
-                routes: [forward, otherwise],
+/// A listener that does what `forward` says, and answers anything else with 404.
+fn listener(name: &str, bind: SocketAddr, forward: Value, tls: Option<Value>) -> Value {
+    let otherwise = json!({ "match": { "prefix": "/" }, "direct_response": { "status": 404 } });
+    let manager = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": name,
+        "codec_type": "HTTP1",
+        "route_config": {
+            "name": "self_admin_route",
+            "virtual_hosts": [{
+                "name": SELF_ADMIN,
+                "domains": ["*"],
+                "routes": [forward, otherwise],
             }],
         },
-        http_filters: [HttpFilter {
-            name: "envoy.filters.http.router",
-            typed_config: TypeOnly {
-                type_url: "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+        "http_filters": [{
+            "name": "envoy.filters.http.router",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             },
         }],
-    };
-    Listener {
-        name: listener_name(plan.name),
-        address: plan.bind.into(),
-        filter_chains: [FilterChain {
-            filters: [NetworkFilter {
-                name: "envoy.filters.network.http_connection_manager",
-                typed_config: manager,
+    });
+    json!({
+        "name": listener_name(name),
+        "address": socket_address(bind),
+        "filter_chains": [without_empty(json!({
+            "filters": [{
+                "name": "envoy.filters.network.http_connection_manager",
+                "typed_config": manager,
             }],
-            transport_socket: plan.transport_socket,
-        }],
-    }
+            "transport_socket": tls,
+        }))],
+    })
 }
 
 fn transport_socket() -> Value {
@@ -182,24 +143,31 @@ fn transport_socket() -> Value {
     })
 }
 
-fn secrets(tls: &PrometheusTls) -> [Secret; 2] {
-    let file = |path: &std::path::Path| DataSource::Filename(path.to_string_lossy().into_owned());
+/// Static secrets for the Prometheus listener. They name files; the certificates of a CA folder
+/// are text, and no key ever is.
+pub(super) fn secrets(inputs: &BootstrapInputs) -> Vec<Value> {
+    let tls = (inputs.prometheus.tls.as_ref())
+        .filter(|_| inputs.proxy_config.prometheus_bind_addr.is_some());
+    let Some(tls) = tls else {
+        return Vec::new();
+    };
+    let file = |path: &Path| json!({ "filename": path.to_string_lossy() });
     let trusted_ca = match &tls.ca {
         TrustedCa::File(path) => file(path),
-        TrustedCa::Folder { pem, .. } => DataSource::InlineString(pem.clone()),
+        TrustedCa::Folder { pem, .. } => json!({ "inline_string": pem }),
     };
-    [
-        Secret {
-            name: PROMETHEUS_CERTIFICATE,
-            content: SecretContent::TlsCertificate {
-                certificate_chain: file(&tls.certificate),
-                private_key: file(&tls.key),
+    vec![
+        json!({
+            "name": PROMETHEUS_CERTIFICATE,
+            "tls_certificate": {
+                "certificate_chain": file(&tls.certificate),
+                "private_key": file(&tls.key),
             },
-        },
-        Secret {
-            name: PROMETHEUS_VALIDATION,
-            content: SecretContent::ValidationContext { trusted_ca },
-        },
+        }),
+        json!({
+            "name": PROMETHEUS_VALIDATION,
+            "validation_context": { "trusted_ca": trusted_ca },
+        }),
     ]
 }
 

@@ -1,8 +1,10 @@
 //! Builds Envoy's bootstrap document: who the proxy is, where its admin interface and the xDS
 //! relay are, and what the proxy's telemetry keys ask for. A user's template can replace the
 //! document. Pure but for [`PrometheusTls::load`]; no token and no private key ever enters it.
+//!
+//! Field names are Envoy's own (snake case, v3). Values from users enter as parsed JSON, never as
+//! text.
 
-mod document;
 mod error;
 mod listeners;
 mod proxy_config;
@@ -11,23 +13,16 @@ mod sink_address;
 mod stats;
 mod trusted_ca;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
-pub use document::Bootstrap;
 pub use error::BootstrapError;
 pub(crate) use listeners::{is_own, reachable};
 pub use proxy_config::ProxyConfig;
 pub use trusted_ca::{PrometheusTls, TrustedCa};
-
-use document::{
-    Address, Admin, AdsConfig, AdsSource, Cluster, Content, Document, DynamicResources, Empty,
-    EnvoyGrpc, Given, GrpcService, LayeredRuntime, Node, NodeMetadata, RuntimeLayer,
-    StaticResources, Wire,
-};
 
 /// The cluster through which Envoy reaches the dataplane's xDS relay. Servers expect this name in
 /// the resources they send.
@@ -36,6 +31,29 @@ pub const LOCAL_AGENT_CLUSTER: &str = "consul-dataplane";
 /// RE2 programs above this size are refused; Consul's stats tags and intentions need more than
 /// Envoy's default of 100.
 const REGEX_SIZE_LIMIT: u32 = 1_048_576;
+
+const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// A complete bootstrap document. Serialises to the JSON that Envoy reads.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Bootstrap {
+    document: Value,
+    #[serde(skip)]
+    warnings: Vec<String>,
+}
+
+impl Bootstrap {
+    /// The document as one line of JSON.
+    pub fn to_json(&self) -> String {
+        to_json(&self.document)
+    }
+
+    /// What was put right in the user's values and should be put right by the user.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
 
 /// Everything a bootstrap document is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,132 +138,144 @@ pub fn build(
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Bootstrap, BootstrapError> {
     let mut warnings = Vec::new();
-    let document = document(inputs, variable, &mut warnings)?;
-    let content = match &inputs.proxy_config.bootstrap_json_tpl {
-        Some(text) => Content::Rendered(rendered::render(text, inputs, &document)?),
-        None => Content::Written(Box::new(document)),
-    };
-    Ok(Bootstrap { content, warnings })
+    let mut document = document(inputs, variable, &mut warnings)?;
+    if let Some(text) = &inputs.proxy_config.bootstrap_json_tpl {
+        document = rendered::render(text, inputs, &document)?;
+    }
+    Ok(Bootstrap { document, warnings })
 }
 
 fn document(
     inputs: &BootstrapInputs,
     variable: &dyn Fn(&str) -> Option<String>,
     warnings: &mut Vec<String>,
-) -> Result<Document, BootstrapError> {
+) -> Result<Value, BootstrapError> {
+    let (node, keys) = (&inputs.node, &inputs.proxy_config);
+    let flush_interval = keys.stats_flush_interval.as_deref();
+    let tracing = keys.tracing_json.as_deref();
+    Ok(without_empty(json!({
+        "admin": without_empty(json!({
+            "access_log": access_logs(&inputs.access_logs)?,
+            "address": socket_address(inputs.admin),
+        })),
+        "node": {
+            "cluster": node.cluster,
+            "id": node.id,
+            "metadata": without_empty(json!({
+                "node_name": node.node_name,
+                "namespace": node.namespace(),
+                "partition": node.partition(),
+            })),
+        },
+        "layered_runtime": { "layers": [{
+            "name": "base",
+            "static_layer": { "re2.max_program_size.error_level": REGEX_SIZE_LIMIT },
+        }] },
+        "static_resources": static_resources(inputs, warnings)?,
+        "stats_sinks": stats::sinks(keys, variable, warnings)?,
+        "stats_config": stats::config(node, keys)?,
+        "stats_flush_interval": flush_interval.map(checked_flush_interval).transpose()?,
+        "tracing": tracing.map(|text| object("envoy_tracing_json", text)).transpose()?,
+        "dynamic_resources": dynamic_resources(),
+    })))
+}
+
+/// Clusters, listeners and secrets: the user's own, and what the dataplane adds.
+fn static_resources(
+    inputs: &BootstrapInputs,
+    warnings: &mut Vec<String>,
+) -> Result<Value, BootstrapError> {
     let keys = &inputs.proxy_config;
-    let users = |key, text: &Option<String>| {
-        text.as_deref()
-            .map_or_else(|| Ok(Vec::new()), |text| fragments(key, text))
-    };
-    let user_clusters = users(
+    let users_clusters = fragments(
         "envoy_extra_static_clusters_json",
-        &keys.extra_static_clusters_json,
+        keys.extra_static_clusters_json.as_deref(),
     )?;
-    let user_listeners = users(
+    let mut listeners = fragments(
         "envoy_extra_static_listeners_json",
-        &keys.extra_static_listeners_json,
+        keys.extra_static_listeners_json.as_deref(),
     )?;
-    let taken: Vec<&str> = user_clusters
-        .iter()
-        .filter_map(|cluster| cluster.get("name")?.as_str())
-        .collect();
-    let added = listeners::additions(inputs, &taken)?;
-    let collector = keys
-        .telemetry_collector_bind_socket_dir
-        .as_deref()
-        .map(|folder| {
-            let socket = stats::collector_socket(folder, &inputs.node);
-            Cluster::local(
-                stats::COLLECTOR_CLUSTER,
-                "1s",
-                Wire::Http2,
-                socket.as_path().into(),
-            )
-        });
-    warnings.extend(added.warnings);
-    let stats_config = stats::config(&inputs.node, keys)?;
-    let static_resources = StaticResources {
-        clusters: std::iter::once(Given::Own(relay_cluster(&inputs.xds)))
-            .chain(user_clusters.into_iter().map(Given::User))
-            .chain(added.clusters.into_iter().chain(collector).map(Given::Own))
-            .collect(),
-        listeners: (user_listeners.into_iter().map(Given::User))
-            .chain(added.listeners.into_iter().map(Given::Own))
-            .collect(),
-        secrets: added.secrets,
+    let added_clusters = listeners::clusters(inputs, &users_clusters);
+    let mut clusters = vec![relay_cluster(&inputs.xds)];
+    clusters.extend(users_clusters);
+    clusters.extend(added_clusters);
+    clusters.extend(stats::collector_cluster(inputs));
+    listeners.extend(listeners::listeners(inputs, warnings)?);
+    Ok(without_empty(json!({
+        "clusters": clusters,
+        "listeners": listeners,
+        "secrets": listeners::secrets(inputs),
+    })))
+}
+
+fn relay_cluster(xds: &XdsAddress) -> Value {
+    let address = match xds {
+        XdsAddress::Tcp(address) => socket_address(*address),
+        XdsAddress::Unix(path) => pipe(path),
     };
-    Ok(Document {
-        admin: Admin {
-            access_log: access_logs(&inputs.access_logs)?,
-            address: inputs.admin.into(),
+    cluster(
+        LOCAL_AGENT_CLUSTER,
+        "1s",
+        "http2_protocol_options",
+        &address,
+    )
+}
+
+/// A cluster with one fixed endpoint on this host.
+fn cluster(name: &str, connect_timeout: &str, protocol: &str, address: &Value) -> Value {
+    json!({
+        "name": name,
+        "connect_timeout": connect_timeout,
+        "type": "STATIC",
+        "typed_extension_protocol_options": { HTTP_OPTIONS: {
+            "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
+            "explicit_http_config": { protocol: {} },
+        } },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
         },
-        node: node(&inputs.node),
-        layered_runtime: LayeredRuntime {
-            layers: [RuntimeLayer {
-                name: "base",
-                static_layer: BTreeMap::from([(
-                    "re2.max_program_size.error_level",
-                    REGEX_SIZE_LIMIT,
-                )]),
-            }],
-        },
-        static_resources,
-        stats_sinks: stats::sinks(keys, variable, warnings)?,
-        stats_config,
-        stats_flush_interval: keys
-            .stats_flush_interval
-            .as_deref()
-            .map(flush_interval)
-            .transpose()?,
-        tracing: (keys.tracing_json.as_deref())
-            .map(|text| object("envoy_tracing_json", text))
-            .transpose()?,
-        dynamic_resources: dynamic_resources(),
     })
 }
 
-fn node(inputs: &NodeInputs) -> Node {
-    Node {
-        cluster: inputs.cluster.clone(),
-        id: inputs.id.clone(),
-        metadata: NodeMetadata {
-            node_name: inputs.node_name.clone(),
-            namespace: inputs.namespace().to_owned(),
-            partition: inputs.partition().to_owned(),
-        },
-    }
+fn socket_address(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } })
 }
 
-fn relay_cluster(xds: &XdsAddress) -> Cluster {
-    let address = match xds {
-        XdsAddress::Tcp(address) => Address::from(*address),
-        XdsAddress::Unix(path) => Address::from(path.as_path()),
-    };
-    Cluster::local(LOCAL_AGENT_CLUSTER, "1s", Wire::Http2, address)
+/// A unix socket. Settings are UTF-8, so that nothing of the path is lost here.
+fn pipe(path: &Path) -> Value {
+    json!({ "pipe": { "path": path.to_string_lossy() } })
 }
 
 /// Clusters and listeners over the relay's delta stream. Without a fetch timeout Envoy is not
 /// ready before both have arrived, so that ready never means empty.
-fn dynamic_resources() -> DynamicResources {
-    let ads = || AdsSource {
-        ads: Empty {},
-        initial_fetch_timeout: "0s",
-        resource_api_version: "V3",
-    };
-    DynamicResources {
-        lds_config: ads(),
-        cds_config: ads(),
-        ads_config: AdsConfig {
-            api_type: "DELTA_GRPC",
-            transport_api_version: "V3",
-            grpc_services: [GrpcService {
-                envoy_grpc: EnvoyGrpc {
-                    cluster_name: LOCAL_AGENT_CLUSTER,
-                },
-            }],
+fn dynamic_resources() -> Value {
+    let ads = json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" });
+    json!({
+        "lds_config": ads,
+        "cds_config": ads,
+        "ads_config": {
+            "api_type": "DELTA_GRPC",
+            "transport_api_version": "V3",
+            "grpc_services": [{ "envoy_grpc": { "cluster_name": LOCAL_AGENT_CLUSTER } }],
         },
+    })
+}
+
+/// The object without entries that say nothing: `null`, `""` and `[]`.
+fn without_empty(mut object: Value) -> Value {
+    if let Value::Object(entries) = &mut object {
+        entries.retain(|_, value| match value {
+            Value::Null => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        });
     }
+    object
+}
+
+fn to_json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("text keys and plain values always serialise")
 }
 
 fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
@@ -258,9 +288,9 @@ fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
 }
 
 /// JSON objects separated by commas, as the `envoy_extra_*_json` keys take them.
-fn fragments(key: &'static str, text: &str) -> Result<Vec<Value>, BootstrapError> {
-    let objects: Result<Vec<serde_json::Map<String, Value>>, _> =
-        serde_json::from_str(&format!("[{text}]"));
+fn fragments(key: &'static str, text: Option<&str>) -> Result<Vec<Value>, BootstrapError> {
+    let text = text.unwrap_or_default();
+    let objects: Result<Vec<Map<String, Value>>, _> = serde_json::from_str(&format!("[{text}]"));
     match objects {
         Ok(objects) => Ok(objects.into_iter().map(Value::Object).collect()),
         Err(source) => Err(BootstrapError::Json {
@@ -280,11 +310,11 @@ fn object(key: &'static str, text: &str) -> Result<Value, BootstrapError> {
 }
 
 fn parse_object(text: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str::<serde_json::Map<String, Value>>(text).map(Value::Object)
+    serde_json::from_str::<Map<String, Value>>(text).map(Value::Object)
 }
 
 /// A duration as Envoy's JSON has it, within the limits that Envoy sets.
-fn flush_interval(value: &str) -> Result<String, BootstrapError> {
+fn checked_flush_interval(value: &str) -> Result<String, BootstrapError> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let valid = value.strip_suffix('s').is_some_and(|seconds| {
         let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));

@@ -5,11 +5,9 @@
 use std::path::Path;
 
 use legate_go_template::{Output, Value};
-use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
-use super::document::Document;
-use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress};
+use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress, to_json};
 
 /// How many characters of a wrong result a message shows.
 const EXCERPT: usize = 40;
@@ -19,10 +17,12 @@ const EXCERPT: usize = 40;
 pub(super) fn render(
     text: &str,
     inputs: &BootstrapInputs,
-    document: &Document,
-) -> Result<Map<String, Json>, BootstrapError> {
+    document: &Json,
+) -> Result<Json, BootstrapError> {
     let output = legate_go_template::render("bootstrap", text, &fields(inputs, document))?;
-    serde_json::from_str(output.text()).map_err(|source| no_object(&output, source))
+    serde_json::from_str::<Map<String, Json>>(output.text())
+        .map(Json::Object)
+        .map_err(|source| no_object(&output, source))
 }
 
 fn no_object(output: &Output<'_>, source: serde_json::Error) -> BootstrapError {
@@ -51,10 +51,16 @@ fn no_object(output: &Output<'_>, source: serde_json::Error) -> BootstrapError {
 }
 
 /// Everything that a template can use. All fields are text, apart from a switch and a list.
-fn fields(inputs: &BootstrapInputs, document: &Document) -> Value {
+fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     let agent = agent(&inputs.xds);
     let node = &inputs.node;
-    let resources = &document.static_resources;
+    let items = |list: &Json, from| {
+        let list = list.as_array().and_then(|list| list.get(from..));
+        let texts: Vec<String> = list.unwrap_or_default().iter().map(to_json).collect();
+        // As the body of a list.
+        Value::from(texts.join(",\n"))
+    };
+    let resources = &document["static_resources"];
     let path =
         |path: Option<&Path>| Value::from(path.unwrap_or(Path::new("")).to_string_lossy().as_ref());
     let tls = inputs.prometheus.tls.as_ref();
@@ -84,19 +90,23 @@ fn fields(inputs: &BootstrapInputs, document: &Document) -> Value {
         (
             "StaticClustersJSON",
             // The first one is the relay's, which every template writes itself.
-            items(resources.clusters.get(1..).unwrap_or_default()),
+            items(&resources["clusters"], 1),
         ),
-        ("StaticListenersJSON", items(&resources.listeners)),
-        ("StatsSinksJSON", items(&document.stats_sinks)),
-        ("StatsConfigJSON", text(&json(&document.stats_config))),
-        ("StaticSecretsJSON", items(&resources.secrets)),
+        ("StaticListenersJSON", items(&resources["listeners"], 0)),
+        ("StatsSinksJSON", items(&document["stats_sinks"], 0)),
+        ("StatsConfigJSON", text(&to_json(&document["stats_config"]))),
+        ("StaticSecretsJSON", items(&resources["secrets"], 0)),
         (
             "StatsFlushInterval",
-            text(document.stats_flush_interval.as_deref().unwrap_or("")),
+            text(
+                document["stats_flush_interval"]
+                    .as_str()
+                    .unwrap_or_default(),
+            ),
         ),
         (
             "TracingConfigJSON",
-            text(&document.tracing.as_ref().map(json).unwrap_or_default()),
+            text(&document.get("tracing").map(to_json).unwrap_or_default()),
         ),
         ("Namespace", text(&node.namespace)),
         ("Partition", text(&node.partition)),
@@ -130,14 +140,4 @@ fn agent(xds: &XdsAddress) -> Vec<(&'static str, Value)> {
         ("AgentTLS", Value::Bool(false)),
         ("AgentSocket", Value::from(socket)),
     ]
-}
-
-/// JSON values with commas between them, as the body of a list.
-fn items<T: Serialize>(values: &[T]) -> Value {
-    let texts: Vec<String> = values.iter().map(json).collect();
-    Value::from(texts.join(",\n"))
-}
-
-fn json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("text keys and plain values always serialise")
 }

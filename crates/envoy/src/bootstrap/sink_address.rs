@@ -1,10 +1,13 @@
 //! The address of a statsd sink, from the text that users write: `udp://IP:PORT`, `unix:///PATH`,
 //! or a reference to an environment variable. Values of variables come from the caller.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
-use super::document::Address;
-use super::{BootstrapError, ProxyConfig};
+use serde_json::Value;
+
+use super::{BootstrapError, ProxyConfig, pipe, socket_address};
 
 /// The only variable that is replaced within the text.
 const HOST_IP: &str = "HOST_IP";
@@ -18,7 +21,7 @@ impl ProxyConfig {
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Option<String>, BootstrapError> {
-        plain_address("envoy_statsd_url", self.statsd_url.as_deref(), variable)
+        replaced("envoy_statsd_url", self.statsd_url.as_deref(), variable)
     }
 
     /// `envoy_dogstatsd_url`, likewise.
@@ -29,7 +32,7 @@ impl ProxyConfig {
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Option<String>, BootstrapError> {
-        plain_address(
+        replaced(
             "envoy_dogstatsd_url",
             self.dogstatsd_url.as_deref(),
             variable,
@@ -37,76 +40,90 @@ impl ProxyConfig {
     }
 }
 
-fn plain_address(
+fn replaced(
     key: &'static str,
     url: Option<&str>,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Option<String>, BootstrapError> {
-    let Some(url) = url else {
-        return Ok(None);
-    };
-    // Whoever makes the bootstrap document tells the warnings.
-    let address = sink_address(key, url, variable, &mut Vec::new())?;
-    Ok(Some(match address {
-        Address::Pipe { path } => format!("unix://{path}"),
-        Address::SocketAddress {
-            address,
-            port_value,
-        } => match address.contains(':') {
-            true => format!("udp://[{address}]:{port_value}"),
-            false => format!("udp://{address}:{port_value}"),
-        },
-    }))
+    // The warnings come with the bootstrap document.
+    url.map(|url| SinkAddress::read(key, url, variable, &mut Vec::new()))
+        .map(|address| address.map(|address| address.to_string()))
+        .transpose()
 }
 
-/// Reads the value of `key`.
-pub(super) fn sink_address(
-    key: &'static str,
-    url: &str,
-    variable: &dyn Fn(&str) -> Option<String>,
-    warnings: &mut Vec<String>,
-) -> Result<Address, BootstrapError> {
-    let wrong = |value: &str, reason: String| BootstrapError::Sink {
-        key,
-        value: value.to_owned(),
-        reason,
-    };
-    let value = match url.strip_prefix('$').filter(|name| name.len() > 1) {
-        Some(name) => variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
-            let reason = format!(
-                "stands for the environment variable {name:?} as a whole, which is not set; within an address only \
-                 ${{{HOST_IP}}} is replaced"
-            );
-            wrong(url, reason)
-        })?,
-        None => expand(url, variable),
-    };
-    if let Some(path) = value.strip_prefix("unix://") {
-        if !path.starts_with('/') {
-            let reason = "names no absolute path: write unix:///path/to/socket".to_owned();
-            return Err(wrong(&value, reason));
+/// Where a sink sends statistics.
+pub(super) enum SinkAddress {
+    Udp(SocketAddr),
+    Unix(String),
+}
+
+impl fmt::Display for SinkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp(address) => write!(f, "udp://{address}"),
+            Self::Unix(path) => write!(f, "unix://{path}"),
         }
-        if path.contains("${") {
-            warnings.push(format!(
-                "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
-            ));
-        }
-        return Ok(Address::Pipe {
-            path: path.to_owned(),
-        });
     }
-    let Some(authority) = value.strip_prefix("udp://") else {
-        let reason = match value.split_once("://") {
-            Some((scheme, _)) => format!("has the unsupported protocol {scheme:?}"),
-            None => "has no protocol".to_owned(),
-        };
-        let reason = format!("{reason}: write udp://IP:PORT or unix:///PATH");
-        return Err(wrong(&value, reason));
-    };
-    socket_address(authority).map_err(|reason| wrong(&value, reason))
 }
 
-fn socket_address(authority: &str) -> Result<Address, String> {
+impl SinkAddress {
+    /// The address as the bootstrap document has it.
+    pub(super) fn to_value(&self) -> Value {
+        match self {
+            Self::Udp(address) => socket_address(*address),
+            Self::Unix(path) => pipe(Path::new(path)),
+        }
+    }
+
+    /// Reads the value of `key`.
+    pub(super) fn read(
+        key: &'static str,
+        url: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, BootstrapError> {
+        let wrong = |value: &str, reason: String| BootstrapError::Sink {
+            key,
+            value: value.to_owned(),
+            reason,
+        };
+        let value = match url.strip_prefix('$').filter(|name| name.len() > 1) {
+            Some(name) => variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
+                let reason = format!(
+                    "stands for the environment variable {name:?} as a whole, which is not set; within an address only \
+                     ${{{HOST_IP}}} is replaced"
+                );
+                wrong(url, reason)
+            })?,
+            None => expand(url, variable),
+        };
+        if let Some(path) = value.strip_prefix("unix://") {
+            if !path.starts_with('/') {
+                let reason = "names no absolute path: write unix:///path/to/socket".to_owned();
+                return Err(wrong(&value, reason));
+            }
+            if path.contains("${") {
+                warnings.push(format!(
+                    "proxy config key {key}: {value:?} keeps a reference to a variable, because only ${{{HOST_IP}}} is replaced"
+                ));
+            }
+            return Ok(Self::Unix(path.to_owned()));
+        }
+        let Some(authority) = value.strip_prefix("udp://") else {
+            let reason = match value.split_once("://") {
+                Some((scheme, _)) => format!("has the unsupported protocol {scheme:?}"),
+                None => "has no protocol".to_owned(),
+            };
+            let reason = format!("{reason}: write udp://IP:PORT or unix:///PATH");
+            return Err(wrong(&value, reason));
+        };
+        udp(authority)
+            .map(Self::Udp)
+            .map_err(|reason| wrong(&value, reason))
+    }
+}
+
+fn udp(authority: &str) -> Result<SocketAddr, String> {
     let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
     let (host, port) = authority
         .rsplit_once(':')
@@ -121,10 +138,7 @@ fn socket_address(authority: &str) -> Result<Address, String> {
     let ip: IpAddr = host.parse().map_err(|_| {
         format!("needs an IP address where it says {host:?}, because Envoy looks up no names here")
     })?;
-    Ok(Address::SocketAddress {
-        address: ip.to_string(),
-        port_value: port,
-    })
+    Ok(SocketAddr::new(ip, port))
 }
 
 /// Replaces `$HOST_IP` and `${HOST_IP}`. Other references stay, in braces.
@@ -173,8 +187,8 @@ mod tests {
     }
 
     fn address(url: &str) -> Result<String, String> {
-        sink_address("envoy_statsd_url", url, &variable, &mut Vec::new())
-            .map(|address| serde_json::to_string(&address).unwrap())
+        SinkAddress::read("envoy_statsd_url", url, &variable, &mut Vec::new())
+            .map(|address| address.to_value().to_string())
             .map_err(|error| error.to_string())
     }
 
@@ -224,7 +238,7 @@ mod tests {
     fn a_reference_that_stays_in_a_path_is_warned_of() {
         let mut warnings = Vec::new();
         let url = "unix:///run/$POD/dsd";
-        sink_address("envoy_dogstatsd_url", url, &variable, &mut warnings).unwrap();
+        SinkAddress::read("envoy_dogstatsd_url", url, &variable, &mut warnings).unwrap();
         assert_eq!(warnings.len(), 1);
         assert!(
             warnings[0].contains("envoy_dogstatsd_url") && warnings[0].contains("${POD}"),

@@ -7,8 +7,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-use super::sink_address::sink_address;
-use super::{BootstrapError, NodeInputs, ProxyConfig, fragments, object};
+use super::sink_address::SinkAddress;
+use super::{
+    BootstrapError, BootstrapInputs, NodeInputs, ProxyConfig, cluster, fragments, object, pipe,
+};
 
 /// Tags that Consul's dashboards rely on, in the order in which Envoy tries them. Cluster names
 /// read `[hash~][subset.]service.namespace.[partition.]dc-or-peer.internal|external.domain.consul`,
@@ -81,7 +83,7 @@ const TAGS: [(&str, &str); 16] = [
 ];
 
 /// Name of the cluster that leads to the telemetry collector's listener in this Envoy.
-pub(super) const COLLECTOR_CLUSTER: &str = "consul_telemetry_collector_loopback";
+const COLLECTOR_CLUSTER: &str = "consul_telemetry_collector_loopback";
 
 /// `stats_config`: the user's own when given, else tags of the user, of metric names, and of
 /// this proxy, in that order.
@@ -134,19 +136,20 @@ pub(super) fn sinks(
     ];
     for (key, url, name, message) in known {
         if let Some(url) = url {
-            let address = sink_address(key, url, variable, warnings)?;
+            let address = SinkAddress::read(key, url, variable, warnings)?;
             sinks.push(json!({
                 "name": format!("envoy.stat_sinks.{name}"),
                 "typed_config": {
                     "@type": format!("type.googleapis.com/envoy.config.metrics.v3.{message}"),
-                    "address": address,
+                    "address": address.to_value(),
                 },
             }));
         }
     }
-    if let Some(own) = &keys.extra_stats_sinks_json {
-        sinks.extend(fragments("envoy_extra_stats_sinks_json", own)?);
-    }
+    sinks.extend(fragments(
+        "envoy_extra_stats_sinks_json",
+        keys.extra_stats_sinks_json.as_deref(),
+    )?);
     if keys.telemetry_collector_bind_socket_dir.is_some() {
         sinks.push(json!({
             "name": "envoy.stat_sinks.metrics_service",
@@ -161,9 +164,21 @@ pub(super) fn sinks(
     Ok(sinks)
 }
 
+/// The cluster of the telemetry collector, where there is one.
+pub(super) fn collector_cluster(inputs: &BootstrapInputs) -> Option<Value> {
+    let folder = (inputs.proxy_config.telemetry_collector_bind_socket_dir).as_deref()?;
+    let socket = pipe(&collector_socket(folder, &inputs.node));
+    Some(cluster(
+        COLLECTOR_CLUSTER,
+        "1s",
+        "http2_protocol_options",
+        &socket,
+    ))
+}
+
 /// The socket on which the collector's listener waits: the server computes the same name when it
 /// writes that listener.
-pub(super) fn collector_socket(folder: &str, node: &NodeInputs) -> PathBuf {
+fn collector_socket(folder: &str, node: &NodeInputs) -> PathBuf {
     let name = format!("{}_{}", node.namespace(), node.id);
     let hash = URL_SAFE_NO_PAD.encode(Sha1::digest(name.as_bytes()));
     clean(Path::new(folder)).join(format!("{hash}.sock"))
