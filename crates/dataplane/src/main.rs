@@ -80,10 +80,10 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Run { settings, warnings }) => logged(*settings, &warnings, started),
         Err(error) => {
-            if let SettingsError::Flag(flag) = &error {
-                if *flag != settings::FlagError::Help {
-                    err(&flag.to_string());
-                }
+            if let SettingsError::Flag(message) = &error {
+                err(message);
+            }
+            if matches!(error, SettingsError::Flag(_) | SettingsError::Help) {
                 err(settings::usage().trim_end());
             }
             fatal(&error.to_string())

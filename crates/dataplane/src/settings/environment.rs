@@ -3,41 +3,13 @@
 use super::table::{Kind, SETTINGS};
 use super::types::Environment;
 use super::values::{Source, Value, Values};
-
-/// Why a variable cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EnvironmentError {
-    /// Not a value of the kind that the setting takes; it names the original's type.
-    #[error("unable to parse environment variable {name}={value} as *{kind}")]
-    Value {
-        /// The variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it should hold.
-        kind: &'static str,
-    },
-    /// Not `key=value`.
-    #[error("error in environment variable {name}: {reason}")]
-    Pair {
-        /// The variable.
-        name: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Bytes that are no text.
-    #[error("environment variable {name} is not valid UTF-8")]
-    Encoding {
-        /// The variable.
-        name: String,
-    },
-}
+use super::{SettingsError, invalid};
 
 /// `DP_..._META1` to `META9` carry one pair each.
 const PAIR_SLOTS: std::ops::RangeInclusive<u8> = 1..=9;
 
 /// Reads every setting that has a variable.
-pub(super) fn parse(environment: &Environment) -> Result<Values, EnvironmentError> {
+pub(super) fn parse(environment: &Environment) -> Result<Values, SettingsError> {
     let mut values = Values::default();
     for setting in SETTINGS {
         let Some(name) = setting.env else { continue };
@@ -45,16 +17,18 @@ pub(super) fn parse(environment: &Environment) -> Result<Values, EnvironmentErro
             for slot in PAIR_SLOTS {
                 let name = format!("{name}{slot}");
                 if let Some(text) = read(environment, &name)? {
-                    let pair = Value::parse(setting.kind, text)
-                        .map_err(|reason| EnvironmentError::Pair { name, reason })?;
+                    let pair = Value::parse(setting.kind, text).map_err(|reason| {
+                        invalid(format!("error in environment variable {name}: {reason}"))
+                    })?;
                     values.put(setting.key, Source::Environment, pair);
                 }
             }
         } else if let Some(text) = read(environment, name)? {
-            let value = Value::parse(setting.kind, text).map_err(|_| EnvironmentError::Value {
-                name,
-                value: text.to_owned(),
-                kind: original_type(setting.kind),
+            let value = Value::parse(setting.kind, text).map_err(|_| {
+                let kind = original_type(setting.kind);
+                invalid(format!(
+                    "unable to parse environment variable {name}={text} as *{kind}"
+                ))
             })?;
             values.put(setting.key, Source::Environment, value);
         }
@@ -62,15 +36,15 @@ pub(super) fn parse(environment: &Environment) -> Result<Values, EnvironmentErro
     Ok(values)
 }
 
-fn read<'a>(environment: &'a Environment, name: &str) -> Result<Option<&'a str>, EnvironmentError> {
+fn read<'a>(environment: &'a Environment, name: &str) -> Result<Option<&'a str>, SettingsError> {
     match environment.get_os(name) {
         None => Ok(None),
         Some(value) if value.is_empty() => Ok(None),
         Some(value) => match value.to_str() {
             Some(text) => Ok(Some(text)),
-            None => Err(EnvironmentError::Encoding {
-                name: name.to_owned(),
-            }),
+            None => Err(invalid(format!(
+                "environment variable {name} is not valid UTF-8"
+            ))),
         },
     }
 }

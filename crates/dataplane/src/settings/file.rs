@@ -3,129 +3,70 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
-use super::go;
 use super::table::{IGNORED_FILE_KEYS, Kind, SETTINGS, Setting};
 use super::values::{Source, Value, Values};
-
-/// Why the file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// The name does not end in `.json`.
-    #[error("invalid config file format. Should be a json file")]
-    Suffix,
-    /// It cannot be read.
-    #[error("open {}: {}", path.display(), go::os_error(source))]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// It is not JSON.
-    #[error("config file {}: {source}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What the parser said.
-        source: serde_json::Error,
-    },
-    /// A key's value is of another type than the setting takes.
-    #[error("config file {}: {key}: {reason}", path.display())]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// The key with those it lies under, joined by dots.
-        key: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// No setting has this key.
-    #[error("config file {}: unknown key {key}; known here: {known}", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// The key with those it lies under, joined by dots.
-        key: String,
-        /// The keys that could stand in its place.
-        known: String,
-    },
-}
+use super::{SettingsError, go, invalid};
 
 /// Reads the file.
-pub(super) fn load(path: &Path) -> Result<Values, FileError> {
-    let bytes = std::fs::read(path).map_err(|source| FileError::Read {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    let node: Node = serde_json::from_slice(&bytes).map_err(|source| FileError::Json {
-        path: path.to_path_buf(),
-        source,
-    })?;
+pub(super) fn load(path: &Path) -> Result<Values, SettingsError> {
+    let file = path.display();
+    let bytes = std::fs::read(path)
+        .map_err(|error| invalid(format!("open {file}: {}", go::os_error(&error))))?;
     let mut values = Values::default();
-    match node {
-        Node::Null => {}
-        Node::Object(entries) => walk(path, "", entries, &mut values)?,
-        other => {
-            let reason = format!("expected an object, found {}", other.describe());
-            let key = "the whole document".to_owned();
-            return Err(FileError::Value {
-                path: path.to_path_buf(),
-                key,
-                reason,
-            });
-        }
-    }
+    serde_json::from_slice(&bytes)
+        .map_err(|error| error.to_string())
+        .and_then(|document| walk("", document, &mut values))
+        .map_err(|reason| invalid(format!("config file {file}: {reason}")))?;
     Ok(values)
 }
 
-fn walk(
-    path: &Path,
-    under: &str,
-    entries: Vec<(String, Node)>,
-    values: &mut Values,
-) -> Result<(), FileError> {
-    for (name, node) in entries {
-        let key = if under.is_empty() {
-            name
-        } else {
-            format!("{under}.{name}")
+/// Reads the object under a key, or the whole document where the key is empty. Errors begin with
+/// the key.
+fn walk(under: &str, object: &RawValue, values: &mut Values) -> Result<(), String> {
+    let place = match under {
+        "" => "the whole document",
+        key => key,
+    };
+    if !object.get().starts_with('{') {
+        return match parse(place, object)? {
+            Json::Null => Ok(()),
+            other => Err(format!("{place}: {}", expected("an object", &other))),
         };
-        let wrong = |reason| FileError::Value {
-            path: path.to_path_buf(),
-            key: key.clone(),
-            reason,
+    }
+    let Entries(entries) = parse(place, object)?;
+    for (name, value) in entries {
+        let key = match under {
+            "" => name,
+            group => format!("{group}.{name}"),
         };
         match find(&key) {
             Place::Ignored => {}
-            Place::Setting(_) | Place::Group if matches!(node, Node::Null) => {}
-            Place::Setting(setting) => {
-                let value = typed(setting.kind, node).map_err(wrong)?;
-                values.put(setting.key, Source::File, value);
-            }
-            Place::Group => match node {
-                Node::Object(entries) => walk(path, &key, entries, values)?,
-                other => {
-                    return Err(wrong(format!(
-                        "expected an object, found {}",
-                        other.describe()
-                    )));
+            Place::Group => walk(&key, value, values)?,
+            Place::Setting(setting) => match parse(&key, value)? {
+                Json::Null => {}
+                value => {
+                    let value = typed(setting.kind, value);
+                    let value = value.map_err(|reason| format!("{key}: {reason}"))?;
+                    values.put(setting.key, Source::File, value);
                 }
             },
             Place::Nowhere => {
                 let known = siblings(under);
-                return Err(FileError::Unknown {
-                    path: path.to_path_buf(),
-                    key,
-                    known,
-                });
+                return Err(format!("unknown key {key}; known here: {known}"));
             }
         }
     }
     Ok(())
+}
+
+fn parse<'a, T: Deserialize<'a>>(key: &str, value: &'a RawValue) -> Result<T, String> {
+    serde_json::from_str(value.get()).map_err(|error| format!("{key}: {error}"))
 }
 
 enum Place {
@@ -174,130 +115,98 @@ fn siblings(under: &str) -> String {
     names.join(", ")
 }
 
-fn typed(kind: Kind, node: Node) -> Result<Value, String> {
-    let expected = |what: &str, node: &Node| format!("expected {what}, found {}", node.describe());
-    Ok(match (kind, node) {
-        (Kind::Text | Kind::Secret, Node::Text(text)) => Value::Text(text),
-        (Kind::Text | Kind::Secret, node) => return Err(expected("a string", &node)),
-        (Kind::Int, Node::Int(number)) => Value::Int(number),
-        (Kind::Int, node) => return Err(expected("an integer", &node)),
-        (Kind::Bool, Node::Bool(flag)) => Value::Bool(flag),
-        (Kind::Bool, node) => return Err(expected("true or false", &node)),
-        (Kind::Duration, Node::Text(text)) => Value::Duration(go::parse_duration(&text)?),
-        (Kind::Duration, Node::Int(nanoseconds)) => Value::Duration(nanoseconds),
-        (Kind::Duration, Node::Float(nanoseconds)) => Value::Duration(truncated(nanoseconds)?),
-        (Kind::Duration, node) => return Err(format!("invalid duration: {}", node.describe())),
-        (Kind::Pairs, Node::Object(entries)) => {
-            let mut pairs = BTreeMap::new();
-            for (name, node) in entries {
-                match node {
-                    Node::Text(text) => drop(pairs.insert(name, text)),
-                    // Like a missing value in the original: the empty string.
-                    Node::Null => drop(pairs.insert(name, String::new())),
-                    other => return Err(expected(&format!("a string for {name}"), &other)),
-                }
-            }
-            Value::Pairs(pairs)
+fn typed(kind: Kind, value: Json) -> Result<Value, String> {
+    let what = match kind {
+        Kind::Text | Kind::Secret => "a string",
+        Kind::Int => "an integer",
+        Kind::Bool => "true or false",
+        Kind::Duration => return duration(&value).map(Value::Duration),
+        Kind::Pairs => "an object of strings",
+    };
+    Ok(match (kind, value) {
+        (Kind::Text | Kind::Secret, Json::String(text)) => Value::Text(text),
+        (Kind::Int, Json::Number(number)) if number.is_i64() => {
+            Value::Int(number.as_i64().unwrap_or_default())
         }
-        (Kind::Pairs, node) => return Err(expected("an object of strings", &node)),
+        (Kind::Bool, Json::Bool(flag)) => Value::Bool(flag),
+        (Kind::Pairs, Json::Object(entries)) => Value::Pairs(pairs(entries)?),
+        (_, other) => return Err(expected(what, &other)),
     })
 }
 
+fn pairs(entries: serde_json::Map<String, Json>) -> Result<BTreeMap<String, String>, String> {
+    let text = |(name, value)| match value {
+        Json::String(text) => Ok((name, text)),
+        // Like a missing value in the original: the empty string.
+        Json::Null => Ok((name, String::new())),
+        other => Err(expected(&format!("a string for {name}"), &other)),
+    };
+    entries.into_iter().map(text).collect()
+}
+
+/// Text with units, or a number of nanoseconds.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the fraction of a nanosecond is dropped on purpose"
 )]
-fn truncated(nanoseconds: f64) -> Result<i64, String> {
-    // 2^63 is the first value that does not fit, and exact as a float.
-    if nanoseconds.abs() < 9_223_372_036_854_775_808.0 {
-        Ok(nanoseconds as i64)
-    } else {
-        Err(format!(
-            "invalid duration: {nanoseconds} nanoseconds are too many"
-        ))
+fn duration(value: &Json) -> Result<i64, String> {
+    match value {
+        Json::String(text) => go::parse_duration(text),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(nanoseconds), _) => Ok(nanoseconds),
+            // 2^63 is the first value that does not fit, and exact as a float.
+            (_, Some(nanoseconds)) if nanoseconds.abs() < 9_223_372_036_854_775_808.0 => {
+                Ok(nanoseconds as i64)
+            }
+            _ => Err(format!(
+                "invalid duration: {number} nanoseconds are too many"
+            )),
+        },
+        other => Err(format!("invalid duration: {}", describe(other))),
     }
 }
 
-/// JSON with the order and the doubles of its keys.
-enum Node {
-    Null,
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Text(String),
-    List,
-    Object(Vec<(String, Node)>),
+fn expected(what: &str, found: &Json) -> String {
+    format!("expected {what}, found {}", describe(found))
 }
 
-impl Node {
-    /// The type in words; never the value, which may be a secret.
-    fn describe(&self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Bool(_) => "a boolean",
-            Self::Int(_) => "a number",
-            Self::Float(_) => "a number with a fraction or too large a number",
-            Self::Text(_) => "a string",
-            Self::List => "a list",
-            Self::Object(_) => "an object",
-        }
+/// The type in words; never the value, which may be a secret.
+fn describe(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a boolean",
+        Json::Number(number) if number.is_i64() => "a number",
+        Json::Number(_) => "a number with a fraction or too large a number",
+        Json::String(_) => "a string",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+/// The entries of a JSON object in their order, doubled ones included.
+struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Entries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+        deserializer.deserialize_map(EntriesVisitor)
     }
 }
 
-struct NodeVisitor;
+struct EntriesVisitor;
 
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+        f.write_str("an object")
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Int(value))
-    }
-
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "only told apart from integers that fit"
-    )]
-    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-        Ok(i64::try_from(value).map_or(Node::Float(value as f64), Node::Int))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Float(value))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Text(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        while items.next_element::<Node>()?.is_some() {}
-        Ok(Node::List)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Entries<'de>, A::Error> {
         let mut found = Vec::new();
         while let Some(entry) = entries.next_entry()? {
             found.push(entry);
         }
-        Ok(Node::Object(found))
+        Ok(Entries(found))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use super::SettingsError;
 use super::go::quote;
 use super::table::Kind;
 use super::values::{Source, Value, Values, by_flag};
@@ -16,53 +17,8 @@ pub(super) struct CommandLine {
     pub(super) rest: Vec<OsString>,
 }
 
-/// Why the command line cannot be read. The caller shows the usage with it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FlagError {
-    /// `-h` or `-help`.
-    #[error("flag: help requested")]
-    Help,
-    /// Dashes without a name.
-    #[error("bad flag syntax: {0}")]
-    Syntax(String),
-    /// No such flag.
-    #[error("flag provided but not defined: -{0}")]
-    Unknown(String),
-    /// The last argument is a flag that takes a value.
-    #[error("flag needs an argument: -{0}")]
-    NoValue(String),
-    /// A value that the flag does not take; what was given and why not.
-    #[error("invalid value {} for flag -{flag}: {reason}", quote(.value))]
-    Value {
-        /// The value.
-        value: String,
-        /// The flag.
-        flag: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A value that is no boolean.
-    #[error("invalid boolean value {} for -{flag}: {reason}", quote(.value))]
-    Boolean {
-        /// The value.
-        value: String,
-        /// The flag.
-        flag: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Bytes that are no text. They are not shown: they may be a secret.
-    #[error("argument {position}{} is not valid UTF-8", of(.flag.as_deref()))]
-    Encoding {
-        /// Counted from 1.
-        position: usize,
-        /// The flag whose value it is or holds, as far as that can be told.
-        flag: Option<String>,
-    },
-}
-
 /// Reads the arguments, without the program's name.
-pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> {
+pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, SettingsError> {
     let mut line = CommandLine::default();
     let mut arguments = arguments.into_iter().enumerate().peekable();
     while let Some((position, argument)) = arguments.next() {
@@ -76,7 +32,7 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
         }
         let name = text.strip_prefix("--").unwrap_or_else(|| &text[1..]);
         if name.is_empty() || name.starts_with(['-', '=']) {
-            return Err(FlagError::Syntax(text.to_owned()));
+            return Err(wrong(format!("bad flag syntax: {text}")));
         }
         let (name, attached) = match name.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -84,8 +40,8 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
         };
         let Some(setting) = by_flag(name) else {
             return Err(match name {
-                "h" | "help" => FlagError::Help,
-                _ => FlagError::Unknown(name.to_owned()),
+                "h" | "help" => SettingsError::Help,
+                _ => wrong(format!("flag provided but not defined: -{name}")),
             });
         };
         let next;
@@ -95,25 +51,17 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
             (None, _) => {
                 let (position, argument) = arguments
                     .next()
-                    .ok_or_else(|| FlagError::NoValue(name.to_owned()))?;
+                    .ok_or_else(|| wrong(format!("flag needs an argument: -{name}")))?;
                 next = utf8(position, &argument, Some(format!("-{name}")))?.to_owned();
                 &next
             }
         };
         let parsed = Value::parse(setting.kind, value).map_err(|reason| {
-            let (value, flag) = (value.to_owned(), name.to_owned());
-            match setting.kind {
-                Kind::Bool => FlagError::Boolean {
-                    value,
-                    flag,
-                    reason,
-                },
-                _ => FlagError::Value {
-                    value,
-                    flag,
-                    reason,
-                },
-            }
+            let value = quote(value);
+            wrong(match setting.kind {
+                Kind::Bool => format!("invalid boolean value {value} for -{name}: {reason}"),
+                _ => format!("invalid value {value} for flag -{name}: {reason}"),
+            })
         })?;
         line.values.put(setting.key, Source::Flag, parsed);
     }
@@ -121,10 +69,17 @@ pub(super) fn parse(arguments: Vec<OsString>) -> Result<CommandLine, FlagError> 
     Ok(line)
 }
 
-fn utf8(position: usize, argument: &OsStr, flag: Option<String>) -> Result<&str, FlagError> {
-    argument.to_str().ok_or_else(|| FlagError::Encoding {
-        position: position + 1,
-        flag,
+fn wrong(message: String) -> SettingsError {
+    SettingsError::Flag(message)
+}
+
+/// The argument as text. Bytes that are none are not shown: they may be a secret. Their place is,
+/// and the flag that they belong to.
+fn utf8(position: usize, argument: &OsStr, flag: Option<String>) -> Result<&str, SettingsError> {
+    argument.to_str().ok_or_else(|| {
+        let position = position + 1;
+        let flag = flag.map(|flag| format!(" ({flag})")).unwrap_or_default();
+        wrong(format!("argument {position}{flag} is not valid UTF-8"))
     })
 }
 
@@ -133,10 +88,6 @@ fn named(argument: &OsStr) -> Option<String> {
     let text = argument.to_string_lossy();
     let (name, _) = text.split_once('=')?;
     name.starts_with('-').then(|| name.to_owned())
-}
-
-fn of(flag: Option<&str>) -> String {
-    flag.map(|flag| format!(" ({flag})")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -148,7 +99,7 @@ mod tests {
     use super::super::table::Item;
     use super::*;
 
-    fn line(arguments: &[&str]) -> Result<CommandLine, FlagError> {
+    fn line(arguments: &[&str]) -> Result<CommandLine, SettingsError> {
         parse(arguments.iter().map(OsString::from).collect())
     }
 

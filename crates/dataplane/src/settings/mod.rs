@@ -21,8 +21,6 @@ mod environment;
 mod file;
 mod flags;
 mod go;
-mod invalid;
-mod paths;
 mod reference;
 mod resolve;
 mod table;
@@ -34,13 +32,9 @@ mod values;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-pub use environment::EnvironmentError;
-pub use file::FileError;
-pub use flags::FlagError;
-pub use invalid::Invalid;
 pub use reference::reference;
 pub use types::{
     Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
@@ -83,31 +77,23 @@ pub enum Invocation {
     },
 }
 
-/// Why there are no settings to run with.
-#[derive(Debug, thiserror::Error)]
+/// Why there are no settings to run with. Texts that people and scripts know from the original are
+/// kept word for word.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A variable cannot be used.
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
+    /// `-h` or `-help`: the usage is asked for.
+    #[error("flag: help requested")]
+    Help,
     /// The command line cannot be read; the usage belongs with this message.
-    #[error(transparent)]
-    Flag(#[from] FlagError),
-    /// A file with an id cannot be read.
-    #[error("failed to read given -{flag}: open {}: {}", path.display(), go::os_error(source))]
-    IdFile {
-        /// The setting that names the file.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// The configuration file cannot be used.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A setting cannot be used.
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
+    #[error("{0}")]
+    Flag(String),
+    /// A setting, or several together, cannot be used; the message names them and their source.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+fn invalid(message: impl Into<String>) -> SettingsError {
+    SettingsError::Invalid(message.into())
 }
 
 /// Reads everything: `arguments` without the program's name, the environment, and the files that
@@ -161,17 +147,21 @@ fn question(mut values: Values) -> Result<Invocation, SettingsError> {
             addresses,
             accept: Duration::from_nanos(values.duration(Item::Drain).try_into().unwrap_or(0)),
         },
-        _ => return Err(Invalid::TwoQuestions.into()),
+        _ => {
+            return Err(invalid(
+                "-status, -restart and -drain are questions of their own: ask one at a time",
+            ));
+        }
     })
 }
 
 /// Adds what the configuration file says, when there is one.
-fn read_file(values: &mut Values) -> Result<bool, FileError> {
+fn read_file(values: &mut Values) -> Result<bool, SettingsError> {
     let Some(path) = values.some_text(Item::ConfigFile).map(PathBuf::from) else {
         return Ok(false);
     };
     if !path.as_os_str().as_encoded_bytes().ends_with(b".json") {
-        return Err(FileError::Suffix);
+        return Err(invalid("invalid config file format. Should be a json file"));
     }
     values.merge(file::load(&path)?);
     Ok(true)
@@ -185,26 +175,23 @@ fn read_ids(values: &mut Values) -> Result<(), SettingsError> {
         (Item::ProxyId, Item::ProxyIdPath),
     ] {
         if let Some(file) = resolve::id_file(values, id, path) {
-            let flag = path.setting().flag;
-            let text = read_id(&file).map_err(|source| SettingsError::IdFile {
-                flag,
-                path: file,
-                source,
+            let text = std::fs::read_to_string(&file).map_err(|error| {
+                let (flag, error) = (path.setting().flag, go::os_error(&error));
+                let file = file.display();
+                invalid(format!(
+                    "failed to read given -{flag}: open {file}: {error}"
+                ))
             })?;
-            values.put(id, values.source(path), Value::Text(text));
+            // An id has no blanks at its ends; a newline is what editors and `echo` leave there.
+            values.put(id, values.source(path), Value::Text(text.trim().to_owned()));
         }
     }
     Ok(())
 }
 
-/// An id has no blanks at its ends; a newline is what editors and `echo` leave there.
-fn read_id(file: &Path) -> std::io::Result<String> {
-    Ok(std::fs::read_to_string(file)?.trim().to_owned())
-}
-
 /// Where Envoy's admin interface is, as far as flags and variables tell; the file is not read, so
 /// that the probe stays quick and needs no mounted file.
-fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
+fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, SettingsError> {
     let address = resolve::socket(values, Item::AdminBindAddress, Item::AdminBindPort)?;
     Ok(
         if values.source(Item::AdminBindAddress) == Source::Default {
@@ -220,7 +207,7 @@ fn health_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
 }
 
 /// Where the dataplane that runs with these settings answers questions.
-fn lifecycle_addresses(values: &Values) -> Result<Vec<SocketAddr>, Invalid> {
+fn lifecycle_addresses(values: &Values) -> Result<Vec<SocketAddr>, SettingsError> {
     Ok(on_host(resolve::lifecycle(values)?.bind))
 }
 

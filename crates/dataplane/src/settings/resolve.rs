@@ -11,14 +11,14 @@ use legate_envoy::process::DrainStrategy;
 use legate_model::Secret;
 use legate_runtime::logging::Level;
 
-use super::invalid::Invalid;
-use super::paths;
 use super::table::Item;
 use super::types::{
     Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
     Telemetry, XdsBind,
 };
 use super::values::{Source, Values};
+use super::{SettingsError, invalid};
+use crate::lifecycle;
 
 const DEFAULT_MERGE_PORT: u16 = 20100;
 const DEFAULT_GRACEFUL_PORT: u16 = 20300;
@@ -37,19 +37,23 @@ pub(super) fn resolve(
     values: &Values,
     extra_args: Vec<OsString>,
     environment: Environment,
-) -> Result<Resolved, Invalid> {
+) -> Result<Resolved, SettingsError> {
     let mut warnings = Vec::new();
     let mode = match values.text(Item::Mode) {
         "sidecar" => Mode::Sidecar,
         "dns-proxy" => Mode::DnsProxy,
-        other => return Err(Invalid::Mode(other.to_owned())),
+        other => {
+            return Err(invalid(format!(
+                "unknown -mode {other:?}: use sidecar or dns-proxy"
+            )));
+        }
     };
     let addresses = values
         .some_text(Item::Addresses)
-        .ok_or(Invalid::NoAddresses)?
+        .ok_or_else(|| invalid("consul addresses not specified"))?
         .to_owned();
     if values.int(Item::GrpcPort) == 0 {
-        return Err(Invalid::NoGrpcPort);
+        return Err(invalid("consul server gRPC port not specified"));
     }
     let proxy = proxy(values, &mut warnings);
     if mode == Mode::Sidecar {
@@ -62,13 +66,17 @@ pub(super) fn resolve(
     };
     let dns = dns(values, mode)?;
     if mode == Mode::DnsProxy && !matches!(proxy.namespace.as_str(), "" | "default") {
-        return Err(Invalid::DnsProxyNamespace);
+        return Err(invalid(
+            "namespace must be empty or set to 'default' when running in dns-proxy mode",
+        ));
     }
     let credentials = credentials(values, &mut warnings)?;
     let telemetry = telemetry(values)?;
     let envoy = envoy(values, extra_args)?;
     if mode == Mode::Sidecar && envoy.state_dir.is_some() && !is_fixed(&xds) {
-        return Err(Invalid::StateDirNeedsXds);
+        return Err(invalid(
+            "-envoy-state-dir needs a fixed address for Envoy's configuration: set -xds-bind-port, or -xds-bind-addr=unix://PATH",
+        ));
     }
     let settings = Settings {
         mode,
@@ -100,18 +108,18 @@ fn is_fixed(xds: &XdsBind) -> bool {
 }
 
 /// The level that flag or variable ask for; it is checked before a file is even read.
-pub(super) fn check_level(values: &Values) -> Result<(), Invalid> {
+pub(super) fn check_level(values: &Values) -> Result<(), SettingsError> {
     level(values).map(drop)
 }
 
-fn level(values: &Values) -> Result<Level, Invalid> {
+fn level(values: &Values) -> Result<Level, SettingsError> {
     values
         .text(Item::LogLevel)
         .parse()
-        .map_err(|_| Invalid::LogLevel)
+        .map_err(|_| invalid("invalid log level. valid values - TRACE, DEBUG, INFO, WARN, ERROR"))
 }
 
-fn logging(values: &Values) -> Result<Logging, Invalid> {
+fn logging(values: &Values) -> Result<Logging, SettingsError> {
     Ok(Logging {
         level: level(values)?,
         json: values.bool(Item::LogJson),
@@ -170,53 +178,59 @@ fn proxy(values: &Values, warnings: &mut Vec<String>) -> Proxy {
     }
 }
 
-fn sidecar_basics(values: &Values, proxy: &Proxy) -> Result<(), Invalid> {
+fn sidecar_basics(values: &Values, proxy: &Proxy) -> Result<(), SettingsError> {
     if proxy.id.is_empty() {
-        return Err(Invalid::NoProxyId);
+        return Err(invalid("proxy ID not specified"));
     }
     if values.text(Item::AdminBindAddress).is_empty() {
-        return Err(Invalid::NoAdminAddress);
+        return Err(invalid("envoy admin bind address not specified"));
     }
     if values.int(Item::AdminBindPort) == 0 {
-        return Err(Invalid::NoAdminPort);
+        return Err(invalid("envoy admin bind port not specified"));
     }
     if values.text(Item::XdsBindAddr).is_empty() {
-        return Err(Invalid::NoXdsAddress);
+        return Err(invalid("envoy xDS bind address not specified"));
     }
     Ok(())
 }
 
-fn xds(values: &Values) -> Result<XdsBind, Invalid> {
+fn xds(values: &Values) -> Result<XdsBind, SettingsError> {
     let address = values.text(Item::XdsBindAddr);
     if let Some(path) = address.strip_prefix("unix://") {
         if path.is_empty() {
-            return Err(Invalid::NoXdsAddress);
+            return Err(invalid("envoy xDS bind address not specified"));
         }
         return Ok(XdsBind::Unix(path.into()));
     }
     let ip = ip(address)
         .filter(IpAddr::is_loopback)
-        .ok_or(Invalid::XdsNotLocal)?;
+        .ok_or_else(|| invalid("non-local xDS bind address not allowed"))?;
     Ok(XdsBind::Tcp(SocketAddr::new(
         ip,
         port(values, Item::XdsBindPort)?,
     )))
 }
 
-fn dns(values: &Values, mode: Mode) -> Result<Option<SocketAddr>, Invalid> {
+fn dns(values: &Values, mode: Mode) -> Result<Option<SocketAddr>, SettingsError> {
     if values.int(Item::DnsBindPort) == -1 {
         return Ok(None);
     }
     let text = values.text(Item::DnsBindAddr);
     let ip = ip(text);
     if mode == Mode::Sidecar && !ip.is_some_and(|ip| ip.is_loopback()) {
-        return Err(Invalid::DnsNotLocal);
+        return Err(invalid(
+            "non-local DNS proxy bind address not allowed when running as a sidecar",
+        ));
     }
-    let ip = ip.ok_or_else(|| Invalid::DnsAddress(text.to_owned()))?;
+    let ip = ip.ok_or_else(|| {
+        invalid(format!(
+            "failed to create dns server: error parsing specified dns bind addr '{text}'"
+        ))
+    })?;
     Ok(Some(SocketAddr::new(ip, port(values, Item::DnsBindPort)?)))
 }
 
-fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credentials, Invalid> {
+fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credentials, SettingsError> {
     let text = |key| values.text(key).to_owned();
     warnings.extend(unused_credentials(values));
     match values.text(Item::CredentialType) {
@@ -236,10 +250,16 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credential
             let bearer = match (token, path) {
                 (Some(token), _) => Bearer::Token(Secret::new(token.to_owned())),
                 (None, Some(path)) => Bearer::File(path.into()),
-                (None, None) => return Err(Invalid::NoBearer),
+                (None, None) => {
+                    return Err(invalid(
+                        "bearer token (or path to a file containing a bearer token) is required for login",
+                    ));
+                }
             };
             if values.text(Item::LoginAuthMethod).is_empty() {
-                return Err(Invalid::NoAuthMethod);
+                return Err(invalid(
+                    "auth method is required for login: set -login-auth-method",
+                ));
             }
             Ok(Credentials::Login(LoginConfig {
                 auth_method: text(Item::LoginAuthMethod),
@@ -250,7 +270,7 @@ fn credentials(values: &Values, warnings: &mut Vec<String>) -> Result<Credential
                 meta: values.pairs(Item::LoginMeta),
             }))
         }
-        other => Err(Invalid::CredentialType(other.to_owned())),
+        other => Err(invalid(format!("unknown credential type: {other}"))),
     }
 }
 
@@ -277,14 +297,18 @@ fn unused_credentials(values: &Values) -> impl Iterator<Item = String> {
     unused.map(|(of, flags)| format!("{flags} is ignored: it needs -credential-type={of}"))
 }
 
-fn server_tls(values: &Values) -> Result<Option<TlsConfig>, Invalid> {
+fn server_tls(values: &Values) -> Result<Option<TlsConfig>, SettingsError> {
     if values.bool(Item::TlsDisabled) {
         return Ok(None);
     }
     let client_certificate = match (path(values, Item::TlsCert), path(values, Item::TlsKey)) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(Invalid::HalfClientCertificate),
+        _ => {
+            return Err(invalid(
+                "-tls-cert and -tls-key go together: one of them is missing",
+            ));
+        }
     };
     Ok(Some(TlsConfig {
         ca: path(values, Item::CaCerts),
@@ -294,7 +318,7 @@ fn server_tls(values: &Values) -> Result<Option<TlsConfig>, Invalid> {
     }))
 }
 
-fn telemetry(values: &Values) -> Result<Telemetry, Invalid> {
+fn telemetry(values: &Values) -> Result<Telemetry, SettingsError> {
     let ca = path(values, Item::PromCaCertsPath).or_else(|| path(values, Item::PromCaCertsFile));
     let certificate = path(values, Item::PromCertFile);
     let prometheus_tls = match (ca, certificate, path(values, Item::PromKeyFile)) {
@@ -304,16 +328,20 @@ fn telemetry(values: &Values) -> Result<Telemetry, Invalid> {
             key,
         }),
         (None, None, None) => None,
-        _ => return Err(Invalid::PartialPrometheusTls),
+        _ => {
+            return Err(invalid(
+                "Must provide -telemetry-prom-ca-certs-path, -telemetry-prom-cert-file, and -telemetry-prom-key-file to enable TLS for prometheus metrics",
+            ));
+        }
     };
     let retention = u64::try_from(values.duration(Item::PromRetentionTime))
         .ok()
         .filter(|nanoseconds| *nanoseconds > 0)
         .map(Duration::from_nanos)
-        .ok_or(Invalid::Retention)?;
+        .ok_or_else(|| invalid("-telemetry-prom-retention-time must be greater than zero"))?;
     let scrape_path = values
         .some_text(Item::PromScrapePath)
-        .ok_or(Invalid::NoScrapePath)?;
+        .ok_or_else(|| invalid("-telemetry-prom-scrape-path must not be empty"))?;
     Ok(Telemetry {
         use_central_config: values.bool(Item::TelemetryUseCentralConfig),
         retention,
@@ -331,7 +359,7 @@ fn telemetry(values: &Values) -> Result<Telemetry, Invalid> {
     })
 }
 
-fn envoy(values: &Values, extra_args: Vec<OsString>) -> Result<Envoy, Invalid> {
+fn envoy(values: &Values, extra_args: Vec<OsString>) -> Result<Envoy, SettingsError> {
     let ready = match (
         values.some_text(Item::ReadyBindAddress),
         values.int(Item::ReadyBindPort),
@@ -345,8 +373,11 @@ fn envoy(values: &Values, extra_args: Vec<OsString>) -> Result<Envoy, Invalid> {
         ready,
         concurrency: count(values, Item::EnvoyConcurrency)?,
         drain_time: seconds(values, Item::EnvoyDrainTime)?,
-        drain_strategy: DrainStrategy::parse(strategy)
-            .ok_or_else(|| Invalid::DrainStrategy(strategy.to_owned()))?,
+        drain_strategy: DrainStrategy::parse(strategy).ok_or_else(|| {
+            invalid(format!(
+                "unknown -envoy-drain-strategy {strategy:?}: use immediate or gradual"
+            ))
+        })?,
         executable: path(values, Item::EnvoyExecutablePath),
         hot_restart: values.bool(Item::EnvoyHotRestart),
         bootstrap_refresh: bootstrap_refresh(values)?,
@@ -355,17 +386,19 @@ fn envoy(values: &Values, extra_args: Vec<OsString>) -> Result<Envoy, Invalid> {
     })
 }
 
-fn bootstrap_refresh(values: &Values) -> Result<Duration, Invalid> {
+fn bootstrap_refresh(values: &Values) -> Result<Duration, SettingsError> {
     let nanoseconds = u64::try_from(values.duration(Item::EnvoyBootstrapRefresh)).ok();
     nanoseconds
         .map(Duration::from_nanos)
         .filter(|period| period.is_zero() || *period >= MIN_BOOTSTRAP_REFRESH)
-        .ok_or(Invalid::BootstrapRefresh)
+        .ok_or_else(|| {
+            invalid("-envoy-bootstrap-refresh-interval must be 0 (never) or at least 10s")
+        })
 }
 
 /// Start and end of the process's life. Also checked before a running dataplane is asked
 /// something, so that no question meets a path that means something else.
-pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
+pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, SettingsError> {
     let http_path = |key: Item| {
         let text = values
             .some_text(key)
@@ -374,19 +407,19 @@ pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
         if text.starts_with('/') {
             Ok(text.to_owned())
         } else {
-            Err(Invalid::HttpPath {
-                flag: key.setting().flag,
-                value: text.to_owned(),
-            })
+            let flag = key.setting().flag;
+            Err(invalid(format!("-{flag} {text:?} must start with /")))
         }
     };
     let shutdown_path = http_path(Item::GracefulShutdownPath)?;
     let startup_path = http_path(Item::GracefulStartupPath)?;
-    paths::check(&shutdown_path, &startup_path)?;
+    check_paths(&shutdown_path, &startup_path)?;
     let drain_listeners = values.bool(Item::ShutdownDrainListeners);
     let end_when_idle = values.bool(Item::ShutdownEndWhenIdle);
     if end_when_idle && !drain_listeners {
-        return Err(Invalid::IdleWithoutDrain);
+        return Err(invalid(
+            "-shutdown-end-when-idle needs -shutdown-drain-listeners: set both",
+        ));
     }
     Ok(Lifecycle {
         bind: lifecycle_bind(values)?,
@@ -400,8 +433,35 @@ pub(super) fn lifecycle(values: &Values) -> Result<Lifecycle, Invalid> {
     })
 }
 
+/// The lifecycle server answers every path in one way only.
+fn check_paths(shutdown: &str, startup: &str) -> Result<(), SettingsError> {
+    if shutdown == startup {
+        return Err(invalid(format!(
+            "-graceful-shutdown-path and -graceful-startup-path are both {shutdown:?}: they must differ"
+        )));
+    }
+    if lifecycle::matches(shutdown, startup) || lifecycle::matches(startup, shutdown) {
+        return Err(invalid(format!(
+            "-graceful-shutdown-path {shutdown:?} and -graceful-startup-path {startup:?} overlap: a path that ends with a slash stands for everything below it"
+        )));
+    }
+    for (key, value) in [
+        (Item::GracefulShutdownPath, shutdown),
+        (Item::GracefulStartupPath, startup),
+    ] {
+        let taken = lifecycle::PATHS.iter();
+        if let Some(path) = taken.copied().find(|path| lifecycle::matches(value, path)) {
+            let flag = key.setting().flag;
+            return Err(invalid(format!(
+                "-{flag} {value:?} stands for {path}, which the same port answers in another way: use another path"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Where the lifecycle server listens.
-fn lifecycle_bind(values: &Values) -> Result<SocketAddr, Invalid> {
+fn lifecycle_bind(values: &Values) -> Result<SocketAddr, SettingsError> {
     let ip = match values.text(Item::GracefulAddr) {
         // What binds today keeps binding; other names would need a resolver at start.
         "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
@@ -431,45 +491,45 @@ pub(super) fn socket(
     values: &Values,
     address_key: Item,
     port_key: Item,
-) -> Result<SocketAddr, Invalid> {
+) -> Result<SocketAddr, SettingsError> {
     Ok(SocketAddr::new(
         address(values, address_key)?,
         port(values, port_key)?,
     ))
 }
 
-fn address(values: &Values, key: Item) -> Result<IpAddr, Invalid> {
+fn address(values: &Values, key: Item) -> Result<IpAddr, SettingsError> {
     let text = values.text(key);
-    ip(text).ok_or_else(|| Invalid::Address {
-        flag: key.setting().flag,
-        value: text.to_owned(),
-    })
+    let flag = key.setting().flag;
+    ip(text).ok_or_else(|| invalid(format!("-{flag} {text:?} is not an IP address")))
 }
 
-fn port(values: &Values, key: Item) -> Result<u16, Invalid> {
+fn port(values: &Values, key: Item) -> Result<u16, SettingsError> {
     let value = values.int(key);
-    u16::try_from(value).map_err(|_| Invalid::Port {
-        flag: key.setting().flag,
-        value,
-    })
+    let flag = key.setting().flag;
+    let wrong = |_| invalid(format!("-{flag} {value} is not a port: use 0 to 65535"));
+    u16::try_from(value).map_err(wrong)
 }
 
-fn port_or(values: &Values, key: Item, instead_of_zero: u16) -> Result<u16, Invalid> {
+fn port_or(values: &Values, key: Item, instead_of_zero: u16) -> Result<u16, SettingsError> {
     Ok(match port(values, key)? {
         0 => instead_of_zero,
         port => port,
     })
 }
 
-fn count(values: &Values, key: Item) -> Result<u32, Invalid> {
+fn count(values: &Values, key: Item) -> Result<u32, SettingsError> {
     let value = values.int(key);
-    u32::try_from(value).map_err(|_| Invalid::Count {
-        flag: key.setting().flag,
-        value,
-    })
+    let flag = key.setting().flag;
+    let wrong = |_| {
+        invalid(format!(
+            "-{flag} {value} is out of range: use 0 to 4294967295"
+        ))
+    };
+    u32::try_from(value).map_err(wrong)
 }
 
-fn seconds(values: &Values, key: Item) -> Result<Duration, Invalid> {
+fn seconds(values: &Values, key: Item) -> Result<Duration, SettingsError> {
     Ok(Duration::from_secs(count(values, key)?.into()))
 }
 

@@ -92,10 +92,9 @@ impl Values {
     }
 
     pub(super) fn text(&self, key: Item) -> &str {
-        match self.get(key) {
-            Some(Value::Text(text)) => text,
-            None => key.setting().default.unwrap_or_default(),
-            Some(_) => wrong_kind(key.setting()),
+        match self.0.get(&key) {
+            Some((_, Value::Text(text))) => text,
+            _ => key.setting().default.unwrap_or_default(),
         }
     }
 
@@ -105,57 +104,38 @@ impl Values {
     }
 
     pub(super) fn int(&self, key: Item) -> i64 {
-        match self.get(key).or(default(key).as_ref()) {
-            Some(Value::Int(number)) => *number,
-            None => 0,
-            Some(_) => wrong_kind(key.setting()),
+        match self.get(key) {
+            Some(Value::Int(number)) => number,
+            _ => 0,
         }
     }
 
     pub(super) fn bool(&self, key: Item) -> bool {
-        match self.get(key).or(default(key).as_ref()) {
-            Some(Value::Bool(flag)) => *flag,
-            None => false,
-            Some(_) => wrong_kind(key.setting()),
-        }
+        matches!(self.get(key), Some(Value::Bool(true)))
     }
 
     /// Nanoseconds.
     pub(super) fn duration(&self, key: Item) -> i64 {
-        match self.get(key).or(default(key).as_ref()) {
-            Some(Value::Duration(nanoseconds)) => *nanoseconds,
-            None => 0,
-            Some(_) => wrong_kind(key.setting()),
+        match self.get(key) {
+            Some(Value::Duration(nanoseconds)) => nanoseconds,
+            _ => 0,
         }
     }
 
     pub(super) fn pairs(&self, key: Item) -> BTreeMap<String, String> {
         match self.get(key) {
-            Some(Value::Pairs(pairs)) => pairs.clone(),
-            None => BTreeMap::new(),
-            Some(_) => wrong_kind(key.setting()),
+            Some(Value::Pairs(pairs)) => pairs,
+            _ => BTreeMap::new(),
         }
     }
 
-    fn get(&self, key: Item) -> Option<&Value> {
-        self.0.get(&key).map(|(_, value)| value)
+    /// The value, or the declared default. That defaults parse, and that every setting is read as
+    /// what it is declared to be, is tested.
+    fn get(&self, key: Item) -> Option<Value> {
+        let Setting { kind, default, .. } = key.setting();
+        let given = self.0.get(&key).map(|(_, value)| value.clone());
+        given.or_else(|| Value::parse(*kind, (*default)?).ok())
     }
-}
-
-/// The declared default, which is known to parse because a test reads them all.
-fn default(key: Item) -> Option<Value> {
-    let setting = key.setting();
-    setting
-        .default
-        .and_then(|text| Value::parse(setting.kind, text).ok())
-}
-
-/// Reading a setting as something it was not declared to be.
-fn wrong_kind(setting: &Setting) -> ! {
-    unreachable!(
-        "-{} is declared as {:?} and read as something else",
-        setting.flag, setting.kind
-    )
 }
 
 /// The setting behind a flag.
