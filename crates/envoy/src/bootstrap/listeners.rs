@@ -172,9 +172,10 @@ pub(super) fn secrets(inputs: &BootstrapInputs) -> Vec<Value> {
 }
 
 fn bind_address(key: &'static str, value: &str) -> Result<SocketAddr, BootstrapError> {
-    value.parse().map_err(|_| BootstrapError::BindAddress {
-        key,
-        value: value.to_owned(),
+    value.parse().map_err(|_| {
+        let reason =
+            format!("{value:?} is not an IP address with a port (like 0.0.0.0:9102 or [::]:9102)");
+        BootstrapError::key(key, reason)
     })
 }
 

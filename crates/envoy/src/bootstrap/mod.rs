@@ -5,7 +5,6 @@
 //! Field names are Envoy's own (snake case, v3). Values from users enter as parsed JSON, never as
 //! text.
 
-mod error;
 mod listeners;
 mod proxy_config;
 mod rendered;
@@ -19,7 +18,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-pub use error::BootstrapError;
 pub(crate) use listeners::{is_own, reachable};
 pub use proxy_config::ProxyConfig;
 pub use trusted_ca::{PrometheusTls, TrustedCa};
@@ -52,6 +50,26 @@ impl Bootstrap {
     /// What was put right in the user's values and should be put right by the user.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+}
+
+/// Why there is no bootstrap document. The message names the key of the proxy's configuration, or
+/// the setting, that has to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BootstrapError(String);
+
+impl BootstrapError {
+    /// About a key of the proxy's configuration.
+    fn key(key: &str, reason: impl std::fmt::Display) -> Self {
+        Self(format!("proxy config key {key}: {reason}"))
+    }
+
+    /// A key whose value is not the JSON that it takes.
+    fn json(key: &str, expected: &str, source: &serde_json::Error) -> Self {
+        Self(format!(
+            "proxy config key {key} does not hold valid JSON ({expected}): {source}"
+        ))
     }
 }
 
@@ -282,7 +300,12 @@ fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
     (1..)
         .zip(logs)
         .map(|(position, text)| {
-            parse_object(text).map_err(|source| BootstrapError::AccessLog { position, source })
+            parse_object(text).map_err(|source| {
+                BootstrapError(format!(
+                    "access log {position} of the bootstrap parameters is not a JSON object: {source}; \
+                     see accessLogs in proxy-defaults"
+                ))
+            })
         })
         .collect()
 }
@@ -290,23 +313,13 @@ fn access_logs(logs: &[String]) -> Result<Vec<Value>, BootstrapError> {
 /// JSON objects separated by commas, as the `envoy_extra_*_json` keys take them.
 fn fragments(key: &'static str, text: Option<&str>) -> Result<Vec<Value>, BootstrapError> {
     let text = text.unwrap_or_default();
-    let objects: Result<Vec<Map<String, Value>>, _> = serde_json::from_str(&format!("[{text}]"));
-    match objects {
-        Ok(objects) => Ok(objects.into_iter().map(Value::Object).collect()),
-        Err(source) => Err(BootstrapError::Json {
-            key,
-            expected: "objects separated by commas",
-            source,
-        }),
-    }
+    let objects: Vec<Map<String, Value>> = serde_json::from_str(&format!("[{text}]"))
+        .map_err(|error| BootstrapError::json(key, "objects separated by commas", &error))?;
+    Ok(objects.into_iter().map(Value::Object).collect())
 }
 
 fn object(key: &'static str, text: &str) -> Result<Value, BootstrapError> {
-    parse_object(text).map_err(|source| BootstrapError::Json {
-        key,
-        expected: "one object",
-        source,
-    })
+    parse_object(text).map_err(|error| BootstrapError::json(key, "one object", &error))
 }
 
 fn parse_object(text: &str) -> Result<Value, serde_json::Error> {
@@ -327,8 +340,9 @@ fn checked_flush_interval(value: &str) -> Result<String, BootstrapError> {
     if valid {
         Ok(value.to_owned())
     } else {
-        Err(BootstrapError::FlushInterval {
-            value: value.to_owned(),
-        })
+        let reason = format!(
+            "{value:?} is not a number of seconds with the unit s, from 0.001s to less than 300s (like 5s or 0.5s)"
+        );
+        Err(BootstrapError::key("envoy_stats_flush_interval", reason))
     }
 }

@@ -98,10 +98,10 @@ fn list(config: &Map<String, Value>, key: &str) -> Result<Vec<String>, Bootstrap
 }
 
 fn weak_text(key: &str, value: &Value) -> Result<String, BootstrapError> {
-    let wrong = |found| BootstrapError::WrongType {
-        key: key.to_owned(),
-        expected: "text",
-        found,
+    let wrong = |found| {
+        BootstrapError(format!(
+            "proxy config key {key} takes text, not {found}: change it in the proxy's registration or in proxy-defaults"
+        ))
     };
     match value {
         Value::Null => Ok(String::new()),

@@ -9,6 +9,12 @@ use serde_json::{Map, Value as Json};
 
 use super::{BootstrapError, BootstrapInputs, LOCAL_AGENT_CLUSTER, TrustedCa, XdsAddress, to_json};
 
+/// The key of the proxy's configuration that holds the template.
+const KEY: &str = "envoy_bootstrap_json_tpl";
+
+/// How many characters of what the JSON parser says a message shows.
+const ERROR: usize = 200;
+
 /// How many characters of a wrong result a message shows.
 const EXCERPT: usize = 40;
 
@@ -19,35 +25,38 @@ pub(super) fn render(
     inputs: &BootstrapInputs,
     document: &Json,
 ) -> Result<Json, BootstrapError> {
-    let output = legate_go_template::render("bootstrap", text, &fields(inputs, document))?;
+    let output = legate_go_template::render("bootstrap", text, &fields(inputs, document))
+        .map_err(|error| BootstrapError::key(KEY, error))?;
     serde_json::from_str::<Map<String, Json>>(output.text())
         .map(Json::Object)
-        .map_err(|source| no_object(&output, source))
+        .map_err(|error| no_object(&output, &error))
 }
 
-fn no_object(output: &Output<'_>, source: serde_json::Error) -> BootstrapError {
+fn no_object(output: &Output<'_>, error: &serde_json::Error) -> BootstrapError {
     let made = output.text();
-    let line_start = match source.line() {
+    let line_start = match error.line() {
         0 | 1 => 0,
         line => (made.match_indices('\n').nth(line - 2)).map_or(0, |(newline, _)| newline + 1),
     };
     // The parser counts columns from 1, and names the end by the last byte.
-    let mut offset = (line_start + source.column().saturating_sub(1)).min(made.len());
+    let mut offset = (line_start + error.column().saturating_sub(1)).min(made.len());
     while !made.is_char_boundary(offset) {
         offset -= 1;
     }
     let before = made[..offset].chars().rev().take(EXCERPT / 2).count();
     let (line, column) = output.origin(offset);
-    BootstrapError::TemplateOutput {
-        line,
-        column,
-        near: made
-            .chars()
-            .skip(made[..offset].chars().count() - before)
-            .take(before + EXCERPT / 2)
-            .collect(),
-        source,
-    }
+    let near: String = made
+        .chars()
+        .skip(made[..offset].chars().count() - before)
+        .take(before + EXCERPT / 2)
+        .collect();
+    // It may repeat a text of any length.
+    let error: String = error.to_string().chars().take(ERROR).collect();
+    let reason = format!(
+        "template: bootstrap:{line}:{column}: what the template makes here is no valid JSON: {error} of its output, \
+         near {near:?}"
+    );
+    BootstrapError::key(KEY, reason)
 }
 
 /// Everything that a template can use. All fields are text, apart from a switch and a list.

@@ -82,11 +82,8 @@ impl SinkAddress {
         variable: &dyn Fn(&str) -> Option<String>,
         warnings: &mut Vec<String>,
     ) -> Result<Self, BootstrapError> {
-        let wrong = |value: &str, reason: String| BootstrapError::Sink {
-            key,
-            value: value.to_owned(),
-            reason,
-        };
+        let wrong =
+            |value: &str, reason: String| BootstrapError::key(key, format!("{value:?} {reason}"));
         let value = match url.strip_prefix('$').filter(|name| name.len() > 1) {
             Some(name) => variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
                 let reason = format!(

@@ -38,9 +38,8 @@ impl PrometheusTls {
     /// # Errors
     /// When `ca` cannot be read or holds no certificate.
     pub fn load(ca: &Path, certificate: PathBuf, key: PathBuf) -> Result<Self, BootstrapError> {
-        let wrong = |reason: String| BootstrapError::PrometheusCa {
-            path: ca.to_path_buf(),
-            reason,
+        let wrong = |reason: String| {
+            BootstrapError(format!("-telemetry-prom-ca-certs-path {ca:?}: {reason}"))
         };
         let metadata = std::fs::metadata(ca).map_err(|error| wrong(error.to_string()))?;
         let ca = if metadata.is_dir() {
