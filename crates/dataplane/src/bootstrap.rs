@@ -10,7 +10,7 @@ use legate_api::json::from_struct;
 use legate_client::{Connection, ErrorClass, Session, SessionError, classify};
 use legate_envoy::bootstrap::{
     BootstrapError, BootstrapInputs, NodeInputs, PrometheusInputs, PrometheusTls, ProxyConfig,
-    XdsAddress,
+    XdsAddress, reachable,
 };
 use legate_runtime::{Backoff, BackoffPolicy};
 use tokio::time::{Instant, sleep, timeout};
@@ -43,51 +43,9 @@ pub enum ParamsError {
     /// There is no server to ask.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The server does not know the proxy.
-    #[error(
-        "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check -proxy-id and \
-         -proxy-node-name, and that the proxy is registered on that node"
-    )]
-    Unknown {
-        /// The server.
-        server: SocketAddr,
-        /// `-proxy-id`.
-        id: String,
-        /// `-proxy-node-id` or `-proxy-node-name`.
-        node: String,
-        /// The server's words.
-        message: String,
-    },
-    /// The token does not suffice.
-    #[error(
-        "server {server} does not let this token see the proxy {id:?}: {message}; the token (-credential-type, \
-         -static-token, -login-auth-method) needs service:read on the proxy's service"
-    )]
-    Denied {
-        /// The server.
-        server: SocketAddr,
-        /// `-proxy-id`.
-        id: String,
-        /// The server's words.
-        message: String,
-    },
-    /// The server says no for another reason.
-    #[error(
-        "server {server} refuses bootstrap parameters for the proxy {id:?} on the node {node:?} (-proxy-id, \
-         -proxy-node-name): {code:?}: {message}"
-    )]
-    Refused {
-        /// The server.
-        server: SocketAddr,
-        /// `-proxy-id`.
-        id: String,
-        /// `-proxy-node-id` or `-proxy-node-name`.
-        node: String,
-        /// The answer's code.
-        code: Code,
-        /// The server's words.
-        message: String,
-    },
+    /// The server does not know the proxy, or refuses; the message names the settings to look at.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Asks servers for the proxy's parameters until one answers or they keep refusing. That they do not
@@ -178,31 +136,25 @@ fn is_refusal(status: &Status) -> bool {
 }
 
 fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> ParamsError {
-    let (id, message) = (proxy.id.clone(), status.message().to_owned());
+    let (id, message) = (&proxy.id, status.message());
     let node = match proxy.node_id.is_empty() {
-        true => proxy.node_name.clone(),
-        false => proxy.node_id.clone(),
+        true => &proxy.node_name,
+        false => &proxy.node_id,
     };
-    match status.code() {
-        Code::NotFound => ParamsError::Unknown {
-            server,
-            id,
-            node,
-            message,
-        },
-        Code::PermissionDenied | Code::Unauthenticated => ParamsError::Denied {
-            server,
-            id,
-            message,
-        },
-        code => ParamsError::Refused {
-            server,
-            id,
-            node,
-            code,
-            message,
-        },
-    }
+    ParamsError::Refused(match status.code() {
+        Code::NotFound => format!(
+            "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check -proxy-id and \
+             -proxy-node-name, and that the proxy is registered on that node"
+        ),
+        Code::PermissionDenied | Code::Unauthenticated => format!(
+            "server {server} does not let this token see the proxy {id:?}: {message}; the token (-credential-type, \
+             -static-token, -login-auth-method) needs service:read on the proxy's service"
+        ),
+        code => format!(
+            "server {server} refuses bootstrap parameters for the proxy {id:?} on the node {node:?} (-proxy-id, \
+             -proxy-node-name): {code:?}: {message}"
+        ),
+    })
 }
 
 /// Puts parameters and settings together.
@@ -260,23 +212,13 @@ fn node(proxy: &Proxy, params: &GetEnvoyBootstrapParamsResponse) -> NodeInputs {
 /// Where Envoy reaches the merged metrics: where they listen. When that is everywhere, on the
 /// address of the admin interface, which Envoy has in any case.
 fn merged_metrics(telemetry: &Telemetry, admin: SocketAddr) -> SocketAddr {
-    let listening = SocketAddr::new(telemetry.bind, telemetry.merge_port);
-    let near = on_host(admin, telemetry.merge_port);
+    let port = telemetry.merge_port;
+    let near = SocketAddr::new(reachable(admin).ip(), port);
     match telemetry.bind {
         IpAddr::V4(ip) if ip.is_unspecified() && near.is_ipv4() => near,
         IpAddr::V6(ip) if ip.is_unspecified() => near,
-        _ => on_host(listening, telemetry.merge_port),
+        _ => reachable(SocketAddr::new(telemetry.bind, port)),
     }
-}
-
-/// A port on the host of `address`, reachable from this host: loopback when it is a wildcard.
-pub(crate) fn on_host(address: SocketAddr, port: u16) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, port)
 }
 
 #[cfg(test)]
@@ -376,17 +318,6 @@ mod tests {
             };
             let found = merged_metrics(&telemetry, admin.parse().unwrap());
             assert_eq!(found, reached.parse().unwrap(), "{bind} {admin}");
-        }
-    }
-
-    #[test]
-    fn wildcards_are_reached_over_loopback() {
-        for (bound, reached) in [
-            ("0.0.0.0:1", "127.0.0.1:7"),
-            ("[::]:1", "[::1]:7"),
-            ("127.0.0.9:1", "127.0.0.9:7"),
-        ] {
-            assert_eq!(on_host(bound.parse().unwrap(), 7), reached.parse().unwrap());
         }
     }
 }

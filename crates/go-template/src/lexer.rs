@@ -232,7 +232,7 @@ impl Lexer<'_> {
         kind
     }
 
-    /// Reads letters, digits and underscores, and tells whether there were any.
+    /// Reads letters, digits and underscores, and returns whether there were any.
     fn name(&mut self) -> Result<bool, String> {
         let rest = self.rest();
         let length = rest

@@ -133,7 +133,6 @@ fn launch(settings: &Settings, bootstrap: String) -> Result<Launch, RunError> {
         drain_time: settings.envoy.drain_time,
         drain_strategy: settings.envoy.drain_strategy,
         extra_args: settings.envoy.extra_args.clone(),
-        secret_variables: Vec::new(),
     })
 }
 

@@ -4,10 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use legate_envoy::bootstrap::{BootstrapError, ProxyConfig};
+use legate_envoy::bootstrap::{BootstrapError, ProxyConfig, reachable};
 use legate_runtime::{Scope, Spawner};
 
-use crate::bootstrap::on_host;
 use crate::settings::Settings;
 use crate::telemetry::{
     self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, SinkAddress, Source, Target,
@@ -112,7 +111,7 @@ impl Exposition {
         let admin = self.settings.envoy.admin;
         let mut sources = vec![Source {
             name: "envoy",
-            target: Target::new(on_host(admin, admin.port()), ENVOY_METRICS),
+            target: Target::new(reachable(admin), ENVOY_METRICS),
             takes_query: true,
         }];
         let service = settings.service_metrics_url.as_deref();

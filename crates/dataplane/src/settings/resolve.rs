@@ -471,7 +471,8 @@ fn lifecycle_bind(values: &Values) -> Result<SocketAddr, SettingsError> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// The file to read an id from: a path replaces an id of a weaker source, an id beside it stays.
+/// The file to read an id from: a path replaces an id of a weaker source, an id of the same source
+/// stays.
 pub(super) fn id_file(values: &Values, id: Item, path: Item) -> Option<PathBuf> {
     // Flags and variables are one place: an id from either stands against a path from either.
     let place = |key| values.source(key).min(Source::Environment);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use legate_client::{Credentials, TlsConfig};
 use legate_runtime::logging::Level;
 
-/// Everything the dataplane was told, after merging flags, environment, file and defaults.
+/// All settings, after merging flags, environment, file and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// What this process does (`-mode`).

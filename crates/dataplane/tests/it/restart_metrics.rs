@@ -83,7 +83,6 @@ impl Place {
             drain_time: Duration::from_secs(1),
             drain_strategy: DrainStrategy::Immediate,
             extra_args: Vec::new(),
-            secret_variables: Vec::new(),
         })
     }
 

@@ -68,7 +68,7 @@ pub(super) fn clusters(inputs: &BootstrapInputs, users: &[Value]) -> Vec<Value> 
 }
 
 /// Where a local client reaches what is bound to `address`: a wildcard is no destination.
-pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -194,4 +194,20 @@ fn scrape_path(path: &str, warnings: &mut Vec<String>) -> String {
         path.truncate(query);
     }
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_are_reached_over_loopback() {
+        for (bound, reached) in [
+            ("0.0.0.0:1", "127.0.0.1:1"),
+            ("[::]:1", "[::1]:1"),
+            ("127.0.0.9:1", "127.0.0.9:1"),
+        ] {
+            assert_eq!(reachable(bound.parse().unwrap()), reached.parse().unwrap());
+        }
+    }
 }

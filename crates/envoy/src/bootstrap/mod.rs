@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-pub(crate) use listeners::{is_own, reachable};
+pub(crate) use listeners::is_own;
+pub use listeners::reachable;
 pub use proxy_config::ProxyConfig;
 pub use trusted_ca::{PrometheusTls, TrustedCa};
 

@@ -137,7 +137,7 @@ fn fields(inputs: &BootstrapInputs, document: &Json) -> Value {
     Value::structure("*bootstrap.BootstrapTplArgs", fields)
 }
 
-/// Where the relay listens; these fields stand in `.GRPC` and beside it.
+/// Where the relay listens; these fields stand in `.GRPC` and at the top level.
 fn agent(xds: &XdsAddress) -> Vec<(&'static str, Value)> {
     let (address, port, socket) = match xds {
         XdsAddress::Tcp(address) => (address.ip().to_string(), address.port(), String::new()),

@@ -95,7 +95,6 @@ impl EnvoyConfig {
             drain_time,
             drain_strategy,
             extra_args,
-            secret_variables,
         } = launch;
         let mut parts = Parts(Sha256::new());
         parts.part("executable", executable.as_os_str().as_bytes());
@@ -107,9 +106,6 @@ impl EnvoyConfig {
         parts.part("drain strategy", drain_strategy.as_str());
         for argument in extra_args {
             parts.part("argument", argument.as_bytes());
-        }
-        for variable in secret_variables {
-            parts.part("secret variable", variable);
         }
         if let Some(program) = program {
             let modified = program
@@ -195,7 +191,6 @@ mod tests {
                 drain_time: Duration::from_secs(30),
                 drain_strategy: DrainStrategy::Immediate,
                 extra_args: vec!["-l".into(), "debug".into()],
-                secret_variables: vec!["TOKEN".to_owned()],
             },
             program: Some(Program {
                 device: 1,
@@ -214,14 +209,14 @@ mod tests {
     /// A later version has to come to the same, or it replaces every Envoy that it adopts.
     #[test]
     fn a_fingerprint_is_the_same_in_every_version() {
-        let expected = "1:f731c83480b655c2993590e2acf15b46ee00b549ce2b073ab4679282c88b9ee3";
+        let expected = "1:0499ec75fb5a586cc10f9bf7ad04c73e26e0271a39d4dbf95b64eca0f99ec3d9";
         assert_eq!(config().fingerprint(), expected);
         assert_eq!(config().gapless().fingerprint(), expected);
     }
 
     #[test]
     fn whatever_makes_another_envoy_makes_another_fingerprint() {
-        let changes: [fn(&mut EnvoyConfig); 14] = [
+        let changes: [fn(&mut EnvoyConfig); 13] = [
             |it| it.launch.executable = "/opt/envoy".into(),
             |it| it.launch.bootstrap.push(' '),
             |it| it.launch.log.level = LogLevel::Debug,
@@ -230,7 +225,6 @@ mod tests {
             |it| it.launch.drain_time = Duration::from_secs(31),
             |it| it.launch.drain_strategy = DrainStrategy::Gradual,
             |it| it.launch.extra_args = vec!["-ldebug".into()],
-            |it| it.launch.secret_variables.clear(),
             |it| it.program = None,
             |it| it.program.as_mut().unwrap().inode = 9,
             |it| it.program.as_mut().unwrap().modified = None,

@@ -108,8 +108,6 @@ impl EnvoyHost {
             epoch: start.epoch,
             family,
             parent_shutdown: hot.parent_shutdown.max(launch.drain_time),
-            socket_path: None,
-            socket_mode: None,
         }))
     }
 
@@ -178,11 +176,9 @@ impl Host for EnvoyHost {
         if !self.outlive {
             // The usual first one costs no thread; it says what is wrong where everything is said.
             let doubtful = start.epoch > 0 || std::mem::replace(&mut self.doubtful, true);
-            let process = match doubtful {
-                true => launch.spawn_quoted(&place),
-                false => launch.spawn_as(&place),
-            };
-            let process = process.map_err(|error| error.to_string())?;
+            let process = launch
+                .spawn(&place, doubtful)
+                .map_err(|error| error.to_string())?;
             let identity = Identity::of(process.pid());
             return Ok(Envoy::Child(Box::new(process), identity));
         }
@@ -433,7 +429,6 @@ mod tests {
             drain_time: Duration::ZERO,
             drain_strategy: DrainStrategy::Immediate,
             extra_args: Vec::new(),
-            secret_variables: Vec::new(),
         });
         (host, config)
     }

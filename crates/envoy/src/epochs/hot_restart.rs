@@ -227,7 +227,6 @@ mod tests {
             drain_time: Duration::from_secs(1),
             drain_strategy: DrainStrategy::Immediate,
             extra_args: extra.iter().map(OsString::from).collect(),
-            secret_variables: Vec::new(),
         }
     }
 

@@ -10,7 +10,7 @@ const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
 
 /// Options of a hot restart. Who gives one of them manages hot restarts alone.
-pub(crate) const HOT_RESTART_OPTIONS: [&str; 7] = [
+const HOT_RESTART_OPTIONS: [&str; 7] = [
     "--disable-hot-restart",
     "--restart-epoch",
     "--base-id",
@@ -75,12 +75,6 @@ fn hot_restart(role: &HotRole) -> Vec<OsString> {
     }
     let seconds = role.parent_shutdown.as_secs().to_string();
     options.extend(["--parent-shutdown-time-s".into(), seconds.into()]);
-    if let Some(path) = &role.socket_path {
-        options.extend(["--socket-path".into(), path.into()]);
-    }
-    if let Some(mode) = role.socket_mode {
-        options.extend(["--socket-mode".into(), format!("{mode:03o}").into()]);
-    }
     options
 }
 
@@ -147,7 +141,6 @@ mod tests {
             drain_time: Duration::from_secs(30),
             drain_strategy: DrainStrategy::Immediate,
             extra_args: extra.iter().map(OsString::from).collect(),
-            secret_variables: Vec::new(),
         };
         let document = Document::new(&launch.bootstrap)?;
         let arguments = arguments(&launch, restart, &document)?;
@@ -216,8 +209,6 @@ mod tests {
                 epoch,
                 family,
                 parent_shutdown: Duration::from_secs(45),
-                socket_path: Some("@web".to_owned()),
-                socket_mode: Some(0o600),
             })
         };
         let words = |restart| arguments_as(&restart, "{}", &[]).unwrap().join(" ");
@@ -225,7 +216,7 @@ mod tests {
         assert!(
             first.ends_with(
                 "--restart-epoch 0 --use-dynamic-base-id --base-id-path /run/id \
-                 --parent-shutdown-time-s 45 --socket-path @web --socket-mode 600"
+                 --parent-shutdown-time-s 45"
             ),
             "{first}"
         );

@@ -34,14 +34,6 @@ pub struct EnvoyProcess {
 }
 
 impl Launch {
-    /// Starts Envoy without hot restart, tied to the life of this thread.
-    ///
-    /// # Errors
-    /// See [`Launch::spawn_as`].
-    pub fn spawn(&self) -> Result<EnvoyProcess, SpawnError> {
-        self.spawn_as(&Restart::Disabled)
-    }
-
     /// Whether the user's arguments can be combined with the bootstrap document.
     ///
     /// # Errors
@@ -52,7 +44,8 @@ impl Launch {
     }
 
     /// Starts Envoy at its place in a hot restart, with standard input closed and output
-    /// inherited.
+    /// inherited. Where standard error is `quoted`, a thread passes it on, so that
+    /// [`EnvoyProcess::last_words`] knows what was said.
     ///
     /// Call it on a thread that lives as long as the process: when that thread ends, however it
     /// ends, the kernel ends Envoy.
@@ -60,20 +53,7 @@ impl Launch {
     /// # Errors
     /// When the program cannot be started, or an extra argument contradicts the bootstrap
     /// document.
-    pub fn spawn_as(&self, restart: &Restart) -> Result<EnvoyProcess, SpawnError> {
-        self.spawn_child(restart, false)
-    }
-
-    /// The same, with a thread that passes standard error on, so that
-    /// [`EnvoyProcess::last_words`] knows what was said.
-    ///
-    /// # Errors
-    /// As for [`Launch::spawn_as`].
-    pub fn spawn_quoted(&self, restart: &Restart) -> Result<EnvoyProcess, SpawnError> {
-        self.spawn_child(restart, true)
-    }
-
-    fn spawn_child(&self, restart: &Restart, quoted: bool) -> Result<EnvoyProcess, SpawnError> {
+    pub fn spawn(&self, restart: &Restart, quoted: bool) -> Result<EnvoyProcess, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
         let mut command = self.command()?;
         command.args(arguments::arguments(self, restart, &document)?);
@@ -117,7 +97,7 @@ impl Launch {
     /// program's output goes.
     ///
     /// # Errors
-    /// As for [`Launch::spawn_as`], and when `log` cannot be written.
+    /// As for [`Launch::spawn`], and when `log` cannot be written.
     pub fn spawn_detached(&self, restart: &Restart, log: Option<&Path>) -> Result<u32, SpawnError> {
         let document = Document::new(&self.bootstrap)?;
         let mut command = self.command()?;
@@ -131,13 +111,13 @@ impl Launch {
             command.stdout(output).stderr(errors);
         }
         let mut spawn = || {
-            let (mut told, tells) = io::pipe()?;
-            parent_death::detach(&mut command, document.inherited(), tells.as_fd());
+            let (mut reader, writer) = io::pipe()?;
+            parent_death::detach(&mut command, document.inherited(), writer.as_fd());
             // Only the process in between is a child; it has ended by now.
             drop(command.spawn()?);
-            drop(tells);
+            drop(writer);
             let mut pid = [0; size_of::<u32>()];
-            told.read_exact(&mut pid)?;
+            reader.read_exact(&mut pid)?;
             Ok(u32::from_ne_bytes(pid))
         };
         let pid = spawn().map_err(|source| self.not_started(source))?;
@@ -153,15 +133,14 @@ impl Launch {
         }
     }
 
-    /// Has Envoy check the bootstrap document without serving it. Bounded by
-    /// [`VALIDATION_LIMIT`].
+    /// Has Envoy check the bootstrap document without serving it; 30 s at most.
     ///
     /// # Errors
     /// When Envoy refuses it, and when that could not be found out.
-    pub async fn validate(&self) -> Result<(), ValidationError> {
+    pub(crate) async fn validate(&self) -> Result<(), ValidationError> {
         let unknown = |error: &dyn std::fmt::Display| ValidationError::Unknown(error.to_string());
         let document = Document::new(&self.bootstrap).map_err(|error| unknown(&error))?;
-        let arguments = arguments::arguments(self, &super::Restart::Disabled, &document);
+        let arguments = arguments::arguments(self, &Restart::Disabled, &document);
         let mut command = self.command().map_err(|error| unknown(&error))?;
         command
             .args(arguments.map_err(|error| unknown(&error))?)
@@ -187,10 +166,7 @@ impl Launch {
     fn command(&self) -> Result<Command, SpawnError> {
         refuse_foreign(&self.executable).map_err(|source| self.not_started(source))?;
         let mut command = Command::new(&self.executable);
-        for name in SECRET_VARIABLES
-            .into_iter()
-            .chain(self.secret_variables.iter().map(String::as_str))
-        {
+        for name in SECRET_VARIABLES {
             command.env_remove(name);
         }
         command.stdin(Stdio::null());
@@ -209,7 +185,7 @@ fn open_log(path: &Path) -> io::Result<File> {
 
 /// Why a bootstrap document was not found to be good.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ValidationError {
+pub(crate) enum ValidationError {
     /// Envoy refuses it, in these words.
     #[error("{0}")]
     Refused(String),
@@ -219,7 +195,7 @@ pub enum ValidationError {
 }
 
 /// How long a run of Envoy may take that only answers a question.
-pub const VALIDATION_LIMIT: Duration = Duration::from_secs(30);
+const VALIDATION_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs a command that ends by itself and says little.
 pub(crate) async fn run_short(command: &mut Command) -> io::Result<Output> {
@@ -282,7 +258,7 @@ impl EnvoyProcess {
         self.signal(Signal::SIGTERM)
     }
 
-    /// Sends SIGKILL to the process group. [`EnvoyProcess::wait`] tells when it has worked.
+    /// Sends SIGKILL to the process group. [`EnvoyProcess::wait`] returns when it has worked.
     ///
     /// # Errors
     /// When the operating system refuses. A group that is gone already is no error.

@@ -13,14 +13,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use arguments::hot_restart_option;
+pub use child::EnvoyProcess;
+pub(crate) use child::ValidationError;
 pub(crate) use child::run_short;
-pub use child::{EnvoyProcess, VALIDATION_LIMIT, ValidationError};
 pub use exit::{ExitReason, OutOfMemory};
 pub use parent_death::tie;
 pub(crate) use words::LogTail;
 
 /// Variables that hold secrets of the dataplane and never reach Envoy.
-pub const SECRET_VARIABLES: [&str; 2] = [
+const SECRET_VARIABLES: [&str; 2] = [
     "DP_CREDENTIAL_STATIC_TOKEN",
     "DP_CREDENTIAL_LOGIN_BEARER_TOKEN",
 ];
@@ -38,12 +39,10 @@ pub struct Launch {
     pub concurrency: u32,
     /// How long Envoy's listeners drain; whole seconds count.
     pub drain_time: Duration,
-    /// How connections are told to go during that time.
+    /// How clients are asked to close their connections during that time.
     pub drain_strategy: DrainStrategy,
     /// The user's own arguments; they win over the settings above.
     pub extra_args: Vec<OsString>,
-    /// Variables to keep from Envoy, beside [`SECRET_VARIABLES`].
-    pub secret_variables: Vec<String>,
 }
 
 /// The place of an Envoy in a hot restart.
@@ -66,11 +65,6 @@ pub struct HotRole {
     /// When the parent ends after the child took over, in whole seconds
     /// (`--parent-shutdown-time-s`).
     pub parent_shutdown: Duration,
-    /// Where the sockets between parent and child are (`--socket-path`); Envoy's own default when
-    /// absent, an abstract name.
-    pub socket_path: Option<String>,
-    /// Permissions of those sockets when they are files (`--socket-mode`).
-    pub socket_mode: Option<u32>,
 }
 
 /// What parent and child share in a hot restart.
@@ -120,7 +114,7 @@ impl LogLevel {
     }
 }
 
-/// How connections are told to go while Envoy drains.
+/// How clients are asked to close their connections while Envoy drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DrainStrategy {
     /// All at once (the dataplane's default).

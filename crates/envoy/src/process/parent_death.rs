@@ -40,27 +40,27 @@ pub fn tie(command: &mut Command, signal: Signal, inherited: Option<BorrowedFd<'
 
 /// Makes the future child a grandchild with a session of its own, so that nothing which ends this
 /// program or its terminal reaches it, lets it inherit like [`tie`], and writes its process id to
-/// `tells`, which must stay open until the child has been spawned.
+/// `pid_to`, which must stay open until the child has been spawned.
 ///
 /// A grandchild is needed because Envoy asks the kernel by itself for a signal when its parent
 /// ends. That must not be this program, so it waits until the process in between is gone.
 pub(super) fn detach(
     command: &mut Command,
     inherited: Option<BorrowedFd<'_>>,
-    tells: BorrowedFd<'_>,
+    pid_to: BorrowedFd<'_>,
 ) {
-    let (inherited, tells) = (number(inherited), tells.as_raw_fd());
+    let (inherited, pid_to) = (number(inherited), pid_to.as_raw_fd());
     before_exec(command, move || {
         setsid()?;
         let between = getpid();
         // SAFETY: both sides only make async-signal-safe calls until they exec or exit.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => {
-                // SAFETY: the caller holds the pipe open; what cannot be told is found out when
-                // it is read. Exiting this way runs no handlers of the program that was forked.
+                // SAFETY: the caller holds the pipe open, and finds out when nothing was
+                // written. Exiting this way runs no handlers of the program that was forked.
                 unsafe {
                     let pid = child.as_raw().to_ne_bytes();
-                    let _ = write(BorrowedFd::borrow_raw(tells), &pid);
+                    let _ = write(BorrowedFd::borrow_raw(pid_to), &pid);
                     nix::libc::_exit(0)
                 }
             }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel, Restart};
 use tokio::time::Instant;
 
 const PROGRAM: &str = "LEGATE_TEST_PROGRAM";
@@ -41,9 +41,8 @@ fn parent() {
             drain_time: Duration::ZERO,
             drain_strategy: DrainStrategy::Immediate,
             extra_args: Vec::new(),
-            secret_variables: vec!["ANOTHER_SECRET".to_owned()],
         };
-        let mut process = launch.spawn().unwrap();
+        let mut process = launch.spawn(&Restart::Disabled, false).unwrap();
         process.wait().await;
     });
 }
@@ -68,7 +67,6 @@ fn envoy_dies_with_its_parent_and_sees_no_secrets() {
         .env(PROGRAM, &program)
         .env("DP_CREDENTIAL_STATIC_TOKEN", "hidden-1")
         .env("DP_CREDENTIAL_LOGIN_BEARER_TOKEN", "hidden-2")
-        .env("ANOTHER_SECRET", "hidden-3")
         .env("DP_PROXY_ID", "shown")
         .stdout(Stdio::piped())
         .spawn()

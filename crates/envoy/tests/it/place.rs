@@ -103,7 +103,6 @@ pub(crate) fn config(document: &Value) -> EnvoyConfig {
         drain_time: Duration::from_secs(1),
         drain_strategy: DrainStrategy::Immediate,
         extra_args: Vec::new(),
-        secret_variables: Vec::new(),
     })
 }
 

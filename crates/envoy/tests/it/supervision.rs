@@ -9,7 +9,9 @@ use legate_envoy::bootstrap::{
 use legate_envoy::epochs::{
     self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
 };
-use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, SpawnError};
+use legate_envoy::process::{
+    DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, Restart, SpawnError,
+};
 use legate_testkit::network::free_port;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -34,7 +36,6 @@ fn launch(document: &Value) -> Launch {
         drain_time: Duration::from_secs(1),
         drain_strategy: DrainStrategy::Immediate,
         extra_args: Vec::new(),
-        secret_variables: Vec::new(),
     }
 }
 
@@ -240,7 +241,9 @@ async fn a_document_that_only_cannot_run_here_is_tried_again() {
 #[tokio::test]
 async fn a_dropped_process_is_killed() {
     let port = free_port();
-    let process = launch(&admin_only(port, "web")).spawn().unwrap();
+    let process = launch(&admin_only(port, "web"))
+        .spawn(&Restart::Disabled, false)
+        .unwrap();
     let pid = Pid::from_raw(i32::try_from(process.pid()).unwrap());
     drop(process);
     let gone = async {
@@ -260,7 +263,7 @@ async fn programs_that_cannot_start_say_what_to_look_at() {
             executable,
             ..launch(&json!({}))
         };
-        let error = launch.spawn().unwrap_err();
+        let error = launch.spawn(&Restart::Disabled, false).unwrap_err();
         assert!(matches!(error, SpawnError::Start { .. }));
         assert!(
             error.to_string().contains("-envoy-executable-path"),
