@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::{rpc, type_url};
-use legate_dataplane::relay::core::{Action, Core, Epoch, Event, SessionId};
+use legate_dataplane::relay::core::{Action, Core, ServerStreamId, Event, EnvoyStreamId};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
@@ -67,21 +67,21 @@ struct Relay {
     core: Core,
     streams: u64,
     /// Streams of Envoys, with the nonces that they have not answered by type.
-    sessions: BTreeMap<SessionId, BTreeMap<String, String>>,
+    sessions: BTreeMap<EnvoyStreamId, BTreeMap<String, String>>,
     /// Streams towards servers, with the nonces that came over them.
-    lanes: BTreeMap<Epoch, BTreeSet<String>>,
+    lanes: BTreeMap<ServerStreamId, BTreeSet<String>>,
 }
 
 impl Relay {
     fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
         match input.byte()? % 11 {
             0 if self.sessions.len() < STREAMS => {
-                let id = SessionId(self.number());
+                let id = EnvoyStreamId(self.number());
                 self.sessions.insert(id, BTreeMap::new());
                 self.handle(Event::EnvoyConnected(id));
             }
             1 if self.lanes.len() < STREAMS => {
-                let epoch = Epoch(self.number());
+                let epoch = ServerStreamId(self.number());
                 self.lanes.insert(epoch, BTreeSet::new());
                 self.handle(Event::ServerConnected(epoch));
             }
@@ -240,7 +240,6 @@ impl Relay {
                 assert!(own, "an answer to another stream");
             }
             Action::CloseEnvoy(id, _) => drop(self.sessions.remove(&id)),
-            Action::CloseServer(epoch) => drop(self.lanes.remove(&epoch)),
             Action::RenewServer
             | Action::Accepted(_)
             | Action::Rejected(_)

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::type_url::CLUSTER;
-use legate_dataplane::relay::core::{Action, Core, Epoch, Event, SessionId};
+use legate_dataplane::relay::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
 use legate_dataplane::relay::wire::Pieces;
 use prost::Message;
 
 const MEGABYTE: usize = 1024 * 1024;
-const SERVER: Epoch = Epoch(1);
+const SERVER: ServerStreamId = ServerStreamId(1);
 
 /// One megabyte in resources of this size, as it comes from the network.
 fn message(size: usize, version: u64) -> Bytes {
@@ -32,7 +32,7 @@ fn message(size: usize, version: u64) -> Bytes {
     response.encode_to_vec().into()
 }
 
-fn subscribe(core: &mut Core, envoy: SessionId) -> Vec<Action> {
+fn subscribe(core: &mut Core, envoy: EnvoyStreamId) -> Vec<Action> {
     core.handle(Event::EnvoyConnected(envoy));
     let request = DeltaDiscoveryRequest {
         node: Bytes::from_static(b"node"),
@@ -80,7 +80,7 @@ fn relay(core: &mut Core, message: Bytes) -> usize {
 fn connected() -> Core {
     let mut core = Core::new();
     core.handle(Event::ServerConnected(SERVER));
-    let actions = subscribe(&mut core, SessionId(1));
+    let actions = subscribe(&mut core, EnvoyStreamId(1));
     perform(&mut core, actions);
     core
 }
@@ -123,11 +123,11 @@ fn benches(criterion: &mut Criterion) {
                 bencher.iter_batched_ref(
                     || {
                         let mut core = filled(size);
-                        core.handle(Event::EnvoyGone(SessionId(1)));
+                        core.handle(Event::EnvoyGone(EnvoyStreamId(1)));
                         core
                     },
                     |core| {
-                        let actions = subscribe(core, SessionId(2));
+                        let actions = subscribe(core, EnvoyStreamId(2));
                         perform(core, actions)
                     },
                     BatchSize::LargeInput,
@@ -144,7 +144,7 @@ fn benches(criterion: &mut Criterion) {
                         core
                     },
                     |core| {
-                        let actions = core.handle(Event::ServerConnected(Epoch(2)));
+                        let actions = core.handle(Event::ServerConnected(ServerStreamId(2)));
                         perform(core, actions)
                     },
                     BatchSize::LargeInput,

@@ -1,79 +1,44 @@
-//! What the relay holds of one resource type: what Envoys want of it, and the last resources that
-//! an Envoy acknowledged.
+//! The cache: of every resource type what Envoys are subscribed to, and the last resources that an
+//! Envoy acknowledged. It knows of no stream.
 //!
-//! Nothing enters the entries before an acknowledgement, so a rejected resource is never served.
+//! Nothing enters before an acknowledgement, so a rejected resource is never served.
+//!
+//! A body is a slice of the message in which it arrived, and keeps all of it in memory. While most
+//! of a message is in the cache that saves a copy, which for a large configuration is a second
+//! configuration; when most of it has been replaced, what is left is copied out. So the cache never
+//! holds more than twice the bytes of its bodies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
-use legate_api::type_url;
 
-use super::buffers::{BufferId, Buffers};
-use super::core::{Epoch, Rejected, SessionId};
+use super::status::{RejectionStatus, TypeStatus};
+use super::types::{EnvoyStreamId, Name, Rejected, ResourceType, Version};
 
-/// Name of a resource, shared by everything that mentions it.
-pub(super) type Name = Arc<str>;
+/// A message of fewer bytes is never kept: what counts there is the buffer that it was read into.
+const KEPT_FROM: usize = 64 * 1024;
 
-/// Version of a resource, as the server wrote it.
-pub(super) type Version = Arc<str>;
-
-/// Names of a wildcard subscription, where a name stands for all.
-pub(super) const WILDCARD: &str = "*";
-
-/// Place of a type in the relay's list of types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct TypeKey(pub(super) usize);
-
-/// What a type is to the order in which Envoy has to be told: a thing before whatever refers to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
-    Secret,
-    Cluster,
-    Endpoint,
-    Listener,
-    Route,
-    Other,
-}
-
-impl Role {
-    pub(super) fn of(url: &str) -> Role {
-        match url {
-            type_url::SECRET => Role::Secret,
-            type_url::CLUSTER => Role::Cluster,
-            type_url::ENDPOINT => Role::Endpoint,
-            type_url::LISTENER => Role::Listener,
-            type_url::ROUTE => Role::Route,
-            _ => Role::Other,
-        }
-    }
-
-    /// Whether others refer to it, so that it may go only after they have changed.
-    pub(super) fn is_referred_to(self) -> bool {
-        matches!(self, Role::Secret | Role::Cluster | Role::Endpoint)
-    }
-
-    /// Whether Envoy waits for it anew after a change of the cluster or listener that it belongs to.
-    pub(super) fn is_waited_for(self) -> bool {
-        matches!(self, Role::Endpoint | Role::Route)
-    }
-
-    /// Whether it refers to clusters, so that it has to wait for them.
-    pub(super) fn refers(self) -> bool {
-        matches!(self, Role::Listener | Role::Route)
-    }
-}
+/// Number of a kept message.
+type MessageId = u64;
 
 /// A resource as it will be sent to Envoy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
+#[derive(Debug, Clone)]
+pub(super) struct CachedResource {
     pub(super) version: Version,
-    pub(super) aliases: Vec<String>,
-    pub(super) body: Bytes,
+    aliases: Vec<String>,
+    body: Bytes,
+    /// The kept message that the body is a slice of.
+    message: Option<MessageId>,
 }
 
-impl Stored {
+impl CachedResource {
+    pub(super) fn is_same(&self, other: &CachedResource) -> bool {
+        (&self.version, &self.aliases, &self.body) == (&other.version, &other.aliases, &other.body)
+    }
+
     pub(super) fn to_resource(&self, name: &str) -> Resource {
         Resource {
             version: self.version.to_string(),
@@ -83,108 +48,166 @@ impl Stored {
         }
     }
 
-    /// Lets go of the message that the body arrived in.
-    fn take_out(&mut self) {
+    /// Copies the body, so that the message that it arrived in can be freed.
+    fn copy_out(&mut self) {
         self.body = Bytes::copy_from_slice(&self.body);
+        self.message = None;
     }
 }
 
 /// What is known of a name.
 #[derive(Debug)]
 pub(super) enum Entry {
-    Present(Stored),
+    Present(CachedResource),
     /// The server said that a resource subscribed to by name does not exist.
     Absent,
 }
 
-/// The names of all entries of a type.
-pub(super) type Entries = BTreeMap<Name, Entry>;
-
-/// A server's response that no Envoy has acknowledged yet.
+/// What a server's response says.
 #[derive(Debug)]
-pub(super) struct Candidate {
-    /// Place in the order in which responses arrived.
-    pub(super) seq: u64,
-    pub(super) epoch: Epoch,
-    pub(super) key: TypeKey,
-    /// Nonces of the responses it consists of: more than one when it waited for an Envoy.
-    pub(super) nonces: Vec<String>,
+pub(super) struct Content {
     pub(super) system_version: String,
-    pub(super) resources: Vec<(Name, Stored)>,
+    pub(super) resources: Vec<(Name, CachedResource)>,
     pub(super) removed: Vec<Name>,
-    /// The Envoy that has it; its answer decides.
-    pub(super) judge: Option<SessionId>,
 }
 
-impl Candidate {
+impl Content {
     pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
-        self.resources
-            .iter()
-            .map(|(name, _)| name)
-            .chain(&self.removed)
+        let resources = self.resources.iter().map(|(name, _)| name);
+        resources.chain(&self.removed)
+    }
+}
+
+/// All resource types that were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    types: BTreeMap<ResourceType, CachedType>,
+    /// How many types without a place in the order there have been.
+    others: u64,
+}
+
+impl Cache {
+    pub(super) fn find(&self, url: &str) -> Option<ResourceType> {
+        let mut types = self.iter();
+        types
+            .find(|(_, cached)| cached.url == url)
+            .map(|(kind, _)| kind)
     }
 
-    /// Adds a later response of the same type and stream to one that no Envoy has seen yet.
-    pub(super) fn append(&mut self, later: Candidate) {
-        let news: BTreeSet<Name> = later.names().cloned().collect();
-        self.resources.retain(|(name, _)| !news.contains(name));
-        self.removed.retain(|name| !news.contains(name));
-        self.resources.extend(later.resources);
-        self.removed.extend(later.removed);
-        self.nonces.extend(later.nonces);
-        self.system_version = later.system_version;
+    /// Adds a type that it does not have.
+    pub(super) fn add(&mut self, url: &str) -> ResourceType {
+        let kind = ResourceType::well_known(url).unwrap_or_else(|| {
+            self.others += 1;
+            ResourceType::Other(self.others)
+        });
+        let cached = CachedType {
+            url: url.to_owned(),
+            ..CachedType::default()
+        };
+        self.types.insert(kind, cached);
+        kind
     }
+
+    pub(super) fn remove(&mut self, kind: ResourceType) {
+        self.types.remove(&kind);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.types.len()
+    }
+
+    /// The types in the order in which Envoy has to get them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ResourceType, &CachedType)> {
+        self.types.iter().map(|(kind, cached)| (*kind, cached))
+    }
+
+    pub(super) fn types_mut(&mut self) -> impl Iterator<Item = &mut CachedType> {
+        self.types.values_mut()
+    }
+
+    /// The same order, for those who change types meanwhile.
+    pub(super) fn kinds(&self) -> Vec<ResourceType> {
+        self.types.keys().copied().collect()
+    }
+
+    pub(super) fn get(&self, kind: ResourceType) -> Option<&CachedType> {
+        self.types.get(&kind)
+    }
+}
+
+impl Index<ResourceType> for Cache {
+    type Output = CachedType;
+
+    fn index(&self, kind: ResourceType) -> &CachedType {
+        &self.types[&kind]
+    }
+}
+
+impl IndexMut<ResourceType> for Cache {
+    fn index_mut(&mut self, kind: ResourceType) -> &mut CachedType {
+        self.types.get_mut(&kind).expect("a type that was added")
+    }
+}
+
+/// A message that bodies in the cache are slices of.
+#[derive(Debug)]
+struct Message {
+    size: usize,
+    /// Bytes of it that are in the cache.
+    cached: usize,
 }
 
 /// One resource type.
-#[derive(Debug)]
-pub(super) struct TypeState {
-    pub(super) url: String,
-    pub(super) role: Role,
-    /// Some Envoy wants all resources.
-    pub(super) wildcard: bool,
-    /// Resources wanted by name.
-    pub(super) names: BTreeSet<Name>,
-    pub(super) entries: Entries,
-    /// An answer of a server has been accepted. It need not have been all that the server has.
-    pub(super) answered: bool,
-    /// `system_version_info` of the last accepted answer.
-    pub(super) system_version: String,
-    pub(super) in_flight: Option<Candidate>,
-    /// The Envoy that rejected an answer, when no later one was accepted.
-    pub(super) rejected: Option<SessionId>,
-    pub(super) accepted_total: u64,
-    pub(super) rejected_total: u64,
-    pub(super) last_rejection: Option<Rejected>,
+#[derive(Debug, Default)]
+pub(super) struct CachedType {
+    url: String,
+    /// Some Envoy is subscribed to all resources.
+    wildcard: bool,
+    /// Resources that Envoys are subscribed to by name.
+    names: BTreeSet<Name>,
+    entries: BTreeMap<Name, Entry>,
+    /// A response was accepted. It need not have been all that the server has.
+    answered: bool,
+    /// `system_version_info` of the last accepted response.
+    system_version: String,
+    accepted: u64,
+    rejected: u64,
     /// Rejections since the last acceptance.
-    pub(super) rejected_in_a_row: u32,
-    buffers: Buffers,
+    rejected_in_a_row: u32,
+    last_rejection: Option<Rejected>,
+    /// The Envoy that rejected a server's response, when no later one was accepted.
+    rejected_by: Option<EnvoyStreamId>,
+    messages: BTreeMap<MessageId, Message>,
+    last_message: MessageId,
     /// Bytes of the bodies in the entries.
     bytes: usize,
     /// Entries that have a body.
     present: usize,
 }
 
-impl TypeState {
-    pub(super) fn new(url: &str) -> TypeState {
-        TypeState {
-            url: url.to_owned(),
-            role: Role::of(url),
-            wildcard: false,
-            names: BTreeSet::new(),
-            entries: BTreeMap::new(),
-            answered: false,
-            system_version: String::new(),
-            in_flight: None,
-            rejected: None,
-            accepted_total: 0,
-            rejected_total: 0,
-            last_rejection: None,
-            rejected_in_a_row: 0,
-            buffers: Buffers::default(),
-            bytes: 0,
-            present: 0,
-        }
+impl CachedType {
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn names(&self) -> &BTreeSet<Name> {
+        &self.names
+    }
+
+    pub(super) fn entries(&self) -> &BTreeMap<Name, Entry> {
+        &self.entries
+    }
+
+    pub(super) fn is_wildcard(&self) -> bool {
+        self.wildcard
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    pub(super) fn system_version(&self) -> &str {
+        &self.system_version
     }
 
     /// The one shared copy of a name.
@@ -198,17 +221,20 @@ impl TypeState {
         }
     }
 
-    /// Whether an Envoy wants the resource.
-    pub(super) fn wants(&self, name: &str) -> bool {
+    /// Whether an Envoy is subscribed to the resource.
+    fn wants(&self, name: &str) -> bool {
         self.wildcard || self.names.contains(name)
     }
 
-    /// Whether a resource of this name is held.
-    pub(super) fn holds(&self, name: &str) -> bool {
-        matches!(self.entries.get(name), Some(Entry::Present(_)))
+    /// The resource of this name.
+    pub(super) fn resource(&self, name: &str) -> Option<&CachedResource> {
+        match self.entries.get(name) {
+            Some(Entry::Present(resource)) => Some(resource),
+            _ => None,
+        }
     }
 
-    /// Whether an Envoy wants anything of this type.
+    /// Whether an Envoy is subscribed to anything of this type.
     pub(super) fn is_wanted(&self) -> bool {
         self.wildcard || !self.names.is_empty()
     }
@@ -216,7 +242,7 @@ impl TypeState {
     /// Versions that a new server has to know to send differences only.
     pub(super) fn versions(&self) -> HashMap<String, String> {
         let present = self.entries.iter().filter_map(|(name, entry)| match entry {
-            Entry::Present(stored) => Some((name.to_string(), stored.version.to_string())),
+            Entry::Present(resource) => Some((name.to_string(), resource.version.to_string())),
             Entry::Absent => None,
         });
         present.collect()
@@ -227,150 +253,220 @@ impl TypeState {
         (self.present, self.bytes)
     }
 
-    /// Replaces what is known of a name; `None` forgets it.
-    fn set(&mut self, name: &Name, entry: Option<Entry>) {
-        if let Some(Entry::Present(stored)) = &entry {
-            self.present += 1;
-            self.bytes += stored.body.len();
-        }
-        let old = match entry {
-            Some(entry) => self.entries.insert(Arc::clone(name), entry),
-            None => self.entries.remove(name),
-        };
-        if let Some(Entry::Present(stored)) = old {
-            self.present -= 1;
-            self.bytes -= stored.body.len();
-            self.buffers.leave(name, stored.body.len());
-        }
-    }
-
-    /// Gives a response the form of a candidate. Where a name stands twice the last one counts.
-    pub(super) fn candidate(
-        &self,
-        seq: u64,
-        epoch: Epoch,
-        key: TypeKey,
-        response: DeltaDiscoveryResponse,
-    ) -> Candidate {
-        let resources = response.resources.into_iter().map(|resource| {
-            let stored = Stored {
-                version: Arc::from(resource.version),
-                aliases: resource.aliases,
-                body: resource.resource,
-            };
-            (self.intern(&resource.name), stored)
-        });
-        Candidate {
-            seq,
-            epoch,
-            key,
-            nonces: vec![response.nonce],
-            system_version: response.system_version_info,
-            resources: resources.collect(),
-            removed: response
-                .removed_resources
-                .iter()
-                .map(|name| self.intern(name))
-                .collect(),
-            judge: None,
+    pub(super) fn status(&self, waiting_for_envoy: bool) -> TypeStatus {
+        let unanswered = |name: &&Name| !self.entries.contains_key(*name);
+        TypeStatus {
+            type_url: self.url.clone(),
+            wildcard: self.wildcard,
+            names: self.names.len(),
+            unanswered_names: self.names.iter().filter(unanswered).count(),
+            resources: self.present,
+            bytes: self.bytes,
+            system_version: self.system_version.clone(),
+            answered: self.answered,
+            waiting_for_envoy,
+            accepted: self.accepted,
+            rejected: self.rejected,
+            last_rejection: self.last_rejection.as_ref().map(RejectionStatus::of),
         }
     }
 
-    fn has(&self, name: &str, stored: &Stored) -> bool {
-        matches!(self.entries.get(name), Some(Entry::Present(old)) if old == stored)
+    /// Notes a subscription to a name. Whether servers have to be asked for it: a name that is known
+    /// and still has no answer may have been rejected, and asking again makes the server send it
+    /// again.
+    pub(super) fn subscribe(&mut self, name: &Name) -> bool {
+        self.names.insert(Arc::clone(name)) || !self.entries.contains_key(name)
     }
 
-    /// Whether the bodies of a response stay in the message that it came in.
-    fn keep(&mut self, candidate: &Candidate) -> Option<BufferId> {
-        let (mut size, mut used) = (0, 0);
-        for (name, stored) in &candidate.resources {
-            size += stored.body.len();
-            if self.wants(name) && !self.has(name, stored) {
-                used += stored.body.len();
-            }
-        }
-        self.buffers.keep(size, used)
+    /// Notes a subscription to all resources. Whether it is the first.
+    pub(super) fn subscribe_all(&mut self) -> bool {
+        !std::mem::replace(&mut self.wildcard, true)
     }
 
-    /// Takes over what an Envoy accepted, or what no Envoy is interested in. Returns the names
-    /// that it was about.
-    pub(super) fn merge(&mut self, candidate: Candidate) -> Vec<Name> {
-        let mut touched = Vec::with_capacity(candidate.resources.len() + candidate.removed.len());
-        let buffer = self.keep(&candidate);
-        for (name, mut stored) in candidate.resources {
-            if !self.wants(&name) {
-                continue;
-            }
-            if !self.has(&name, &stored) {
-                if buffer.is_none() {
-                    stored.take_out();
-                }
-                let length = stored.body.len();
-                self.set(&name, Some(Entry::Present(stored)));
-                if let Some(buffer) = buffer {
-                    self.buffers.enter(buffer, &name, length);
-                }
-            }
-            touched.push(name);
-        }
-        for name in candidate.removed {
-            let absent = self.names.contains(&name).then_some(Entry::Absent);
-            self.set(&name, absent);
-            touched.push(name);
-        }
-        self.compact();
-        self.answered = true;
-        self.rejected = None;
-        self.rejected_in_a_row = 0;
-        self.accepted_total += 1;
-        self.system_version = candidate.system_version;
-        touched
-    }
-
-    /// Lets go of messages that hardly anything is left of.
-    fn compact(&mut self) {
-        for name in self.buffers.dissolve() {
-            if let Some(Entry::Present(stored)) = self.entries.get_mut(&name) {
-                stored.take_out();
-            }
-        }
-    }
-
-    /// Forgets names that no Envoy wants any more. Returns those that a server has to be told.
-    pub(super) fn forget(&mut self, names: impl IntoIterator<Item = Name>) -> Vec<String> {
+    /// Forgets names that no Envoy is subscribed to any more. Returns those that servers have to be
+    /// told.
+    pub(super) fn unsubscribe(&mut self, names: impl IntoIterator<Item = Name>) -> Vec<String> {
         let mut gone = Vec::new();
         for name in names {
             if self.names.remove(&name) {
-                if !(self.wildcard && self.holds(&name)) {
+                if !self.wildcard || self.resource(&name).is_none() {
                     self.set(&name, None);
                 }
                 gone.push(name.to_string());
             }
         }
-        self.compact();
+        self.free_messages();
         gone
     }
 
-    /// Forgets what was held only because all resources were wanted.
-    pub(super) fn forget_wildcard(&mut self) {
+    /// Forgets what was held only because of a subscription to all resources.
+    pub(super) fn unsubscribe_all(&mut self) {
         self.wildcard = false;
         self.answered &= !self.names.is_empty();
         let unwanted = self.entries.keys().filter(|name| !self.wants(name));
         for name in unwanted.cloned().collect::<Vec<_>>() {
             self.set(&name, None);
         }
-        self.compact();
+        self.free_messages();
+    }
+
+    /// Gives a response the form of the cache. Where a name stands twice the last one counts.
+    pub(super) fn read(&self, response: DeltaDiscoveryResponse) -> Content {
+        let resources = response.resources.into_iter().map(|resource| {
+            let cached = CachedResource {
+                version: Arc::from(resource.version),
+                aliases: resource.aliases,
+                body: resource.resource,
+                message: None,
+            };
+            (self.intern(&resource.name), cached)
+        });
+        let removed = response.removed_resources.iter();
+        Content {
+            system_version: response.system_version_info,
+            resources: resources.collect(),
+            removed: removed.map(|name| self.intern(name)).collect(),
+        }
+    }
+
+    /// Takes over what an Envoy accepted, or what no Envoy is interested in. Returns the names
+    /// that it was about.
+    pub(super) fn merge(&mut self, content: Content) -> Vec<Name> {
+        let mut touched = Vec::with_capacity(content.resources.len() + content.removed.len());
+        let message = self.keep_message(&content);
+        for (name, mut resource) in content.resources {
+            if !self.wants(&name) {
+                continue;
+            }
+            if !self.has(&name, &resource) {
+                match message {
+                    Some(_) => resource.message = message,
+                    None => resource.copy_out(),
+                }
+                self.set(&name, Some(Entry::Present(resource)));
+            }
+            touched.push(name);
+        }
+        for name in content.removed {
+            let absent = self.names.contains(&name).then_some(Entry::Absent);
+            self.set(&name, absent);
+            touched.push(name);
+        }
+        self.free_messages();
+        self.answered = true;
+        self.system_version = content.system_version;
+        self.accepted += 1;
+        self.rejected_in_a_row = 0;
+        self.rejected_by = None;
+        touched
+    }
+
+    /// Counts a rejection. `by` is the Envoy that rejected what a server sent.
+    pub(super) fn reject(
+        &mut self,
+        by: Option<EnvoyStreamId>,
+        names: Vec<String>,
+        message: String,
+    ) -> Rejected {
+        self.rejected += 1;
+        self.rejected_in_a_row += 1;
+        self.rejected_by = by.or(self.rejected_by);
+        let rejected = Rejected {
+            type_url: self.url.clone(),
+            names,
+            message,
+            from_server: by.is_some(),
+            in_a_row: self.rejected_in_a_row,
+        };
+        self.last_rejection = Some(rejected.clone());
+        rejected
+    }
+
+    /// Whether the last response of a server was rejected, by an Envoy of which this is so. Answers
+    /// yes once.
+    pub(super) fn take_rejected(&mut self, by: impl Fn(EnvoyStreamId) -> bool) -> bool {
+        self.rejected_by.take_if(|id| by(*id)).is_some()
+    }
+
+    fn has(&self, name: &str, resource: &CachedResource) -> bool {
+        let held = self.resource(name);
+        held.is_some_and(|held| held.is_same(resource))
+    }
+
+    /// Replaces what is known of a name; `None` forgets it.
+    fn set(&mut self, name: &Name, entry: Option<Entry>) {
+        if let Some(Entry::Present(resource)) = &entry {
+            self.present += 1;
+            self.bytes += resource.body.len();
+            if let Some(message) = self.message_of(resource) {
+                message.cached += resource.body.len();
+            }
+        }
+        let old = match entry {
+            Some(entry) => self.entries.insert(Arc::clone(name), entry),
+            None => self.entries.remove(name),
+        };
+        if let Some(Entry::Present(resource)) = old {
+            self.present -= 1;
+            self.bytes -= resource.body.len();
+            if let Some(message) = self.message_of(&resource) {
+                message.cached -= resource.body.len();
+            }
+        }
+    }
+
+    fn message_of(&mut self, resource: &CachedResource) -> Option<&mut Message> {
+        self.messages.get_mut(&resource.message?)
+    }
+
+    /// Whether the bodies of a response stay in the message that it came in.
+    fn keep_message(&mut self, content: &Content) -> Option<MessageId> {
+        let (mut size, mut used) = (0, 0);
+        for (name, resource) in &content.resources {
+            size += resource.body.len();
+            if self.wants(name) && !self.has(name, resource) {
+                used += resource.body.len();
+            }
+        }
+        if size < KEPT_FROM || used < size - used {
+            return None;
+        }
+        self.last_message += 1;
+        let message = Message { size, cached: 0 };
+        self.messages.insert(self.last_message, message);
+        Some(self.last_message)
+    }
+
+    /// Copies what is in the cache out of messages that are mostly not in it any more.
+    fn free_messages(&mut self) {
+        let mostly_gone =
+            |_: &MessageId, message: &mut Message| message.cached < message.size - message.cached;
+        let freed = self.messages.extract_if(.., mostly_gone);
+        let in_use = freed.filter(|(_, message)| message.cached > 0);
+        let freed: Vec<MessageId> = in_use.map(|(id, _)| id).collect();
+        if freed.is_empty() {
+            return;
+        }
+        for entry in self.entries.values_mut() {
+            if let Entry::Present(resource) = entry
+                && resource.message.is_some_and(|id| freed.contains(&id))
+            {
+                resource.copy_out();
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use legate_api::type_url;
+
     use super::*;
 
     const BODY: usize = 40 * 1024;
 
     /// A response whose bodies are slices of one buffer, as they come from the network.
-    fn candidate(state: &TypeState, names: &[&str], version: &str) -> (Candidate, Bytes) {
+    fn content(cached: &CachedType, names: &[&str], version: &str) -> (Content, Bytes) {
         let message = Bytes::from(vec![b'x'; names.len() * BODY]);
         let resources = names.iter().enumerate().map(|(place, name)| Resource {
             name: (*name).to_owned(),
@@ -382,31 +478,42 @@ mod tests {
             resources: resources.collect(),
             ..DeltaDiscoveryResponse::default()
         };
-        (state.candidate(1, Epoch(1), TypeKey(0), response), message)
+        (cached.read(response), message)
     }
 
     #[test]
     fn a_message_is_held_while_most_of_it_is_in_the_cache() {
-        let mut state = TypeState::new(type_url::CLUSTER);
-        state.wildcard = true;
-        let (first, message) = candidate(&state, &["a", "b", "c", "d"], "v1");
-        state.merge(first);
+        let mut cache = Cache::default();
+        let kind = cache.add(type_url::CLUSTER);
+        let cached = &mut cache[kind];
+        cached.subscribe_all();
+        let (first, message) = content(cached, &["a", "b", "c", "d"], "v1");
+        cached.merge(first);
         assert!(!message.is_unique(), "nothing is copied");
         for (names, held) in [(&["a", "b"][..], true), (&["c"][..], false)] {
-            let (next, _) = candidate(&state, names, "v2");
-            state.merge(next);
+            let (next, _) = content(cached, names, "v2");
+            cached.merge(next);
             assert_eq!(message.is_unique(), !held, "after {names:?}");
         }
-        assert_eq!(state.held(), (4, 4 * BODY));
+        assert_eq!(cached.held(), (4, 4 * BODY));
+        // What was copied out goes without a trace, and so do messages that are replaced as a whole.
+        for version in ["v3", "v4"] {
+            let (all, _) = content(cached, &["a", "b", "c", "d"], version);
+            cached.merge(all);
+            assert_eq!(cached.messages.len(), 1);
+        }
+        assert_eq!(cached.held(), (4, 4 * BODY));
     }
 
     #[test]
     fn what_nobody_wants_of_a_message_is_not_held_with_it() {
-        let mut state = TypeState::new(type_url::ENDPOINT);
-        state.names.insert("b".into());
-        let (first, message) = candidate(&state, &["a", "b", "c"], "v1");
-        state.merge(first);
+        let mut cache = Cache::default();
+        let kind = cache.add(type_url::ENDPOINT);
+        let cached = &mut cache[kind];
+        cached.subscribe(&"b".into());
+        let (first, message) = content(cached, &["a", "b", "c"], "v1");
+        cached.merge(first);
         assert!(message.is_unique());
-        assert_eq!(state.held(), (1, BODY));
+        assert_eq!(cached.held(), (1, BODY));
     }
 }

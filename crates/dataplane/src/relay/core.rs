@@ -1,5 +1,9 @@
 //! What the relay decides, without IO, time or tasks: events in, actions out.
 //!
+//! The core owns three parts and is the only one that knows all of them: what Envoys know
+//! ([`super::downstream`]), what was acknowledged ([`super::cache`]), and what servers were asked for
+//! ([`super::upstream`]). Its own are the responses on their way from a server to an Envoy.
+//!
 //! Rules that hold after every event:
 //!
 //! - A resource is in the cache only after an Envoy accepted it, or when no Envoy that is there
@@ -11,118 +15,48 @@
 //! - The loss of a server's stream changes nothing for any Envoy.
 //! - The loss of the last Envoy changes nothing that is held: it is coming back.
 //! - What a stream asks for is within [`Limits`]; one that asks for more is refused, and nobody else
-//!   notices. A name that no stream asks for is there only while a resource of it is held.
+//!   notices. A name that no stream asks for is there only while a resource of it is held: an Envoy
+//!   that comes back gets it from the cache.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::rpc;
 
-use super::cache::{Candidate, Name, Role, TypeKey, TypeState};
+use super::cache::{Cache, CachedType, Content};
+use super::downstream::{Decision, Downstream, EnvoyStream};
 use super::limits::{Excess, Limits};
-use super::session::{Origin, Session};
-use super::upstream::{self, Lane};
+use super::status::{Configuration, RelayStatus, UpstreamStatus};
+use super::types::{Accepted, Name, ResourceType, WILDCARD};
+use super::upstream::Upstream;
 
-/// One stream of an Envoy towards the relay. A larger number is newer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
+pub use super::types::{Action, EnvoyStreamId, Event, Rejected, ServerStreamId};
 
-/// One stream of the relay towards a server. A larger number is newer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Epoch(pub u64);
-
-/// Something that happened to one of the relay's streams.
+/// A server's response that no Envoy has answered yet.
 #[derive(Debug)]
-pub enum Event {
-    /// An Envoy opened a stream.
-    EnvoyConnected(SessionId),
-    /// Envoy sent a request.
-    EnvoyRequest(SessionId, Box<DeltaDiscoveryRequest>),
-    /// Envoy's stream ended.
-    EnvoyGone(SessionId),
-    /// A stream towards a server was opened; the server may still refuse it.
-    ServerConnected(Epoch),
-    /// A server sent a response.
-    ServerResponse(Epoch, Box<DeltaDiscoveryResponse>),
-    /// A stream towards a server ended.
-    ServerGone(Epoch),
-    /// The Envoys that are there have had the time to ask for all they want: what only earlier
-    /// ones asked for is not needed any more.
-    Forget,
-}
-
-/// Something the owner of the streams has to do, in this order.
-#[derive(Debug)]
-pub enum Action {
-    /// Send to an Envoy.
-    ToEnvoy(SessionId, DeltaDiscoveryResponse),
-    /// End an Envoy's stream: it asked for more than it may.
-    CloseEnvoy(SessionId, Excess),
-    /// Send to a server.
-    ToServer(Epoch, DeltaDiscoveryRequest),
-    /// End a stream towards a server: a newer one has taken over.
-    CloseServer(Epoch),
-    /// Open a new stream towards the server: only that makes a server send again what an earlier
-    /// Envoy rejected, and say of everything that an Envoy holds whether it is still there.
-    RenewServer,
-    /// Envoy accepted a server's response: for the log.
-    Accepted(Accepted),
-    /// Envoy rejected a response: for the log.
-    Rejected(Rejected),
-    /// A server sent a type that nobody asked it for: for the log.
-    Unexpected(String),
-}
-
-/// A server's response that is now part of the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
-    /// Its type.
-    pub type_url: String,
-    /// How many resources it had.
-    pub resources: usize,
-    /// How many resources it removed.
-    pub removed: usize,
-}
-
-/// A response that Envoy rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// Its type.
-    pub type_url: String,
-    /// The resources in it; Envoy's message says which of them it means.
-    pub names: Vec<String>,
-    /// Envoy's error code, as in `google.rpc.Status`.
-    pub code: i32,
-    /// Envoy's words.
-    pub message: String,
-    /// Whether a server sent it just now; else it came from the cache.
-    pub from_server: bool,
-    /// How many responses of the type, this one included, Envoy has rejected without accepting one
-    /// in between.
-    pub in_a_row: u32,
+struct Pending {
+    from: ServerStreamId,
+    kind: ResourceType,
+    nonce: String,
+    content: Content,
+    /// The Envoy that has it; its answer decides.
+    sent_to: Option<EnvoyStreamId>,
 }
 
 /// The relay's state: see the module's rules.
 #[derive(Debug, Default)]
 pub struct Core {
-    pub(super) sessions: BTreeMap<SessionId, Session>,
-    /// Streams towards servers, the newest last.
-    pub(super) lanes: Vec<Lane>,
-    pub(super) types: Vec<TypeState>,
-    pub(super) by_url: HashMap<String, TypeKey>,
-    /// All types in the order in which Envoy has to be told about them.
-    pub(super) in_order: Vec<TypeKey>,
-    /// Responses that are not with an Envoy, in the order of their arrival.
-    pub(super) queue: VecDeque<Candidate>,
-    /// Who the first of the Envoys that are there says it is, encoded.
-    pub(super) node: Bytes,
-    pub(super) limits: Limits,
-    next_seq: u64,
-    pub(super) next_nonce: u64,
+    limits: Limits,
+    pub(super) cache: Cache,
+    pub(super) downstream: Downstream,
+    upstream: Upstream,
+    /// In the order of their arrival. A server sends nothing new of a type before it has an answer,
+    /// so there is one of each type.
+    pending: VecDeque<Pending>,
     /// An Envoy has said that it holds resources.
-    pub(super) came_configured: bool,
-    pub(super) actions: Vec<Action>,
+    came_configured: bool,
+    actions: Vec<Action>,
 }
 
 impl Core {
@@ -142,192 +76,443 @@ impl Core {
     /// Takes in one event and answers what has to be done about it.
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         match event {
-            Event::EnvoyConnected(id) => {
-                self.sessions.insert(id, Session::default());
-            }
+            Event::EnvoyConnected(id) => self.downstream.connect(id),
             Event::EnvoyRequest(id, request) => self.on_request(id, *request),
             Event::EnvoyGone(id) => self.on_envoy_gone(id),
-            Event::ServerConnected(epoch) => self.lanes.push(Lane::new(epoch)),
-            Event::ServerResponse(epoch, response) => self.on_response(epoch, *response),
-            Event::ServerGone(epoch) => self.lanes.retain(|lane| lane.epoch != epoch),
+            Event::ServerConnected(id) => self.upstream.connect(id),
+            Event::ServerResponse(id, response) => self.on_response(id, *response),
+            Event::ServerGone(id) => self.upstream.disconnect(id),
             Event::Forget => self.on_forget(),
         }
-        self.settle();
+        // What follows from the state, whatever the event was.
+        loop {
+            self.downstream.serve(&self.cache, &mut self.actions);
+            if !self.offer_responses() {
+                break;
+            }
+        }
+        self.ask_servers();
         std::mem::take(&mut self.actions)
     }
 
     /// Whether a server's next response can be used. While it is false nothing is to be read from
     /// servers, so that what they send stays bounded.
     pub fn wants_upstream(&self) -> bool {
-        self.queue.iter().all(|candidate| self.is_held(candidate))
+        let held = |kind| self.downstream.subscriptions(kind).next().is_none();
+        let mut pending = self.pending.iter();
+        self.pending.len() <= self.cache.len()
+            && pending.all(|one| one.sent_to.is_some() || held(one.kind))
     }
 
     /// Whether an Envoy has ever asked for something, so that a server is needed.
     pub fn needs_upstream(&self) -> bool {
-        self.types.iter().any(TypeState::is_wanted)
+        self.cache.iter().any(|(_, cached)| cached.is_wanted())
     }
 
     /// Whether an Envoy has a configuration: a server has sent something that Envoy accepted, or
     /// Envoy came with what another dataplane gave it.
     pub fn was_configured(&self) -> bool {
-        self.types.iter().any(|state| state.answered) || self.came_configured
+        self.came_configured || self.cache.iter().any(|(_, cached)| cached.is_answered())
     }
 
     /// The oldest of the streams that have not asked for anything.
-    pub fn silent(&self) -> Option<SessionId> {
-        let mut sessions = self.sessions.iter();
-        sessions
-            .find(|(_, session)| !session.is_subscribed())
-            .map(|(id, _)| *id)
+    pub fn silent(&self) -> Option<EnvoyStreamId> {
+        let mut streams = self.downstream.streams();
+        let silent = streams.find(|stream| !stream.is_subscribed());
+        silent.map(EnvoyStream::id)
     }
 
-    /// Whether it waits for an Envoy that asks for its type.
-    pub(super) fn is_held(&self, candidate: &Candidate) -> bool {
-        self.sessions
-            .values()
-            .all(|session| session.get(candidate.key).is_none())
+    /// Whether an Envoy has acknowledged every type that it asked for. While a new one takes over
+    /// that is the old one, which serves until then.
+    pub fn configuration(&self) -> Configuration {
+        let mut envoys = self.envoys();
+        let Some(newest) = envoys.next() else {
+            return Configuration::Missing("Envoy has not asked for its configuration".to_owned());
+        };
+        match newest.missing(&self.cache) {
+            Some(why) if envoys.all(|older| older.missing(&self.cache).is_some()) => {
+                Configuration::Missing(why)
+            }
+            _ => Configuration::Complete,
+        }
     }
 
-    pub(super) fn key_of(&self, role: Role) -> Option<TypeKey> {
-        self.in_order
-            .iter()
-            .copied()
-            .find(|key| self.types[key.0].role == role)
+    /// Whether the newest Envoy has acknowledged every type that it asked for.
+    pub fn newest_is_configured(&self) -> bool {
+        let newest = self.envoys().next();
+        newest.is_some_and(|newest| newest.missing(&self.cache).is_none())
     }
 
-    pub(super) fn on_answer(
+    /// The Envoys that have asked for something, the newest first.
+    fn envoys(&self) -> impl Iterator<Item = &EnvoyStream> {
+        let newest_first = self.downstream.streams().rev();
+        newest_first.filter(|stream| stream.is_subscribed())
+    }
+
+    /// The core's part of the status; who owns the streams adds what it knows of the server.
+    pub fn status(&self, upstream: UpstreamStatus) -> RelayStatus {
+        let types = self.cache.iter().map(|(kind, cached)| {
+            let mut pending = self.pending.iter();
+            cached.status(pending.any(|one| one.kind == kind && one.sent_to.is_some()))
+        });
+        RelayStatus {
+            missing: match self.configuration() {
+                Configuration::Complete => None,
+                Configuration::Missing(why) => Some(why),
+            },
+            upstream,
+            envoy_streams: self.downstream.streams().count(),
+            types: types.collect(),
+        }
+    }
+
+    /// How many resources of a type Envoy has acknowledged, and their bytes.
+    pub fn held(&self, url: &str) -> (usize, usize) {
+        let kind = self.cache.find(url);
+        kind.map_or((0, 0), |kind| self.cache[kind].held())
+    }
+
+    fn on_request(&mut self, id: EnvoyStreamId, request: DeltaDiscoveryRequest) {
+        let Some(stream) = self.downstream.get(id) else {
+            return;
+        };
+        let known = self.cache.find(&request.type_url);
+        let within = stream.check(known, &request, &self.limits);
+        let is_first = known.is_none_or(|kind| stream.get(kind).is_none());
+        let kind = match within.and_then(|()| known.map_or_else(|| self.add_type(&request), Ok)) {
+            Ok(kind) => kind,
+            Err(excess) => {
+                self.actions.push(Action::CloseEnvoy(id, excess));
+                return self.on_envoy_gone(id);
+            }
+        };
+        self.downstream.introduce(id, &request.node);
+        if is_first {
+            self.on_first_request(id, kind, &request);
+        } else if !request.response_nonce.is_empty() {
+            self.on_answer(id, kind, &request.response_nonce, request.error_detail);
+        }
+        self.subscribe(id, kind, request.resource_names_subscribe);
+        self.unsubscribe(id, kind, &request.resource_names_unsubscribe);
+    }
+
+    /// Adds a type that is not known, if there is room. One that nobody knows any more makes room.
+    fn add_type(&mut self, request: &DeltaDiscoveryRequest) -> Result<ResourceType, Excess> {
+        if self.cache.len() >= self.limits.all_types() {
+            let idle = self.cache.iter().find(|(kind, cached)| {
+                matches!(kind, ResourceType::Other(_))
+                    && cached.entries().is_empty()
+                    && self.pending.iter().all(|one| one.kind != *kind)
+                    && self.downstream.subscriptions(*kind).next().is_none()
+            });
+            let limit = self.limits.types;
+            let (idle, _) = idle.ok_or(Excess::Types { limit })?;
+            self.cache.remove(idle);
+            // What a server was asked for cannot be taken back from it.
+            if self.upstream.forget(idle) {
+                self.actions.push(Action::RenewServer);
+            }
+        }
+        Ok(self.cache.add(&request.type_url))
+    }
+
+    /// The first request of a type says whether it is about all resources and what Envoy has.
+    fn on_first_request(
         &mut self,
-        id: SessionId,
-        key: TypeKey,
+        id: EnvoyStreamId,
+        kind: ResourceType,
+        request: &DeltaDiscoveryRequest,
+    ) {
+        self.came_configured |= !request.initial_resource_versions.is_empty();
+        let Some(subscription) = self.downstream.open(id, kind) else {
+            return;
+        };
+        // Envoy may still wait for endpoints and routes of a version that it names here, when the
+        // stream broke after what refers to them: those are sent again in any case.
+        if !kind.is_child() {
+            for (name, version) in &request.initial_resource_versions {
+                subscription.resume(self.cache[kind].intern(name), version.clone());
+            }
+        }
+        let mut unsubscribed = request.resource_names_unsubscribe.iter();
+        if request.resource_names_subscribe.is_empty() && unsubscribed.all(|name| name != WILDCARD)
+        {
+            self.subscribe_all(id, kind);
+        }
+    }
+
+    fn subscribe_all(&mut self, id: EnvoyStreamId, kind: ResourceType) {
+        let cached = &mut self.cache[kind];
+        let subscription = self.downstream.subscription_mut(id, kind);
+        let Some(subscription) = subscription.filter(|one| !one.is_wildcard()) else {
+            return;
+        };
+        subscription.subscribe_all(cached);
+        let asked = self.upstream.has_asked(kind);
+        let mut renew = cached.take_rejected(|_| true);
+        // A server that these were not requested from does not say whether they are gone.
+        renew |= asked && subscription.held_elsewhere(cached).next().is_some();
+        if cached.subscribe_all() {
+            // Servers like Consul's take only the first request of a stream for a wildcard.
+            renew |= asked;
+            self.change(kind, &[WILDCARD.to_owned()], &[]);
+        }
+        if renew {
+            self.actions.push(Action::RenewServer);
+        }
+    }
+
+    fn subscribe(&mut self, id: EnvoyStreamId, kind: ResourceType, names: Vec<String>) {
+        let mut ask = Vec::new();
+        for name in names {
+            if name == WILDCARD {
+                self.subscribe_all(id, kind);
+                continue;
+            }
+            let Some(subscription) = self.downstream.subscription_mut(id, kind) else {
+                return;
+            };
+            let cached = &mut self.cache[kind];
+            let shared = cached.intern(&name);
+            if cached.subscribe(&shared) {
+                ask.push(name);
+            }
+            subscription.subscribe(shared);
+        }
+        if !ask.is_empty() {
+            self.change(kind, &ask, &[]);
+        }
+    }
+
+    fn unsubscribe(&mut self, id: EnvoyStreamId, kind: ResourceType, names: &[String]) {
+        let Some(subscription) = self.downstream.subscription_mut(id, kind) else {
+            return;
+        };
+        if names.iter().any(|name| name == WILDCARD) {
+            subscription.unsubscribe_all();
+        }
+        let cached = &self.cache[kind];
+        let names: HashSet<Name> = names.iter().map(|name| cached.intern(name)).collect();
+        subscription.unsubscribe(&names);
+        self.forget(kind, names);
+    }
+
+    /// Forgets those of these names that no stream is subscribed to.
+    fn forget(&mut self, kind: ResourceType, mut names: HashSet<Name>) {
+        if names.is_empty() {
+            return;
+        }
+        for subscription in self.downstream.subscriptions(kind) {
+            names.retain(|name| !subscription.names().contains(name));
+        }
+        let gone = self.cache[kind].unsubscribe(names);
+        if !gone.is_empty() {
+            self.change(kind, &[], &gone);
+        }
+    }
+
+    /// Tells servers of a change of subscriptions.
+    fn change(&mut self, kind: ResourceType, subscribe: &[String], unsubscribe: &[String]) {
+        let url = self.cache[kind].url();
+        let actions = &mut self.actions;
+        self.upstream
+            .change(kind, url, subscribe, unsubscribe, actions);
+    }
+
+    /// Envoy accepts or rejects a response.
+    fn on_answer(
+        &mut self,
+        id: EnvoyStreamId,
+        kind: ResourceType,
         nonce: &str,
         error: Option<rpc::Status>,
     ) {
-        let state = &mut self.types[key.0];
-        let subscription = self
-            .sessions
-            .get_mut(&id)
-            .and_then(|session| session.get_mut(key));
-        let Some(subscription) = subscription else {
+        let Some(subscription) = self.downstream.subscription_mut(id, kind) else {
             return;
         };
-        let Some(outstanding) = subscription.answered(nonce) else {
+        // An answer may come too late.
+        let Some(items) = subscription.take_unanswered(nonce) else {
             return;
         };
-        let from_server = outstanding.origin == Origin::Candidate;
-        let candidate = if from_server {
-            state.in_flight.take()
-        } else {
-            None
-        };
+        let mut pending = self.pending.iter();
+        let place = pending.position(|one| one.kind == kind && one.sent_to == Some(id));
+        let response = place.and_then(|place| self.pending.remove(place));
         let Some(error) = error else {
-            subscription.acked(outstanding.items);
-            if let Some(candidate) = candidate {
-                self.accept(candidate);
+            subscription.ack(items);
+            if let Some(response) = response {
+                self.accept(response);
             }
             return;
         };
-        state.rejected_total += 1;
-        state.rejected_in_a_row += 1;
-        let rejected = Rejected {
-            type_url: state.url.clone(),
-            names: outstanding
-                .items
-                .iter()
-                .map(|(name, _)| name.to_string())
-                .collect(),
-            code: error.code,
-            message: error.message.clone(),
-            from_server,
-            in_a_row: state.rejected_in_a_row,
-        };
-        subscription.rejection = Some(rejected.clone());
-        state.last_rejection = Some(rejected.clone());
+        let names = items.iter().map(|(name, _)| name.to_string()).collect();
+        let by = response.is_some().then_some(id);
+        let rejected = self.cache[kind].reject(by, names, error.message.clone());
+        subscription.nack(items, rejected.clone());
         self.actions.push(Action::Rejected(rejected));
-        match candidate {
-            Some(candidate) => {
-                state.rejected = Some(id);
-                self.answer_server(key, candidate.epoch, candidate.nonces, Some(&error));
-            }
-            // Another Envoy accepted it.
-            None => subscription.refused(outstanding.items),
+        if let Some(response) = response {
+            self.answer_server(response.from, kind, response.nonce, Some(error));
         }
     }
 
-    /// Makes a candidate part of the cache.
-    pub(super) fn accept(&mut self, mut candidate: Candidate) {
-        let (key, epoch) = (candidate.key, candidate.epoch);
-        let nonces = std::mem::take(&mut candidate.nonces);
-        let state = &mut self.types[key.0];
+    /// Makes a response part of the cache.
+    fn accept(&mut self, response: Pending) {
+        let Pending { kind, content, .. } = response;
+        let cached = &mut self.cache[kind];
         self.actions.push(Action::Accepted(Accepted {
-            type_url: state.url.clone(),
-            resources: candidate.resources.len(),
-            removed: candidate.removed.len(),
+            type_url: cached.url().to_owned(),
+            resources: content.resources.len(),
+            removed: content.removed.len(),
         }));
-        let removed: HashSet<Name> = candidate.removed.iter().cloned().collect();
-        let touched = state.merge(candidate);
-        for session in self.sessions.values_mut() {
-            if let Some(subscription) = session.get_mut(key) {
-                subscription.touch(&touched);
-            }
-        }
-        self.forget(key, removed);
-        self.answer_server(key, epoch, nonces, None);
+        let removed: HashSet<Name> = content.removed.iter().cloned().collect();
+        let touched = cached.merge(content);
+        self.downstream.touch(kind, &touched);
+        self.forget(kind, removed);
+        self.answer_server(response.from, kind, response.nonce, None);
     }
 
-    /// Tells the stream that a response came from how Envoy liked it, if the stream still exists.
     fn answer_server(
         &mut self,
-        key: TypeKey,
-        epoch: Epoch,
-        nonces: Vec<String>,
-        error: Option<&rpc::Status>,
+        id: ServerStreamId,
+        kind: ResourceType,
+        nonce: String,
+        error: Option<rpc::Status>,
     ) {
-        if !self.lanes.iter().any(|lane| lane.epoch == epoch) {
+        let url = self.cache[kind].url();
+        let actions = &mut self.actions;
+        self.upstream.answer(id, url, nonce, error, actions);
+    }
+
+    fn on_envoy_gone(&mut self, id: EnvoyStreamId) {
+        let Some(stream) = self.downstream.disconnect(id) else {
+            return;
+        };
+        for response in &mut self.pending {
+            response.sent_to.take_if(|to| *to == id);
+        }
+        for kind in self.cache.kinds() {
+            if let Some(subscription) = stream.get(kind) {
+                let cached = &self.cache[kind];
+                let names = subscription.names().iter();
+                let not_held = names.filter(|name| cached.resource(name).is_none());
+                let not_held = not_held.map(Arc::clone).collect();
+                self.forget(kind, not_held);
+            }
+        }
+        if self.downstream.streams().next().is_none() {
             return;
         }
-        for nonce in nonces {
-            let request = upstream::answer(&self.types[key.0].url, nonce, error.cloned());
-            self.actions.push(Action::ToServer(epoch, request));
+        // The Envoys that are left should be the ones that the server knows, and see what the one
+        // that is gone rejected.
+        let node = self.upstream.newest().and_then(|stream| stream.node());
+        let mut renew = node.is_some_and(|node| node != self.downstream.node());
+        for cached in self.cache.types_mut() {
+            renew |= cached.take_rejected(|by| by == id);
+        }
+        if renew {
+            self.actions.push(Action::RenewServer);
         }
     }
 
-    fn on_response(&mut self, epoch: Epoch, response: DeltaDiscoveryResponse) {
-        let Some(lane) = self.lanes.iter().find(|lane| lane.epoch == epoch) else {
+    /// An Envoy is there that has asked for all it wants: what nobody asks for is not needed.
+    fn on_forget(&mut self) {
+        if !self.downstream.streams().any(|one| self.is_envoy(one)) {
+            return;
+        }
+        for kind in self.cache.kinds() {
+            let names = self.cache[kind].names().iter().cloned().collect();
+            self.forget(kind, names);
+            let mut subscriptions = self.downstream.subscriptions(kind);
+            let wanted = subscriptions.any(|one| one.is_wildcard());
+            let cached = &mut self.cache[kind];
+            if cached.is_wildcard() && !wanted {
+                cached.unsubscribe_all();
+                // Servers like Consul's take no wildcard back.
+                if self.upstream.has_asked(kind) {
+                    self.actions.push(Action::RenewServer);
+                }
+            }
+        }
+    }
+
+    /// Whether a stream asks for what makes an Envoy: any process of the pod can open one and ask
+    /// for little, and what the Envoy that is coming back needs must not go because of that.
+    fn is_envoy(&self, stream: &EnvoyStream) -> bool {
+        let mut kinds = [ResourceType::Cluster, ResourceType::Listener].into_iter();
+        kinds.all(|kind| {
+            let wildcard = self.cache.get(kind).is_some_and(CachedType::is_wildcard);
+            !wildcard || stream.get(kind).is_some_and(|one| one.is_wildcard())
+        })
+    }
+
+    fn on_response(&mut self, from: ServerStreamId, response: DeltaDiscoveryResponse) {
+        let newest = self.upstream.newest();
+        let Some(stream) = newest.filter(|stream| stream.id == from) else {
             return;
         };
-        let key = self.by_url.get(&response.type_url).copied();
-        let Some(key) = key.filter(|key| lane.has_asked(*key)) else {
+        let known = self.cache.find(&response.type_url);
+        let Some(kind) = known.filter(|kind| stream.has_asked(*kind)) else {
             self.actions.push(Action::Unexpected(response.type_url));
             return;
         };
-        // A newer stream has already been told what Envoy has of this type; anything taken from
-        // an older one now would be unknown to it.
-        if self
-            .lanes
-            .iter()
-            .any(|lane| lane.epoch > epoch && lane.has_asked(key))
-        {
-            self.lanes.retain(|lane| lane.epoch != epoch);
-            self.actions.push(Action::CloseServer(epoch));
-            return;
-        }
-        self.end_older_lanes(epoch);
-        self.next_seq += 1;
-        let candidate = self.types[key.0].candidate(self.next_seq, epoch, key, response);
-        let waiting = self
-            .queue
-            .iter()
-            .position(|c| c.key == key && c.epoch == epoch);
-        match waiting {
-            Some(place) if self.is_held(&self.queue[place]) => self.queue[place].append(candidate),
-            _ => self.queue.push_back(candidate),
-        }
+        self.pending.push_back(Pending {
+            from,
+            kind,
+            nonce: response.nonce.clone(),
+            content: self.cache[kind].read(response),
+            sent_to: None,
+        });
     }
 
-    /// A server that answers has taken over: what Envoy gets from now on only it knows of.
-    fn end_older_lanes(&mut self, epoch: Epoch) {
-        let older = self.lanes.extract_if(.., |lane| lane.epoch < epoch);
-        self.actions
-            .extend(older.map(|lane| Action::CloseServer(lane.epoch)));
+    /// Gives responses to the Envoys that decide, in the order in which they arrived. Answers
+    /// whether something changed.
+    fn offer_responses(&mut self) -> bool {
+        let mut changed = false;
+        let mut place = 0;
+        while let Some(response) = self.pending.get(place) {
+            let kind = response.kind;
+            if response.sent_to.is_some() {
+                place += 1;
+                continue;
+            }
+            let mut others = self.pending.iter();
+            if others.any(|one| one.kind == kind && one.sent_to.is_some()) {
+                break;
+            }
+            match self.downstream.decide(kind, &response.content, &self.cache) {
+                Decision::Hold => place += 1,
+                Decision::Wait => break,
+                Decision::Accept => {
+                    if let Some(response) = self.pending.remove(place) {
+                        self.accept(response);
+                    }
+                    changed = true;
+                }
+                Decision::Offer(id, update) => {
+                    let (cache, actions) = (&self.cache, &mut self.actions);
+                    self.downstream.send(id, kind, update, cache, actions);
+                    self.pending[place].sent_to = Some(id);
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    /// Asks every server for the types that it has not been asked for. A type with a response of
+    /// another stream waits: what Envoy has of it is not decided.
+    fn ask_servers(&mut self) {
+        for (kind, cached) in self.cache.iter().filter(|(_, one)| one.is_wanted()) {
+            for stream in self.upstream.streams_mut() {
+                let mut pending = self.pending.iter();
+                let undecided = pending.any(|one| one.kind == kind && one.from != stream.id);
+                if stream.has_asked(kind) || undecided {
+                    continue;
+                }
+                let limit = self.limits.bytes;
+                let held = self.downstream.held_elsewhere(kind, cached, limit);
+                let node = self.downstream.node();
+                stream.ask(kind, cached, node, held, &mut self.actions);
+            }
+        }
     }
 }

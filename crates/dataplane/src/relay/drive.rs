@@ -14,7 +14,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use super::connections::OpenStream;
-use super::core::{Action, Core, Event, Rejected, SessionId};
+use super::core::{Action, Core, EnvoyStreamId, Event, Rejected};
 use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
@@ -39,16 +39,16 @@ pub(super) type ToEnvoy = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
 #[derive(Debug)]
 pub(super) enum Input {
     Opened(Box<Opening>),
-    Request(SessionId, Box<DeltaDiscoveryRequest>),
+    Request(EnvoyStreamId, Box<DeltaDiscoveryRequest>),
     /// A stream ended, or has to be refused with a status.
-    Closed(SessionId, Option<Status>),
+    Closed(EnvoyStreamId, Option<Status>),
     Status(oneshot::Sender<RelayStatus>),
 }
 
 /// A stream that an Envoy opens.
 #[derive(Debug)]
 pub(super) struct Opening {
-    pub(super) id: SessionId,
+    pub(super) id: EnvoyStreamId,
     pub(super) responses: ToEnvoy,
     pub(super) metadata: MetadataMap,
     /// The connection is needed for as long as this is there.
@@ -84,7 +84,7 @@ pub(super) struct Driver {
     pub(super) readiness: ReadyHandle,
     pub(super) metrics: RelayMetrics,
     pub(super) stop: CancellationToken,
-    envoys: HashMap<SessionId, Envoy>,
+    envoys: HashMap<EnvoyStreamId, Envoy>,
     /// When the response that Envoy has of a type arrived.
     arrived: HashMap<String, Instant>,
     /// Nothing is read from servers before.
@@ -208,7 +208,7 @@ impl Driver {
         true
     }
 
-    fn close(&mut self, id: SessionId) {
+    fn close(&mut self, id: EnvoyStreamId) {
         if self.envoys.remove(&id).is_some() {
             self.envoys_changed();
             self.handle(Event::EnvoyGone(id));
@@ -332,7 +332,6 @@ impl Driver {
                     return Some(Event::ServerGone(epoch));
                 }
             }
-            Action::CloseServer(epoch) => self.supply.close(epoch),
             Action::RenewServer => self.supply.renew(),
             Action::Accepted(accepted) => {
                 let url = &accepted.type_url;
@@ -356,7 +355,7 @@ impl Driver {
         None
     }
 
-    fn send(&mut self, id: SessionId, response: DeltaDiscoveryResponse) -> bool {
+    fn send(&mut self, id: EnvoyStreamId, response: DeltaDiscoveryResponse) -> bool {
         let Some(envoy) = self.envoys.get_mut(&id) else {
             return false;
         };
@@ -367,7 +366,7 @@ impl Driver {
     }
 
     /// Ends a stream that the core has let go of.
-    fn refuse(&mut self, id: SessionId, status: Status) {
+    fn refuse(&mut self, id: EnvoyStreamId, status: Status) {
         if let Some(envoy) = self.envoys.remove(&id) {
             // Envoy has at most one unanswered response a type: there is room.
             let _ = envoy.sender.try_send(Err(status));
@@ -375,7 +374,7 @@ impl Driver {
         }
     }
 
-    fn drop_envoy(&mut self, id: SessionId) -> Event {
+    fn drop_envoy(&mut self, id: EnvoyStreamId) -> Event {
         self.envoys.remove(&id);
         self.envoys_changed();
         Event::EnvoyGone(id)

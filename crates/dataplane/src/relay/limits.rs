@@ -88,20 +88,10 @@ impl Usage {
     }
 }
 
-impl std::ops::Add for Usage {
-    type Output = Usage;
-
-    fn add(self, other: Usage) -> Usage {
-        Usage {
-            names: self.names + other.names,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-}
-
-impl std::iter::Sum for Usage {
-    fn sum<I: Iterator<Item = Usage>>(all: I) -> Usage {
-        all.fold(Usage::default(), |sum, one| sum + one)
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Usage) {
+        self.names += other.names;
+        self.bytes += other.bytes;
     }
 }
 

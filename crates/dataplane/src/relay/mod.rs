@@ -7,10 +7,10 @@
 //!
 //! The relay never looks into a resource: it knows names, versions and types only.
 
-mod buffers;
 mod cache;
 mod connections;
 pub mod core;
+mod downstream;
 mod drive;
 mod forward;
 pub mod limits;
@@ -19,11 +19,9 @@ mod metrics;
 mod pace;
 mod request;
 pub mod serve;
-mod session;
-mod settle;
 pub mod status;
-mod subscriptions;
 mod supply;
+mod types;
 mod upstream;
 pub mod wire;
 

@@ -21,7 +21,7 @@ use tonic::transport::Server;
 use tonic::{Code, Status, Streaming};
 
 use super::connections::{self, Handle};
-use super::core::SessionId;
+use super::core::EnvoyStreamId;
 use super::drive::{Driver, Input, Opening};
 use super::forward;
 use super::limits::{Limits, MAX_STREAMS};
@@ -180,7 +180,7 @@ impl Service {
         if path != METHOD {
             return Err(Status::unimplemented(format!("Unknown method {path}")));
         }
-        let id = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
+        let id = EnvoyStreamId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, responses) = mpsc::channel(RESPONSES);
         let (admitted, admission) = oneshot::channel();
         let limits = Limits::default();
@@ -219,7 +219,7 @@ impl Service {
 
 /// Hands over requests until Envoy or the relay ends. Returns why a stream is refused.
 async fn read(
-    id: SessionId,
+    id: EnvoyStreamId,
     mut requests: Streaming<DeltaDiscoveryRequest>,
     inputs: &mpsc::Sender<Input>,
     stop: CancellationToken,

@@ -5,9 +5,7 @@
 use legate_api::type_url;
 use serde::Serialize;
 
-use super::cache::TypeState;
-use super::core::{Core, Rejected};
-use super::session::{Session, Subscription};
+use super::types::Rejected;
 
 /// Whether Envoy has its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,108 +104,10 @@ pub(crate) fn label(url: &str) -> &str {
 }
 
 impl RejectionStatus {
-    fn of(rejected: &Rejected) -> RejectionStatus {
+    pub(super) fn of(rejected: &Rejected) -> RejectionStatus {
         RejectionStatus {
             message: rejected.message.clone(),
             names: rejected.names.iter().take(SHOWN_NAMES).cloned().collect(),
         }
-    }
-}
-
-impl Core {
-    /// Whether an Envoy has acknowledged every type that it asked for. While a new one takes over
-    /// that is the old one, which serves until then.
-    pub fn configuration(&self) -> Configuration {
-        let mut envoys = self.subscribed();
-        let Some(newest) = envoys.next() else {
-            return Configuration::Missing("Envoy has not asked for its configuration".to_owned());
-        };
-        match self.missing(newest) {
-            Some(why) if envoys.all(|older| self.missing(older).is_some()) => {
-                Configuration::Missing(why)
-            }
-            _ => Configuration::Complete,
-        }
-    }
-
-    /// Whether the newest Envoy has acknowledged every type that it asked for.
-    pub fn newest_is_configured(&self) -> bool {
-        let newest = self.subscribed().next();
-        newest.is_some_and(|newest| self.missing(newest).is_none())
-    }
-
-    /// The Envoys that have asked for something, the newest first.
-    fn subscribed(&self) -> impl Iterator<Item = &Session> {
-        let newest_first = self.sessions.values().rev();
-        newest_first.filter(|session| session.is_subscribed())
-    }
-
-    /// What an Envoy lacks.
-    fn missing(&self, session: &Session) -> Option<String> {
-        self.in_order.iter().find_map(|key| {
-            let subscription = session.get(*key).filter(|s| !s.is_settled())?;
-            Some(reason(&self.types[key.0], subscription))
-        })
-    }
-
-    /// The core's part of the status; who owns the streams adds what it knows of the server.
-    pub fn status(&self, upstream: UpstreamStatus) -> RelayStatus {
-        RelayStatus {
-            missing: match self.configuration() {
-                Configuration::Complete => None,
-                Configuration::Missing(why) => Some(why),
-            },
-            upstream,
-            envoy_streams: self.sessions.len(),
-            types: self
-                .in_order
-                .iter()
-                .map(|key| self.type_status(&self.types[key.0]))
-                .collect(),
-        }
-    }
-
-    /// How many resources of a type Envoy has acknowledged, and their bytes.
-    pub fn held(&self, url: &str) -> (usize, usize) {
-        self.types
-            .iter()
-            .find(|state| state.url == url)
-            .map_or((0, 0), TypeState::held)
-    }
-
-    fn type_status(&self, state: &TypeState) -> TypeStatus {
-        let (resources, bytes) = state.held();
-        TypeStatus {
-            type_url: state.url.clone(),
-            wildcard: state.wildcard,
-            names: state.names.len(),
-            unanswered_names: state
-                .names
-                .iter()
-                .filter(|name| !state.entries.contains_key(*name))
-                .count(),
-            resources,
-            bytes,
-            system_version: state.system_version.clone(),
-            answered: state.answered,
-            waiting_for_envoy: state.in_flight.is_some(),
-            accepted: state.accepted_total,
-            rejected: state.rejected_total,
-            last_rejection: state.last_rejection.as_ref().map(RejectionStatus::of),
-        }
-    }
-}
-
-fn reason(state: &TypeState, subscription: &Subscription) -> String {
-    let what = label(&state.url);
-    if subscription.is_waiting() {
-        return format!("Envoy has not acknowledged its {what}");
-    }
-    if let Some(rejection) = &subscription.rejection {
-        return format!("Envoy rejected its {what}: {}", rejection.message);
-    }
-    match subscription.unanswered() {
-        0 => format!("no server has sent Envoy's {what} yet"),
-        count => format!("no server has sent {count} of Envoy's {what} yet"),
     }
 }

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 
-use super::core::{Epoch, Event};
+use super::core::{Event, ServerStreamId};
 use super::metrics::RelayMetrics;
 use super::pace::Pace;
 use super::status::UpstreamStatus;
@@ -41,7 +41,7 @@ enum Incoming {
 
 /// One stream.
 struct Upstream {
-    epoch: Epoch,
+    epoch: ServerStreamId,
     connection: Connection,
     opened: Instant,
     accepted: bool,
@@ -117,11 +117,11 @@ fn is_refusal(status: &Status) -> bool {
 /// What the supply brings.
 pub(super) enum Supplied {
     /// A server's response.
-    Response(Epoch, Box<DeltaDiscoveryResponse>),
+    Response(ServerStreamId, Box<DeltaDiscoveryResponse>),
     /// A stream that ended.
-    Ended(Epoch, Status),
+    Ended(ServerStreamId, Status),
     /// Streams that a newer one has replaced.
-    Replaced(Vec<Epoch>),
+    Replaced(Vec<ServerStreamId>),
     /// Time or the session moved on: see whether a stream is due.
     Check,
 }
@@ -199,7 +199,7 @@ impl Supply {
             events.push(Event::ServerGone(unaccepted.epoch));
         }
         self.next_epoch += 1;
-        let epoch = Epoch(self.next_epoch);
+        let epoch = ServerStreamId(self.next_epoch);
         tracing::debug!(server = %connection.server, "opening xDS stream");
         let (requests, receiver) = mpsc::channel(REQUESTS);
         self.streams.push(Upstream {
@@ -253,7 +253,10 @@ impl Supply {
         newest.is_some_and(|stream| !stream.accepted && stream.opened.elapsed() >= ACCEPT_WITHIN)
     }
 
-    fn supplied(&mut self, (epoch, incoming): (Epoch, Result<Incoming, Status>)) -> Supplied {
+    fn supplied(
+        &mut self,
+        (epoch, incoming): (ServerStreamId, Result<Incoming, Status>),
+    ) -> Supplied {
         match incoming {
             Ok(Incoming::Accepted) => Supplied::Replaced(self.end_older()),
             Ok(Incoming::Response(response)) => {
@@ -267,7 +270,7 @@ impl Supply {
     }
 
     /// The newest stream is the one that counts from now on.
-    fn end_older(&mut self) -> Vec<Epoch> {
+    fn end_older(&mut self) -> Vec<ServerStreamId> {
         if let Some(newest) = self.streams.last_mut() {
             newest.accepted = true;
             self.metrics.upstream(true);
@@ -287,7 +290,11 @@ impl Supply {
     }
 
     /// Sends a request. A stream whose queue is full is ended, and its end returned.
-    pub(super) fn send(&mut self, epoch: Epoch, request: DeltaDiscoveryRequest) -> Option<Status> {
+    pub(super) fn send(
+        &mut self,
+        epoch: ServerStreamId,
+        request: DeltaDiscoveryRequest,
+    ) -> Option<Status> {
         let stream = self.streams.iter().find(|stream| stream.epoch == epoch)?;
         match stream.requests.try_send(request) {
             Ok(()) => None,
@@ -296,14 +303,6 @@ impl Supply {
             )),
             // The stream has ended; reading it says why.
             Err(mpsc::error::TrySendError::Closed(_)) => None,
-        }
-    }
-
-    /// Ends a stream.
-    pub(super) fn close(&mut self, epoch: Epoch) {
-        self.streams.retain(|stream| stream.epoch != epoch);
-        if self.streams.is_empty() {
-            self.metrics.upstream(false);
         }
     }
 
@@ -317,7 +316,7 @@ impl Supply {
 
     /// Notes the end of a stream: tells the session, and says when the next attempt is.
     /// `configured`: whether Envoy serves meanwhile.
-    pub(super) fn lost(&mut self, epoch: Epoch, status: &Status, configured: bool) {
+    pub(super) fn lost(&mut self, epoch: ServerStreamId, status: &Status, configured: bool) {
         let Some(place) = self.streams.iter().position(|stream| stream.epoch == epoch) else {
             return;
         };
@@ -374,7 +373,10 @@ impl Supply {
 }
 
 /// Reads the newest stream; an older one waits until it is the newest again.
-async fn read(streams: &mut [Upstream], may_read: bool) -> (Epoch, Result<Incoming, Status>) {
+async fn read(
+    streams: &mut [Upstream],
+    may_read: bool,
+) -> (ServerStreamId, Result<Incoming, Status>) {
     match streams.last_mut() {
         Some(stream) if may_read || !stream.accepted => {
             let incoming = stream.incoming.next().await;

@@ -1,4 +1,4 @@
-//! The relay's streams towards servers, as the core sees them: what each has been asked for.
+//! The streams towards servers: what each was asked for, and what is sent to them.
 //!
 //! There are two while a new server takes over, and none while no server is reachable.
 
@@ -8,117 +8,175 @@ use bytes::Bytes;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::rpc;
 
-use super::cache::{Name, TypeKey, TypeState};
-use super::core::Epoch;
+use super::cache::CachedType;
+use super::types::{Action, Name, ResourceType, ServerStreamId};
 
 /// Bytes of names in one request: Consul takes requests of 50 MiB, in which there are also the
 /// versions of what Envoy has.
-const PART: usize = 16 * 1024 * 1024;
+const REQUEST_NAMES: usize = 16 * 1024 * 1024;
+
+/// All streams towards servers, the newest last.
+#[derive(Debug, Default)]
+pub(super) struct Upstream {
+    streams: Vec<ServerStream>,
+}
 
 /// One stream towards a server.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) epoch: Epoch,
-    /// Who the first request of the stream said that asks.
-    pub(super) introduced: Option<Bytes>,
-    asked: BTreeSet<TypeKey>,
+pub(super) struct ServerStream {
+    pub(super) id: ServerStreamId,
+    /// The node that its first request carried.
+    node: Option<Bytes>,
+    asked: BTreeSet<ResourceType>,
 }
 
-impl Lane {
-    pub(super) fn new(epoch: Epoch) -> Lane {
-        Lane {
-            epoch,
-            introduced: None,
+impl Upstream {
+    pub(super) fn connect(&mut self, id: ServerStreamId) {
+        self.streams.push(ServerStream {
+            id,
+            node: None,
             asked: BTreeSet::new(),
+        });
+    }
+
+    pub(super) fn disconnect(&mut self, id: ServerStreamId) {
+        self.streams.retain(|stream| stream.id != id);
+    }
+
+    /// The stream that is read.
+    pub(super) fn newest(&self) -> Option<&ServerStream> {
+        self.streams.last()
+    }
+
+    pub(super) fn streams_mut(&mut self) -> impl Iterator<Item = &mut ServerStream> {
+        self.streams.iter_mut()
+    }
+
+    /// Whether any server was asked for the type.
+    pub(super) fn has_asked(&self, kind: ResourceType) -> bool {
+        self.streams.iter().any(|stream| stream.has_asked(kind))
+    }
+
+    /// Forgets a type. Whether any server was asked for it, which cannot be taken back.
+    pub(super) fn forget(&mut self, kind: ResourceType) -> bool {
+        let mut asked = false;
+        for stream in &mut self.streams {
+            asked |= stream.asked.remove(&kind);
+        }
+        asked
+    }
+
+    /// Passes a change of subscriptions on to the streams that were asked for the type. The others
+    /// will be asked for everything at once.
+    pub(super) fn change(
+        &self,
+        kind: ResourceType,
+        url: &str,
+        subscribe: &[String],
+        unsubscribe: &[String],
+        actions: &mut Vec<Action>,
+    ) {
+        for stream in self.streams.iter().filter(|one| one.has_asked(kind)) {
+            let request = change(url, subscribe.to_vec(), unsubscribe.to_vec());
+            actions.push(Action::ToServer(stream.id, request));
         }
     }
 
-    /// Whether this stream was asked for the type.
-    pub(super) fn has_asked(&self, key: TypeKey) -> bool {
-        self.asked.contains(&key)
+    /// Passes Envoy's answer on to the stream that the response came from, if there still is one.
+    pub(super) fn answer(
+        &self,
+        id: ServerStreamId,
+        url: &str,
+        nonce: String,
+        error: Option<rpc::Status>,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.streams.iter().any(|stream| stream.id == id) {
+            let request = DeltaDiscoveryRequest {
+                type_url: url.to_owned(),
+                response_nonce: nonce,
+                error_detail: error,
+                ..DeltaDiscoveryRequest::default()
+            };
+            actions.push(Action::ToServer(id, request));
+        }
+    }
+}
+
+impl ServerStream {
+    pub(super) fn has_asked(&self, kind: ResourceType) -> bool {
+        self.asked.contains(&kind)
     }
 
-    /// Takes note that the place of a type is another type's from now on. Returns whether this
-    /// stream was asked for the former.
-    pub(super) fn unask(&mut self, key: TypeKey) -> bool {
-        self.asked.remove(&key)
+    /// The node that the server knows.
+    pub(super) fn node(&self) -> Option<&Bytes> {
+        self.node.as_ref()
     }
 
-    /// Asks for a type with everything that is wanted of it and everything that Envoy has. Of what
-    /// is held elsewhere no version is known: a server sends it, or says that it is gone.
-    pub(super) fn ask(
+    /// Asks for a type with everything that Envoys are subscribed to and everything that the cache
+    /// has. Of what only Envoys hold no version is known: a server sends it, or says that it is
+    /// gone.
+    pub(super) fn ask<'a>(
         &mut self,
-        key: TypeKey,
-        state: &TypeState,
+        kind: ResourceType,
+        cached: &CachedType,
         node: &Bytes,
-        held_elsewhere: Vec<Name>,
-    ) -> Vec<DeltaDiscoveryRequest> {
-        self.asked.insert(key);
-        let mut names = in_parts(&state.names).into_iter();
-        let mut versions = state.versions();
-        let unversioned = held_elsewhere.iter().map(|name| name.to_string());
-        versions.extend(unversioned.map(|name| (name, String::new())));
+        held_elsewhere: impl Iterator<Item = &'a Name>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.asked.insert(kind);
+        let mut names = in_parts(cached.names()).into_iter();
+        let mut versions = cached.versions();
+        versions.extend(held_elsewhere.map(|name| (name.to_string(), String::new())));
         let first = DeltaDiscoveryRequest {
-            node: match &self.introduced {
+            node: match &self.node {
                 Some(_) => Bytes::new(),
-                None => self.introduced.insert(node.clone()).clone(),
+                None => self.node.insert(node.clone()).clone(),
             },
-            type_url: state.url.clone(),
+            type_url: cached.url().to_owned(),
             // An empty list is the form of "all" that every server knows.
-            resource_names_subscribe: match state.wildcard {
+            resource_names_subscribe: match cached.is_wildcard() {
                 true => Vec::new(),
                 false => names.next().unwrap_or_default(),
             },
             initial_resource_versions: versions,
             ..DeltaDiscoveryRequest::default()
         };
-        let more = names.map(|names| change(&state.url, names, Vec::new()));
-        [first].into_iter().chain(more).collect()
+        actions.push(Action::ToServer(self.id, first));
+        for names in names {
+            let request = change(cached.url(), names, Vec::new());
+            actions.push(Action::ToServer(self.id, request));
+        }
     }
 }
 
 /// Names in parts that fit into a request. What one Envoy may ask for is one part.
 fn in_parts(names: &BTreeSet<Name>) -> Vec<Vec<String>> {
-    let mut parts = vec![Vec::new()];
+    let mut parts: Vec<Vec<String>> = Vec::new();
     let mut bytes = 0;
     for name in names {
         bytes += name.len();
-        if bytes > PART {
-            bytes = name.len();
-            parts.push(Vec::new());
-        }
-        if let Some(part) = parts.last_mut() {
-            part.push(name.to_string());
+        match parts.last_mut() {
+            Some(part) if bytes <= REQUEST_NAMES => part.push(name.to_string()),
+            _ => {
+                bytes = name.len();
+                parts.push(vec![name.to_string()]);
+            }
         }
     }
-    parts.retain(|part| !part.is_empty());
     parts
 }
 
 /// A change of a subscription.
-pub(super) fn change(
+fn change(
     url: &str,
-    subscribe: Vec<String>,
-    unsubscribe: Vec<String>,
+    resource_names_subscribe: Vec<String>,
+    resource_names_unsubscribe: Vec<String>,
 ) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
         type_url: url.to_owned(),
-        resource_names_subscribe: subscribe,
-        resource_names_unsubscribe: unsubscribe,
-        ..DeltaDiscoveryRequest::default()
-    }
-}
-
-/// Envoy's answer to a response of the server's.
-pub(super) fn answer(
-    url: &str,
-    nonce: String,
-    error_detail: Option<rpc::Status>,
-) -> DeltaDiscoveryRequest {
-    DeltaDiscoveryRequest {
-        type_url: url.to_owned(),
-        response_nonce: nonce,
-        error_detail,
+        resource_names_subscribe,
+        resource_names_unsubscribe,
         ..DeltaDiscoveryRequest::default()
     }
 }

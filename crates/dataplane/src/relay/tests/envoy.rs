@@ -7,7 +7,7 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
 
-use super::super::core::SessionId;
+use super::super::core::EnvoyStreamId;
 use super::server::{Snapshot, route_of, version};
 
 /// Names of secrets that clusters use.
@@ -15,7 +15,7 @@ pub(super) const SECRETS: [&str; 2] = ["leaf", "roots"];
 
 #[derive(Debug, Default)]
 pub(super) struct Envoy {
-    pub(super) session: Option<SessionId>,
+    pub(super) session: Option<EnvoyStreamId>,
     pub(super) held: BTreeMap<String, BTreeMap<String, String>>,
     names: BTreeMap<&'static str, BTreeSet<String>>,
     /// Endpoints and routes that something was changed for and that have not arrived since.
@@ -34,7 +34,7 @@ pub(super) struct Envoy {
 
 impl Envoy {
     /// Opens a stream, with what is held from an earlier one.
-    pub(super) fn connect(&mut self, session: SessionId) {
+    pub(super) fn connect(&mut self, session: EnvoyStreamId) {
         self.session = Some(session);
         self.asked.clear();
         self.introduced = false;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
-use super::super::cache::{Name, TypeKey};
-use super::super::core::{Action, Core, Epoch, Event, SessionId};
+use super::super::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
 use super::super::limits::{Excess, Limits};
 use super::envoy::{Envoy, SECRETS};
 use super::server::{Snapshot, Stream};
@@ -14,7 +13,7 @@ use super::stranger::Stranger;
 /// A stream between the relay and the server.
 #[derive(Debug)]
 pub(super) struct Lane {
-    pub(super) epoch: Epoch,
+    pub(super) epoch: ServerStreamId,
     pub(super) stream: Stream,
     pub(super) to_server: VecDeque<DeltaDiscoveryRequest>,
     pub(super) to_relay: VecDeque<DeltaDiscoveryResponse>,
@@ -33,10 +32,10 @@ pub(super) struct Mesh {
     pub(super) debug: bool,
     next: u64,
     /// Types of which a response is with a stream of an Envoy's.
-    unanswered: BTreeMap<SessionId, BTreeSet<String>>,
+    unanswered: BTreeMap<EnvoyStreamId, BTreeSet<String>>,
     pub(super) rejected: Vec<String>,
     /// Streams that the relay refused.
-    pub(super) refused: Vec<(SessionId, Excess)>,
+    pub(super) refused: Vec<(EnvoyStreamId, Excess)>,
 }
 
 /// Enough for an Envoy of this mesh, and not for much more.
@@ -130,7 +129,6 @@ impl Mesh {
             }
             Action::Rejected(rejected) => self.rejected.push(rejected.type_url),
             Action::Accepted(_) => {}
-            Action::CloseServer(epoch) => self.lanes.retain(|lane| lane.epoch != epoch),
             Action::CloseEnvoy(id, excess) => {
                 let place = self.strangers.iter().position(|one| one.session == id);
                 self.strangers.remove(place.expect("an Envoy was refused"));
@@ -146,7 +144,7 @@ impl Mesh {
     }
 
     pub(super) fn connect_envoy(&mut self, place: usize) {
-        let id = SessionId(self.number());
+        let id = EnvoyStreamId(self.number());
         self.envoys[place].connect(id);
         self.handle(Event::EnvoyConnected(id));
     }
@@ -163,7 +161,7 @@ impl Mesh {
     }
 
     pub(super) fn open_lane(&mut self) {
-        let epoch = Epoch(self.number());
+        let epoch = ServerStreamId(self.number());
         let mut stream = Stream::new(epoch.0, self.resends_children);
         stream.splits = self.splits;
         let (to_server, to_relay) = (VecDeque::new(), VecDeque::new());
@@ -202,7 +200,7 @@ impl Mesh {
         }
     }
 
-    pub(super) fn answered(&mut self, id: SessionId, url: &str) {
+    pub(super) fn answered(&mut self, id: EnvoyStreamId, url: &str) {
         self.unanswered.entry(id).or_default().remove(url);
     }
 
@@ -240,7 +238,8 @@ impl Mesh {
         true
     }
 
-    /// Only the newest stream is read, and only when the relay has room.
+    /// Only the newest stream is read, and only when the relay has room. A server that answers has
+    /// taken over: the earlier streams end.
     pub(super) fn server_to_relay(&mut self) -> bool {
         if !self.core.wants_upstream() {
             return false;
@@ -252,6 +251,9 @@ impl Mesh {
             return false;
         };
         let epoch = lane.epoch;
+        while self.lanes.len() > 1 {
+            self.lose_lane(0);
+        }
         self.handle(Event::ServerResponse(epoch, Box::new(response)));
         true
     }
@@ -282,28 +284,24 @@ impl Mesh {
 
     /// Panics unless every stream keeps to the limits, and nothing is kept for nobody.
     fn assert_bounded(&self) {
-        let sessions = self.core.sessions.values();
-        for session in sessions.clone() {
-            assert!(session.types() <= LIMITS.types, "{session:?}");
-            for usage in [session.asked(), session.resumed()] {
-                assert!(usage.names <= LIMITS.names, "{session:?}");
-                assert!(usage.bytes <= LIMITS.bytes, "{session:?}");
+        for stream in self.core.downstream.streams() {
+            let (types, asked, resumed) = stream.usage();
+            assert!(types <= LIMITS.types, "{stream:?}");
+            for usage in [asked, resumed] {
+                assert!(usage.names <= LIMITS.names, "{stream:?}");
+                assert!(usage.bytes <= LIMITS.bytes, "{stream:?}");
             }
         }
-        assert!(self.core.types.len() <= LIMITS.all_types());
-        for (place, state) in self.core.types.iter().enumerate() {
-            let asked = |name: &Name| {
-                let mut subscriptions = sessions.clone().filter_map(|s| s.get(TypeKey(place)));
-                subscriptions.any(|one| one.names.contains(name))
-            };
-            for name in &state.names {
-                assert!(
-                    asked(name) || state.holds(name),
-                    "{name} is asked for by nobody"
-                );
+        assert!(self.core.cache.len() <= LIMITS.all_types());
+        for (kind, cached) in self.core.cache.iter() {
+            let holds = |name: &str| cached.resource(name).is_some();
+            for name in cached.names() {
+                let mut subscriptions = self.core.downstream.subscriptions(kind);
+                let asked = subscriptions.any(|one| one.names().contains(name));
+                assert!(asked || holds(name), "{name} is asked for by nobody");
             }
-            for name in state.entries.keys() {
-                let known = state.names.contains(name) || (state.wildcard && state.holds(name));
+            for name in cached.entries().keys() {
+                let known = cached.names().contains(name) || (cached.is_wildcard() && holds(name));
                 assert!(known, "{name} is held for nobody");
             }
         }
@@ -311,23 +309,22 @@ impl Mesh {
 
     /// Panics unless the relay and the server know of what Envoys ask for and nothing else.
     pub(super) fn assert_nothing_is_left(&self) {
-        for (place, state) in self.core.types.iter().enumerate() {
-            let sessions = self.core.sessions.values();
-            let wanted = sessions.filter_map(|session| session.get(TypeKey(place)));
+        for (kind, cached) in self.core.cache.iter() {
             let mut names: Vec<&str> = Vec::new();
-            for subscription in wanted.clone() {
-                names.extend(subscription.names.iter().map(|name| &**name));
+            for subscription in self.core.downstream.subscriptions(kind) {
+                names.extend(subscription.names().iter().map(|name| &**name));
             }
             names.sort_unstable();
             names.dedup();
-            let known: Vec<&str> = state.names.iter().map(|name| &**name).collect();
-            assert_eq!(known, names, "{}", state.url);
-            let wildcard = wanted.clone().any(|one| one.wildcard);
-            assert_eq!(state.wildcard, wildcard, "{}", state.url);
+            let known: Vec<&str> = cached.names().iter().map(|name| &**name).collect();
+            assert_eq!(known, names, "{}", cached.url());
+            let mut subscriptions = self.core.downstream.subscriptions(kind);
+            let wildcard = subscriptions.any(|one| one.is_wildcard());
+            assert_eq!(cached.is_wildcard(), wildcard, "{}", cached.url());
             for lane in &self.lanes {
-                let asked = lane.stream.names(&state.url);
+                let asked = lane.stream.names(cached.url());
                 if asked.is_some() || !names.is_empty() {
-                    assert_eq!(asked.unwrap_or_default(), names, "{}", state.url);
+                    assert_eq!(asked.unwrap_or_default(), names, "{}", cached.url());
                 }
             }
         }

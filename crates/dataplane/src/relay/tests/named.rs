@@ -4,11 +4,11 @@ use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::type_url::{ENDPOINT, LISTENER};
 
-use super::super::core::{Action, Core, Epoch, Event, SessionId};
+use super::super::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
 
-const SERVER: Epoch = Epoch(1);
-const FIRST: SessionId = SessionId(1);
-const SECOND: SessionId = SessionId(2);
+const SERVER: ServerStreamId = ServerStreamId(1);
+const FIRST: EnvoyStreamId = EnvoyStreamId(1);
+const SECOND: EnvoyStreamId = EnvoyStreamId(2);
 
 fn subscribe(url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
@@ -19,11 +19,11 @@ fn subscribe(url: &str, names: &[&str]) -> DeltaDiscoveryRequest {
     }
 }
 
-fn send(core: &mut Core, envoy: SessionId, request: DeltaDiscoveryRequest) -> Vec<Action> {
+fn send(core: &mut Core, envoy: EnvoyStreamId, request: DeltaDiscoveryRequest) -> Vec<Action> {
     core.handle(Event::EnvoyRequest(envoy, Box::new(request)))
 }
 
-fn accept(core: &mut Core, envoy: SessionId, response: &DeltaDiscoveryResponse) -> Vec<Action> {
+fn accept(core: &mut Core, envoy: EnvoyStreamId, response: &DeltaDiscoveryResponse) -> Vec<Action> {
     let answer = DeltaDiscoveryRequest {
         type_url: response.type_url.clone(),
         response_nonce: response.nonce.clone(),
@@ -50,7 +50,7 @@ fn serve(core: &mut Core, names: &[&str], removed: &[&str]) -> Vec<Action> {
 }
 
 #[track_caller]
-fn told(actions: &[Action], envoy: SessionId) -> DeltaDiscoveryResponse {
+fn told(actions: &[Action], envoy: EnvoyStreamId) -> DeltaDiscoveryResponse {
     let told = actions.iter().find_map(|action| match action {
         Action::ToEnvoy(id, response) if *id == envoy => Some(response.clone()),
         _ => None,

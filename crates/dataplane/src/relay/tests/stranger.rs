@@ -8,12 +8,12 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER};
 
-use super::super::core::{Event, SessionId};
+use super::super::core::{EnvoyStreamId, Event};
 use super::mesh::{LIMITS, Mesh};
 
 #[derive(Debug)]
 pub(super) struct Stranger {
-    pub(super) session: SessionId,
+    pub(super) session: EnvoyStreamId,
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
 }
 
@@ -68,7 +68,7 @@ fn request(what: usize, which: usize) -> DeltaDiscoveryRequest {
 
 impl Mesh {
     pub(super) fn stranger_connects(&mut self) {
-        let session = SessionId(self.number());
+        let session = EnvoyStreamId(self.number());
         self.strangers.push(Stranger {
             session,
             from_relay: VecDeque::new(),
