@@ -18,7 +18,6 @@ use super::core::{Action, Core, EnvoyStreamId, Event, Rejected};
 use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
-use super::serve::RelayError;
 use super::status::{Configuration, RelayStatus, SHOWN_NAMES, label};
 use super::supply::{Supplied, Supply};
 
@@ -34,6 +33,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Where responses to one Envoy go.
 pub(super) type ToEnvoy = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
+
+/// Why the relay ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// No server gives this proxy a configuration, and none will.
+    #[error("Envoy gets no configuration: {reason}")]
+    Refused {
+        /// The server's words and what to look at.
+        reason: String,
+    },
+}
 
 /// What the task is told by others.
 #[derive(Debug)]
@@ -52,7 +62,7 @@ pub(super) struct Opening {
     pub(super) responses: ToEnvoy,
     pub(super) metadata: MetadataMap,
     /// The connection is needed for as long as this is there.
-    pub(super) connection: Option<OpenStream>,
+    pub(super) connection: OpenStream,
     /// Its requests are read for as long as this is there.
     pub(super) reading: DropGuard,
     /// Says whether there is room for it.
@@ -63,7 +73,7 @@ pub(super) struct Opening {
 struct Envoy {
     sender: ToEnvoy,
     metadata: MetadataMap,
-    _connection: Option<OpenStream>,
+    _connection: OpenStream,
     _reading: DropGuard,
     /// Nonces of responses that it has not answered, and since when.
     unanswered: HashMap<String, Instant>,

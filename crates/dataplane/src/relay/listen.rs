@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use legate_envoy::bootstrap::XdsAddress;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_util::either::Either;
 
-use super::connections::Io;
 use crate::settings::XdsBind;
 
 /// Why Envoy cannot be given an address to connect to.
@@ -43,15 +43,18 @@ pub enum BindError {
     },
 }
 
+/// A connection of either kind.
+pub(super) type Stream = Either<TcpStream, UnixStream>;
+
 /// A bound listener.
 #[derive(Debug)]
 pub struct Listener {
-    pub(super) socket: Socket,
+    socket: Socket,
     address: XdsAddress,
 }
 
 #[derive(Debug)]
-pub(super) enum Socket {
+enum Socket {
     Tcp(TcpListener),
     Unix(
         UnixListener,
@@ -63,23 +66,9 @@ pub(super) enum Socket {
     ),
 }
 
-impl Socket {
-    pub(super) async fn accept(&self) -> io::Result<Box<dyn Io>> {
-        match self {
-            Socket::Tcp(socket) => {
-                let (stream, _) = socket.accept().await?;
-                // Fails for a connection that has ended, which reading it says as well.
-                let _ = stream.set_nodelay(true);
-                Ok(Box::new(stream))
-            }
-            Socket::Unix(socket, _) => Ok(Box::new(socket.accept().await?.0)),
-        }
-    }
-}
-
 /// A socket's file, which goes with its listener.
 #[derive(Debug)]
-pub(super) struct SocketFile(PathBuf);
+struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -123,6 +112,18 @@ impl Listener {
     /// Where Envoy finds it: the real port, when an ephemeral one was asked for.
     pub fn address(&self) -> &XdsAddress {
         &self.address
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(socket) => {
+                let (stream, _) = socket.accept().await?;
+                // Fails for a connection that has ended, which reading it says as well.
+                let _ = stream.set_nodelay(true);
+                Ok(Either::Left(stream))
+            }
+            Socket::Unix(socket, _) => Ok(Either::Right(socket.accept().await?.0)),
+        }
     }
 }
 

@@ -12,22 +12,22 @@ mod connections;
 pub mod core;
 mod downstream;
 mod drive;
-mod forward;
 pub mod limits;
-pub mod listen;
+mod listen;
 mod metrics;
 mod pace;
 mod request;
-pub mod serve;
+mod serve;
 pub mod status;
 mod supply;
 mod types;
 mod upstream;
 pub mod wire;
 
+pub use self::drive::RelayError;
 pub use self::listen::{BindError, Listener};
 pub use self::metrics::RelayMetrics;
-pub use self::serve::{Relay, RelayError, RelayParts};
+pub use self::serve::{Relay, RelayParts};
 pub use self::status::{Configuration, RelayStatus, UpstreamStatus};
 
 #[cfg(test)]

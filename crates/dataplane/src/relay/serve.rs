@@ -3,29 +3,33 @@
 //! Only the delta variant of ADS is served; everything else is unimplemented.
 
 use std::convert::Infallible;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::StreamExt;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use legate_api::discovery::DeltaDiscoveryRequest;
+use legate_api::metadata;
 use legate_client::Session;
 use legate_runtime::{CancellationToken, ReadyHandle, Spawner};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 use tonic::body::Body;
-use tonic::server::NamedService;
-use tonic::transport::Server;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status, Streaming};
 
-use super::connections::{self, Handle};
+use super::connections::{Connection, Connections, OpenStream};
 use super::core::EnvoyStreamId;
 use super::drive::{Driver, Input, Opening};
-use super::forward;
 use super::limits::{Limits, MAX_STREAMS};
-use super::listen::Listener;
+use super::listen::{Listener, Stream};
 use super::metrics::RelayMetrics;
 use super::request::RequestDecoder;
 use super::status::RelayStatus;
@@ -55,23 +59,12 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 /// The same for all streams of one connection of an Envoy.
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 
+/// How long the listener rests when the machine has no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Streams of one connection; more wait. Envoy opens one, and one more when it thinks that the first
 /// is broken.
 const STREAMS: u32 = 16;
-
-/// Why the relay ended.
-#[derive(Debug, thiserror::Error)]
-pub enum RelayError {
-    /// No server gives this proxy a configuration, and none will.
-    #[error("Envoy gets no configuration: {reason}")]
-    Refused {
-        /// The server's words and what to look at.
-        reason: String,
-    },
-    /// Envoys can no longer connect.
-    #[error("the xDS listener for Envoy failed: {0}")]
-    Listener(#[from] tonic::transport::Error),
-}
 
 /// What a relay is made of.
 #[derive(Debug)]
@@ -105,14 +98,14 @@ impl Relay {
         let (inputs, received) = mpsc::channel(INPUTS);
         let stop = spawner.token();
         let supply = Supply::new(session, metrics.clone());
-        let driver = Driver::new(received, supply, readiness, metrics, stop.clone());
+        let driver = Driver::new(received, supply, readiness, metrics, stop);
         spawner.spawn("xDS relay", driver.run());
         let service = Service {
             inputs: inputs.clone(),
             next: Arc::new(AtomicU64::new(1)),
             spawner: spawner.clone(),
         };
-        spawner.spawn("xDS listener", serve(listener, service, stop));
+        spawner.spawn("xDS listener", service.accept(listener));
         Relay { inputs }
     }
 
@@ -122,24 +115,6 @@ impl Relay {
         self.inputs.send(Input::Status(reply)).await.ok()?;
         status.await.ok()
     }
-}
-
-async fn serve(
-    listener: Listener,
-    service: Service,
-    stop: CancellationToken,
-) -> Result<(), RelayError> {
-    let router = Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(STREAMS)
-        .http2_max_header_list_size(MAX_HEADERS)
-        .add_service(service);
-    let stopped = stop.cancelled_owned();
-    router
-        .serve_with_incoming_shutdown(connections::accept(listener.socket), stopped)
-        .await?;
-    Ok(())
 }
 
 /// Answers Envoy's calls. Written by hand for the sake of the way responses leave: see [`wire`].
@@ -152,30 +127,61 @@ struct Service {
     spawner: Spawner,
 }
 
-impl NamedService for Service {
-    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
-}
-
-impl tower::Service<Request<Body>> for Service {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let service = self.clone();
-        Box::pin(async move {
-            let answer = service.answer(request).await;
-            Ok(answer.unwrap_or_else(Status::into_http))
-        })
-    }
-}
-
 impl Service {
-    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Status> {
+    /// Takes connections until the scope stops. A machine without descriptors ends nothing.
+    async fn accept(self, listener: Listener) -> Result<(), Infallible> {
+        let stop = self.spawner.token();
+        let mut stopped = pin!(stop.cancelled());
+        let mut connections = Connections::default();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut stopped => return Ok(()),
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok(stream) => {
+                    let served = self.clone().serve(stream, connections.open());
+                    self.spawner.spawn("xDS connection of Envoy", served);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection of Envoy");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves one connection to its end. What goes wrong with it concerns Envoy, who sees it.
+    async fn serve(self, stream: Stream, connection: Connection) -> Result<(), Infallible> {
+        let _ends = connection.ends();
+        let stop = self.spawner.token();
+        let service = service_fn(|request| {
+            let answer = self.clone().answer(request, connection.open_stream());
+            async { Ok::<_, Infallible>(answer.await.unwrap_or_else(Status::into_http)) }
+        });
+        let http = http2::Builder::new(StreamTasks(self.spawner.clone()))
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(MAX_HEADERS)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut http = pin!(http);
+        tokio::select! {
+            _ = &mut http => return Ok(()),
+            () = connection.is_unused() => return Ok(()),
+            () = stop.cancelled() => {}
+        }
+        http.as_mut().graceful_shutdown();
+        let _ = http.await;
+        Ok(())
+    }
+
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+        connection: OpenStream,
+    ) -> Result<Response<Body>, Status> {
         let path = request.uri().path();
         if path != METHOD {
             return Err(Status::unimplemented(format!("Unknown method {path}")));
@@ -185,12 +191,11 @@ impl Service {
         let (admitted, admission) = oneshot::channel();
         let limits = Limits::default();
         let stop = self.spawner.token().child_token();
-        let connection = request.extensions().get::<Handle>().cloned();
         let opening = Opening {
             id,
             responses: sender,
-            metadata: forward::of_envoy(request.headers()),
-            connection: connection.map(Handle::open_stream),
+            metadata: forwarded(request.headers()),
+            connection,
             reading: stop.clone().drop_guard(),
             admitted,
         };
@@ -215,6 +220,34 @@ impl Service {
         response.headers_mut().insert(CONTENT_TYPE, grpc);
         Ok(response)
     }
+}
+
+/// Runs the streams of a connection in the relay's scope.
+#[derive(Clone)]
+struct StreamTasks(Spawner);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamTasks {
+    fn execute(&self, task: F) {
+        self.0.spawn("xDS response to Envoy", async {
+            task.await;
+            Ok::<_, Infallible>(())
+        });
+    }
+}
+
+/// The metadata of an Envoy's stream that servers get to see: all that is not about this connection
+/// or about who may do what. An `x-consul-token` of Envoy's is not passed on; the session's own
+/// takes its place.
+fn forwarded(headers: &HeaderMap) -> MetadataMap {
+    let own = [CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT];
+    let mut forwarded = HeaderMap::new();
+    for (name, value) in headers {
+        let reserved = own.contains(name) || name.as_str().starts_with("grpc-");
+        if !reserved && *name != metadata::TOKEN {
+            forwarded.append(name, value.clone());
+        }
+    }
+    MetadataMap::from_headers(forwarded)
 }
 
 /// Hands over requests until Envoy or the relay ends. Returns why a stream is refused.
@@ -242,5 +275,44 @@ async fn read(
             }
             Err(status) => return Some(status),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_on_but_for_what_is_reserved() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            ("user-agent", "envoy"),
+            ("grpc-timeout", "1S"),
+            ("grpc-accept-encoding", "gzip"),
+            ("x-consul-token", "of Envoy"),
+            ("x-envoy-internal", "true"),
+            ("x-twice", "a"),
+            ("x-twice", "b"),
+            ("x-some-bin", "AAEC"),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        let forwarded = forwarded(&headers).into_headers();
+        let mut left: Vec<_> = forwarded
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            [
+                ("x-envoy-internal", "true"),
+                ("x-some-bin", "AAEC"),
+                ("x-twice", "a"),
+                ("x-twice", "b"),
+            ]
+        );
     }
 }
