@@ -18,8 +18,8 @@ use super::core::{Action, Core, EnvoyStreamId, Event, Rejected};
 use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
+use super::server_streams::ServerStreams;
 use super::status::{Configuration, RelayStatus, SHOWN_NAMES, label};
-use super::supply::{Supplied, Supply};
 
 /// When Envoy has been complete for this long, it has asked for all that it wants.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -30,9 +30,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 /// Longest pause after rejected responses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-
-/// Where responses to one Envoy go.
-pub(super) type ToEnvoy = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
 
 /// Why the relay ended.
 #[derive(Debug, thiserror::Error)]
@@ -45,55 +42,62 @@ pub enum RelayError {
     },
 }
 
-/// What the task is told by others.
-#[derive(Debug)]
+/// What the task hears from others.
 pub(super) enum Input {
-    Opened(Box<Opening>),
+    /// An Envoy opens a stream; the answer says whether there is room for it.
+    Opened(
+        EnvoyStreamId,
+        Box<Envoy>,
+        oneshot::Sender<Result<(), Status>>,
+    ),
     Request(EnvoyStreamId, Box<DeltaDiscoveryRequest>),
     /// A stream ended, or has to be refused with a status.
     Closed(EnvoyStreamId, Option<Status>),
     Status(oneshot::Sender<RelayStatus>),
 }
 
-/// A stream that an Envoy opens.
-#[derive(Debug)]
-pub(super) struct Opening {
-    pub(super) id: EnvoyStreamId,
-    pub(super) responses: ToEnvoy,
-    pub(super) metadata: MetadataMap,
-    /// The connection is needed for as long as this is there.
-    pub(super) connection: OpenStream,
-    /// Its requests are read for as long as this is there.
-    pub(super) reading: DropGuard,
-    /// Says whether there is room for it.
-    pub(super) admitted: oneshot::Sender<Result<(), Status>>,
-}
-
 /// One stream of an Envoy.
-struct Envoy {
-    sender: ToEnvoy,
+pub(super) struct Envoy {
+    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
     metadata: MetadataMap,
+    /// The connection is needed for as long as this is there.
     _connection: OpenStream,
+    /// Its requests are read for as long as this is there.
     _reading: DropGuard,
     /// Nonces of responses that it has not answered, and since when.
     unanswered: HashMap<String, Instant>,
 }
 
-enum Wake {
-    Stop,
-    Input(Option<Input>),
-    Supplied(Supplied),
-    Timer,
+impl Envoy {
+    pub(super) fn new(
+        responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+        metadata: MetadataMap,
+        connection: OpenStream,
+        reading: DropGuard,
+    ) -> Envoy {
+        Envoy {
+            responses,
+            metadata,
+            _connection: connection,
+            _reading: reading,
+            unanswered: HashMap::new(),
+        }
+    }
+
+    /// When the first response becomes overdue.
+    fn overdue_at(&self) -> Option<Instant> {
+        let first = self.unanswered.values().min();
+        first.map(|sent| *sent + ANSWER_WITHIN)
+    }
 }
 
 /// The task's state.
 pub(super) struct Driver {
-    pub(super) core: Core,
-    pub(super) inputs: mpsc::Receiver<Input>,
-    pub(super) supply: Supply,
-    pub(super) readiness: ReadyHandle,
-    pub(super) metrics: RelayMetrics,
-    pub(super) stop: CancellationToken,
+    core: Core,
+    inputs: mpsc::Receiver<Input>,
+    servers: ServerStreams,
+    readiness: ReadyHandle,
+    metrics: RelayMetrics,
     envoys: HashMap<EnvoyStreamId, Envoy>,
     /// When the response that Envoy has of a type arrived.
     arrived: HashMap<String, Instant>,
@@ -105,18 +109,16 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         inputs: mpsc::Receiver<Input>,
-        supply: Supply,
+        servers: ServerStreams,
         readiness: ReadyHandle,
         metrics: RelayMetrics,
-        stop: CancellationToken,
     ) -> Driver {
         Driver {
             core: Core::new(),
             inputs,
-            supply,
+            servers,
             readiness,
             metrics,
-            stop,
             envoys: HashMap::new(),
             arrived: HashMap::new(),
             pause_until: None,
@@ -124,181 +126,145 @@ impl Driver {
         }
     }
 
-    pub(super) async fn run(mut self) -> Result<(), RelayError> {
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), RelayError> {
         // Made once: with every message they would be entered into a list and taken out again.
-        let stop = self.stop.clone();
         let mut stopped = pin!(stop.cancelled());
         let mut alarm = Alarm::default();
         loop {
             if self.core.needs_upstream() {
-                for event in self.supply.connect() {
+                for event in self.servers.connect(self.core.was_configured()) {
                     self.handle(event);
                 }
             }
             self.report();
-            let paused = self.pause_until.is_some();
-            let may_read = !paused && self.core.wants_upstream();
-            let timer = self
-                .pause_until
-                .into_iter()
-                .chain(self.forget_at)
-                .chain(self.overdue_at());
-            alarm.set(timer.min());
-            let wake = tokio::select! {
-                () = &mut stopped => Wake::Stop,
-                input = self.inputs.recv() => Wake::Input(input),
-                supplied = self.supply.next(may_read) => Wake::Supplied(supplied),
-                () = alarm.rings() => Wake::Timer,
-            };
-            match wake {
-                Wake::Stop | Wake::Input(None) => return Ok(()),
-                Wake::Input(Some(input)) => self.on_input(input),
-                Wake::Supplied(supplied) => self.on_supplied(supplied)?,
-                Wake::Timer => self.on_timer(),
+            let may_read = self.pause_until.is_none() && self.core.wants_upstream();
+            let overdue = self.envoys.values().filter_map(Envoy::overdue_at);
+            alarm.set(overdue.chain(self.pause_until).chain(self.forget_at).min());
+            tokio::select! {
+                () = &mut stopped => return Ok(()),
+                input = self.inputs.recv() => match input {
+                    Some(input) => self.on_input(input),
+                    None => return Ok(()),
+                },
+                event = self.servers.next(may_read) => {
+                    if let Some(event) = event {
+                        self.on_server(event)?;
+                    }
+                }
+                () = alarm.rings() => self.on_timer(),
             }
         }
     }
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Opened(opening) => self.on_opened(*opening),
+            Input::Opened(id, envoy, admitted) => self.on_opened(id, *envoy, admitted),
             Input::Request(id, request) => {
                 if let Some(envoy) = self.envoys.get_mut(&id) {
                     envoy.unanswered.remove(&request.response_nonce);
                 }
                 self.handle(Event::EnvoyRequest(id, request));
             }
-            Input::Closed(id, None) => self.close(id),
-            Input::Closed(id, Some(status)) => {
-                tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
-                self.refuse(id, status);
-                self.handle(Event::EnvoyGone(id));
+            Input::Closed(id, status) => {
+                if let Some(status) = &status {
+                    tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
+                }
+                self.close(id, status);
             }
             Input::Status(reply) => {
                 // Whoever asked may have stopped waiting.
-                let _ = reply.send(self.core.status(self.supply.status()));
+                let _ = reply.send(self.core.status(self.servers.status()));
             }
         }
     }
 
-    fn on_opened(&mut self, opening: Opening) {
-        let id = opening.id;
-        if self.envoys.len() >= MAX_STREAMS && !self.make_room() {
-            let message =
-                format!("{MAX_STREAMS} xDS streams are open here, which is as many as can be");
-            // The call may have been given up.
-            let _ = opening
-                .admitted
-                .send(Err(Status::resource_exhausted(message)));
-            return;
+    fn on_opened(
+        &mut self,
+        id: EnvoyStreamId,
+        envoy: Envoy,
+        admitted: oneshot::Sender<Result<(), Status>>,
+    ) {
+        if self.envoys.len() >= MAX_STREAMS {
+            // The oldest stream that has not asked for anything makes room.
+            let Some(silent) = self.core.silent() else {
+                let message =
+                    format!("{MAX_STREAMS} xDS streams are open here, which is as many as can be");
+                // The call may have been given up.
+                let _ = admitted.send(Err(Status::resource_exhausted(message)));
+                return;
+            };
+            let message = "an xDS stream that asked for nothing made room for another one";
+            self.close(silent, Some(Status::resource_exhausted(message)));
         }
-        if opening.admitted.send(Ok(())).is_err() {
-            return;
-        }
-        let envoy = Envoy {
-            sender: opening.responses,
-            metadata: opening.metadata,
-            _connection: opening.connection,
-            _reading: opening.reading,
-            unanswered: HashMap::new(),
-        };
-        self.envoys.insert(id, envoy);
-        self.envoys_changed();
-        self.handle(Event::EnvoyConnected(id));
-    }
-
-    /// Ends the oldest stream that has not asked for anything.
-    fn make_room(&mut self) -> bool {
-        let Some(silent) = self.core.silent() else {
-            return false;
-        };
-        let message = "an xDS stream that asked for nothing made room for another one";
-        self.refuse(silent, Status::resource_exhausted(message));
-        self.handle(Event::EnvoyGone(silent));
-        true
-    }
-
-    fn close(&mut self, id: EnvoyStreamId) {
-        if self.envoys.remove(&id).is_some() {
+        if admitted.send(Ok(())).is_ok() {
+            self.envoys.insert(id, envoy);
             self.envoys_changed();
-            self.handle(Event::EnvoyGone(id));
+            self.handle(Event::EnvoyConnected(id));
         }
+    }
+
+    fn close(&mut self, id: EnvoyStreamId, status: Option<Status>) {
+        if let Some(event) = self.remove(id, status) {
+            self.handle(event);
+        }
+    }
+
+    /// Ends a stream, with success or with a status.
+    fn remove(&mut self, id: EnvoyStreamId, status: Option<Status>) -> Option<Event> {
+        let envoy = self.envoys.remove(&id)?;
+        if let Some(status) = status {
+            // Envoy has at most one unanswered response a type: there is room.
+            let _ = envoy.responses.try_send(Err(status));
+        }
+        self.envoys_changed();
+        Some(Event::EnvoyGone(id))
     }
 
     fn envoys_changed(&mut self) {
         // As the core does with who asks: the first of those that are there counts.
         if let Some((_, first)) = self.envoys.iter().min_by_key(|(id, _)| **id) {
-            self.supply.introduce(first.metadata.clone());
+            self.servers.introduce(first.metadata.clone());
         }
         self.metrics.envoys(self.envoys.len());
         self.forget_at = Some(Instant::now() + FORGET_AFTER);
     }
 
-    fn on_supplied(&mut self, supplied: Supplied) -> Result<(), RelayError> {
-        match supplied {
-            Supplied::Response(epoch, response) => {
-                self.arrived
-                    .insert(response.type_url.clone(), Instant::now());
-                self.handle(Event::ServerResponse(epoch, response));
-            }
-            Supplied::Ended(epoch, status) => {
-                self.supply.lost(epoch, &status, self.core.was_configured());
-                self.handle(Event::ServerGone(epoch));
-                return self.judge_refusal();
-            }
-            Supplied::Replaced(epochs) => {
-                for epoch in epochs {
-                    self.handle(Event::ServerGone(epoch));
-                }
-            }
-            Supplied::Check => {}
+    fn on_server(&mut self, event: Event) -> Result<(), RelayError> {
+        if let Event::ServerResponse(_, response) = &event {
+            let type_url = response.type_url.clone();
+            self.arrived.insert(type_url, Instant::now());
         }
-        Ok(())
+        self.handle(event);
+        self.check_refusal()
     }
 
     /// An Envoy that never had a configuration and will not get one has nothing to wait for. One
     /// that serves, also with what another dataplane gave it, is left alone.
-    fn judge_refusal(&self) -> Result<(), RelayError> {
-        let Some(trouble) = self.supply.trouble() else {
+    fn check_refusal(&self) -> Result<(), RelayError> {
+        let Some(error) = self.servers.error() else {
             return Ok(());
         };
-        let lasting = matches!(trouble.code, Code::PermissionDenied | Code::NotFound)
-            && self.supply.refusals() >= PATIENCE;
-        if trouble.refused && (lasting || trouble.no_proxy) && !self.core.was_configured() {
+        let lasting = matches!(error.code, Code::PermissionDenied | Code::NotFound)
+            && self.servers.refusals() >= PATIENCE;
+        if error.refused && (lasting || error.no_proxy) && !self.core.was_configured() {
             return Err(RelayError::Refused {
-                reason: trouble.to_string(),
+                reason: error.to_string(),
             });
         }
         Ok(())
     }
 
-    /// When the first response becomes overdue.
-    fn overdue_at(&self) -> Option<Instant> {
-        let sent = self
-            .envoys
-            .values()
-            .flat_map(|envoy| envoy.unanswered.values());
-        sent.min().map(|sent| *sent + ANSWER_WITHIN)
-    }
-
     /// A new stream gets Envoy going again, or shows that nobody is there.
     fn close_overdue(&mut self, now: Instant) {
-        let overdue = |envoy: &Envoy| {
-            envoy
-                .unanswered
-                .values()
-                .any(|sent| *sent + ANSWER_WITHIN <= now)
-        };
-        let silent = self
-            .envoys
-            .iter()
-            .filter(|(_, envoy)| overdue(envoy))
-            .map(|(id, _)| *id);
+        let silent = self.envoys.iter().filter_map(|(id, envoy)| {
+            let overdue = envoy.overdue_at().is_some_and(|at| at <= now);
+            overdue.then_some(*id)
+        });
         for id in silent.collect::<Vec<_>>() {
             tracing::warn!(
                 "Envoy has not answered an xDS response for {ANSWER_WITHIN:?}, closing its stream"
             );
-            self.close(id);
+            self.close(id, None);
         }
     }
 
@@ -328,21 +294,13 @@ impl Driver {
 
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::ToEnvoy(id, response) => {
-                // Envoy has at most one unanswered response a type, so its queue is never full.
-                return (!self.send(id, response)).then(|| self.drop_envoy(id));
-            }
+            Action::ToEnvoy(id, response) => return self.send(id, response),
             Action::CloseEnvoy(id, excess) => {
                 tracing::warn!("refused an xDS stream on Envoy's port: {excess}");
-                self.refuse(id, excess.into());
+                return self.remove(id, Some(excess.into()));
             }
-            Action::ToServer(epoch, request) => {
-                if let Some(status) = self.supply.send(epoch, request) {
-                    self.supply.lost(epoch, &status, self.core.was_configured());
-                    return Some(Event::ServerGone(epoch));
-                }
-            }
-            Action::RenewServer => self.supply.renew(),
+            Action::ToServer(id, request) => return self.servers.send(id, request),
+            Action::RenewServer => self.servers.renew(),
             Action::Accepted(accepted) => {
                 let url = &accepted.type_url;
                 let took = self.arrived.remove(url).map(|at| at.elapsed());
@@ -365,29 +323,15 @@ impl Driver {
         None
     }
 
-    fn send(&mut self, id: EnvoyStreamId, response: DeltaDiscoveryResponse) -> bool {
-        let Some(envoy) = self.envoys.get_mut(&id) else {
-            return false;
-        };
-        envoy
-            .unanswered
-            .insert(response.nonce.clone(), Instant::now());
-        envoy.sender.try_send(Ok(response)).is_ok()
-    }
-
-    /// Ends a stream that the core has let go of.
-    fn refuse(&mut self, id: EnvoyStreamId, status: Status) {
-        if let Some(envoy) = self.envoys.remove(&id) {
-            // Envoy has at most one unanswered response a type: there is room.
-            let _ = envoy.sender.try_send(Err(status));
-            self.envoys_changed();
+    fn send(&mut self, id: EnvoyStreamId, response: DeltaDiscoveryResponse) -> Option<Event> {
+        let envoy = self.envoys.get_mut(&id)?;
+        let nonce = response.nonce.clone();
+        envoy.unanswered.insert(nonce, Instant::now());
+        // Envoy has at most one unanswered response a type, so its queue is never full.
+        match envoy.responses.try_send(Ok(response)) {
+            Ok(()) => None,
+            Err(_) => self.remove(id, None),
         }
-    }
-
-    fn drop_envoy(&mut self, id: EnvoyStreamId) -> Event {
-        self.envoys.remove(&id);
-        self.envoys_changed();
-        Event::EnvoyGone(id)
     }
 
     /// Some servers offer what was rejected again as soon as anything else moves: without a pause
@@ -402,17 +346,12 @@ impl Driver {
         self.pause_until = pause
             .map(|pause| Instant::now() + pause)
             .max(self.pause_until);
-        let shown = rejected
-            .names
-            .iter()
-            .take(SHOWN_NAMES)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", ");
+        let names = &rejected.names;
+        let shown = &names[..names.len().min(SHOWN_NAMES)];
         tracing::warn!(
             kind = label(&rejected.type_url),
-            names = shown,
-            count = rejected.names.len(),
+            names = shown.join(", "),
+            count = names.len(),
             from_server = rejected.from_server,
             in_a_row = rejected.in_a_row,
             error = rejected.message,
@@ -421,15 +360,13 @@ impl Driver {
     }
 
     fn report(&self) {
-        match self.supply.trouble() {
-            Some(trouble) if trouble.refused => self.readiness.failed(trouble.to_string()),
-            trouble => match (self.core.configuration(), trouble) {
-                (Configuration::Complete, _) => self.readiness.ready(),
-                (Configuration::Missing(why), None) => self.readiness.pending(why),
-                (Configuration::Missing(why), Some(trouble)) => {
-                    self.readiness.pending(format!("{why}; {trouble}"));
-                }
-            },
+        match (self.servers.error(), self.core.configuration()) {
+            (Some(error), _) if error.refused => self.readiness.failed(error.to_string()),
+            (_, Configuration::Complete) => self.readiness.ready(),
+            (None, Configuration::Missing(why)) => self.readiness.pending(why),
+            (Some(error), Configuration::Missing(why)) => {
+                self.readiness.pending(format!("{why}; {error}"));
+            }
         }
     }
 }

@@ -4,14 +4,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use legate_runtime::Clock;
 use legate_runtime::metrics::{
-    Error, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Error, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+};
+use prometheus::{
+    register_gauge_with_registry, register_histogram_with_registry,
+    register_int_counter_vec_with_registry, register_int_counter_with_registry,
+    register_int_gauge_vec_with_registry, register_int_gauge_with_registry,
 };
 
 use super::status::label;
-
-/// Prefix of all of the dataplane's metrics.
-const PREFIX: &str = "consul_dataplane";
 
 /// Milliseconds.
 const BUCKETS: [f64; 10] = [
@@ -38,58 +39,53 @@ impl RelayMetrics {
     /// # Errors
     /// When the registry has them already.
     pub fn register(registry: &Registry, clock: Clock) -> Result<RelayMetrics, Error> {
-        let options = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
-        let metrics = RelayMetrics {
+        Ok(RelayMetrics {
             clock,
-            envoy_connected: IntGauge::with_opts(options(
-                "envoy_connected",
+            envoy_connected: register_int_gauge_with_registry!(
+                "consul_dataplane_envoy_connected",
                 "1 while an Envoy has its xDS stream open, else 0.",
-            ))?,
-            upstream_connected: IntGauge::with_opts(options(
-                "xds_upstream_connected",
+                registry
+            )?,
+            upstream_connected: register_int_gauge_with_registry!(
+                "consul_dataplane_xds_upstream_connected",
                 "1 while a server serves the xDS stream, else 0.",
-            ))?,
-            upstream_streams: IntCounter::with_opts(options(
-                "xds_upstream_streams_total",
+                registry
+            )?,
+            upstream_streams: register_int_counter_with_registry!(
+                "consul_dataplane_xds_upstream_streams_total",
                 "xDS streams opened towards servers.",
-            ))?,
-            last_response: Gauge::with_opts(options(
-                "xds_last_response_timestamp_seconds",
+                registry
+            )?,
+            last_response: register_gauge_with_registry!(
+                "consul_dataplane_xds_last_response_timestamp_seconds",
                 "When a server last sent an xDS response, in seconds since 1970; 0 is never.",
-            ))?,
-            responses: IntCounterVec::new(
-                options(
-                    "xds_responses_total",
-                    "xDS responses by what Envoy answered.",
-                ),
+                registry
+            )?,
+            responses: register_int_counter_vec_with_registry!(
+                "consul_dataplane_xds_responses_total",
+                "xDS responses by what Envoy answered.",
                 &["type", "answer"],
+                registry
             )?,
-            resources: IntGaugeVec::new(
-                options("xds_resources", "Resources that Envoy has acknowledged."),
+            resources: register_int_gauge_vec_with_registry!(
+                "consul_dataplane_xds_resources",
+                "Resources that Envoy has acknowledged.",
                 &["type"],
+                registry
             )?,
-            bytes: IntGaugeVec::new(
-                options("xds_resource_bytes", "Bytes of the acknowledged resources."),
+            bytes: register_int_gauge_vec_with_registry!(
+                "consul_dataplane_xds_resource_bytes",
+                "Bytes of the acknowledged resources.",
                 &["type"],
+                registry
             )?,
-            apply: Histogram::with_opts(
-                HistogramOpts::new(
-                    "xds_apply_duration",
-                    "Milliseconds from a server's response to Envoy's acknowledgement.",
-                )
-                .namespace(PREFIX)
-                .buckets(BUCKETS.to_vec()),
+            apply: register_histogram_with_registry!(
+                "consul_dataplane_xds_apply_duration",
+                "Milliseconds from a server's response to Envoy's acknowledgement.",
+                BUCKETS.to_vec(),
+                registry
             )?,
-        };
-        registry.register(Box::new(metrics.envoy_connected.clone()))?;
-        registry.register(Box::new(metrics.upstream_connected.clone()))?;
-        registry.register(Box::new(metrics.upstream_streams.clone()))?;
-        registry.register(Box::new(metrics.last_response.clone()))?;
-        registry.register(Box::new(metrics.responses.clone()))?;
-        registry.register(Box::new(metrics.resources.clone()))?;
-        registry.register(Box::new(metrics.bytes.clone()))?;
-        registry.register(Box::new(metrics.apply.clone()))?;
-        Ok(metrics)
+        })
     }
 
     pub(super) fn envoys(&self, count: usize) {

@@ -3,7 +3,8 @@
 //!
 //! Envoy never notices that a server went away, and a restarted Envoy gets its configuration while
 //! no server is reachable. [`core`] decides everything and does no IO; [`listen`] and [`serve`]
-//! talk to Envoy, `supply` to servers, and one task, `drive`, asks the core and does what it says.
+//! talk to Envoy, `server_streams` to servers, and one task, `drive`, asks the core and does what
+//! it says.
 //!
 //! The relay never looks into a resource: it knows names, versions and types only.
 
@@ -18,8 +19,8 @@ mod metrics;
 mod pace;
 mod request;
 mod serve;
+mod server_streams;
 pub mod status;
-mod supply;
 mod types;
 mod upstream;
 pub mod wire;

@@ -27,13 +27,13 @@ use tonic::{Code, Status, Streaming};
 
 use super::connections::{Connection, Connections, OpenStream};
 use super::core::EnvoyStreamId;
-use super::drive::{Driver, Input, Opening};
+use super::drive::{Driver, Envoy, Input};
 use super::limits::{Limits, MAX_STREAMS};
 use super::listen::{Listener, Stream};
 use super::metrics::RelayMetrics;
 use super::request::RequestDecoder;
+use super::server_streams::ServerStreams;
 use super::status::RelayStatus;
-use super::supply::Supply;
 use super::wire::Responses;
 
 /// The one method that is served.
@@ -96,10 +96,9 @@ impl Relay {
             metrics,
         } = parts;
         let (inputs, received) = mpsc::channel(INPUTS);
-        let stop = spawner.token();
-        let supply = Supply::new(session, metrics.clone());
-        let driver = Driver::new(received, supply, readiness, metrics, stop);
-        spawner.spawn("xDS relay", driver.run());
+        let servers = ServerStreams::new(session, metrics.clone());
+        let driver = Driver::new(received, servers, readiness, metrics);
+        spawner.spawn("xDS relay", driver.run(spawner.token()));
         let service = Service {
             inputs: inputs.clone(),
             next: Arc::new(AtomicU64::new(1)),
@@ -191,20 +190,16 @@ impl Service {
         let (admitted, admission) = oneshot::channel();
         let limits = Limits::default();
         let stop = self.spawner.token().child_token();
-        let opening = Opening {
-            id,
-            responses: sender,
-            metadata: forwarded(request.headers()),
-            connection,
-            reading: stop.clone().drop_guard(),
-            admitted,
-        };
+        let metadata = forwarded(request.headers());
+        let reading = stop.clone().drop_guard();
+        let envoy = Box::new(Envoy::new(sender, metadata, connection, reading));
         let decoder = RequestDecoder::new(limits);
         let largest = Some(limits.request());
         let requests = Streaming::new_request(decoder, request.into_body(), None, largest);
         let inputs = self.inputs;
         self.spawner.spawn("xDS stream of Envoy", async move {
-            if inputs.send(Input::Opened(Box::new(opening))).await.is_ok() {
+            let opened = Input::Opened(id, envoy, admitted);
+            if inputs.send(opened).await.is_ok() {
                 let end = read(id, requests, &inputs, stop).await;
                 // The relay may have ended before its streams.
                 let _ = inputs.send(Input::Closed(id, end)).await;

@@ -1,7 +1,7 @@
-//! The streams towards servers: opened on the session's connections, paced, and explained.
+//! Opens the streams towards servers, on the session's connections, and says why one ended.
 //!
-//! A new server is tried beside the old one: the old stream is kept, unread, until the new one is
-//! accepted, and goes on when it is not. Which messages travel is the core's business.
+//! While a new server is tried the old stream is kept, unread, until the new one is accepted; it
+//! goes on when it is not. Which messages travel is the core's business.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use super::status::UpstreamStatus;
 /// a new stream says in one request what all of them say.
 const REQUESTS: usize = 256;
 
-/// How long a new server may take to accept beside an old one. Servers need not answer a stream to
-/// which they have nothing to say, so silence counts as a yes.
+/// How long a new server may take to accept while an old one is kept. Servers need not answer a
+/// stream to which they have nothing to say, so silence counts as a yes.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long apart streams are that were opened for an Envoy's sake only.
+/// Shortest time between two streams of which the second was opened for an Envoy's sake only.
 const RENEW_APART: Duration = Duration::from_secs(5);
 
 /// Something a stream brings.
@@ -40,8 +40,8 @@ enum Incoming {
 }
 
 /// One stream.
-struct Upstream {
-    epoch: ServerStreamId,
+struct Stream {
+    id: ServerStreamId,
     connection: Connection,
     opened: Instant,
     accepted: bool,
@@ -51,7 +51,7 @@ struct Upstream {
 
 /// Why a stream was lost.
 #[derive(Debug, Clone)]
-pub(super) struct Trouble {
+pub(super) struct StreamError {
     pub(super) server: SocketAddr,
     pub(super) code: Code,
     pub(super) message: String,
@@ -61,9 +61,9 @@ pub(super) struct Trouble {
     pub(super) no_proxy: bool,
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for StreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Trouble {
+        let StreamError {
             server,
             code,
             message,
@@ -114,42 +114,32 @@ fn is_refusal(status: &Status) -> bool {
     }
 }
 
-/// What the supply brings.
-pub(super) enum Supplied {
-    /// A server's response.
-    Response(ServerStreamId, Box<DeltaDiscoveryResponse>),
-    /// A stream that ended.
-    Ended(ServerStreamId, Status),
-    /// Streams that a newer one has replaced.
-    Replaced(Vec<ServerStreamId>),
-    /// Time or the session moved on: see whether a stream is due.
-    Check,
-}
-
 /// The streams towards servers.
-pub(super) struct Supply {
+pub(super) struct ServerStreams {
     session: Session,
     state: watch::Receiver<SessionState>,
     session_over: bool,
     /// The newest last; two at most.
-    streams: Vec<Upstream>,
+    streams: Vec<Stream>,
     pace: Pace,
     retry_at: Option<Instant>,
     /// Generation of the connection that failed last.
     failed: Option<u64>,
     /// A new stream is wanted although nothing is wrong with the present one.
     renew: bool,
+    /// Envoy serves, whatever happens here.
+    configured: bool,
     /// What goes along with a new stream.
     metadata: MetadataMap,
-    next_epoch: u64,
+    opened: u64,
     last_response: Option<Instant>,
-    trouble: Option<Trouble>,
+    error: Option<StreamError>,
     metrics: RelayMetrics,
 }
 
-impl Supply {
-    pub(super) fn new(session: Session, metrics: RelayMetrics) -> Supply {
-        Supply {
+impl ServerStreams {
+    pub(super) fn new(session: Session, metrics: RelayMetrics) -> ServerStreams {
+        ServerStreams {
             state: session.subscribe(),
             session,
             session_over: false,
@@ -158,10 +148,11 @@ impl Supply {
             retry_at: None,
             failed: None,
             renew: false,
+            configured: false,
             metadata: MetadataMap::new(),
-            next_epoch: 0,
+            opened: 0,
             last_response: None,
-            trouble: None,
+            error: None,
             metrics,
         }
     }
@@ -171,18 +162,17 @@ impl Supply {
         self.metadata = metadata;
     }
 
-    /// Opens a stream when one is due.
-    pub(super) fn connect(&mut self) -> Vec<Event> {
+    /// Opens a stream when one is due. `configured`: whether Envoy has a configuration.
+    pub(super) fn connect(&mut self, configured: bool) -> Vec<Event> {
+        self.configured = configured;
         let state = self.state.borrow().clone();
         let SessionState::Connected(connection) = state else {
             return Vec::new();
         };
-        let newest = self
-            .streams
-            .last()
-            .map(|stream| stream.connection.generation);
         let generation = connection.generation;
-        if newest.is_some_and(|newest| newest >= generation) && !self.renew {
+        let newest = self.streams.last();
+        let current = newest.is_some_and(|stream| stream.connection.generation >= generation);
+        if current && !self.renew {
             return Vec::new();
         }
         let other_server = self.failed.is_some_and(|failed| failed < generation);
@@ -194,16 +184,14 @@ impl Supply {
     }
 
     fn open(&mut self, connection: Connection) -> Vec<Event> {
-        let mut events = Vec::new();
-        if let Some(unaccepted) = self.streams.pop_if(|stream| !stream.accepted) {
-            events.push(Event::ServerGone(unaccepted.epoch));
-        }
-        self.next_epoch += 1;
-        let epoch = ServerStreamId(self.next_epoch);
+        let unaccepted = self.streams.pop_if(|stream| !stream.accepted);
+        let gone = unaccepted.map(|stream| Event::ServerGone(stream.id));
+        self.opened += 1;
+        let id = ServerStreamId(self.opened);
         tracing::debug!(server = %connection.server, "opening xDS stream");
         let (requests, receiver) = mpsc::channel(REQUESTS);
-        self.streams.push(Upstream {
-            epoch,
+        self.streams.push(Stream {
+            id,
             incoming: incoming(&connection, receiver, self.metadata.clone()),
             connection,
             opened: Instant::now(),
@@ -213,96 +201,85 @@ impl Supply {
         self.retry_at = None;
         self.renew = false;
         self.metrics.stream_opened();
-        events.push(Event::ServerConnected(epoch));
-        events
+        gone.into_iter()
+            .chain([Event::ServerConnected(id)])
+            .collect()
     }
 
-    /// The next thing to deal with. Cancel safe. Responses are read only when `may_read`.
-    pub(super) async fn next(&mut self, may_read: bool) -> Supplied {
+    /// The next event, or nothing when time or the session moved on, so that a stream may be due.
+    /// Responses are read only when `may_read`. Cancel safe.
+    pub(super) async fn next(&mut self, may_read: bool) -> Option<Event> {
         let timer = self.timer();
         tokio::select! {
-            supplied = read(&mut self.streams, may_read) => self.supplied(supplied),
+            (id, incoming) = read(&mut self.streams, may_read) => self.on_incoming(id, incoming),
             changed = self.state.changed(), if !self.session_over => {
                 self.session_over = changed.is_err();
-                Supplied::Check
+                None
             }
-            () = wait_until(timer) => match self.silent() {
-                true => Supplied::Replaced(self.end_older()),
-                false => Supplied::Check,
-            },
+            () = wait_until(timer) => {
+                let newest = self.streams.last();
+                let silent = newest.is_some_and(|stream| {
+                    !stream.accepted && stream.opened.elapsed() >= ACCEPT_WITHIN
+                });
+                silent.then(|| self.accept()).flatten()
+            }
         }
     }
 
     /// When something is due that nobody else wakes for. Times that have passed without effect
     /// wait for the session.
     fn timer(&self) -> Option<Instant> {
-        let silence = self
-            .streams
-            .last()
-            .filter(|stream| self.streams.len() > 1 && !stream.accepted);
-        let silence = silence.map(|stream| stream.opened + ACCEPT_WITHIN);
-        silence
-            .into_iter()
-            .chain(self.retry_at.filter(|at| *at > Instant::now()))
-            .min()
-    }
-
-    /// Whether the newest stream has had the time to say no.
-    fn silent(&self) -> bool {
         let newest = self.streams.last();
-        newest.is_some_and(|stream| !stream.accepted && stream.opened.elapsed() >= ACCEPT_WITHIN)
+        let unaccepted = newest.filter(|stream| self.streams.len() > 1 && !stream.accepted);
+        let silence = unaccepted.map(|stream| stream.opened + ACCEPT_WITHIN);
+        let retry = self.retry_at.filter(|at| *at > Instant::now());
+        silence.into_iter().chain(retry).min()
     }
 
-    fn supplied(
+    fn on_incoming(
         &mut self,
-        (epoch, incoming): (ServerStreamId, Result<Incoming, Status>),
-    ) -> Supplied {
+        id: ServerStreamId,
+        incoming: Result<Incoming, Status>,
+    ) -> Option<Event> {
         match incoming {
-            Ok(Incoming::Accepted) => Supplied::Replaced(self.end_older()),
+            Ok(Incoming::Accepted) => self.accept(),
             Ok(Incoming::Response(response)) => {
                 self.last_response = Some(Instant::now());
                 self.metrics.response_arrived();
-                self.answered();
-                Supplied::Response(epoch, response)
+                self.pace.answered();
+                if let (Some(_), Some(stream)) = (self.error.take(), self.streams.last()) {
+                    tracing::info!(server = %stream.connection.server, "xDS stream is served again");
+                }
+                Some(Event::ServerResponse(id, response))
             }
-            Err(status) => Supplied::Ended(epoch, status),
+            Err(status) => self.lose(id, &status),
         }
     }
 
     /// The newest stream is the one that counts from now on.
-    fn end_older(&mut self) -> Vec<ServerStreamId> {
-        if let Some(newest) = self.streams.last_mut() {
-            newest.accepted = true;
-            self.metrics.upstream(true);
-        }
-        let older = self.streams.len().saturating_sub(1);
-        self.streams
-            .drain(..older)
-            .map(|stream| stream.epoch)
-            .collect()
+    fn accept(&mut self) -> Option<Event> {
+        let mut newest = self.streams.pop()?;
+        newest.accepted = true;
+        self.metrics.upstream(true);
+        let older = self.streams.pop();
+        self.streams.push(newest);
+        older.map(|stream| Event::ServerGone(stream.id))
     }
 
-    fn answered(&mut self) {
-        self.pace.answered();
-        if let (Some(_), Some(stream)) = (self.trouble.take(), self.streams.last()) {
-            tracing::info!(server = %stream.connection.server, "xDS stream is served again");
-        }
-    }
-
-    /// Sends a request. A stream whose queue is full is ended, and its end returned.
+    /// Sends a request. A stream whose queue is full is ended.
     pub(super) fn send(
         &mut self,
-        epoch: ServerStreamId,
+        id: ServerStreamId,
         request: DeltaDiscoveryRequest,
-    ) -> Option<Status> {
-        let stream = self.streams.iter().find(|stream| stream.epoch == epoch)?;
+    ) -> Option<Event> {
+        let stream = self.streams.iter().find(|stream| stream.id == id)?;
         match stream.requests.try_send(request) {
-            Ok(()) => None,
-            Err(mpsc::error::TrySendError::Full(_)) => Some(Status::unavailable(
-                "the server does not read its xDS requests",
-            )),
-            // The stream has ended; reading it says why.
-            Err(mpsc::error::TrySendError::Closed(_)) => None,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                let status = Status::unavailable("the server does not read its xDS requests");
+                self.lose(id, &status)
+            }
+            // When the stream has ended, reading it says why.
+            _ => None,
         }
     }
 
@@ -314,43 +291,42 @@ impl Supply {
         }
     }
 
-    /// Notes the end of a stream: tells the session, and says when the next attempt is.
-    /// `configured`: whether Envoy serves meanwhile.
-    pub(super) fn lost(&mut self, epoch: ServerStreamId, status: &Status, configured: bool) {
-        let Some(place) = self.streams.iter().position(|stream| stream.epoch == epoch) else {
-            return;
-        };
+    /// Gives up a stream that failed: tells the session, and sets the time of the next attempt.
+    fn lose(&mut self, id: ServerStreamId, status: &Status) -> Option<Event> {
+        let place = self.streams.iter().position(|stream| stream.id == id)?;
         let stream = self.streams.remove(place);
         let refused = is_refusal(status);
         let lived = stream.opened.elapsed();
-        let delay = self.pace.lost(refused, lived, configured, rand::random());
+        let random = rand::random();
+        let delay = self.pace.lost(refused, lived, self.configured, random);
         self.retry_at = Some(Instant::now() + delay);
         self.failed = Some(stream.connection.generation);
         self.session.report(&stream.connection, status);
-        let trouble = Trouble {
+        let error = StreamError {
             server: stream.connection.server,
             code: status.code(),
             message: status.message().to_owned(),
             refused,
             no_proxy: is_no_proxy(status),
         };
-        let news = self.trouble.as_ref().is_none_or(|old| {
-            (old.code, &old.message, old.refused) != (trouble.code, &trouble.message, refused)
+        let known = self.error.as_ref().is_some_and(|old| {
+            (old.code, &old.message, old.refused) == (error.code, &error.message, refused)
         });
-        match (news, refused) {
-            (true, true) => tracing::error!(retry = ?delay, "{trouble}"),
-            (true, false) => tracing::warn!(retry = ?delay, "{trouble}"),
-            (false, _) => tracing::debug!(retry = ?delay, "{trouble}"),
+        match (known, refused) {
+            (true, _) => tracing::debug!(retry = ?delay, "{error}"),
+            (false, true) => tracing::error!(retry = ?delay, "{error}"),
+            (false, false) => tracing::warn!(retry = ?delay, "{error}"),
         }
-        self.trouble = Some(trouble);
+        self.error = Some(error);
         if self.streams.is_empty() {
             self.metrics.upstream(false);
         }
+        Some(Event::ServerGone(id))
     }
 
-    /// Why there is no stream, when that is so.
-    pub(super) fn trouble(&self) -> Option<&Trouble> {
-        self.trouble.as_ref()
+    /// Why the last stream was lost, until a server has answered since.
+    pub(super) fn error(&self) -> Option<&StreamError> {
+        self.error.as_ref()
     }
 
     /// How often in a row servers have refused this proxy.
@@ -359,29 +335,27 @@ impl Supply {
     }
 
     pub(super) fn status(&self) -> UpstreamStatus {
+        let newest = self.streams.last();
         UpstreamStatus {
-            server: self
-                .streams
-                .last()
-                .map(|stream| stream.connection.server.to_string()),
-            streams_opened: self.next_epoch,
+            server: newest.map(|stream| stream.connection.server.to_string()),
+            streams_opened: self.opened,
             last_message_seconds_ago: self.last_response.map(|at| at.elapsed().as_secs()),
-            last_error: self.trouble.as_ref().map(ToString::to_string),
-            refused: self.trouble.as_ref().is_some_and(|trouble| trouble.refused),
+            last_error: self.error.as_ref().map(ToString::to_string),
+            refused: self.error.as_ref().is_some_and(|error| error.refused),
         }
     }
 }
 
 /// Reads the newest stream; an older one waits until it is the newest again.
 async fn read(
-    streams: &mut [Upstream],
+    streams: &mut [Stream],
     may_read: bool,
 ) -> (ServerStreamId, Result<Incoming, Status>) {
     match streams.last_mut() {
         Some(stream) if may_read || !stream.accepted => {
             let incoming = stream.incoming.next().await;
             let ended = || Err(Status::unavailable("the stream ended without a reason"));
-            (stream.epoch, incoming.unwrap_or_else(ended))
+            (stream.id, incoming.unwrap_or_else(ended))
         }
         _ => std::future::pending().await,
     }
