@@ -67,23 +67,23 @@ struct Relay {
     core: Core,
     streams: u64,
     /// Streams of Envoys, with the nonces that they have not answered by type.
-    sessions: BTreeMap<EnvoyStreamId, BTreeMap<String, String>>,
+    envoys: BTreeMap<EnvoyStreamId, BTreeMap<String, String>>,
     /// Streams towards servers, with the nonces that came over them.
-    lanes: BTreeMap<ServerStreamId, BTreeSet<String>>,
+    servers: BTreeMap<ServerStreamId, BTreeSet<String>>,
 }
 
 impl Relay {
     fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
         match input.byte()? % 11 {
-            0 if self.sessions.len() < STREAMS => {
+            0 if self.envoys.len() < STREAMS => {
                 let id = EnvoyStreamId(self.number());
-                self.sessions.insert(id, BTreeMap::new());
+                self.envoys.insert(id, BTreeMap::new());
                 self.handle(Event::EnvoyConnected(id));
             }
-            1 if self.lanes.len() < STREAMS => {
-                let epoch = ServerStreamId(self.number());
-                self.lanes.insert(epoch, BTreeSet::new());
-                self.handle(Event::ServerConnected(epoch));
+            1 if self.servers.len() < STREAMS => {
+                let id = ServerStreamId(self.number());
+                self.servers.insert(id, BTreeSet::new());
+                self.handle(Event::ServerConnected(id));
             }
             2 => self.lose_envoy(input)?,
             3 => self.lose_server(input)?,
@@ -144,10 +144,10 @@ impl Relay {
     }
 
     fn request(&mut self, input: &mut Input<'_>, request: DeltaDiscoveryRequest) {
-        let Some(id) = input.choose(self.sessions.keys().copied()) else {
+        let Some(id) = input.choose(self.envoys.keys().copied()) else {
             return;
         };
-        let unanswered = self.sessions.entry(id).or_default();
+        let unanswered = self.envoys.entry(id).or_default();
         if unanswered.get(&request.type_url) == Some(&request.response_nonce) {
             unanswered.remove(&request.type_url);
         }
@@ -155,10 +155,10 @@ impl Relay {
     }
 
     fn answer(&mut self, input: &mut Input<'_>, error: Option<rpc::Status>) -> Option<()> {
-        let (id, unanswered) = input.choose(&self.sessions)?;
+        let (id, unanswered) = input.choose(&self.envoys)?;
         let (type_url, nonce) = input.choose(unanswered)?;
         let (id, type_url, response_nonce) = (*id, type_url.clone(), nonce.clone());
-        self.sessions.get_mut(&id)?.remove(&type_url);
+        self.envoys.get_mut(&id)?.remove(&type_url);
         let request = DeltaDiscoveryRequest {
             type_url,
             response_nonce,
@@ -171,23 +171,23 @@ impl Relay {
 
     /// While the core does not want responses, none are read from servers.
     fn response(&mut self, input: &mut Input<'_>, response: DeltaDiscoveryResponse) {
-        let Some(epoch) = input.choose(self.lanes.keys().copied()) else {
+        let Some(id) = input.choose(self.servers.keys().copied()) else {
             return;
         };
         if self.core.wants_upstream() {
-            let nonces = self.lanes.entry(epoch).or_default();
+            let nonces = self.servers.entry(id).or_default();
             nonces.insert(response.nonce.clone());
-            self.handle(Event::ServerResponse(epoch, Box::new(response)));
+            self.handle(Event::ServerResponse(id, Box::new(response)));
         }
     }
 
     /// The last Envoy is coming back: nothing that is held changes.
     fn lose_envoy(&mut self, input: &mut Input<'_>) -> Option<()> {
-        let id = input.choose(self.sessions.keys().copied())?;
-        self.sessions.remove(&id);
+        let id = input.choose(self.envoys.keys().copied())?;
+        self.envoys.remove(&id);
         let before = self.held();
         self.handle(Event::EnvoyGone(id));
-        if self.sessions.is_empty() {
+        if self.envoys.is_empty() {
             assert_eq!(before, self.held(), "the last Envoy took something along");
         }
         Some(())
@@ -195,11 +195,11 @@ impl Relay {
 
     /// No Envoy notices.
     fn lose_server(&mut self, input: &mut Input<'_>) -> Option<()> {
-        let epoch = input.choose(self.lanes.keys().copied())?;
-        self.lanes.remove(&epoch);
+        let id = input.choose(self.servers.keys().copied())?;
+        self.servers.remove(&id);
         let before = self.held();
-        let told = self.handle(Event::ServerGone(epoch));
-        assert!(!told, "a lost server changed something for an Envoy");
+        let changed = self.handle(Event::ServerGone(id));
+        assert!(!changed, "a lost server changed something for an Envoy");
         assert_eq!(before, self.held(), "a lost server took something along");
         Some(())
     }
@@ -211,35 +211,35 @@ impl Relay {
             .collect()
     }
 
-    /// Gives the core an event; whether an Envoy was told something.
+    /// Gives the core an event; whether an Envoy was sent something.
     fn handle(&mut self, event: Event) -> bool {
         let actions = self.core.handle(event);
-        let told = actions
+        let sent = actions
             .iter()
             .any(|action| matches!(action, Action::ToEnvoy(..)));
         for action in actions {
             self.act(action);
         }
         drop(self.core.configuration());
-        told
+        sent
     }
 
     fn act(&mut self, action: Action) {
         match action {
             Action::ToEnvoy(id, response) => {
                 same_on_the_wire(&response);
-                let unanswered = self.sessions.get_mut(&id).expect("a response to nobody");
+                let unanswered = self.envoys.get_mut(&id).expect("a response to nobody");
                 let before = unanswered.insert(response.type_url, response.nonce);
                 assert_eq!(before, None, "two unanswered responses of a type");
             }
-            Action::ToServer(epoch, request) => {
+            Action::ToServer(id, request) => {
                 same_on_the_wire(&request);
-                let nonces = self.lanes.get(&epoch).expect("a request to nobody");
+                let nonces = self.servers.get(&id).expect("a request to nobody");
                 let nonce = &request.response_nonce;
                 let own = nonce.is_empty() || nonces.contains(nonce);
                 assert!(own, "an answer to another stream");
             }
-            Action::CloseEnvoy(id, _) => drop(self.sessions.remove(&id)),
+            Action::CloseEnvoy(id, _) => drop(self.envoys.remove(&id)),
             Action::RenewServer
             | Action::Accepted(_)
             | Action::Rejected(_)

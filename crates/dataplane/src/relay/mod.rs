@@ -1,12 +1,10 @@
 //! The xDS relay: ends Envoy's delta stream here and the server's stream here, and keeps the last
-//! resources that Envoy acknowledged in between.
+//! resources that Envoy acknowledged in between. `README.md` beside this file is the algorithm on
+//! one page, with the files in the order of their imports.
 //!
 //! Envoy never notices that a server went away, and a restarted Envoy gets its configuration while
-//! no server is reachable. [`core`] decides everything and does no IO; [`listen`] and [`serve`]
-//! talk to Envoy, `server_streams` to servers, and one task, `drive`, asks the core and does what
-//! it says.
-//!
-//! The relay never looks into a resource: it knows names, versions and types only.
+//! no server is reachable. The relay never looks into a resource: it knows names, versions and types
+//! only.
 
 mod cache;
 mod connections;

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::super::core::Event;
 use super::super::status::Configuration;
 use super::mesh::Mesh;
+use super::other_client::REQUESTS;
 use super::server::route_of;
-use super::stranger::REQUESTS;
 
 const CLUSTERS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 const LISTENERS: [&str; 3] = ["l0", "l1", "l2"];
@@ -20,17 +20,17 @@ enum Step {
     RelayToServer(usize),
     ServerToRelay,
     Change(usize, usize),
-    LoseLane(usize),
-    OpenLane,
+    LoseServerStream(usize),
+    OpenServerStream,
     RestartEnvoy(usize),
     ReconnectEnvoy(usize),
     SecondEnvoy,
     Forget,
     RestartRelay,
-    StrangerConnects,
-    StrangerAsks(usize, usize, usize),
-    StrangerAnswers(usize, bool),
-    StrangerLeaves(usize),
+    OtherClientConnects,
+    OtherClientAsks(usize, usize, usize),
+    OtherClientAnswers(usize, bool),
+    OtherClientLeaves(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -40,19 +40,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => (0..2_usize).prop_map(Step::RelayToServer),
         8 => Just(Step::ServerToRelay),
         5 => (0..9_usize, 0..4_usize).prop_map(|(what, which)| Step::Change(what, which)),
-        1 => (0..2_usize).prop_map(Step::LoseLane),
-        2 => Just(Step::OpenLane),
+        1 => (0..2_usize).prop_map(Step::LoseServerStream),
+        2 => Just(Step::OpenServerStream),
         1 => (0..2_usize).prop_map(Step::RestartEnvoy),
         1 => (0..2_usize).prop_map(Step::ReconnectEnvoy),
         1 => Just(Step::SecondEnvoy),
         1 => Just(Step::Forget),
         1 => Just(Step::RestartRelay),
-        1 => Just(Step::StrangerConnects),
+        1 => Just(Step::OtherClientConnects),
         4 => (0..2_usize, 0..REQUESTS, 0..4_usize)
-            .prop_map(|(place, what, which)| Step::StrangerAsks(place, what, which)),
+            .prop_map(|(place, what, which)| Step::OtherClientAsks(place, what, which)),
         3 => (0..2_usize, any::<bool>())
-            .prop_map(|(place, accepts)| Step::StrangerAnswers(place, accepts)),
-        1 => (0..2_usize).prop_map(Step::StrangerLeaves),
+            .prop_map(|(place, accepts)| Step::OtherClientAnswers(place, accepts)),
+        1 => (0..2_usize).prop_map(Step::OtherClientLeaves),
     ];
     proptest::collection::vec(step, 0..250)
 }
@@ -72,9 +72,9 @@ fn change(mesh: &mut Mesh, what: usize, which: usize) {
             snapshot.bump(ROUTE, &route_of(listener));
         }
         6 => snapshot.bump_secret("leaf"),
-        7 => snapshot.poison(CLUSTER, cluster),
-        8 if which > 1 => snapshot.poison(ENDPOINT, cluster),
-        8 => snapshot.poison(LISTENER, listener),
+        7 => snapshot.invalid(CLUSTER, cluster),
+        8 if which > 1 => snapshot.invalid(ENDPOINT, cluster),
+        8 => snapshot.invalid(LISTENER, listener),
         _ => {}
     });
 }
@@ -87,9 +87,9 @@ fn apply(mesh: &mut Mesh, step: Step) {
         Step::RelayToServer(which) => drop(mesh.relay_to_server(which)),
         Step::ServerToRelay => drop(mesh.server_to_relay()),
         Step::Change(what, which) => change(mesh, what, which),
-        Step::LoseLane(which) => mesh.lose_lane(which),
-        Step::OpenLane if mesh.lanes.len() < 2 => mesh.open_lane(),
-        Step::OpenLane => mesh.lose_lane(0),
+        Step::LoseServerStream(which) => mesh.lose_server_stream(which),
+        Step::OpenServerStream if mesh.server_streams.len() < 2 => mesh.open_server_stream(),
+        Step::OpenServerStream => mesh.lose_server_stream(0),
         Step::RestartEnvoy(which) => {
             mesh.stop_envoy(which % envoys);
             mesh.start_envoy();
@@ -102,24 +102,24 @@ fn apply(mesh: &mut Mesh, step: Step) {
         Step::SecondEnvoy => mesh.stop_envoy(0),
         Step::Forget => mesh.handle(Event::Forget),
         Step::RestartRelay => mesh.restart_relay(),
-        Step::StrangerConnects if mesh.strangers.len() < 2 => mesh.stranger_connects(),
-        Step::StrangerConnects => mesh.stranger_leaves(0),
-        Step::StrangerAsks(place, what, which) => mesh.stranger_asks(place, what, which),
-        Step::StrangerAnswers(place, accepts) => mesh.stranger_answers(place, accepts),
-        Step::StrangerLeaves(place) => mesh.stranger_leaves(place),
+        Step::OtherClientConnects if mesh.other_clients.len() < 2 => mesh.other_client_connects(),
+        Step::OtherClientConnects => mesh.other_client_leaves(0),
+        Step::OtherClientAsks(place, what, which) => mesh.other_client_asks(place, what, which),
+        Step::OtherClientAnswers(place, accepts) => mesh.other_client_answers(place, accepts),
+        Step::OtherClientLeaves(place) => mesh.other_client_leaves(place),
     }
 }
 
 /// Lets everything that is wrong end, and all messages arrive.
 fn calm_down(mesh: &mut Mesh) {
-    while !mesh.strangers.is_empty() {
-        mesh.stranger_leaves(0);
+    while !mesh.other_clients.is_empty() {
+        mesh.other_client_leaves(0);
     }
-    while mesh.lanes.len() > 1 {
-        mesh.lose_lane(0);
+    while mesh.server_streams.len() > 1 {
+        mesh.lose_server_stream(0);
     }
-    if mesh.lanes.is_empty() {
-        mesh.open_lane();
+    if mesh.server_streams.is_empty() {
+        mesh.open_server_stream();
     }
     // A server like Consul's offers a rejected resource again for as long as anything else moves.
     mesh.change(|snapshot| snapshot.heal());
@@ -157,7 +157,7 @@ proptest! {
         mesh.assert_nothing_is_left();
 
         // No server is left, and a new Envoy still gets everything.
-        mesh.lose_lane(0);
+        mesh.lose_server_stream(0);
         mesh.stop_envoy(0);
         mesh.start_envoy();
         mesh.run();

@@ -15,7 +15,7 @@ pub(super) const SECRETS: [&str; 2] = ["leaf", "roots"];
 
 #[derive(Debug, Default)]
 pub(super) struct Envoy {
-    pub(super) session: Option<EnvoyStreamId>,
+    pub(super) stream_id: Option<EnvoyStreamId>,
     pub(super) held: BTreeMap<String, BTreeMap<String, String>>,
     names: BTreeMap<&'static str, BTreeSet<String>>,
     /// Endpoints and routes that something was changed for and that have not arrived since.
@@ -27,15 +27,15 @@ pub(super) struct Envoy {
     pub(super) to_relay: VecDeque<DeltaDiscoveryRequest>,
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
     /// Types in the order in which their responses arrived.
-    pub(super) heard: Vec<String>,
+    pub(super) received: Vec<String>,
     /// What it was told to drop.
     pub(super) removed: Vec<String>,
 }
 
 impl Envoy {
     /// Opens a stream, with what is held from an earlier one.
-    pub(super) fn connect(&mut self, session: EnvoyStreamId) {
-        self.session = Some(session);
+    pub(super) fn connect(&mut self, stream_id: EnvoyStreamId) {
+        self.stream_id = Some(stream_id);
         self.asked.clear();
         self.introduced = false;
         self.to_relay.clear();
@@ -79,18 +79,18 @@ impl Envoy {
             return;
         };
         let url = response.type_url.clone();
-        self.heard.push(url.clone());
+        self.received.push(url.clone());
         self.removed
             .extend(response.removed_resources.iter().cloned());
-        let poisoned = response.resources.iter().any(|resource| {
+        let invalid = response.resources.iter().any(|resource| {
             snapshot
-                .poison
+                .invalid
                 .iter()
                 .any(|number| version(*number) == resource.version)
         });
-        let error = poisoned.then(|| rpc::Status {
+        let error = invalid.then(|| rpc::Status {
             code: 13,
-            message: "poisoned".to_owned(),
+            message: "invalid".to_owned(),
             details: Vec::new(),
         });
         self.to_relay.push_back(DeltaDiscoveryRequest {
@@ -99,7 +99,7 @@ impl Envoy {
             error_detail: error,
             ..DeltaDiscoveryRequest::default()
         });
-        if poisoned {
+        if invalid {
             self.rejections += 1;
             return;
         }

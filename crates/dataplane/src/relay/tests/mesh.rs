@@ -7,14 +7,14 @@ use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use super::super::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
 use super::super::limits::{Excess, Limits};
 use super::envoy::{Envoy, SECRETS};
+use super::other_client::OtherClient;
 use super::server::{Snapshot, Stream};
-use super::stranger::Stranger;
 
 /// A stream between the relay and the server.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) epoch: ServerStreamId,
-    pub(super) stream: Stream,
+pub(super) struct ServerStream {
+    pub(super) id: ServerStreamId,
+    pub(super) server: Stream,
     pub(super) to_server: VecDeque<DeltaDiscoveryRequest>,
     pub(super) to_relay: VecDeque<DeltaDiscoveryResponse>,
 }
@@ -24,8 +24,8 @@ pub(super) struct Mesh {
     pub(super) core: Core,
     pub(super) snapshot: Snapshot,
     pub(super) envoys: Vec<Envoy>,
-    pub(super) strangers: Vec<Stranger>,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) other_clients: Vec<OtherClient>,
+    pub(super) server_streams: Vec<ServerStream>,
     pub(super) resends_children: bool,
     /// Whether the server sends one resource in a response.
     pub(super) splits: bool,
@@ -61,8 +61,8 @@ impl Mesh {
             core: Core::with_limits(LIMITS),
             snapshot,
             envoys: Vec::new(),
-            strangers: Vec::new(),
-            lanes: Vec::new(),
+            other_clients: Vec::new(),
+            server_streams: Vec::new(),
             resends_children: false,
             splits: false,
             debug: false,
@@ -94,9 +94,9 @@ impl Mesh {
                 action => self.act(action),
             }
         }
-        if renew && !self.lanes.is_empty() {
-            self.lose_lane(0);
-            self.open_lane();
+        if renew && !self.server_streams.is_empty() {
+            self.lose_server_stream(0);
+            self.open_server_stream();
         }
         self.assert_bounded();
     }
@@ -109,29 +109,41 @@ impl Mesh {
                     unanswered.insert(response.type_url.clone()),
                     "two unanswered responses"
                 );
-                if let Some(stranger) = self.strangers.iter_mut().find(|one| one.session == id) {
-                    return stranger.from_relay.push_back(response);
+                if let Some(other_client) = self
+                    .other_clients
+                    .iter_mut()
+                    .find(|one| one.stream_id == id)
+                {
+                    return other_client.from_relay.push_back(response);
                 }
                 let envoy = self
                     .envoys
                     .iter_mut()
-                    .find(|envoy| envoy.session == Some(id));
+                    .find(|envoy| envoy.stream_id == Some(id));
                 envoy
                     .expect("a response to nobody")
                     .from_relay
                     .push_back(response);
             }
-            Action::ToServer(epoch, request) => {
-                let lane = self.lanes.iter_mut().find(|lane| lane.epoch == epoch);
-                lane.expect("a request to nobody")
+            Action::ToServer(id, request) => {
+                let stream = self
+                    .server_streams
+                    .iter_mut()
+                    .find(|stream| stream.id == id);
+                stream
+                    .expect("a request to nobody")
                     .to_server
                     .push_back(request);
             }
             Action::Rejected(rejected) => self.rejected.push(rejected.type_url),
             Action::Accepted(_) => {}
             Action::CloseEnvoy(id, excess) => {
-                let place = self.strangers.iter().position(|one| one.session == id);
-                self.strangers.remove(place.expect("an Envoy was refused"));
+                let place = self
+                    .other_clients
+                    .iter()
+                    .position(|one| one.stream_id == id);
+                self.other_clients
+                    .remove(place.expect("an Envoy was refused"));
                 self.refused.push((id, excess));
             }
             Action::Unexpected(_) | Action::RenewServer => panic!("{action:?}"),
@@ -150,7 +162,7 @@ impl Mesh {
     }
 
     pub(super) fn disconnect_envoy(&mut self, place: usize) {
-        if let Some(id) = self.envoys[place].session.take() {
+        if let Some(id) = self.envoys[place].stream_id.take() {
             self.handle(Event::EnvoyGone(id));
         }
     }
@@ -160,32 +172,32 @@ impl Mesh {
         self.envoys.remove(place);
     }
 
-    pub(super) fn open_lane(&mut self) {
-        let epoch = ServerStreamId(self.number());
-        let mut stream = Stream::new(epoch.0, self.resends_children);
+    pub(super) fn open_server_stream(&mut self) {
+        let id = ServerStreamId(self.number());
+        let mut stream = Stream::new(id.0, self.resends_children);
         stream.splits = self.splits;
         let (to_server, to_relay) = (VecDeque::new(), VecDeque::new());
-        self.lanes.push(Lane {
-            epoch,
-            stream,
+        self.server_streams.push(ServerStream {
+            id,
+            server: stream,
             to_server,
             to_relay,
         });
-        self.handle(Event::ServerConnected(epoch));
+        self.handle(Event::ServerConnected(id));
     }
 
-    pub(super) fn lose_lane(&mut self, place: usize) {
-        if place < self.lanes.len() {
-            let lane = self.lanes.remove(place);
-            self.handle(Event::ServerGone(lane.epoch));
+    pub(super) fn lose_server_stream(&mut self, place: usize) {
+        if place < self.server_streams.len() {
+            let stream = self.server_streams.remove(place);
+            self.handle(Event::ServerGone(stream.id));
         }
     }
 
     /// The dataplane ends and starts again, and Envoys come back with what they hold.
     pub(super) fn restart_relay(&mut self) {
         self.core = Core::with_limits(LIMITS);
-        self.lanes.clear();
-        self.strangers.clear();
+        self.server_streams.clear();
+        self.other_clients.clear();
         self.unanswered.clear();
         for place in 0..self.envoys.len() {
             self.connect_envoy(place);
@@ -195,8 +207,8 @@ impl Mesh {
     /// The server's resources change, and its streams hear of it.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Snapshot)) {
         change(&mut self.snapshot);
-        for lane in &mut self.lanes {
-            lane.to_relay.extend(lane.stream.push(&self.snapshot));
+        for stream in &mut self.server_streams {
+            stream.to_relay.extend(stream.server.push(&self.snapshot));
         }
     }
 
@@ -206,7 +218,7 @@ impl Mesh {
 
     pub(super) fn envoy_to_relay(&mut self, place: usize) -> bool {
         let envoy = &mut self.envoys[place];
-        let Some(id) = envoy.session else {
+        let Some(id) = envoy.stream_id else {
             return false;
         };
         let Some(request) = envoy.to_relay.pop_front() else {
@@ -227,14 +239,15 @@ impl Mesh {
     }
 
     pub(super) fn relay_to_server(&mut self, place: usize) -> bool {
-        let Some(lane) = self.lanes.get_mut(place) else {
+        let Some(stream) = self.server_streams.get_mut(place) else {
             return false;
         };
-        let Some(request) = lane.to_server.pop_front() else {
+        let Some(request) = stream.to_server.pop_front() else {
             return false;
         };
-        lane.to_relay
-            .extend(lane.stream.request(&self.snapshot, request));
+        stream
+            .to_relay
+            .extend(stream.server.request(&self.snapshot, request));
         true
     }
 
@@ -244,17 +257,17 @@ impl Mesh {
         if !self.core.wants_upstream() {
             return false;
         }
-        let Some(lane) = self.lanes.last_mut() else {
+        let Some(stream) = self.server_streams.last_mut() else {
             return false;
         };
-        let Some(response) = lane.to_relay.pop_front() else {
+        let Some(response) = stream.to_relay.pop_front() else {
             return false;
         };
-        let epoch = lane.epoch;
-        while self.lanes.len() > 1 {
-            self.lose_lane(0);
+        let id = stream.id;
+        while self.server_streams.len() > 1 {
+            self.lose_server_stream(0);
         }
-        self.handle(Event::ServerResponse(epoch, Box::new(response)));
+        self.handle(Event::ServerResponse(id, Box::new(response)));
         true
     }
 
@@ -266,7 +279,7 @@ impl Mesh {
                 busy |= self.relay_to_envoy(place);
                 busy |= self.envoy_to_relay(place);
             }
-            for place in 0..self.lanes.len() {
+            for place in 0..self.server_streams.len() {
                 busy |= self.relay_to_server(place);
             }
             if !busy {
@@ -321,8 +334,8 @@ impl Mesh {
             let mut subscriptions = self.core.downstream.subscriptions(kind);
             let wildcard = subscriptions.any(|one| one.is_wildcard());
             assert_eq!(cached.is_wildcard(), wildcard, "{}", cached.url());
-            for lane in &self.lanes {
-                let asked = lane.stream.names(cached.url());
+            for stream in &self.server_streams {
+                let asked = stream.server.names(cached.url());
                 if asked.is_some() || !names.is_empty() {
                     assert_eq!(asked.unwrap_or_default(), names, "{}", cached.url());
                 }

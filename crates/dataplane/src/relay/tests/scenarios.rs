@@ -7,13 +7,13 @@ use super::super::core::{Action, Core, EnvoyStreamId, Event};
 use super::super::limits::Excess;
 use super::super::status::{Configuration, UpstreamStatus};
 use super::mesh::{LIMITS, Mesh};
-use super::stranger::{
+use super::other_client::{
     ALL_CLUSTERS, INVENTED_NAMES, INVENTED_TYPE, ONE_ENDPOINT, REQUESTS, TOO_MANY_NAMES,
 };
 
 fn running() -> Mesh {
     let mut mesh = Mesh::new();
-    mesh.open_lane();
+    mesh.open_server_stream();
     mesh.run();
     mesh.assert_converged("at the start");
     mesh
@@ -51,7 +51,7 @@ fn says_what_is_missing() {
     assert_eq!(missing(&mesh), "Envoy has not asked for its configuration");
     mesh.run();
     assert_eq!(missing(&mesh), "no server has sent Envoy's clusters yet");
-    mesh.open_lane();
+    mesh.open_server_stream();
     mesh.relay_to_server(0);
     mesh.server_to_relay();
     assert_eq!(missing(&mesh), "Envoy has not acknowledged its clusters");
@@ -60,25 +60,25 @@ fn says_what_is_missing() {
 #[test]
 fn a_new_server_hears_what_envoy_has_and_sends_nothing_again() {
     let mut mesh = running();
-    mesh.lose_lane(0);
-    mesh.open_lane();
-    let versions: Vec<usize> = mesh.lanes[0]
+    mesh.lose_server_stream(0);
+    mesh.open_server_stream();
+    let versions: Vec<usize> = mesh.server_streams[0]
         .to_server
         .iter()
         .map(|request| request.initial_resource_versions.len())
         .collect();
     assert_eq!(versions, [2, 2, 2, 1, 1]);
-    let nodes = mesh.lanes[0]
+    let nodes = mesh.server_streams[0]
         .to_server
         .iter()
         .filter(|request| !request.node.is_empty())
         .count();
     assert_eq!(nodes, 1);
-    let heard = mesh.envoys[0].heard.len();
+    let received = mesh.envoys[0].received.len();
     mesh.run();
     assert_eq!(
-        mesh.envoys[0].heard.len(),
-        heard,
+        mesh.envoys[0].received.len(),
+        received,
         "Envoy was told something it knows"
     );
 }
@@ -87,18 +87,18 @@ fn a_new_server_hears_what_envoy_has_and_sends_nothing_again() {
 fn a_rejected_response_goes_back_with_its_reason_and_the_last_good_stays() {
     let mut mesh = running();
     let good = mesh.snapshot.get(LISTENER)["l0"];
-    mesh.change(|snapshot| snapshot.poison(LISTENER, "l0"));
+    mesh.change(|snapshot| snapshot.invalid(LISTENER, "l0"));
     mesh.server_to_relay();
     mesh.relay_to_envoy(0);
     mesh.envoy_to_relay(0);
-    let nack = mesh.lanes[0]
+    let nack = mesh.server_streams[0]
         .to_server
         .pop_back()
         .expect("a rejection for the server");
-    assert_eq!(nack.error_detail.expect("a reason").message, "poisoned");
+    assert_eq!(nack.error_detail.expect("a reason").message, "invalid");
     assert_eq!(mesh.rejected, [LISTENER]);
     // A restarted Envoy is served the good version while the server is away.
-    mesh.lose_lane(0);
+    mesh.lose_server_stream(0);
     mesh.stop_envoy(0);
     mesh.start_envoy();
     mesh.run();
@@ -115,11 +115,11 @@ fn an_answer_for_a_lost_server_is_not_given_to_the_next() {
         snapshot.bump(ENDPOINT, "c0");
     });
     mesh.server_to_relay();
-    mesh.lose_lane(0);
-    mesh.open_lane();
+    mesh.lose_server_stream(0);
+    mesh.open_server_stream();
     // Envoy's answer is open, so the new server is not asked for endpoints yet.
     let asked = |mesh: &Mesh| {
-        mesh.lanes[0]
+        mesh.server_streams[0]
             .to_server
             .iter()
             .filter(|request| request.type_url == ENDPOINT)
@@ -129,7 +129,7 @@ fn an_answer_for_a_lost_server_is_not_given_to_the_next() {
     mesh.relay_to_envoy(0);
     mesh.envoy_to_relay(0);
     assert_eq!(asked(&mesh), 1);
-    let request = mesh.lanes[0].to_server.back().expect("a request");
+    let request = mesh.server_streams[0].to_server.back().expect("a request");
     assert_eq!(request.response_nonce, "");
     let current = super::server::version(mesh.snapshot.get(ENDPOINT)["c0"]);
     assert_eq!(request.initial_resource_versions["c0"], current);
@@ -159,7 +159,7 @@ fn a_response_is_kept_for_the_envoy_that_comes_back() {
 fn a_server_that_waits_for_no_answer_is_not_read_for_ever() {
     let mut mesh = running();
     mesh.stop_envoy(0);
-    let server = mesh.lanes[0].epoch;
+    let server = mesh.server_streams[0].id;
     let mut sent = 0;
     while mesh.core.wants_upstream() {
         sent += 1;
@@ -177,7 +177,7 @@ fn a_server_that_waits_for_no_answer_is_not_read_for_ever() {
         mesh.envoy_to_relay(0);
         mesh.relay_to_envoy(0);
     }
-    let answers = mesh.lanes[0].to_server.iter();
+    let answers = mesh.server_streams[0].to_server.iter();
     let nonces = answers.map(|one| one.response_nonce.clone());
     let nonces: Vec<String> = nonces.filter(|nonce| !nonce.is_empty()).collect();
     let expected: Vec<String> = (1..=sent).map(|number| number.to_string()).collect();
@@ -188,12 +188,12 @@ fn a_server_that_waits_for_no_answer_is_not_read_for_ever() {
 #[test]
 fn listeners_wait_for_clusters_and_endpoints_from_the_cache() {
     let mut mesh = running();
-    mesh.lose_lane(0);
+    mesh.lose_server_stream(0);
     mesh.start_envoy();
     mesh.run();
-    let heard = &mesh.envoys[1].heard;
+    let received = &mesh.envoys[1].received;
     let place = |url| {
-        heard
+        received
             .iter()
             .position(|other| other == url)
             .expect("type was sent")
@@ -215,7 +215,7 @@ fn names_are_unsubscribed_when_no_envoy_wants_them() {
             mesh.relay_to_envoy(place);
             mesh.envoy_to_relay(place);
         }
-        let requests = mesh.lanes[0].to_server.iter();
+        let requests = mesh.server_streams[0].to_server.iter();
         gone.extend(requests.flat_map(|request| request.resource_names_unsubscribe.clone()));
         mesh.relay_to_server(0);
         gone.dedup();
@@ -228,21 +228,25 @@ fn every_envoy_hears_of_listeners_before_their_clusters_go() {
     let mut mesh = running();
     mesh.start_envoy();
     mesh.run();
-    let before: Vec<usize> = mesh.envoys.iter().map(|envoy| envoy.heard.len()).collect();
+    let before: Vec<usize> = mesh
+        .envoys
+        .iter()
+        .map(|envoy| envoy.received.len())
+        .collect();
     mesh.change(|snapshot| {
         snapshot.remove_cluster("c1");
         snapshot.add_listener("l0");
     });
     mesh.run();
     for (envoy, before) in mesh.envoys.iter().zip(before) {
-        let heard = &envoy.heard[before..];
+        let received = &envoy.received[before..];
         let place = |url| {
-            heard
+            received
                 .iter()
                 .position(|other| other == url)
                 .expect("type was sent")
         };
-        assert!(place(LISTENER) < place(CLUSTER), "{heard:?}");
+        assert!(place(LISTENER) < place(CLUSTER), "{received:?}");
     }
     mesh.assert_converged("after the removal");
 }
@@ -250,33 +254,33 @@ fn every_envoy_hears_of_listeners_before_their_clusters_go() {
 #[test]
 fn an_envoy_that_is_new_sees_again_what_an_earlier_one_rejected() {
     let mut mesh = running();
-    mesh.change(|snapshot| snapshot.poison(CLUSTER, "c0"));
+    mesh.change(|snapshot| snapshot.invalid(CLUSTER, "c0"));
     mesh.run();
     assert!(mesh.envoys[0].rejections > 0);
-    let before = mesh.lanes[0].epoch;
+    let before = mesh.server_streams[0].id;
     mesh.stop_envoy(0);
     mesh.start_envoy();
     // The new Envoy knows how to read it.
-    mesh.snapshot.poison.clear();
+    mesh.snapshot.invalid.clear();
     mesh.run();
-    assert_ne!(mesh.lanes[0].epoch, before);
+    assert_ne!(mesh.server_streams[0].id, before);
     mesh.assert_converged("after the restart");
 }
 
 #[test]
 fn a_server_that_answers_takes_over_and_one_that_does_not_changes_nothing() {
     let mut mesh = running();
-    let old = mesh.lanes[0].epoch;
-    mesh.open_lane();
-    mesh.lose_lane(1);
+    let old = mesh.server_streams[0].id;
+    mesh.open_server_stream();
+    mesh.lose_server_stream(1);
     mesh.change(|snapshot| snapshot.add_cluster("c2"));
     mesh.run();
     mesh.assert_converged("with the old server");
-    assert_eq!(mesh.lanes[0].epoch, old);
-    mesh.open_lane();
+    assert_eq!(mesh.server_streams[0].id, old);
+    mesh.open_server_stream();
     mesh.run();
-    assert_eq!(mesh.lanes.len(), 1);
-    assert_ne!(mesh.lanes[0].epoch, old);
+    assert_eq!(mesh.server_streams.len(), 1);
+    assert_ne!(mesh.server_streams[0].id, old);
     mesh.assert_converged("with the new server");
 }
 
@@ -320,7 +324,7 @@ fn a_server_that_splits_its_state_takes_nothing_from_an_envoy_that_has_it() {
     let mut mesh = running();
     mesh.splits = true;
     mesh.restart_relay();
-    mesh.open_lane();
+    mesh.open_server_stream();
     mesh.run();
     assert_eq!(mesh.envoys[0].removed, [""; 0]);
     mesh.assert_converged("after the restart");
@@ -331,10 +335,10 @@ fn what_went_while_the_relay_was_away_is_taken_from_envoy() {
     for splits in [false, true] {
         let mut mesh = running();
         mesh.splits = splits;
-        mesh.lose_lane(0);
+        mesh.lose_server_stream(0);
         mesh.change(|snapshot| snapshot.remove_cluster("c1"));
         mesh.restart_relay();
-        mesh.open_lane();
+        mesh.open_server_stream();
         mesh.run();
         assert_eq!(mesh.envoys[0].removed, ["c1"]);
         mesh.assert_converged("after the restart");
@@ -348,14 +352,14 @@ fn an_envoy_that_comes_back_after_another_keeps_what_the_server_has_not_sent_yet
     mesh.restart_relay();
     mesh.disconnect_envoy(0);
     // Another client's stream makes the server send its first part.
-    mesh.stranger_connects();
-    mesh.stranger_asks(0, ALL_CLUSTERS, 0);
-    mesh.open_lane();
+    mesh.other_client_connects();
+    mesh.other_client_asks(0, ALL_CLUSTERS, 0);
+    mesh.open_server_stream();
     mesh.relay_to_server(0);
     mesh.server_to_relay();
-    mesh.stranger_answers(0, true);
+    mesh.other_client_answers(0, true);
     mesh.connect_envoy(0);
-    mesh.stranger_leaves(0);
+    mesh.other_client_leaves(0);
     mesh.run();
     assert_eq!(mesh.envoys[0].removed, [""; 0]);
     mesh.assert_converged("in the end");
@@ -364,15 +368,15 @@ fn an_envoy_that_comes_back_after_another_keeps_what_the_server_has_not_sent_yet
 #[test]
 fn a_stream_that_asks_for_too_much_is_refused_alone() {
     let mut mesh = running();
-    mesh.stranger_connects();
-    mesh.stranger_asks(0, INVENTED_NAMES, 0);
+    mesh.other_client_connects();
+    mesh.other_client_asks(0, INVENTED_NAMES, 0);
     let names = |mesh: &Mesh| mesh.core.status(UpstreamStatus::default()).types[2].names;
     assert_eq!(names(&mesh), 2 + 4);
-    mesh.stranger_asks(0, TOO_MANY_NAMES, 0);
+    mesh.other_client_asks(0, TOO_MANY_NAMES, 0);
     let limit = LIMITS.names;
     assert!(matches!(mesh.refused[..], [(_, Excess::Names { limit: found })] if found == limit));
     assert_eq!(names(&mesh), 2);
-    let requests = mesh.lanes[0].to_server.iter();
+    let requests = mesh.server_streams[0].to_server.iter();
     let gone = requests.flat_map(|request| &request.resource_names_unsubscribe);
     assert_eq!(gone.count(), 4);
     mesh.run();
@@ -384,17 +388,17 @@ fn a_stream_that_asks_for_too_much_is_refused_alone() {
 fn what_a_stream_asked_for_in_place_of_envoy_is_not_kept() {
     let mut mesh = Mesh::new();
     mesh.disconnect_envoy(0);
-    mesh.stranger_connects();
+    mesh.other_client_connects();
     for what in 0..REQUESTS - 1 {
-        mesh.stranger_asks(0, what, 0);
+        mesh.other_client_asks(0, what, 0);
     }
-    mesh.open_lane();
+    mesh.open_server_stream();
     mesh.run();
     mesh.connect_envoy(0);
-    mesh.stranger_leaves(0);
+    mesh.other_client_leaves(0);
     mesh.run();
-    mesh.assert_converged("without the stranger");
-    assert_eq!(mesh.lanes[0].stream.node(), b"node");
+    mesh.assert_converged("without the other_client");
+    assert_eq!(mesh.server_streams[0].server.node(), b"node");
     mesh.handle(Event::Forget);
     mesh.run();
     mesh.assert_nothing_is_left();
@@ -403,27 +407,27 @@ fn what_a_stream_asked_for_in_place_of_envoy_is_not_kept() {
 #[test]
 fn what_another_stream_rejected_reaches_envoy_when_that_one_ends() {
     let mut mesh = running();
-    mesh.stranger_connects();
-    mesh.stranger_asks(0, ALL_CLUSTERS, 0);
-    mesh.stranger_answers(0, true);
+    mesh.other_client_connects();
+    mesh.other_client_asks(0, ALL_CLUSTERS, 0);
+    mesh.other_client_answers(0, true);
     mesh.change(|snapshot| snapshot.add_cluster("c2"));
     mesh.run();
-    mesh.stranger_answers(0, false);
+    mesh.other_client_answers(0, false);
     mesh.run();
-    mesh.stranger_leaves(0);
+    mesh.other_client_leaves(0);
     mesh.run();
-    mesh.assert_converged("without the stranger");
+    mesh.assert_converged("without the other_client");
 }
 
 #[test]
 fn an_envoy_that_is_away_loses_nothing_to_one_that_asks_for_little() {
     let mut mesh = running();
     mesh.disconnect_envoy(0);
-    mesh.stranger_connects();
-    mesh.stranger_asks(0, ONE_ENDPOINT, 0);
-    mesh.stranger_answers(0, true);
+    mesh.other_client_connects();
+    mesh.other_client_asks(0, ONE_ENDPOINT, 0);
+    mesh.other_client_answers(0, true);
     mesh.handle(Event::Forget);
-    mesh.lose_lane(0);
+    mesh.lose_server_stream(0);
     mesh.stop_envoy(0);
     mesh.start_envoy();
     mesh.run();
@@ -434,10 +438,10 @@ fn an_envoy_that_is_away_loses_nothing_to_one_that_asks_for_little() {
 fn places_of_types_that_nobody_asks_for_are_free_again() {
     let mut mesh = running();
     for number in 0..2 * LIMITS.all_types() {
-        mesh.stranger_connects();
-        mesh.stranger_asks(0, INVENTED_TYPE, number);
+        mesh.other_client_connects();
+        mesh.other_client_asks(0, INVENTED_TYPE, number);
         assert_eq!(mesh.refused, [], "type {number}");
-        mesh.stranger_leaves(0);
+        mesh.other_client_leaves(0);
         mesh.run();
     }
     mesh.assert_converged("in the end");

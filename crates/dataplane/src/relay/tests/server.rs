@@ -12,7 +12,7 @@ use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
 pub(super) struct Snapshot {
     pub(super) types: BTreeMap<&'static str, BTreeMap<String, u64>>,
     /// Versions that Envoy rejects.
-    pub(super) poison: BTreeSet<u64>,
+    pub(super) invalid: BTreeSet<u64>,
     last: u64,
 }
 
@@ -68,16 +68,16 @@ impl Snapshot {
     }
 
     /// Makes Envoy reject the current version of a resource.
-    pub(super) fn poison(&mut self, url: &'static str, name: &str) {
+    pub(super) fn invalid(&mut self, url: &'static str, name: &str) {
         if self.get(url).contains_key(name) {
             let version = self.bump(url, name);
-            self.poison.insert(version);
+            self.invalid.insert(version);
         }
     }
 
     /// Replaces everything that Envoy rejects.
     pub(super) fn heal(&mut self) {
-        let poisoned: Vec<(&'static str, String)> = self
+        let invalid: Vec<(&'static str, String)> = self
             .types
             .iter()
             .flat_map(|(url, names)| {
@@ -85,10 +85,10 @@ impl Snapshot {
                     .iter()
                     .map(move |(name, version)| (*url, name, version))
             })
-            .filter(|(_, _, version)| self.poison.contains(version))
+            .filter(|(_, _, version)| self.invalid.contains(version))
             .map(|(url, name, _)| (url, name.clone()))
             .collect();
-        for (url, name) in poisoned {
+        for (url, name) in invalid {
             self.bump(url, &name);
         }
     }

@@ -12,8 +12,8 @@ use super::super::core::{EnvoyStreamId, Event};
 use super::mesh::{LIMITS, Mesh};
 
 #[derive(Debug)]
-pub(super) struct Stranger {
-    pub(super) session: EnvoyStreamId,
+pub(super) struct OtherClient {
+    pub(super) stream_id: EnvoyStreamId,
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
 }
 
@@ -34,7 +34,7 @@ fn request(what: usize, which: usize) -> DeltaDiscoveryRequest {
             .collect::<Vec<_>>()
     };
     let request = |url: &str, names: Vec<String>| DeltaDiscoveryRequest {
-        node: Bytes::from_static(b"stranger"),
+        node: Bytes::from_static(b"other_client"),
         type_url: url.to_owned(),
         resource_names_subscribe: names,
         ..DeltaDiscoveryRequest::default()
@@ -67,49 +67,49 @@ fn request(what: usize, which: usize) -> DeltaDiscoveryRequest {
 }
 
 impl Mesh {
-    pub(super) fn stranger_connects(&mut self) {
-        let session = EnvoyStreamId(self.number());
-        self.strangers.push(Stranger {
-            session,
+    pub(super) fn other_client_connects(&mut self) {
+        let stream_id = EnvoyStreamId(self.number());
+        self.other_clients.push(OtherClient {
+            stream_id,
             from_relay: VecDeque::new(),
         });
-        self.handle(Event::EnvoyConnected(session));
+        self.handle(Event::EnvoyConnected(stream_id));
     }
 
-    pub(super) fn stranger_asks(&mut self, place: usize, what: usize, which: usize) {
-        if let Some(stranger) = self.strangers.get(place) {
+    pub(super) fn other_client_asks(&mut self, place: usize, what: usize, which: usize) {
+        if let Some(other_client) = self.other_clients.get(place) {
             let request = Box::new(request(what, which));
-            self.handle(Event::EnvoyRequest(stranger.session, request));
+            self.handle(Event::EnvoyRequest(other_client.stream_id, request));
         }
     }
 
-    pub(super) fn stranger_answers(&mut self, place: usize, accepts: bool) {
-        let Some(stranger) = self.strangers.get_mut(place) else {
+    pub(super) fn other_client_answers(&mut self, place: usize, accepts: bool) {
+        let Some(other_client) = self.other_clients.get_mut(place) else {
             return;
         };
-        let Some(response) = stranger.from_relay.pop_front() else {
+        let Some(response) = other_client.from_relay.pop_front() else {
             return;
         };
-        let session = stranger.session;
+        let stream_id = other_client.stream_id;
         let error = rpc::Status {
             code: 13,
             message: "no".to_owned(),
             details: Vec::new(),
         };
-        self.answered(session, &response.type_url);
+        self.answered(stream_id, &response.type_url);
         let answer = DeltaDiscoveryRequest {
             type_url: response.type_url,
             response_nonce: response.nonce,
             error_detail: (!accepts).then_some(error),
             ..DeltaDiscoveryRequest::default()
         };
-        self.handle(Event::EnvoyRequest(session, Box::new(answer)));
+        self.handle(Event::EnvoyRequest(stream_id, Box::new(answer)));
     }
 
-    pub(super) fn stranger_leaves(&mut self, place: usize) {
-        if place < self.strangers.len() {
-            let stranger = self.strangers.remove(place);
-            self.handle(Event::EnvoyGone(stranger.session));
+    pub(super) fn other_client_leaves(&mut self, place: usize) {
+        if place < self.other_clients.len() {
+            let other_client = self.other_clients.remove(place);
+            self.handle(Event::EnvoyGone(other_client.stream_id));
         }
     }
 }
