@@ -1,12 +1,14 @@
 //! From a query to a reply: every query that is admitted gets one, and so does every query that
 //! is not.
 //!
-//! It knows the transports' limits and nothing of their sockets.
+//! Answers come from the cache while they are fresh, then from a server. When servers are away, or
+//! this one takes too long, the cache's answer is given although it is stale. Nothing here knows
+//! the transports' sockets.
 
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::future::pending;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,13 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Limits;
-use super::cache::Key;
-use super::calls::Call;
-use super::forward::{ForwardError, Throttle};
-use super::message::{Query, Reason, Transport};
+use super::cache::Cache;
+use super::calls::{Call, Calls};
+use super::forward::{ForwardError, Forwarder};
+use super::message::{HEADER, Query, Reason, Transport};
 use super::metrics::{DnsMetrics, InFlight, Outcome};
-use super::source::Source;
-use super::wire::HEADER;
 
 /// At most one warning in this time, however many queries fail.
 const WARN_EVERY: Duration = Duration::from_secs(30);
@@ -29,7 +29,9 @@ const WARN_EVERY: Duration = Duration::from_secs(30);
 /// Turns queries into replies.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    source: Arc<Source>,
+    forwarder: Forwarder,
+    cache: Mutex<Cache>,
+    calls: Calls,
     metrics: DnsMetrics,
     udp: Arc<Semaphore>,
     tcp: Arc<Semaphore>,
@@ -46,7 +48,6 @@ pub(super) struct Answerer {
 /// The right to be answered, for one query.
 #[derive(Debug)]
 pub(super) struct Slot {
-    transport: Transport,
     _permit: OwnedSemaphorePermit,
     _in_flight: InFlight,
 }
@@ -54,13 +55,15 @@ pub(super) struct Slot {
 impl Answerer {
     /// Calls that outlast their queries belong to the scope of `spawner`.
     pub(super) fn new(
-        source: Source,
+        forwarder: Forwarder,
         limits: &Limits,
         metrics: DnsMetrics,
         spawner: Spawner,
     ) -> Self {
         Self {
-            source: Arc::new(source),
+            forwarder,
+            cache: Mutex::new(Cache::new(limits.cache.clone())),
+            calls: Calls::default(),
             metrics,
             udp: Arc::new(Semaphore::new(limits.udp_queries)),
             tcp: Arc::new(Semaphore::new(limits.tcp_queries)),
@@ -73,14 +76,14 @@ impl Answerer {
         }
     }
 
-    /// Where answers come from.
-    pub(super) fn source(&self) -> &Source {
-        &self.source
+    /// What asks servers.
+    pub(super) fn forwarder(&self) -> &Forwarder {
+        &self.forwarder
     }
 
     /// Reads a message. What is no query is counted and gets no reply.
     pub(super) fn read(&self, message: Bytes, transport: Transport) -> Option<Query> {
-        let query = Query::parse(message);
+        let query = Query::parse(message, transport);
         if query.is_none() {
             self.metrics.count(transport, Outcome::Ignored);
         }
@@ -93,77 +96,71 @@ impl Answerer {
             Transport::Udp => &self.udp,
             Transport::Tcp => &self.tcp,
         };
-        let permit = Arc::clone(slots).try_acquire_owned().ok()?;
         Some(Slot {
-            transport,
-            _permit: permit,
+            _permit: Arc::clone(slots).try_acquire_owned().ok()?,
             _in_flight: self.metrics.enter(transport),
         })
     }
 
     /// The reply to a query for which there is no slot: one that takes no waiting.
-    pub(super) fn overloaded(&self, query: &Query, transport: Transport) -> Bytes {
-        if let Some(reply) = self.malformed(query, transport) {
-            return reply;
-        }
-        let key = Key::of(query, transport);
-        if let Some(reply) = self.fresh(query, key.as_ref(), transport) {
-            return reply;
-        }
+    pub(super) fn overloaded(&self, query: &Query) -> Bytes {
         let error = "as many as can be are being answered";
-        self.decline(query, transport, Reason::Overloaded, &error)
+        self.at_once(query)
+            .unwrap_or_else(|| self.decline(query, Reason::Overloaded, &error))
     }
 
     /// The reply to a query. Takes no longer than [`Limits::query`].
     pub(super) async fn answer(self: &Arc<Self>, query: &Query, slot: Slot) -> Bytes {
-        let transport = slot.transport;
-        if let Some(reply) = self.malformed(query, transport) {
+        if let Some(reply) = self.at_once(query) {
             return reply;
         }
-        let key = Key::of(query, transport);
-        if let Some(reply) = self.fresh(query, key.as_ref(), transport) {
-            return reply;
-        }
-        let call = self.source.ask(query, key.as_ref(), transport);
+        let call = self.ask(query);
         let answer = tokio::select! {
             answer = call.answer(query) => answer,
-            reply = self.late(query, key.as_ref()) => {
-                self.metrics.count(transport, Outcome::Stale);
-                self.tell(transport, "an earlier answer was given", &"the server is slow");
+            reply = self.late(query) => {
+                self.count(query, Outcome::Stale);
+                self.warn(query, "an earlier answer was given", &"the server is slow");
                 self.finish(call, slot);
                 return reply;
             }
             () = self.drained() => {
-                return self.decline(query, transport, Reason::Stopping, &"this process ends");
+                return self.decline(query, Reason::Stopping, &"this process ends");
             }
         };
         match answer {
-            Ok(answer) => self.pass_on(query, transport, answer),
-            Err(error) => self.without_answer(query, key.as_ref(), transport, &error),
+            Ok(answer) => self.pass_on(query, answer),
+            Err(error) => self.without_answer(query, &error),
         }
     }
 
-    /// The reply to what no server could read. No server is asked: one that cannot read a query
-    /// fails the call, which says nothing about the server.
-    fn malformed(&self, query: &Query, transport: Transport) -> Option<Bytes> {
-        if !query.is_malformed() {
-            return None;
+    /// The reply for which nobody is asked: an answer of a moment ago, or that the query cannot be
+    /// read. A server that cannot read it fails the call, which says nothing about the server.
+    fn at_once(&self, query: &Query) -> Option<Bytes> {
+        if query.is_malformed() {
+            self.count(query, Outcome::Malformed);
+            return Some(query.format_error());
         }
-        self.metrics.count(transport, Outcome::Malformed);
-        Some(query.format_error())
-    }
-
-    /// An answer of a moment ago.
-    fn fresh(&self, query: &Query, key: Option<&Key>, transport: Transport) -> Option<Bytes> {
-        let reply = self.source.fresh(query, key)?;
-        self.metrics.count(transport, Outcome::Cached);
+        let reply = self.cache().fresh(query, Instant::now())?;
+        self.count(query, Outcome::Cached);
         Some(reply)
     }
 
+    /// Asks a server, together with those who ask the same now. The answer is kept.
+    fn ask(self: &Arc<Self>, query: &Query) -> Call {
+        self.calls.join(query, || {
+            let (answerer, query) = (Arc::clone(self), query.clone());
+            async move {
+                let answer = answerer.forwarder.forward(&query).await?;
+                answerer.cache().store(&query, &answer, Instant::now());
+                Ok(answer)
+            }
+        })
+    }
+
     /// An earlier answer once the server has taken too long, if there is one.
-    async fn late(&self, query: &Query, key: Option<&Key>) -> Bytes {
+    async fn late(&self, query: &Query) -> Bytes {
         sleep(self.stale_after).await;
-        match self.source.stale(query, key) {
+        match self.stale(query) {
             Some(reply) => reply,
             None => pending().await,
         }
@@ -187,31 +184,49 @@ impl Answerer {
     }
 
     /// The reply when no server has answered: what was answered before, or none.
-    fn without_answer(
-        &self,
-        query: &Query,
-        key: Option<&Key>,
-        transport: Transport,
-        error: &ForwardError,
-    ) -> Bytes {
-        let earlier = if error.is_outage() {
-            self.source.stale(query, key)
-        } else {
-            None
+    fn without_answer(&self, query: &Query, error: &ForwardError) -> Bytes {
+        let earlier = match error.is_outage() {
+            true => self.stale(query),
+            false => None,
         };
         let (outcome, text) = match &earlier {
             Some(_) => (Outcome::Stale, "an earlier answer was given"),
             None => (Outcome::Declined(error.reason()), "query declined"),
         };
-        self.metrics.count(transport, outcome);
+        self.count(query, outcome);
         match error {
-            // The session tells about that, once for all.
+            // The session logs that, once for all.
             ForwardError::NoServer(_) | ForwardError::Barred(_) => {
-                tracing::debug!(target: "dns-proxy", transport = transport.label(), %error, "{text}");
+                let transport = query.transport().label();
+                tracing::debug!(target: "dns-proxy", transport, %error, "{text}");
             }
-            _ => self.tell(transport, text, error),
+            _ => self.warn(query, text, error),
         }
         earlier.unwrap_or_else(|| query.failure(error.reason()))
+    }
+
+    /// The server's answer as it is, if it can be sent.
+    fn pass_on(&self, query: &Query, answer: Bytes) -> Bytes {
+        let max = query.transport().max_message();
+        if (HEADER..=max).contains(&answer.len()) {
+            self.count(query, Outcome::Answered);
+            return answer;
+        }
+        if answer.len() > max && query.transport() == Transport::Udp {
+            self.count(query, Outcome::Truncated);
+            return query.truncation();
+        }
+        let error = format!(
+            "the server's answer has {} bytes, which no DNS message can have",
+            answer.len()
+        );
+        self.decline(query, Reason::ServerError, &error)
+    }
+
+    fn decline(&self, query: &Query, reason: Reason, error: &dyn Display) -> Bytes {
+        self.count(query, Outcome::Declined(reason));
+        self.warn(query, "query declined", error);
+        query.failure(reason)
     }
 
     /// Pending until the time is over that there is after the stop.
@@ -221,44 +236,62 @@ impl Answerer {
         sleep_until(stopped + self.drain).await;
     }
 
-    /// The server's answer as it is, if it can be sent.
-    fn pass_on(&self, query: &Query, transport: Transport, answer: Bytes) -> Bytes {
-        let largest = transport.largest();
-        if (HEADER..=largest).contains(&answer.len()) {
-            self.metrics.count(transport, Outcome::Answered);
-            return answer;
-        }
-        if answer.len() > largest && transport == Transport::Udp {
-            self.metrics.count(transport, Outcome::Truncated);
-            return query.truncation();
-        }
-        let error = format!(
-            "the server's answer has {} bytes, which no DNS message can have",
-            answer.len()
-        );
-        self.decline(query, transport, Reason::ServerError, &error)
+    fn stale(&self, query: &Query) -> Option<Bytes> {
+        self.cache().stale(query, Instant::now())
     }
 
-    fn decline(
-        &self,
-        query: &Query,
-        transport: Transport,
-        reason: Reason,
-        error: &dyn Display,
-    ) -> Bytes {
-        self.metrics.count(transport, Outcome::Declined(reason));
-        self.tell(transport, "query declined", error);
-        query.failure(reason)
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, query: &Query, outcome: Outcome) {
+        self.metrics.count(query.transport(), outcome);
     }
 
     /// Warns, unless there was a warning a moment ago.
-    fn tell(&self, transport: Transport, text: &str, error: &dyn Display) {
-        let transport = transport.label();
+    fn warn(&self, query: &Query, text: &str, error: &dyn Display) {
+        let transport = query.transport().label();
         match self.warnings.pass(Instant::now(), WARN_EVERY) {
             Some(suppressed) => {
                 tracing::warn!(target: "dns-proxy", transport, suppressed, %error, "{text}");
             }
             None => tracing::debug!(target: "dns-proxy", transport, %error, "{text}"),
         }
+    }
+}
+
+/// When to log what happens to many queries alike.
+#[derive(Debug, Default)]
+struct Throttle(Mutex<(Option<Instant>, u64)>);
+
+impl Throttle {
+    /// How many were kept back since the last one that was let through; `None` keeps back this one.
+    fn pass(&self, now: Instant, interval: Duration) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, suppressed) = &mut *state;
+        if last.is_some_and(|last| now.saturating_duration_since(last) < interval) {
+            *suppressed += 1;
+            return None;
+        }
+        *last = Some(now);
+        Some(std::mem::take(suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn one_line_stands_for_many() {
+        let throttle = Throttle::default();
+        let start = Instant::now();
+        assert_eq!(throttle.pass(start, SECOND), Some(0));
+        assert_eq!(throttle.pass(start, SECOND), None);
+        assert_eq!(throttle.pass(start + SECOND / 2, SECOND), None);
+        assert_eq!(throttle.pass(start + SECOND, SECOND), Some(2));
+        assert_eq!(throttle.pass(start + 3 * SECOND, SECOND), Some(0));
     }
 }

@@ -8,39 +8,49 @@
 //!
 //! A kept answer is repeated byte by byte, as its server made it, with two exceptions: it takes
 //! the id of the query, and the spelling of its name; and TTLs count down while it is fresh, and
-//! are [`STALE_TTL`] seconds when it is stale. Since nothing is cut or added, it is repeated only
-//! to queries that differ in nothing else: see [`Key`].
+//! are [`STALE_TTL`] seconds when it is stale. It is not encoded anew, because it could then be
+//! longer than its client takes. Since nothing is cut or added, it is repeated only to queries that
+//! differ in nothing else: see [`Key`].
 //!
 //! The last answer counts. SERVFAIL is none; any other answer that cannot be repeated, REFUSED for
 //! example, removes what was kept before. What was used least recently goes when there is no room.
 
-mod key;
-mod reply;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use hickory_proto::op::{Header, MessageType, OpCode, ResponseCode};
+use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
+use lru::LruCache;
 use tokio::time::Instant;
 
-pub use self::key::Key;
-use self::reply::{Kept, Verdict, examine};
-use super::message::Query;
+use super::message::{COOKIE, HEADER, Key, OPT, Query, Record, Section};
+use super::message::{options, records};
 
 /// TTL of every record of a stale answer, in seconds: what RFC 8767 recommends. Clients ask again
 /// soon, and not all the time.
 pub const STALE_TTL: u32 = 30;
 
-/// What an entry costs besides its bytes, roughly: two maps, and allocations.
+/// What an entry costs besides its bytes, roughly: the list, the map, and allocations.
 const OVERHEAD: usize = 256;
+
+/// Type of the record that says how long an absence lasts.
+const SOA: u16 = 6;
+
+/// Names of an SOA record are one byte at least, its five numbers are four bytes each.
+const SMALLEST_SOA: usize = 22;
+
+/// Types of signatures of a whole message, which cover its id.
+const SIGNATURES: [u16; 2] = [24, 250];
+
+/// In the TTL of an OPT record: the higher bits of the response code.
+const EXTENDED_CODE: u32 = 0xff00_0000;
 
 /// How much is kept, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Answers (default 2,048). With 0 nothing is kept.
-    pub entries: usize,
     /// Memory in bytes, roughly (default 1 MiB). With 0 nothing is kept.
     pub bytes: usize,
     /// How long an answer is fresh, whatever its TTLs say (default 1 hour).
@@ -53,7 +63,6 @@ pub struct CacheLimits {
 impl Default for CacheLimits {
     fn default() -> Self {
         Self {
-            entries: 2048,
             bytes: 1 << 20,
             fresh: Duration::from_secs(60 * 60),
             stale: Duration::from_secs(24 * 60 * 60),
@@ -65,21 +74,19 @@ impl Default for CacheLimits {
 #[derive(Debug)]
 pub struct Cache {
     limits: CacheLimits,
-    entries: HashMap<Key, Entry>,
-    /// The keys in the order of their last use.
-    order: BTreeMap<u64, Key>,
-    /// Counts uses.
-    uses: u64,
+    entries: LruCache<Key, Entry>,
     bytes: usize,
 }
 
+/// An answer that can be repeated.
 #[derive(Debug)]
 struct Entry {
-    kept: Kept,
+    answer: Box<[u8]>,
+    /// Where in the answer TTLs are.
+    ttls: Box<[u16]>,
     received: Instant,
-    /// Its place in the order.
-    used: u64,
-    cost: usize,
+    /// How long it is fresh.
+    fresh: Duration,
 }
 
 impl Cache {
@@ -88,71 +95,63 @@ impl Cache {
     pub fn new(limits: CacheLimits) -> Self {
         Self {
             limits,
-            entries: HashMap::new(),
-            order: BTreeMap::new(),
-            uses: 0,
+            entries: LruCache::unbounded(),
             bytes: 0,
         }
     }
 
-    /// The reply to `query`, whose key this is, from an answer that is fresh.
+    /// The reply to `query` from an answer that is fresh.
     #[must_use]
-    pub fn fresh(&mut self, query: &Query, key: &Key, now: Instant) -> Option<Bytes> {
-        let entry = self.entries.get(key)?;
-        let age = now.saturating_duration_since(entry.received);
-        if age >= entry.kept.fresh {
-            return None;
-        }
-        let reply = entry.kept.aged(query, age);
-        self.touch(key);
-        Some(reply)
+    pub fn fresh(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
+        self.repeat(query, now, Duration::ZERO)
     }
 
-    /// The reply to `query`, whose key this is, from an answer that is stale, or fresh. For when
-    /// no server can be asked.
+    /// The reply to `query` from an answer that is fresh or stale. For when no server can be asked.
     #[must_use]
-    pub fn stale(&mut self, query: &Query, key: &Key, now: Instant) -> Option<Bytes> {
-        let entry = self.entries.get(key)?;
-        let age = now.saturating_duration_since(entry.received);
-        if age < entry.kept.fresh {
-            return self.fresh(query, key, now);
+    pub fn stale(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
+        let reply = self.repeat(query, now, self.limits.stale);
+        if reply.is_none() {
+            self.remove(query.key()?);
         }
-        if age - entry.kept.fresh >= self.limits.stale {
-            self.remove(key);
-            return None;
-        }
-        let reply = entry.kept.stale(query);
-        self.touch(key);
-        Some(reply)
+        reply
     }
 
-    /// Takes note of a server's answer to `query`, whose key this is.
-    pub fn store(&mut self, query: &Query, key: &Key, answer: &[u8], now: Instant) {
-        let kept = match examine(query, answer, self.limits.fresh) {
-            Verdict::Keep(kept) => kept,
-            Verdict::Forget => return self.remove(key),
-            Verdict::Ignore => return,
+    fn repeat(&mut self, query: &Query, now: Instant, stale: Duration) -> Option<Bytes> {
+        let entry = self.entries.get(query.key()?)?;
+        let age = now.saturating_duration_since(entry.received);
+        if age < entry.fresh {
+            let seconds = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
+            return Some(entry.reply(query, |ttl| ttl.saturating_sub(seconds)));
+        }
+        (age - entry.fresh < stale).then(|| entry.reply(query, |_| STALE_TTL))
+    }
+
+    /// Takes note of a server's answer to `query`.
+    pub fn store(&mut self, query: &Query, answer: &[u8], now: Instant) {
+        let Some(key) = query.key() else { return };
+        let Ok(header) = Header::read(&mut BinDecoder::new(answer)) else {
+            return;
         };
-        self.remove(key);
-        let cost = OVERHEAD + key.len() + kept.size();
-        if cost > self.limits.bytes || self.limits.entries == 0 {
+        let metadata = &header.metadata;
+        let is_answer = metadata.id == query.id() && metadata.message_type == MessageType::Response;
+        if !is_answer || metadata.response_code == ResponseCode::ServFail {
             return;
         }
-        while self.bytes + cost > self.limits.bytes || self.entries.len() >= self.limits.entries {
-            let Some((_, oldest)) = self.order.pop_first() else {
-                break;
-            };
-            self.remove(&oldest);
+        self.remove(key);
+        let Some(entry) = Entry::read(query, answer, &header, now, self.limits.fresh) else {
+            return;
+        };
+        let cost = entry.cost(key);
+        if cost > self.limits.bytes {
+            return;
+        }
+        while self.bytes + cost > self.limits.bytes
+            && let Some((oldest, entry)) = self.entries.pop_lru()
+        {
+            self.bytes -= entry.cost(&oldest);
         }
         self.bytes += cost;
-        let used = self.next_use(key);
-        let entry = Entry {
-            kept,
-            received: now,
-            used,
-            cost,
-        };
-        self.entries.insert(key.clone(), entry);
+        self.entries.put(key.clone(), entry);
     }
 
     /// How many answers there are.
@@ -167,24 +166,106 @@ impl Cache {
         self.bytes
     }
 
-    fn touch(&mut self, key: &Key) {
-        let used = self.next_use(key);
-        if let Some(entry) = self.entries.get_mut(key) {
-            self.order.remove(&entry.used);
-            entry.used = used;
-        }
-    }
-
-    fn next_use(&mut self, key: &Key) -> u64 {
-        self.uses += 1;
-        self.order.insert(self.uses, key.clone());
-        self.uses
-    }
-
     fn remove(&mut self, key: &Key) {
-        if let Some(entry) = self.entries.remove(key) {
-            self.order.remove(&entry.used);
-            self.bytes -= entry.cost;
+        if let Some(entry) = self.entries.pop(key) {
+            self.bytes -= entry.cost(key);
         }
     }
+}
+
+impl Entry {
+    /// `None` for an answer to another question, or one that cannot be read completely, or an
+    /// absence that does not say for how long. It is fresh for `longest` at most.
+    fn read(
+        query: &Query,
+        answer: &[u8],
+        header: &Header,
+        received: Instant,
+        longest: Duration,
+    ) -> Option<Self> {
+        let absence = match header.metadata.response_code {
+            ResponseCode::NoError => header.counts.answers == 0,
+            ResponseCode::NXDomain => true,
+            _ => return None,
+        };
+        let mut decoder = BinDecoder::new(answer);
+        decoder.read_slice(HEADER).ok()?;
+        let (name, tail) = query.question_bytes()?;
+        let answered_name = decoder.read_slice(name.len()).ok()?.unverified();
+        let same_question = header.counts.queries == 1
+            && name.eq_ignore_ascii_case(answered_name)
+            && decoder.read_slice(tail.len()).ok()?.unverified() == tail;
+        let sendable = answer.len() <= query.transport().max_message();
+        if !same_question || !sendable || header.metadata.op_code != OpCode::Query {
+            return None;
+        }
+        let mut kept = answer.to_vec();
+        let mut ttls = Vec::new();
+        let (mut fresh, mut bounded) = (u32::MAX, false);
+        for record in records(&mut decoder, &header.counts) {
+            let (section, record) = record?;
+            let mut ttl = record.ttl;
+            match (record.kind, section) {
+                (OPT, Section::Additional) if is_repeatable(&record) => continue,
+                (OPT, _) => return None,
+                (SOA, Section::Authority) => {
+                    ttl = ttl.min(minimum(&record)?);
+                    bounded = true;
+                    put_ttl(&mut kept, record.ttl_at, ttl);
+                }
+                (kind, _) if SIGNATURES.contains(&kind) => return None,
+                _ => {}
+            }
+            fresh = fresh.min(ttl);
+            // A message is at most as long as 16 bits can say.
+            ttls.push(record.ttl_at as u16);
+        }
+        let complete = decoder.is_empty() && (bounded || !absence);
+        complete.then(|| Self {
+            answer: kept.into(),
+            ttls: ttls.into(),
+            received,
+            fresh: Duration::from_secs(fresh.into()).min(longest),
+        })
+    }
+
+    /// What it takes of [`CacheLimits::bytes`].
+    fn cost(&self, key: &Key) -> usize {
+        OVERHEAD + key.len() + self.answer.len() + size_of_val(&*self.ttls)
+    }
+
+    fn reply(&self, query: &Query, ttl: impl Fn(u32) -> u32) -> Bytes {
+        let mut reply = BytesMut::from(&*self.answer);
+        reply[..2].copy_from_slice(&query.id().to_be_bytes());
+        if let Some((name, _)) = query.question_bytes() {
+            // Same name, same length.
+            reply[HEADER..][..name.len()].copy_from_slice(name);
+        }
+        for at in &self.ttls {
+            let at = usize::from(*at);
+            if let Some(bytes) = self.answer[at..].first_chunk() {
+                put_ttl(&mut reply, at, ttl(u32::from_be_bytes(*bytes)));
+            }
+        }
+        reply.freeze()
+    }
+}
+
+/// Whether an OPT record may be given to others: it belongs to no client, and no higher bits of
+/// the response code are in it.
+fn is_repeatable(edns: &Record<'_>) -> bool {
+    let no_cookie = |options: Vec<(u16, &[u8])>| options.iter().all(|(code, _)| *code != COOKIE);
+    edns.ttl & EXTENDED_CODE == 0 && options(edns.data).is_ok_and(no_cookie)
+}
+
+/// How long an absence may be remembered: the last number of its SOA record.
+fn minimum(soa: &Record<'_>) -> Option<u32> {
+    let bytes = soa.data.last_chunk();
+    bytes
+        .filter(|_| soa.data.len() >= SMALLEST_SOA)
+        .map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+fn put_ttl(message: &mut [u8], at: usize, ttl: u32) {
+    message[at..at + 4].copy_from_slice(&ttl.to_be_bytes());
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -15,133 +15,101 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use super::forward::ForwardError;
 use super::message::{Query, Transport};
 
-/// Calls that somebody waits for: never more than there are who wait.
+/// Calls that somebody waits for.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    open: HashMap<Same, Open>,
-    /// How many there have been.
-    count: u64,
-}
+pub(super) struct Calls(Mutex<HashMap<Same, OpenCall>>);
 
 /// How a query came, and what follows its id.
 type Same = (Transport, Bytes);
 
+type Answer = BoxFuture<'static, Result<Bytes, Arc<ForwardError>>>;
+
+/// A call as long as somebody waits for it.
 #[derive(Debug)]
-struct Open {
-    number: u64,
-    landing: WeakShared<BoxFuture<'static, Landed>>,
+struct OpenCall {
+    answer: WeakShared<Answer>,
+    asked_with: u16,
     claimed: Arc<AtomicBool>,
+}
+
+impl OpenCall {
+    /// `None` when it has ended.
+    fn join(&self) -> Option<Call> {
+        let answer = self.answer.upgrade().filter(|one| one.peek().is_none())?;
+        Some(Call {
+            answer,
+            asked_with: self.asked_with,
+            claimed: Arc::clone(&self.claimed),
+        })
+    }
 }
 
 /// A call to a server, for everybody who has the same question now.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    landing: Shared<BoxFuture<'static, Landed>>,
+    answer: Shared<Answer>,
+    /// The id that the server was asked with.
+    asked_with: u16,
+    /// Whether somebody waits for its end without needing the answer.
     claimed: Arc<AtomicBool>,
-}
-
-/// What a call came to.
-#[derive(Clone, Debug)]
-struct Landed {
-    /// The id that it was made with.
-    id: [u8; 2],
-    answer: Result<Bytes, Arc<ForwardError>>,
 }
 
 impl Calls {
     /// The call that asks this already, or else a new one. Nothing happens before somebody waits
     /// for it.
-    pub(super) fn join<F>(
-        self: &Arc<Self>,
-        query: &Query,
-        transport: Transport,
-        call: impl FnOnce() -> F,
-    ) -> Call
+    pub(super) fn join<F>(&self, query: &Query, call: impl FnOnce() -> F) -> Call
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
-        let same = (transport, query.bytes().slice(2..));
-        let mut inner = self.inner();
-        if let Some(open) = inner.open.get(&same)
-            && let Some(landing) = open.landing.upgrade()
-        {
-            let claimed = Arc::clone(&open.claimed);
-            return Call { landing, claimed };
+        let same = (query.transport(), query.message().slice(2..));
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(call) = open.get(&same).and_then(OpenCall::join) {
+            return call;
         }
-        inner.count += 1;
-        let number = inner.count;
-        let end = End {
-            calls: Arc::clone(self),
-            same: same.clone(),
-            number,
+        // So there are never more than there are who wait, and those that ended since.
+        open.retain(|_, call| call.join().is_some());
+        let call = Call {
+            answer: call()
+                .map(|answer| answer.map_err(Arc::new))
+                .boxed()
+                .shared(),
+            asked_with: query.id(),
+            claimed: Arc::default(),
         };
-        let (id, call) = (query.id(), call());
-        let landing = async move {
-            let answer = call.await.map_err(Arc::new);
-            drop(end);
-            Landed { id, answer }
-        };
-        let landing = landing.boxed().shared();
-        let claimed = Arc::<AtomicBool>::default();
-        if let Some(weak) = landing.downgrade() {
-            let open = Open {
-                number,
-                landing: weak,
-                claimed: Arc::clone(&claimed),
+        if let Some(answer) = call.answer.downgrade() {
+            let open_call = OpenCall {
+                answer,
+                asked_with: call.asked_with,
+                claimed: Arc::clone(&call.claimed),
             };
-            inner.open.insert(same, open);
+            open.insert(same, open_call);
         }
-        Call { landing, claimed }
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        call
     }
 }
 
 impl Call {
     /// The answer for who sent `query`.
     pub(super) async fn answer(&self, query: &Query) -> Result<Bytes, Arc<ForwardError>> {
-        let landed = self.landing.clone().await;
-        landed.answer.map(|answer| {
-            // An answer with an id of its own is the server's own fault.
-            if landed.id == query.id() || !answer.starts_with(&landed.id) {
-                return answer;
-            }
-            let mut answer = BytesMut::from(answer);
-            answer[..2].copy_from_slice(&query.id());
-            answer.freeze()
-        })
+        let answer = self.answer.clone().await?;
+        // An answer with an id of its own is the server's own fault.
+        if self.asked_with == query.id() || !answer.starts_with(&self.asked_with.to_be_bytes()) {
+            return Ok(answer);
+        }
+        let mut answer = BytesMut::from(answer);
+        answer[..2].copy_from_slice(&query.id().to_be_bytes());
+        Ok(answer.freeze())
     }
 
     /// Waits for the end, for who does not need the answer.
     pub(super) async fn finish(self) {
-        self.landing.await;
+        // The answer has been kept by then.
+        _ = self.answer.await;
     }
 
     /// True once: one is enough to wait for the end.
     pub(super) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
-    }
-}
-
-/// Ends a call: when there is an answer, and when everybody has left.
-struct End {
-    calls: Arc<Calls>,
-    same: Same,
-    number: u64,
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let mut inner = self.calls.inner();
-        let open = inner.open.get(&self.same);
-        if open.is_some_and(|open| open.number == self.number) {
-            inner.open.remove(&self.same);
-        }
     }
 }
 
@@ -158,11 +126,12 @@ mod tests {
     fn query(id: u8, rest: u8) -> Query {
         let mut bytes = [0; 12];
         (bytes[1], bytes[11]) = (id, rest);
-        Query::parse(Bytes::copy_from_slice(&bytes)).unwrap()
+        Query::parse(Bytes::copy_from_slice(&bytes), Transport::Udp).unwrap()
     }
 
     fn open(calls: &Calls) -> usize {
-        calls.inner().open.len()
+        let open = calls.0.lock().unwrap();
+        open.values().filter(|call| call.join().is_some()).count()
     }
 
     fn never() -> impl Future<Output = Result<Bytes, ForwardError>> {
@@ -171,32 +140,30 @@ mod tests {
 
     #[tokio::test]
     async fn one_call_answers_all_with_their_ids() {
-        let calls = Arc::<Calls>::default();
+        let calls = Calls::default();
         let (send, receive) = oneshot::channel::<Bytes>();
         let first = query(1, 0);
-        let one = calls.join(&first, Transport::Udp, || async {
-            Ok(receive.await.unwrap())
-        });
+        let one = calls.join(&first, || async { Ok(receive.await.unwrap()) });
         let second = query(2, 0);
-        let two = calls.join(&second, Transport::Udp, never);
+        let two = calls.join(&second, never);
         assert_eq!(open(&calls), 1);
         assert!(one.claim() && !one.claim() && !two.claim());
         send.send(Bytes::from_static(b"\0\x01answer")).unwrap();
         assert_eq!(two.answer(&second).await.unwrap(), &b"\0\x02answer"[..]);
         // It has ended, although there is still one who could wait for it.
         assert_eq!(open(&calls), 0);
-        let anew = calls.join(&first, Transport::Udp, || ready(Ok(Bytes::new())));
+        let anew = calls.join(&first, || ready(Ok(Bytes::new())));
         assert_eq!(anew.answer(&first).await.unwrap(), Bytes::new());
         assert_eq!(one.answer(&first).await.unwrap(), &b"\0\x01answer"[..]);
     }
 
     #[tokio::test]
     async fn an_answer_without_the_id_is_left_alone() {
-        let calls = Arc::<Calls>::default();
+        let calls = Calls::default();
         for answer in [&b"\0\x09answer"[..], b"\0", b""] {
             let (first, second) = (query(1, 0), query(2, 0));
-            let one = calls.join(&first, Transport::Udp, || ready(Ok(answer.into())));
-            let two = calls.join(&second, Transport::Udp, never);
+            let one = calls.join(&first, || ready(Ok(answer.into())));
+            let two = calls.join(&second, never);
             assert_eq!(two.answer(&second).await.unwrap(), answer);
             assert_eq!(one.answer(&first).await.unwrap(), answer);
         }
@@ -204,24 +171,23 @@ mod tests {
 
     #[tokio::test]
     async fn other_questions_and_transports_are_other_calls() {
-        let calls = Arc::<Calls>::default();
+        let calls = Calls::default();
+        let over_tcp = Query::parse(query(1, 0).message().clone(), Transport::Tcp).unwrap();
         let _calls = [
-            calls.join(&query(1, 0), Transport::Udp, never),
-            calls.join(&query(1, 1), Transport::Udp, never),
-            calls.join(&query(1, 0), Transport::Tcp, never),
+            calls.join(&query(1, 0), never),
+            calls.join(&query(1, 1), never),
+            calls.join(&over_tcp, never),
         ];
         assert_eq!(open(&calls), 3);
     }
 
     #[tokio::test]
     async fn it_goes_on_until_the_last_one_leaves() {
-        let calls = Arc::<Calls>::default();
+        let calls = Calls::default();
         let (send, receive) = oneshot::channel::<Bytes>();
         let asked = query(1, 0);
-        let one = calls.join(&asked, Transport::Udp, || async {
-            Ok(receive.await.unwrap())
-        });
-        let two = calls.join(&asked, Transport::Udp, never);
+        let one = calls.join(&asked, || async { Ok(receive.await.unwrap()) });
+        let two = calls.join(&asked, never);
         let mut first = Box::pin(one.answer(&asked));
         assert!(poll!(&mut first).is_pending());
         drop(first);
@@ -235,17 +201,17 @@ mod tests {
         assert_eq!(open(&calls), 0);
         assert!(send.is_closed());
         // Nobody has waited for this one.
-        drop(calls.join(&asked, Transport::Udp, never));
+        drop(calls.join(&asked, never));
         assert_eq!(open(&calls), 0);
     }
 
     #[tokio::test]
     async fn failures_are_shared_too() {
-        let calls = Arc::<Calls>::default();
+        let calls = Calls::default();
         let asked = query(1, 0);
         let failure = || ready(Err(ForwardError::NoServer("none".to_owned())));
-        let one = calls.join(&asked, Transport::Udp, failure);
-        let two = calls.join(&asked, Transport::Udp, never);
+        let one = calls.join(&asked, failure);
+        let two = calls.join(&asked, never);
         for call in [one, two] {
             let answer = Box::pin(call.answer(&asked));
             let Poll::Ready(Err(error)) = poll!(answer) else {

@@ -3,7 +3,7 @@
 //! It looks neither into queries nor into answers, and never asks more than two connections.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
-use super::message::{Reason, Transport};
+use super::message::{Query, Reason, Transport};
 use super::{DnsError, DnsOptions};
 
 /// Why there is no answer from a server.
@@ -80,7 +80,7 @@ pub(super) struct Forwarder {
     query: Duration,
     /// See [`super::Limits::connection`].
     patience: Duration,
-    outage: Outage,
+    lost_at: Mutex<Option<Instant>>,
 }
 
 impl Forwarder {
@@ -99,27 +99,23 @@ impl Forwarder {
             partition: value("partition", &options.partition)?,
             query: options.limits.query,
             patience: options.limits.connection,
-            outage: Outage::default(),
+            lost_at: Mutex::default(),
         })
     }
 
     /// Asks the server of the moment, and the next one when this one turns out to be gone.
     /// Takes no longer than [`super::Limits::query`].
-    pub(super) async fn forward(
-        &self,
-        query: &Bytes,
-        transport: Transport,
-    ) -> Result<Bytes, ForwardError> {
+    pub(super) async fn forward(&self, query: &Query) -> Result<Bytes, ForwardError> {
         let deadline = Instant::now() + self.query;
         let first = self.connection(deadline).await?;
-        let status = match self.ask(&first, query, transport, deadline).await {
+        let status = match self.ask(&first, query, deadline).await {
             Ok(answer) => return Ok(answer),
             Err(status) => status,
         };
-        let Some(second) = self.another(&first, retry(&status), deadline).await else {
+        let Some(second) = self.another(&first, &status, deadline).await else {
             return Err(self.error(&first, &status, deadline));
         };
-        let answer = self.ask(&second, query, transport, deadline).await;
+        let answer = self.ask(&second, query, deadline).await;
         answer.map_err(|status| self.error(&second, &status, deadline))
     }
 
@@ -128,7 +124,10 @@ impl Forwarder {
         let mut states = self.session.subscribe();
         loop {
             let connected = matches!(*states.borrow_and_update(), SessionState::Connected(_));
-            self.outage.observe(connected, Instant::now());
+            {
+                let mut lost_at = self.lost_at();
+                *lost_at = since(*lost_at, connected, Instant::now());
+            }
             match stop.run_until_cancelled(states.changed()).await {
                 Some(Ok(())) => {}
                 Some(Err(_)) | None => return,
@@ -136,10 +135,19 @@ impl Forwarder {
         }
     }
 
+    fn lost_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.lost_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The connection of the moment. Waits for one only when the last one was lost a moment ago.
     async fn connection(&self, deadline: Instant) -> Result<Connection, ForwardError> {
-        let until = deadline.min(self.outage.began(Instant::now()) + self.patience);
-        match timeout_at(until, self.session.connected()).await {
+        let lost_at = self.lost_at().unwrap_or_else(Instant::now);
+        match timeout_at(
+            deadline.min(lost_at + self.patience),
+            self.session.connected(),
+        )
+        .await
+        {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(ForwardError::Barred(error.to_string())),
             Err(_) => Err(match self.session.state() {
@@ -151,29 +159,26 @@ impl Forwarder {
         }
     }
 
-    /// A connection to try after a failure.
+    /// A connection to try after a failure, if it is worth that.
     async fn another(
         &self,
         failed: &Connection,
-        retry: Retry,
+        status: &Status,
         deadline: Instant,
     ) -> Option<Connection> {
+        let until = match waits_for_another(status)? {
+            true => deadline.min(Instant::now() + self.patience),
+            false => Instant::now(),
+        };
         let mut states = self.session.subscribe();
-        let until = deadline.min(Instant::now() + self.patience);
-        match retry {
-            Retry::Never => None,
-            Retry::IfMoved => successor(&states.borrow(), failed),
-            Retry::WhenMoved => {
-                let moved = states.wait_for(|state| match state {
-                    SessionState::Connected(connection) => {
-                        connection.generation != failed.generation
-                    }
-                    SessionState::Connecting { .. } => false,
-                    SessionState::Failed(_) | SessionState::Closed => true,
-                });
-                let state = timeout_at(until, moved).await.ok()?.ok()?;
-                successor(&state, failed)
-            }
+        let moved = states.wait_for(|state| match state {
+            SessionState::Connected(connection) => connection.generation != failed.generation,
+            SessionState::Connecting { .. } => false,
+            SessionState::Failed(_) | SessionState::Closed => true,
+        });
+        match &*timeout_at(until, moved).await.ok()?.ok()? {
+            SessionState::Connected(connection) => Some(connection.clone()),
+            _ => None,
         }
     }
 
@@ -181,21 +186,22 @@ impl Forwarder {
     async fn ask(
         &self,
         connection: &Connection,
-        query: &Bytes,
-        transport: Transport,
+        query: &Query,
         deadline: Instant,
     ) -> Result<Bytes, Status> {
+        // Servers make answers as long as it and the query allow.
+        let protocol = match query.transport() {
+            Transport::Udp => Protocol::Udp,
+            Transport::Tcp => Protocol::Tcp,
+        };
         let message = QueryRequest {
-            msg: query.clone(),
-            protocol: protocol(transport).into(),
+            msg: query.message().clone(),
+            protocol: protocol.into(),
         };
         let mut request = Request::new(message);
-        request
-            .metadata_mut()
-            .insert(metadata::NAMESPACE, self.namespace.clone());
-        request
-            .metadata_mut()
-            .insert(metadata::PARTITION, self.partition.clone());
+        let headers = request.metadata_mut();
+        headers.insert(metadata::NAMESPACE, self.namespace.clone());
+        headers.insert(metadata::PARTITION, self.partition.clone());
         request.set_timeout(deadline.saturating_duration_since(Instant::now()));
         let mut client = connection.dns();
         let answer = match timeout_at(deadline, client.query(request)).await {
@@ -234,88 +240,22 @@ fn unconnected(error: &SessionError) -> ForwardError {
     }
 }
 
-/// How servers call it. They make answers as long as it and the query allow.
-fn protocol(transport: Transport) -> Protocol {
-    match transport {
-        Transport::Udp => Protocol::Udp,
-        Transport::Tcp => Protocol::Tcp,
-    }
-}
-
-/// Whether a failed query is worth a second attempt, which needs another connection in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retry {
-    /// The server would say the same again, and so would others.
-    Never,
-    /// The session stays where it is, unless it has moved already.
-    IfMoved,
-    /// The session moves, or logs in again.
-    WhenMoved,
-}
-
-fn retry(status: &Status) -> Retry {
+/// Whether to wait for another connection, to ask a second time, or to do so only if there is one
+/// already. `None` when other servers would say the same.
+fn waits_for_another(status: &Status) -> Option<bool> {
     match classify(status) {
-        ErrorClass::Permanent => Retry::Never,
-        ErrorClass::Transient => Retry::IfMoved,
-        ErrorClass::ThisServer | ErrorClass::Credentials => Retry::WhenMoved,
+        ErrorClass::Permanent => None,
+        ErrorClass::Transient => Some(false),
+        ErrorClass::ThisServer | ErrorClass::Credentials => Some(true),
     }
 }
 
-fn successor(state: &SessionState, failed: &Connection) -> Option<Connection> {
-    match state {
-        SessionState::Connected(connection) if connection.generation != failed.generation => {
-            Some(connection.clone())
-        }
-        _ => None,
-    }
-}
-
-/// Since when there is no connection.
+/// Since when there is no connection; `None` while there is one.
 ///
 /// A server change takes a moment that queries can wait for. An outage takes minutes: each query
 /// that waited then would make its client wait for nothing, and take a slot from others.
-#[derive(Debug, Default)]
-struct Outage {
-    since: Mutex<Option<Instant>>,
-}
-
-impl Outage {
-    fn observe(&self, connected: bool, now: Instant) {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        *since = if connected {
-            None
-        } else {
-            Some(since.unwrap_or(now))
-        };
-    }
-
-    /// When the outage began; without one, it would be beginning now.
-    fn began(&self, now: Instant) -> Instant {
-        self.since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .unwrap_or(now)
-    }
-}
-
-/// When to log what happens to many queries alike.
-#[derive(Debug, Default)]
-pub(super) struct Throttle {
-    state: Mutex<(Option<Instant>, u64)>,
-}
-
-impl Throttle {
-    /// How many were kept back since the last one that was let through; `None` keeps back this one.
-    pub(super) fn pass(&self, now: Instant, interval: Duration) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, suppressed) = &mut *state;
-        if last.is_some_and(|last| now.saturating_duration_since(last) < interval) {
-            *suppressed += 1;
-            return None;
-        }
-        *last = Some(now);
-        Some(std::mem::take(suppressed))
-    }
+fn since(lost_at: Option<Instant>, connected: bool, now: Instant) -> Option<Instant> {
+    (!connected).then_some(lost_at.unwrap_or(now))
 }
 
 #[cfg(test)]
@@ -326,15 +266,15 @@ mod tests {
 
     #[test]
     fn only_what_another_connection_may_cure_is_asked_again() {
-        let retry = |code, text: &str| super::retry(&Status::new(code, text));
-        assert_eq!(retry(Code::Unavailable, ""), Retry::WhenMoved);
-        assert_eq!(retry(Code::ResourceExhausted, ""), Retry::WhenMoved);
-        assert_eq!(retry(Code::Unauthenticated, ""), Retry::WhenMoved);
-        assert_eq!(retry(Code::Unknown, "ACL not found"), Retry::WhenMoved);
-        assert_eq!(retry(Code::Internal, "bad message"), Retry::IfMoved);
-        assert_eq!(retry(Code::DeadlineExceeded, ""), Retry::IfMoved);
-        assert_eq!(retry(Code::PermissionDenied, ""), Retry::Never);
-        assert_eq!(retry(Code::InvalidArgument, ""), Retry::Never);
+        let waits = |code, text: &str| waits_for_another(&Status::new(code, text));
+        assert_eq!(waits(Code::Unavailable, ""), Some(true));
+        assert_eq!(waits(Code::ResourceExhausted, ""), Some(true));
+        assert_eq!(waits(Code::Unauthenticated, ""), Some(true));
+        assert_eq!(waits(Code::Unknown, "ACL not found"), Some(true));
+        assert_eq!(waits(Code::Internal, "bad message"), Some(false));
+        assert_eq!(waits(Code::DeadlineExceeded, ""), Some(false));
+        assert_eq!(waits(Code::PermissionDenied, ""), None);
+        assert_eq!(waits(Code::InvalidArgument, ""), None);
     }
 
     #[test]
@@ -362,26 +302,12 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_from_the_first_to_the_last_unconnected_state() {
-        let outage = Outage::default();
         let start = Instant::now();
-        assert_eq!(outage.began(start), start);
-        outage.observe(false, start);
-        outage.observe(false, start + SECOND);
-        assert_eq!(outage.began(start + 2 * SECOND), start);
-        outage.observe(true, start + 3 * SECOND);
-        assert_eq!(outage.began(start + 4 * SECOND), start + 4 * SECOND);
-        outage.observe(false, start + 5 * SECOND);
-        assert_eq!(outage.began(start + 6 * SECOND), start + 5 * SECOND);
-    }
-
-    #[test]
-    fn one_line_stands_for_many() {
-        let throttle = Throttle::default();
-        let start = Instant::now();
-        assert_eq!(throttle.pass(start, SECOND), Some(0));
-        assert_eq!(throttle.pass(start, SECOND), None);
-        assert_eq!(throttle.pass(start + SECOND / 2, SECOND), None);
-        assert_eq!(throttle.pass(start + SECOND, SECOND), Some(2));
-        assert_eq!(throttle.pass(start + 3 * SECOND, SECOND), Some(0));
+        let lost_at = since(None, false, start);
+        assert_eq!(lost_at, Some(start));
+        assert_eq!(since(lost_at, false, start + SECOND), lost_at);
+        assert_eq!(since(lost_at, true, start + 3 * SECOND), None);
+        let again = start + 5 * SECOND;
+        assert_eq!(since(None, false, again), Some(again));
     }
 }

@@ -27,6 +27,18 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    fn all() -> impl Iterator<Item = Self> {
+        let others = [
+            Self::Answered,
+            Self::Cached,
+            Self::Stale,
+            Self::Truncated,
+            Self::Malformed,
+            Self::Ignored,
+        ];
+        others.into_iter().chain(Reason::ALL.map(Self::Declined))
+    }
+
     fn label(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -66,21 +78,11 @@ impl DnsMetrics {
             queries: IntCounterVec::new(queries.namespace(PREFIX), &["transport", "outcome"])?,
             in_flight: IntGaugeVec::new(in_flight.namespace(PREFIX), &["transport"])?,
         };
-        for transport in Transport::ALL {
-            metrics.in_flight.with_label_values(&[transport.label()]);
-            let declined = Reason::ALL.map(Outcome::Declined);
-            let others = [
-                Outcome::Answered,
-                Outcome::Cached,
-                Outcome::Stale,
-                Outcome::Truncated,
-                Outcome::Malformed,
-                Outcome::Ignored,
-            ];
-            for outcome in others.into_iter().chain(declined) {
-                metrics
-                    .queries
-                    .with_label_values(&[transport.label(), outcome.label()]);
+        for transport in Transport::ALL.map(Transport::label) {
+            metrics.in_flight.with_label_values(&[transport]);
+            for outcome in Outcome::all() {
+                let labels = [transport, outcome.label()];
+                metrics.queries.with_label_values(&labels);
             }
         }
         registry.register(Box::new(metrics.queries.clone()))?;
@@ -89,9 +91,8 @@ impl DnsMetrics {
     }
 
     pub(super) fn count(&self, transport: Transport, outcome: Outcome) {
-        self.queries
-            .with_label_values(&[transport.label(), outcome.label()])
-            .inc();
+        let labels = [transport.label(), outcome.label()];
+        self.queries.with_label_values(&labels).inc();
     }
 
     /// A query is in flight until the guard is dropped.

@@ -10,32 +10,29 @@
 //! done when a server takes longer than [`Limits::stale_after`]. What a server answers is never
 //! replaced so. Where there is no answer (no server, no time, too many queries) the client is told
 //! so with SERVFAIL and can go on to another resolver, instead of waiting for its own timeout.
-//! `dig` shows the reason. A query that cannot be read gets FORMERR, and no server is asked. Answers with a TTL are also given again within it; Consul's have none by
-//! default.
+//! `dig` shows the reason. A query that cannot be read gets FORMERR, and no server is asked. Answers
+//! with a TTL are also given again within it; Consul's have none by default.
 //!
 //! ```text
-//!  client ──UDP──► udp ─┐                     ┌─► message: is it a query? how to decline it
-//!                       ├─► answer: slots ────┤                         ┌─► cache
-//!  client ──TCP──► tcp ─┘   (framing)         └─► source: fresh? ask ───┤
-//!                                                 same question, one    └─► forward: connection,
-//!                                                 call; else stale          deadline, retry ──► server
+//!  client ──UDP──► udp ─┐           ┌─► cache: fresh? or, while servers are away, stale?
+//!                       ├─► answer ─┤
+//!  client ──TCP──► tcp ─┘           └─► calls: same question, one call
+//!                                         └─► forward: connection, deadline, retry ──► server
 //! ```
 //!
-//! [`message`], [`framing`] and [`cache`] read what strangers send and do no IO. They are public so
-//! that they can be fuzzed.
+//! [`message`] and [`cache`] read what strangers send and do no IO. They are public so that they can
+//! be fuzzed.
 
 mod answer;
 pub mod cache;
 mod calls;
 mod forward;
-pub mod framing;
 pub mod message;
 mod metrics;
-mod source;
 mod tcp;
 mod udp;
-mod wire;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,13 +42,11 @@ use legate_client::Session;
 use legate_runtime::Spawner;
 use legate_runtime::metrics::Registry;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::Semaphore;
 
 use self::answer::Answerer;
 use self::cache::CacheLimits;
 use self::forward::Forwarder;
 use self::metrics::DnsMetrics;
-use self::source::Source;
 
 /// Where the proxy listens and on whose behalf it asks.
 #[derive(Clone, Debug)]
@@ -116,24 +111,6 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// A limit of zero would be a proxy that never answers.
-    fn check(&self) -> Result<(), DnsError> {
-        let counts = [
-            self.udp_queries,
-            self.tcp_queries,
-            self.tcp_connections,
-            self.pipeline,
-        ];
-        let possible = 1..=Semaphore::MAX_PERMITS;
-        if counts.iter().all(|count| possible.contains(count)) {
-            Ok(())
-        } else {
-            Err(DnsError::Limits)
-        }
-    }
-}
-
 /// Why the proxy does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
@@ -160,9 +137,6 @@ pub enum DnsError {
         /// What it is.
         value: String,
     },
-    /// A limit that makes no sense.
-    #[error("failed to run the dns proxy: a limit of queries or connections is zero or too large")]
-    Limits,
     /// The registry has these metrics already.
     #[error("failed to run the dns proxy: its metrics cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -191,7 +165,6 @@ impl DnsProxy {
         spawner: &Spawner,
         registry: &Registry,
     ) -> Result<Self, DnsError> {
-        options.limits.check()?;
         let forwarder = Forwarder::new(session, &options)?;
         let address = options.address;
         let failed = |transport| {
@@ -207,15 +180,13 @@ impl DnsProxy {
             udp: udp.local_addr().map_err(failed("for udp"))?,
             tcp: tcp.local_addr().map_err(failed("to tcp"))?,
         };
-        let stop = spawner.token();
-        let source = Source::new(forwarder, options.limits.cache.clone());
         let metrics = DnsMetrics::new(registry)?;
-        let answerer = Answerer::new(source, &options.limits, metrics, spawner.clone());
+        let answerer = Answerer::new(forwarder, &options.limits, metrics, spawner.clone());
         let answerer = Arc::new(answerer);
-        let follower = Arc::clone(&answerer);
+        let (follower, stop) = (Arc::clone(&answerer), spawner.token());
         spawner.spawn("dns session", async move {
-            follower.source().forwarder().follow(stop).await;
-            Ok::<_, std::convert::Infallible>(())
+            follower.forwarder().follow(stop).await;
+            Ok::<_, Infallible>(())
         });
         spawner.spawn(
             "dns udp",

@@ -1,5 +1,5 @@
 //! DNS over TCP: one task accepts, one task per connection reads queries and writes replies in
-//! the order in which they come.
+//! the order in which they come. Each message follows its length in two bytes (RFC 1035, 4.2.2).
 //!
 //! A connection costs a bounded amount of memory however its client behaves.
 
@@ -12,18 +12,21 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use legate_runtime::{CancellationToken, Spawner};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 use super::Limits;
-use super::answer::{Answerer, Slot};
-use super::framing::{Deframer, frame};
-use super::message::{Query, Transport};
+use super::answer::Answerer;
+use super::message::Transport;
 
 /// How long the listener rests when the machine has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Bytes of room for the first read of a connection, and for most queries.
+const TYPICAL: usize = 512;
 
 /// Accepts connections until the scope stops.
 pub(super) async fn serve(
@@ -53,17 +56,9 @@ pub(super) async fn serve(
             tracing::debug!(target: "dns-proxy.tcp", %client, "refused: too many connections");
             continue;
         };
-        let connection = Connection {
-            stream,
-            answerer: Arc::clone(&answerer),
-            limits: limits.clone(),
-            deframer: Deframer::default(),
-            reading: true,
-            idle_at: Instant::now() + limits.idle,
-        };
-        let stop = stop.clone();
+        let (answerer, limits, stop) = (Arc::clone(&answerer), limits.clone(), stop.clone());
         spawner.spawn("dns tcp connection", async move {
-            if let Err(error) = connection.run(stop).await {
+            if let Err(error) = serve_client(stream, &answerer, &limits, stop).await {
                 tracing::debug!(target: "dns-proxy.tcp", %client, %error, "connection lost");
             }
             drop(place);
@@ -73,94 +68,69 @@ pub(super) async fn serve(
     Ok(())
 }
 
-struct Connection {
-    stream: TcpStream,
-    answerer: Arc<Answerer>,
-    limits: Limits,
-    deframer: Deframer,
-    /// False once no further query is taken; replies are still written.
-    reading: bool,
-    /// When the connection is closed if nothing is in flight then.
-    idle_at: Instant,
-}
-
-impl Connection {
-    /// Until the client has what it asked for and goes, is silent for too long, or misbehaves.
-    async fn run(mut self, stop: CancellationToken) -> io::Result<()> {
-        self.stream.set_nodelay(true)?;
-        let answerer = Arc::clone(&self.answerer);
-        let mut in_flight = FuturesUnordered::new();
-        loop {
-            let room = self.limits.pipeline - in_flight.len();
-            in_flight.extend(
-                self.take(room)
-                    .into_iter()
-                    .map(|asked| asked.answer(&answerer)),
-            );
-            if !self.reading && in_flight.is_empty() {
-                return self.stream.shutdown().await;
-            }
-            let wanted = self.reading && in_flight.len() < self.limits.pipeline;
-            tokio::select! {
-                Some(reply) = in_flight.next() => self.write(reply).await?,
-                read = self.stream.read_buf(self.deframer.buffer()), if wanted => {
-                    self.reading = read? > 0;
-                }
-                () = stop.cancelled(), if self.reading => self.reading = false,
-                () = sleep_until(self.idle_at), if in_flight.is_empty() => self.reading = false,
-            }
-        }
-    }
-
-    /// Up to `room` queries of those that are here completely.
-    fn take(&mut self, room: usize) -> Vec<Asked> {
-        let mut asked = Vec::new();
-        while self.reading && asked.len() < room {
-            let Some(message) = self.deframer.message() else {
-                break;
-            };
-            self.touch();
-            match self.answerer.read(message, Transport::Tcp) {
-                Some(query) => asked.push(Asked {
-                    query,
-                    slot: self.answerer.admit(Transport::Tcp),
-                }),
-                // Closing is the only answer that there is to something that is no query.
-                None => self.reading = false,
-            }
-        }
-        asked
-    }
-
-    async fn write(&mut self, reply: Bytes) -> io::Result<()> {
-        // The answerer keeps to the limit of this transport.
-        let framed = frame(&reply).ok_or(io::ErrorKind::InvalidData)?;
+/// Until the client has what it asked for and goes, is silent for too long, or misbehaves.
+async fn serve_client(
+    mut stream: TcpStream,
+    answerer: &Arc<Answerer>,
+    limits: &Limits,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (read, mut write) = stream.split();
+    let mut codec = LengthDelimitedCodec::builder();
+    let codec = codec.length_field_type::<u16>().new_codec();
+    let mut messages = FramedRead::with_capacity(read, codec, TYPICAL);
+    let mut in_flight = FuturesUnordered::new();
+    // False once no further query is taken; replies are still written.
+    let mut reading = true;
+    let mut idle_at = Instant::now() + limits.idle;
+    while reading || !in_flight.is_empty() {
+        let has_room = in_flight.len() < limits.pipeline;
         tokio::select! {
-            // The last replies are ready when the time is over, and most clients take them at once.
-            biased;
-            written = timeout(self.limits.idle, self.stream.write_all(&framed)) => written??,
-            () = self.answerer.drained() => return Err(io::ErrorKind::TimedOut.into()),
+            Some(reply) = in_flight.next() => {
+                write_reply(&mut write, reply, answerer, limits.idle).await?;
+                idle_at = Instant::now() + limits.idle;
+            }
+            message = messages.next(), if reading && has_room => {
+                let message = match message {
+                    // The codec's word for an end in the middle of a message.
+                    Some(Err(error)) if error.kind() == io::ErrorKind::Other => None,
+                    // A copy, so that a small message that waits does not hold on to a large buffer.
+                    message => message.transpose()?.map(|message| Bytes::copy_from_slice(&message)),
+                };
+                idle_at = Instant::now() + limits.idle;
+                // Closing is the only answer that there is to something that is no query.
+                let query = message.and_then(|message| answerer.read(message, Transport::Tcp));
+                reading = query.is_some();
+                in_flight.extend(query.map(|query| (query, answerer.admit(Transport::Tcp))).map(
+                    |(query, slot)| async move {
+                        match slot {
+                            Some(slot) => answerer.answer(&query, slot).await,
+                            None => answerer.overloaded(&query),
+                        }
+                    },
+                ));
+            }
+            () = stop.cancelled(), if reading => reading = false,
+            () = sleep_until(idle_at), if in_flight.is_empty() => reading = false,
         }
-        self.touch();
-        Ok(())
     }
-
-    fn touch(&mut self) {
-        self.idle_at = Instant::now() + self.limits.idle;
-    }
+    write.shutdown().await
 }
 
-/// A query and, unless there are too many, its place among those that are answered.
-struct Asked {
-    query: Query,
-    slot: Option<Slot>,
-}
-
-impl Asked {
-    async fn answer(self, answerer: &Arc<Answerer>) -> Bytes {
-        match self.slot {
-            Some(slot) => answerer.answer(&self.query, slot).await,
-            None => answerer.overloaded(&self.query, Transport::Tcp),
-        }
+async fn write_reply(
+    write: &mut (impl AsyncWrite + Unpin),
+    reply: Bytes,
+    answerer: &Answerer,
+    patience: Duration,
+) -> io::Result<()> {
+    // The answerer keeps to the limit of this transport.
+    let length = u16::try_from(reply.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let framed = [&length.to_be_bytes()[..], &reply].concat();
+    tokio::select! {
+        // The last replies are ready when the time is over, and most clients take them at once.
+        biased;
+        written = timeout(patience, write.write_all(&framed)) => written?,
+        () = answerer.drained() => Err(io::ErrorKind::TimedOut.into()),
     }
 }

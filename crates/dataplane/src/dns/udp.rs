@@ -12,7 +12,7 @@ use legate_runtime::Spawner;
 use tokio::net::UdpSocket;
 
 use super::answer::Answerer;
-use super::message::{LARGEST, Transport};
+use super::message::{MAX_MESSAGE, Transport};
 
 /// How long the socket is left alone after an error.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ pub(super) async fn serve(
     spawner: Spawner,
 ) -> Result<(), Infallible> {
     let stop = spawner.token();
-    let mut buffer = vec![0; LARGEST];
+    let mut buffer = vec![0; MAX_MESSAGE];
     while let Some(received) = stop
         .run_until_cancelled(socket.recv_from(&mut buffer))
         .await
@@ -43,23 +43,23 @@ pub(super) async fn serve(
             continue;
         };
         let Some(slot) = answerer.admit(Transport::Udp) else {
-            let reply = answerer.overloaded(&query, Transport::Udp);
             // A socket that cannot take the reply at once does not get it.
-            sent(socket.try_send_to(&reply, client), client);
+            let sent = socket.try_send_to(&answerer.overloaded(&query), client);
+            log_failure(sent, client);
             continue;
         };
         let (socket, answerer) = (Arc::clone(&socket), Arc::clone(&answerer));
         spawner.spawn("dns udp query", async move {
             let reply = answerer.answer(&query, slot).await;
-            sent(socket.send_to(&reply, client).await, client);
+            log_failure(socket.send_to(&reply, client).await, client);
             Ok::<_, Infallible>(())
         });
     }
     Ok(())
 }
 
-fn sent(result: std::io::Result<usize>, client: SocketAddr) {
-    if let Err(error) = result {
+fn log_failure(sent: std::io::Result<usize>, client: SocketAddr) {
+    if let Err(error) = sent {
         tracing::debug!(target: "dns-proxy.udp", %client, %error, "cannot send a reply");
     }
 }

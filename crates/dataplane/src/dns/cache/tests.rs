@@ -30,11 +30,11 @@ fn question(id: u16, text: &str) -> Message {
 }
 
 fn query(message: &Message) -> Query {
-    Query::parse(message.to_vec().unwrap().into()).unwrap()
+    Query::parse(message.to_vec().unwrap().into(), Transport::Udp).unwrap()
 }
 
 fn key(message: &Message) -> Option<Key> {
-    Key::of(&query(message), Transport::Udp)
+    query(message).key().cloned()
 }
 
 /// An answer to `asked` without records, but with EDNS.
@@ -90,19 +90,16 @@ impl Setup {
     }
 
     fn store_bytes(&mut self, asked: &Message, answer: &[u8]) {
-        let key = key(asked).unwrap();
-        self.cache.store(&query(asked), &key, answer, self.start);
+        self.cache.store(&query(asked), answer, self.start);
     }
 
     fn fresh(&mut self, asked: &Message, after: Duration) -> Option<Message> {
-        let key = key(asked).unwrap();
-        let reply = self.cache.fresh(&query(asked), &key, self.start + after);
+        let reply = self.cache.fresh(&query(asked), self.start + after);
         reply.map(|reply| Message::from_vec(&reply).unwrap())
     }
 
     fn stale(&mut self, asked: &Message, after: Duration) -> Option<Message> {
-        let key = key(asked).unwrap();
-        let reply = self.cache.stale(&query(asked), &key, self.start + after);
+        let reply = self.cache.stale(&query(asked), self.start + after);
         reply.map(|reply| Message::from_vec(&reply).unwrap())
     }
 }
@@ -188,9 +185,12 @@ fn queries_that_may_have_other_answers_have_other_keys() {
         let option = EdnsOption::Unknown(code, value.to_vec());
         edns(&|edns| edns.options_mut().insert(option.clone()))
     };
+    let bytes = question(1, NAME).to_vec().unwrap();
+    let over_tcp = Query::parse(bytes.into(), Transport::Tcp).unwrap();
+    let over_tcp = over_tcp.key().cloned().unwrap();
     let mut keys = vec![
         change(&|_| {}),
-        Key::of(&query(&question(1, NAME)), Transport::Tcp).unwrap(),
+        over_tcp,
         change(&|message| message.queries[0] = Asked::query(name("db.consul."), RecordType::A)),
         change(&|message| message.queries[0] = Asked::query(name(NAME), RecordType::SRV)),
         change(&|message| message.metadata.recursion_desired = false),
@@ -223,8 +223,8 @@ fn queries_that_may_have_other_answers_have_other_keys() {
 fn what_is_no_plain_question_has_no_key() {
     let plain = question(1, NAME).to_vec().unwrap();
     let of = |bytes: &[u8]| {
-        let query = Query::parse(Bytes::copy_from_slice(bytes)).unwrap();
-        Key::of(&query, Transport::Tcp)
+        let query = Query::parse(Bytes::copy_from_slice(bytes), Transport::Tcp).unwrap();
+        query.key().cloned()
     };
     assert!(of(&plain).is_some());
     for length in 12..plain.len() {
@@ -361,35 +361,26 @@ fn what_was_used_least_recently_goes_first() {
     let mut setup = Setup::new();
     setup.store(&a, &answer(&a));
     let cost = setup.cache.bytes();
-    for limits in [
-        CacheLimits {
-            entries: 3,
-            ..CacheLimits::default()
-        },
-        CacheLimits {
-            bytes: 3 * cost,
-            ..CacheLimits::default()
-        },
-    ] {
-        let mut setup = Setup::with(limits);
-        for asked in [&a, &b, &c] {
-            setup.store(asked, &answer(asked));
-        }
-        assert!(setup.fresh(&a, SECOND).is_some());
-        assert!(setup.stale(&b, 99 * SECOND).is_some());
-        setup.store(&d, &answer(&d));
-        let there = [&a, &b, &c, &d].map(|asked| setup.stale(asked, SECOND).is_some());
-        assert_eq!(there, [true, true, false, true]);
-        assert_eq!(setup.cache.entries(), 3);
+    let mut setup = Setup::with(CacheLimits {
+        bytes: 3 * cost,
+        ..CacheLimits::default()
+    });
+    for asked in [&a, &b, &c] {
+        setup.store(asked, &answer(asked));
     }
+    assert!(setup.fresh(&a, SECOND).is_some());
+    assert!(setup.stale(&b, 99 * SECOND).is_some());
+    setup.store(&d, &answer(&d));
+    let there = [&a, &b, &c, &d].map(|asked| setup.stale(asked, SECOND).is_some());
+    assert_eq!(there, [true, true, false, true]);
+    assert_eq!(setup.cache.entries(), 3);
 }
 
 #[test]
 fn there_may_be_no_room_at_all() {
     let asked = question(1, NAME);
-    for (entries, bytes) in [(0, 1 << 20), (9, 0), (9, OVERHEAD)] {
+    for bytes in [0, OVERHEAD] {
         let mut setup = Setup::with(CacheLimits {
-            entries,
             bytes,
             ..CacheLimits::default()
         });
