@@ -62,7 +62,7 @@ impl Answerer {
     ) -> Self {
         Self {
             forwarder,
-            cache: Mutex::new(Cache::new(limits.cache.clone())),
+            cache: Mutex::new(Cache::new(limits.cache, limits.stale)),
             calls: Calls::default(),
             metrics,
             udp: Arc::new(Semaphore::new(limits.udp_queries)),
@@ -185,34 +185,33 @@ impl Answerer {
 
     /// The reply when no server has answered: what was answered before, or none.
     fn without_answer(&self, query: &Query, error: &ForwardError) -> Bytes {
-        let earlier = match error.is_outage() {
+        let earlier = match error.is_outage {
             true => self.stale(query),
             false => None,
         };
         let (outcome, text) = match &earlier {
             Some(_) => (Outcome::Stale, "an earlier answer was given"),
-            None => (Outcome::Declined(error.reason()), "query declined"),
+            None => (Outcome::Declined(error.reason), "query declined"),
         };
         self.count(query, outcome);
-        match error {
-            // The session logs that, once for all.
-            ForwardError::NoServer(_) | ForwardError::Barred(_) => {
-                let transport = query.transport().label();
-                tracing::debug!(target: "dns-proxy", transport, %error, "{text}");
-            }
-            _ => self.warn(query, text, error),
+        if error.reason == Reason::NoServer {
+            // The session warns of that, once for all.
+            let transport = query.transport.label();
+            tracing::debug!(target: "dns-proxy", transport, %error, "{text}");
+        } else {
+            self.warn(query, text, error);
         }
-        earlier.unwrap_or_else(|| query.failure(error.reason()))
+        earlier.unwrap_or_else(|| query.failure(error.reason))
     }
 
     /// The server's answer as it is, if it can be sent.
     fn pass_on(&self, query: &Query, answer: Bytes) -> Bytes {
-        let max = query.transport().max_message();
+        let max = query.transport.max_message();
         if (HEADER..=max).contains(&answer.len()) {
             self.count(query, Outcome::Answered);
             return answer;
         }
-        if answer.len() > max && query.transport() == Transport::Udp {
+        if answer.len() > max && query.transport == Transport::Udp {
             self.count(query, Outcome::Truncated);
             return query.truncation();
         }
@@ -245,12 +244,12 @@ impl Answerer {
     }
 
     fn count(&self, query: &Query, outcome: Outcome) {
-        self.metrics.count(query.transport(), outcome);
+        self.metrics.count(query.transport, outcome);
     }
 
     /// Warns, unless there was a warning a moment ago.
     fn warn(&self, query: &Query, text: &str, error: &dyn Display) {
-        let transport = query.transport().label();
+        let transport = query.transport.label();
         match self.warnings.pass(Instant::now(), WARN_EVERY) {
             Some(suppressed) => {
                 tracing::warn!(target: "dns-proxy", transport, suppressed, %error, "{text}");

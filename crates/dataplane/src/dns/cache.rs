@@ -2,9 +2,8 @@
 //!
 //! An answer is *fresh* for as long as its shortest TTL says; an absence, for as long as its SOA
 //! record says (RFC 2308). Consul's TTLs are 0 unless its operators say otherwise: such answers
-//! are never fresh. Afterwards an answer is *stale*, and may be given for as long as
-//! [`CacheLimits::stale`] when no server can be asked (RFC 8767). Whether one can is not decided
-//! here.
+//! are never fresh. Afterwards an answer is *stale*, and may be given for a while when no server can
+//! be asked (RFC 8767). Whether one can is not decided here.
 //!
 //! A kept answer is repeated byte by byte, as its server made it, with two exceptions: it takes
 //! the id of the query, and the spelling of its name; and TTLs count down while it is fresh, and
@@ -33,6 +32,9 @@ use super::message::{options, records};
 /// soon, and not all the time.
 pub const STALE_TTL: u32 = 30;
 
+/// How long an answer is fresh at most, whatever its TTLs say.
+const LONGEST_FRESH: Duration = Duration::from_secs(60 * 60);
+
 /// What an entry costs besides its bytes, roughly: the list, the map, and allocations.
 const OVERHEAD: usize = 256;
 
@@ -48,34 +50,15 @@ const SIGNATURES: [u16; 2] = [24, 250];
 /// In the TTL of an OPT record: the higher bits of the response code.
 const EXTENDED_CODE: u32 = 0xff00_0000;
 
-/// How much is kept, and for how long.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheLimits {
-    /// Memory in bytes, roughly (default 1 MiB). With 0 nothing is kept.
-    pub bytes: usize,
-    /// How long an answer is fresh, whatever its TTLs say (default 1 hour).
-    pub fresh: Duration,
-    /// How long an answer may be given after it was fresh (default 1 day, the shorter of the
-    /// times that RFC 8767 recommends). With 0 there are no stale answers.
-    pub stale: Duration,
-}
-
-impl Default for CacheLimits {
-    fn default() -> Self {
-        Self {
-            bytes: 1 << 20,
-            fresh: Duration::from_secs(60 * 60),
-            stale: Duration::from_secs(24 * 60 * 60),
-        }
-    }
-}
-
 /// Answers by the questions that they answer.
 #[derive(Debug)]
 pub struct Cache {
-    limits: CacheLimits,
     entries: LruCache<Key, Entry>,
+    /// What they cost.
     bytes: usize,
+    max_bytes: usize,
+    /// How long an answer may be given after it was fresh.
+    stale: Duration,
 }
 
 /// An answer that can be repeated.
@@ -90,13 +73,15 @@ struct Entry {
 }
 
 impl Cache {
-    /// An empty cache.
+    /// An empty cache that takes `max_bytes` of memory, roughly, and gives answers for as long as
+    /// `stale` after they were fresh.
     #[must_use]
-    pub fn new(limits: CacheLimits) -> Self {
+    pub fn new(max_bytes: usize, stale: Duration) -> Self {
         Self {
-            limits,
             entries: LruCache::unbounded(),
             bytes: 0,
+            max_bytes,
+            stale,
         }
     }
 
@@ -109,15 +94,15 @@ impl Cache {
     /// The reply to `query` from an answer that is fresh or stale. For when no server can be asked.
     #[must_use]
     pub fn stale(&mut self, query: &Query, now: Instant) -> Option<Bytes> {
-        let reply = self.repeat(query, now, self.limits.stale);
+        let reply = self.repeat(query, now, self.stale);
         if reply.is_none() {
-            self.remove(query.key()?);
+            self.remove(query.key.as_ref()?);
         }
         reply
     }
 
     fn repeat(&mut self, query: &Query, now: Instant, stale: Duration) -> Option<Bytes> {
-        let entry = self.entries.get(query.key()?)?;
+        let entry = self.entries.get(query.key.as_ref()?)?;
         let age = now.saturating_duration_since(entry.received);
         if age < entry.fresh {
             let seconds = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
@@ -128,7 +113,7 @@ impl Cache {
 
     /// Takes note of a server's answer to `query`.
     pub fn store(&mut self, query: &Query, answer: &[u8], now: Instant) {
-        let Some(key) = query.key() else { return };
+        let Some(key) = &query.key else { return };
         let Ok(header) = Header::read(&mut BinDecoder::new(answer)) else {
             return;
         };
@@ -138,14 +123,14 @@ impl Cache {
             return;
         }
         self.remove(key);
-        let Some(entry) = Entry::read(query, answer, &header, now, self.limits.fresh) else {
+        let Some(entry) = Entry::read(query, answer, &header, now) else {
             return;
         };
         let cost = entry.cost(key);
-        if cost > self.limits.bytes {
+        if cost > self.max_bytes {
             return;
         }
-        while self.bytes + cost > self.limits.bytes
+        while self.bytes + cost > self.max_bytes
             && let Some((oldest, entry)) = self.entries.pop_lru()
         {
             self.bytes -= entry.cost(&oldest);
@@ -160,7 +145,7 @@ impl Cache {
         self.entries.len()
     }
 
-    /// How much memory they take, as [`CacheLimits::bytes`] counts it.
+    /// How much memory they take in bytes, roughly.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -175,14 +160,8 @@ impl Cache {
 
 impl Entry {
     /// `None` for an answer to another question, or one that cannot be read completely, or an
-    /// absence that does not say for how long. It is fresh for `longest` at most.
-    fn read(
-        query: &Query,
-        answer: &[u8],
-        header: &Header,
-        received: Instant,
-        longest: Duration,
-    ) -> Option<Self> {
+    /// absence that does not say for how long.
+    fn read(query: &Query, answer: &[u8], header: &Header, received: Instant) -> Option<Self> {
         let absence = match header.metadata.response_code {
             ResponseCode::NoError => header.counts.answers == 0,
             ResponseCode::NXDomain => true,
@@ -195,7 +174,7 @@ impl Entry {
         let same_question = header.counts.queries == 1
             && name.eq_ignore_ascii_case(answered_name)
             && decoder.read_slice(tail.len()).ok()?.unverified() == tail;
-        let sendable = answer.len() <= query.transport().max_message();
+        let sendable = answer.len() <= query.transport.max_message();
         if !same_question || !sendable || header.metadata.op_code != OpCode::Query {
             return None;
         }
@@ -225,11 +204,11 @@ impl Entry {
             answer: kept.into(),
             ttls: ttls.into(),
             received,
-            fresh: Duration::from_secs(fresh.into()).min(longest),
+            fresh: Duration::from_secs(fresh.into()).min(LONGEST_FRESH),
         })
     }
 
-    /// What it takes of [`CacheLimits::bytes`].
+    /// How much memory it takes in bytes, roughly.
     fn cost(&self, key: &Key) -> usize {
         OVERHEAD + key.len() + self.answer.len() + size_of_val(&*self.ttls)
     }

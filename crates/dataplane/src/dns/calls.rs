@@ -61,7 +61,7 @@ impl Calls {
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
-        let same = (query.transport(), query.message().slice(2..));
+        let same = (query.transport, query.message().slice(2..));
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(call) = open.get(&same).and_then(OpenCall::join) {
             return call;
@@ -121,6 +121,7 @@ mod tests {
     use futures_util::poll;
     use tokio::sync::oneshot;
 
+    use super::super::message::Reason;
     use super::*;
 
     fn query(id: u8, rest: u8) -> Query {
@@ -209,7 +210,13 @@ mod tests {
     async fn failures_are_shared_too() {
         let calls = Calls::default();
         let asked = query(1, 0);
-        let failure = || ready(Err(ForwardError::NoServer("none".to_owned())));
+        let failure = || {
+            ready(Err(ForwardError {
+                reason: Reason::NoServer,
+                is_outage: true,
+                text: String::new(),
+            }))
+        };
         let one = calls.join(&asked, failure);
         let two = calls.join(&asked, never);
         for call in [one, two] {
@@ -217,7 +224,7 @@ mod tests {
             let Poll::Ready(Err(error)) = poll!(answer) else {
                 panic!("no failure");
             };
-            assert!(matches!(&*error, ForwardError::NoServer(_)));
+            assert_eq!(error.reason, Reason::NoServer);
         }
     }
 }

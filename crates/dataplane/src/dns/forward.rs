@@ -2,6 +2,7 @@
 //!
 //! It looks neither into queries nor into answers, and never asks more than two connections.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,54 +21,13 @@ use super::{DnsError, DnsOptions};
 
 /// Why there is no answer from a server.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ForwardError {
-    /// Nobody to ask.
-    #[error("there is no connection to a server: {0}")]
-    NoServer(String),
-    /// Nobody who wants to be asked: servers refuse the session, or it is over.
-    #[error("there is no connection to a server that may be asked: {0}")]
-    Barred(String),
-    /// The query's time is over.
-    #[error("server {server} did not answer within {after:?}")]
-    Timeout {
-        /// Who was asked last.
-        server: SocketAddr,
-        /// The time that the query had.
-        after: Duration,
-    },
-    /// The server answered with an error, or the connection broke.
-    #[error("server {server} failed the query: {code:?}: {message}")]
-    Server {
-        /// Who was asked last.
-        server: SocketAddr,
-        /// What that means for the query.
-        class: ErrorClass,
-        /// Its answer's code.
-        code: Code,
-        /// Its answer's text.
-        message: String,
-    },
-}
-
-impl ForwardError {
-    /// What the client is told.
-    pub(super) fn reason(&self) -> Reason {
-        match self {
-            Self::NoServer(_) | Self::Barred(_) => Reason::NoServer,
-            Self::Timeout { .. } => Reason::Timeout,
-            Self::Server { .. } => Reason::ServerError,
-        }
-    }
-
-    /// Whether servers are away: none has said anything about the query, nor that it wants
-    /// nothing to do with it.
-    pub(super) fn is_outage(&self) -> bool {
-        match self {
-            Self::NoServer(_) | Self::Timeout { .. } => true,
-            Self::Server { class, .. } => *class == ErrorClass::ThisServer,
-            Self::Barred(_) => false,
-        }
-    }
+#[error("{text}")]
+pub(super) struct ForwardError {
+    /// What the client gets to know.
+    pub(super) reason: Reason,
+    /// Whether servers are away: none has said anything about the query, or refuses the session.
+    pub(super) is_outage: bool,
+    pub(super) text: String,
 }
 
 /// Sends queries to the server of the moment.
@@ -79,7 +39,7 @@ pub(super) struct Forwarder {
     /// See [`super::Limits::query`].
     query: Duration,
     /// See [`super::Limits::connection`].
-    patience: Duration,
+    wait: Duration,
     lost_at: Mutex<Option<Instant>>,
 }
 
@@ -98,7 +58,7 @@ impl Forwarder {
             namespace: value("namespace", &options.namespace)?,
             partition: value("partition", &options.partition)?,
             query: options.limits.query,
-            patience: options.limits.connection,
+            wait: options.limits.connection,
             lost_at: Mutex::default(),
         })
     }
@@ -142,19 +102,14 @@ impl Forwarder {
     /// The connection of the moment. Waits for one only when the last one was lost a moment ago.
     async fn connection(&self, deadline: Instant) -> Result<Connection, ForwardError> {
         let lost_at = self.lost_at().unwrap_or_else(Instant::now);
-        match timeout_at(
-            deadline.min(lost_at + self.patience),
-            self.session.connected(),
-        )
-        .await
-        {
+        match timeout_at(deadline.min(lost_at + self.wait), self.session.connected()).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(ForwardError::Barred(error.to_string())),
+            Ok(Err(error)) => Err(unconnected(&error, false)),
             Err(_) => Err(match self.session.state() {
                 SessionState::Connecting {
                     last_error: Some(error),
-                } => unconnected(&error),
-                _ => ForwardError::NoServer("none has been reached yet".to_owned()),
+                } => unconnected(&error, !is_refusal(&error)),
+                _ => unconnected(&"none has been reached yet", true),
             }),
         }
     }
@@ -167,7 +122,7 @@ impl Forwarder {
         deadline: Instant,
     ) -> Option<Connection> {
         let until = match waits_for_another(status)? {
-            true => deadline.min(Instant::now() + self.patience),
+            true => deadline.min(Instant::now() + self.wait),
             false => Instant::now(),
         };
         let mut states = self.session.subscribe();
@@ -190,7 +145,7 @@ impl Forwarder {
         deadline: Instant,
     ) -> Result<Bytes, Status> {
         // Servers make answers as long as it and the query allow.
-        let protocol = match query.transport() {
+        let protocol = match query.transport {
             Transport::Udp => Protocol::Udp,
             Transport::Tcp => Protocol::Tcp,
         };
@@ -215,29 +170,44 @@ impl Forwarder {
         let server = connection.server;
         // Whoever notices the end of the deadline first, here, in the channel or at the server.
         if status.code() == Code::DeadlineExceeded || Instant::now() >= deadline {
-            return ForwardError::Timeout {
-                server,
-                after: self.query,
+            return ForwardError {
+                reason: Reason::Timeout,
+                is_outage: true,
+                text: format!("server {server} did not answer within {:?}", self.query),
             };
         }
-        ForwardError::Server {
-            server,
-            class: classify(status),
-            code: status.code(),
-            message: status.message().to_owned(),
-        }
+        failed(server, status)
     }
 }
 
-/// What it means for queries that the session has no connection for this reason.
-fn unconnected(error: &SessionError) -> ForwardError {
-    match error {
-        SessionError::TokenWanted { .. }
-        | SessionError::TokenRejected { .. }
-        | SessionError::LoginTokenRejected { .. }
-        | SessionError::LoginRefused { .. } => ForwardError::Barred(error.to_string()),
-        _ => ForwardError::NoServer(error.to_string()),
+/// The server answered with an error, or the connection broke.
+fn failed(server: SocketAddr, status: &Status) -> ForwardError {
+    let (code, message) = (status.code(), status.message());
+    ForwardError {
+        reason: Reason::ServerError,
+        is_outage: classify(status) == ErrorClass::ThisServer,
+        text: format!("server {server} failed the query: {code:?}: {message}"),
     }
+}
+
+/// Nobody to ask, or nobody who wants to be asked.
+fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
+    ForwardError {
+        reason: Reason::NoServer,
+        is_outage,
+        text: format!("there is no connection to a server: {error}"),
+    }
+}
+
+/// Whether servers are there, but refuse the session.
+fn is_refusal(error: &SessionError) -> bool {
+    matches!(
+        error,
+        SessionError::TokenWanted { .. }
+            | SessionError::TokenRejected { .. }
+            | SessionError::LoginTokenRejected { .. }
+            | SessionError::LoginRefused { .. }
+    )
 }
 
 /// Whether to wait for another connection, to ask a second time, or to do so only if there is one
@@ -280,24 +250,15 @@ mod tests {
     #[test]
     fn an_outage_is_when_no_server_has_said_anything() {
         let server = ([127, 0, 0, 1], 8502).into();
-        let said = |code| ForwardError::Server {
-            server,
-            class: classify(&Status::new(code, "")),
-            code,
-            message: String::new(),
-        };
-        let after = SECOND;
-        assert!(ForwardError::NoServer(String::new()).is_outage());
-        assert!(ForwardError::Timeout { server, after }.is_outage());
-        assert!(said(Code::Unavailable).is_outage());
-        assert!(said(Code::ResourceExhausted).is_outage());
-        assert!(!said(Code::PermissionDenied).is_outage());
-        assert!(!said(Code::Unauthenticated).is_outage());
-        assert!(!said(Code::Internal).is_outage());
-        assert!(!ForwardError::Barred(String::new()).is_outage());
-        assert!(unconnected(&SessionError::Lost { server }).is_outage());
+        let is_outage = |code| failed(server, &Status::new(code, "")).is_outage;
+        assert!(is_outage(Code::Unavailable));
+        assert!(is_outage(Code::ResourceExhausted));
+        assert!(!is_outage(Code::PermissionDenied));
+        assert!(!is_outage(Code::Unauthenticated));
+        assert!(!is_outage(Code::Internal));
+        assert!(!is_refusal(&SessionError::Lost { server }));
         let message = "ACL not found".to_owned();
-        assert!(!unconnected(&SessionError::TokenRejected { server, message }).is_outage());
+        assert!(is_refusal(&SessionError::TokenRejected { server, message }));
     }
 
     #[test]

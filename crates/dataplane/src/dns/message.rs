@@ -135,14 +135,16 @@ impl Key {
 #[derive(Clone, Debug)]
 pub struct Query {
     message: Bytes,
-    transport: Transport,
+    /// How it came.
+    pub(super) transport: Transport,
     metadata: Metadata,
     /// The question, and where the message goes on after it.
     question: Option<(op::Query, usize)>,
     /// Whether the client takes DNSSEC records; `None` without EDNS.
     dnssec_ok: Option<bool>,
     malformed: bool,
-    key: Option<Key>,
+    /// `None` when its answer cannot be repeated: it is not a plain question, or is signed.
+    pub(super) key: Option<Key>,
 }
 
 impl Query {
@@ -228,12 +230,6 @@ impl Query {
         &self.message
     }
 
-    /// How it came.
-    #[must_use]
-    pub fn transport(&self) -> Transport {
-        self.transport
-    }
-
     /// What the reply has to begin with.
     pub(super) fn id(&self) -> u16 {
         self.metadata.id
@@ -243,13 +239,6 @@ impl Query {
     pub(super) fn question_bytes(&self) -> Option<(&[u8], &[u8; QUESTION_TAIL])> {
         let (_, end) = self.question.as_ref()?;
         self.message.get(HEADER..*end)?.split_last_chunk()
-    }
-
-    /// Under which its answer is kept. `None` when that cannot be repeated: the query is not a
-    /// plain question, or is signed.
-    #[must_use]
-    pub fn key(&self) -> Option<&Key> {
-        self.key.as_ref()
     }
 
     /// Whether no server could read it: it has no question or several (RFC 9619), or an entry of a

@@ -8,10 +8,10 @@
 //! What it adds is that every query gets a reply. While servers are away, answers that they gave
 //! before are given again (RFC 8767), for a day at most and with a TTL of 30 seconds; that is also
 //! done when a server takes longer than [`Limits::stale_after`]. What a server answers is never
-//! replaced so. Where there is no answer (no server, no time, too many queries) the client is told
-//! so with SERVFAIL and can go on to another resolver, instead of waiting for its own timeout.
-//! `dig` shows the reason. A query that cannot be read gets FORMERR, and no server is asked. Answers
-//! with a TTL are also given again within it; Consul's have none by default.
+//! replaced in this way. Where there is no answer (no server, no time, too many queries) the client
+//! gets SERVFAIL and can go on to another resolver, instead of waiting for its own timeout. `dig`
+//! shows the reason. A query that cannot be read gets FORMERR, and no server is asked. Answers with
+//! a TTL are also given again within it; Consul's have none by default.
 //!
 //! ```text
 //!  client ──UDP──► udp ─┐           ┌─► cache: fresh? or, while servers are away, stale?
@@ -44,7 +44,6 @@ use legate_runtime::metrics::Registry;
 use tokio::net::{TcpListener, UdpSocket};
 
 use self::answer::Answerer;
-use self::cache::CacheLimits;
 use self::forward::Forwarder;
 use self::metrics::DnsMetrics;
 
@@ -61,8 +60,8 @@ pub struct DnsOptions {
     pub limits: Limits,
 }
 
-/// How much the proxy does at one time and how long it takes. The defaults suit a sidecar as well
-/// as a node full of clients.
+/// How much the proxy does at one time and how long it takes. The programs use the defaults, which
+/// suit a sidecar as well as a node full of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// UDP queries that are being answered (default 512). Further ones get SERVFAIL at once.
@@ -90,8 +89,11 @@ pub struct Limits {
     pub connection: Duration,
     /// How long queries in flight may take after a stop (default 1 s).
     pub drain: Duration,
-    /// What is kept of answers.
-    pub cache: CacheLimits,
+    /// Memory for answers, roughly, in bytes (default 1 MiB). With 0 nothing is kept.
+    pub cache: usize,
+    /// How long an answer may be given after its TTLs have passed (default 1 day, the shorter of
+    /// the times that RFC 8767 recommends). With 0 there are no stale answers.
+    pub stale: Duration,
 }
 
 impl Default for Limits {
@@ -106,7 +108,8 @@ impl Default for Limits {
             stale_after: Duration::from_millis(1800),
             connection: Duration::from_secs(1),
             drain: Duration::from_secs(1),
-            cache: CacheLimits::default(),
+            cache: 1 << 20,
+            stale: Duration::from_secs(24 * 60 * 60),
         }
     }
 }
@@ -145,8 +148,10 @@ pub enum DnsError {
 /// A running proxy. It belongs to the scope that it was started in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsProxy {
-    udp: SocketAddr,
-    tcp: SocketAddr,
+    /// Where queries over UDP are taken.
+    pub udp: SocketAddr,
+    /// Where queries over TCP are taken.
+    pub tcp: SocketAddr,
 }
 
 impl DnsProxy {
@@ -198,17 +203,5 @@ impl DnsProxy {
         );
         tracing::info!(target: "dns-proxy", udp = %proxy.udp, tcp = %proxy.tcp, "running dns proxy");
         Ok(proxy)
-    }
-
-    /// Where queries over UDP are taken.
-    #[must_use]
-    pub fn udp_addr(&self) -> SocketAddr {
-        self.udp
-    }
-
-    /// Where queries over TCP are taken.
-    #[must_use]
-    pub fn tcp_addr(&self) -> SocketAddr {
-        self.tcp
     }
 }

@@ -13,6 +13,7 @@ use super::*;
 mod generated;
 
 const SECOND: Duration = Duration::from_secs(1);
+const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 const NAME: &str = "web.service.consul.";
 
 fn name(text: &str) -> Name {
@@ -34,7 +35,7 @@ fn query(message: &Message) -> Query {
 }
 
 fn key(message: &Message) -> Option<Key> {
-    query(message).key().cloned()
+    query(message).key
 }
 
 /// An answer to `asked` without records, but with EDNS.
@@ -75,12 +76,12 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
-        Self::with(CacheLimits::default())
+        Self::with(1 << 20)
     }
 
-    fn with(limits: CacheLimits) -> Self {
+    fn with(bytes: usize) -> Self {
         Self {
-            cache: Cache::new(limits),
+            cache: Cache::new(bytes, STALE),
             start: Instant::now(),
         }
     }
@@ -125,7 +126,7 @@ fn an_answer_ages_then_is_stale_then_is_gone() {
     let stale = setup.stale(&asked, 20 * SECOND).unwrap();
     assert_eq!(ttls(&stale), [STALE_TTL; 3]);
     assert_eq!(stale.edns, answer.edns);
-    let last = 20 * SECOND + CacheLimits::default().stale;
+    let last = 20 * SECOND + STALE;
     assert!(setup.stale(&asked, last - SECOND).is_some());
     assert_eq!(setup.stale(&asked, last), None);
     assert_eq!((setup.cache.entries(), setup.cache.bytes()), (0, 0));
@@ -187,7 +188,7 @@ fn queries_that_may_have_other_answers_have_other_keys() {
     };
     let bytes = question(1, NAME).to_vec().unwrap();
     let over_tcp = Query::parse(bytes.into(), Transport::Tcp).unwrap();
-    let over_tcp = over_tcp.key().cloned().unwrap();
+    let over_tcp = over_tcp.key.unwrap();
     let mut keys = vec![
         change(&|_| {}),
         over_tcp,
@@ -224,7 +225,7 @@ fn what_is_no_plain_question_has_no_key() {
     let plain = question(1, NAME).to_vec().unwrap();
     let of = |bytes: &[u8]| {
         let query = Query::parse(Bytes::copy_from_slice(bytes), Transport::Tcp).unwrap();
-        query.key().cloned()
+        query.key
     };
     assert!(of(&plain).is_some());
     for length in 12..plain.len() {
@@ -361,10 +362,7 @@ fn what_was_used_least_recently_goes_first() {
     let mut setup = Setup::new();
     setup.store(&a, &answer(&a));
     let cost = setup.cache.bytes();
-    let mut setup = Setup::with(CacheLimits {
-        bytes: 3 * cost,
-        ..CacheLimits::default()
-    });
+    let mut setup = Setup::with(3 * cost);
     for asked in [&a, &b, &c] {
         setup.store(asked, &answer(asked));
     }
@@ -380,10 +378,7 @@ fn what_was_used_least_recently_goes_first() {
 fn there_may_be_no_room_at_all() {
     let asked = question(1, NAME);
     for bytes in [0, OVERHEAD] {
-        let mut setup = Setup::with(CacheLimits {
-            bytes,
-            ..CacheLimits::default()
-        });
+        let mut setup = Setup::with(bytes);
         setup.store(&asked, &addresses(&asked, &[60]));
         assert_eq!((setup.cache.entries(), setup.cache.bytes()), (0, 0));
     }

@@ -110,11 +110,11 @@ impl Setup {
     }
 
     pub(super) async fn udp(&self) -> UdpClient {
-        UdpClient::connect(self.proxy.udp_addr()).await
+        UdpClient::connect(self.proxy.udp).await
     }
 
     pub(super) async fn tcp(&self) -> TcpClient {
-        TcpClient(TcpStream::connect(self.proxy.tcp_addr()).await.unwrap())
+        TcpClient(TcpStream::connect(self.proxy.tcp).await.unwrap())
     }
 
     /// Queries that arrived at the server, in the order of their arrival.

@@ -8,7 +8,7 @@ use hickory_proto::op::{Edns, Message, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{RData, Record};
 use legate_dataplane::dns::Limits;
-use legate_dataplane::dns::cache::{CacheLimits, STALE_TTL};
+use legate_dataplane::dns::cache::STALE_TTL;
 use legate_testkit::fake_server::{Call, FakeServer, Script};
 use legate_testkit::network::Cuttable;
 use tonic::Status;
@@ -255,10 +255,7 @@ async fn answers_are_for_clients_that_take_the_same() {
 #[tokio::test]
 async fn stale_answers_can_be_turned_off() {
     let mut setup = start(Limits {
-        cache: CacheLimits {
-            stale: Duration::ZERO,
-            ..CacheLimits::default()
-        },
+        stale: Duration::ZERO,
         ..brief()
     })
     .await;

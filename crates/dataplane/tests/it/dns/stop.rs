@@ -20,8 +20,8 @@ async fn ports_are_free_after_the_stop() {
     // An idle connection does not hold up the stop.
     setup.scope.stop(PATIENCE).await.unwrap();
     assert_eq!(tcp.receive().await, None);
-    UdpSocket::bind(setup.proxy.udp_addr()).await.unwrap();
-    TcpListener::bind(setup.proxy.tcp_addr()).await.unwrap();
+    UdpSocket::bind(setup.proxy.udp).await.unwrap();
+    TcpListener::bind(setup.proxy.tcp).await.unwrap();
 }
 
 #[tokio::test]

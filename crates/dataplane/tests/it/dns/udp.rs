@@ -298,7 +298,7 @@ async fn a_port_is_taken_for_both_transports() {
         ..options(limits())
     };
     let proxy = setup.another(both.clone()).await.unwrap();
-    assert_eq!((proxy.udp_addr(), proxy.tcp_addr()), (address, address));
+    assert_eq!((proxy.udp, proxy.tcp), (address, address));
     let error = setup.another(both).await.unwrap_err();
     assert!(matches!(error, DnsError::Listen { .. }), "{error:?}");
     let text = error.to_string();

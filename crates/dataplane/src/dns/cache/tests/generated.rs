@@ -9,7 +9,7 @@ fn exchange(mut asked: Vec<u8>, answer: &[u8], after: u32) -> Result<(), TestCas
     asked[2] &= 0x7f;
     for transport in Transport::ALL {
         let asked = Query::parse(asked.clone().into(), transport).unwrap();
-        let mut cache = Cache::new(CacheLimits::default());
+        let mut cache = Cache::new(1 << 20, STALE);
         let start = Instant::now();
         cache.store(&asked, answer, start);
         let now = start + Duration::from_secs(after.into());
@@ -99,8 +99,7 @@ proptest! {
         names in proptest::collection::vec("[a-d]{1,2}", 1..60),
         bytes in 0..4000_usize,
     ) {
-        let limits = CacheLimits { bytes, ..CacheLimits::default() };
-        let mut setup = Setup::with(limits);
+        let mut setup = Setup::with(bytes);
         for (index, name) in names.iter().enumerate() {
             let asked = question(1, &format!("{name}.consul."));
             if index % 3 == 0 {
