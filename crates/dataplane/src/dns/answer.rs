@@ -146,7 +146,7 @@ impl Answerer {
     }
 
     /// Asks a server, together with those who ask the same now. The answer is kept.
-    fn ask(self: &Arc<Self>, query: &Query) -> Call {
+    fn ask(self: &Arc<Self>, query: &Query) -> Arc<Call> {
         self.calls.join(query, || {
             let (answerer, query) = (Arc::clone(self), query.clone());
             async move {
@@ -168,7 +168,7 @@ impl Answerer {
 
     /// Lets the call go on in the place of the query that does not wait for it any more, so that
     /// the answer is there for the next one.
-    fn finish(self: &Arc<Self>, call: Call, slot: Slot) {
+    fn finish(self: &Arc<Self>, call: Arc<Call>, slot: Slot) {
         if !call.claim() {
             return;
         }

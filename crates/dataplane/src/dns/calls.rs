@@ -6,94 +6,69 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, WeakShared};
+use futures_util::future::{BoxFuture, Shared};
+use futures_util::{FutureExt, TryFutureExt};
 
 use super::forward::ForwardError;
 use super::message::{Query, Transport};
 
 /// Calls that somebody waits for.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<HashMap<Same, OpenCall>>);
+pub(super) struct Calls(Mutex<HashMap<Same, Weak<Call>>>);
 
 /// How a query came, and what follows its id.
 type Same = (Transport, Bytes);
 
-type Answer = BoxFuture<'static, Result<Bytes, Arc<ForwardError>>>;
-
-/// A call as long as somebody waits for it.
-#[derive(Debug)]
-struct OpenCall {
-    answer: WeakShared<Answer>,
-    asked_with: u16,
-    claimed: Arc<AtomicBool>,
-}
-
-impl OpenCall {
-    /// `None` when it has ended.
-    fn join(&self) -> Option<Call> {
-        let answer = self.answer.upgrade().filter(|one| one.peek().is_none())?;
-        Some(Call {
-            answer,
-            asked_with: self.asked_with,
-            claimed: Arc::clone(&self.claimed),
-        })
-    }
-}
+type Answer = Result<Bytes, Arc<ForwardError>>;
 
 /// A call to a server, for everybody who has the same question now.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Call {
-    answer: Shared<Answer>,
-    /// The id that the server was asked with.
-    asked_with: u16,
+    answer: Shared<BoxFuture<'static, Answer>>,
+    /// The id that the server is asked with.
+    id: u16,
     /// Whether somebody waits for its end without needing the answer.
-    claimed: Arc<AtomicBool>,
+    claimed: AtomicBool,
 }
 
 impl Calls {
     /// The call that asks this already, or else a new one. Nothing happens before somebody waits
     /// for it.
-    pub(super) fn join<F>(&self, query: &Query, call: impl FnOnce() -> F) -> Call
+    pub(super) fn join<F>(&self, query: &Query, call: impl FnOnce() -> F) -> Arc<Call>
     where
         F: Future<Output = Result<Bytes, ForwardError>> + Send + 'static,
     {
         let same = (query.transport, query.message().slice(2..));
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(call) = open.get(&same).and_then(OpenCall::join) {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(call) = calls.get(&same).and_then(open) {
             return call;
         }
         // So there are never more than there are who wait, and those that ended since.
-        open.retain(|_, call| call.join().is_some());
-        let call = Call {
-            answer: call()
-                .map(|answer| answer.map_err(Arc::new))
-                .boxed()
-                .shared(),
-            asked_with: query.id(),
-            claimed: Arc::default(),
-        };
-        if let Some(answer) = call.answer.downgrade() {
-            let open_call = OpenCall {
-                answer,
-                asked_with: call.asked_with,
-                claimed: Arc::clone(&call.claimed),
-            };
-            open.insert(same, open_call);
-        }
+        calls.retain(|_, call| open(call).is_some());
+        let call = Arc::new(Call {
+            answer: call().map_err(Arc::new).boxed().shared(),
+            id: query.id(),
+            claimed: AtomicBool::new(false),
+        });
+        calls.insert(same, Arc::downgrade(&call));
         call
     }
 }
 
+/// `None` for a call that has ended, or that nobody waits for any more.
+fn open(call: &Weak<Call>) -> Option<Arc<Call>> {
+    call.upgrade().filter(|call| call.answer.peek().is_none())
+}
+
 impl Call {
     /// The answer for who sent `query`.
-    pub(super) async fn answer(&self, query: &Query) -> Result<Bytes, Arc<ForwardError>> {
+    pub(super) async fn answer(&self, query: &Query) -> Answer {
         let answer = self.answer.clone().await?;
         // An answer with an id of its own is the server's own fault.
-        if self.asked_with == query.id() || !answer.starts_with(&self.asked_with.to_be_bytes()) {
+        if self.id == query.id() || !answer.starts_with(&self.id.to_be_bytes()) {
             return Ok(answer);
         }
         let mut answer = BytesMut::from(answer);
@@ -102,9 +77,8 @@ impl Call {
     }
 
     /// Waits for the end, for who does not need the answer.
-    pub(super) async fn finish(self) {
-        // The answer has been kept by then.
-        _ = self.answer.await;
+    pub(super) async fn finish(&self) {
+        _ = self.answer.clone().await;
     }
 
     /// True once: one is enough to wait for the end.
@@ -130,9 +104,9 @@ mod tests {
         Query::parse(Bytes::copy_from_slice(&bytes), Transport::Udp).unwrap()
     }
 
-    fn open(calls: &Calls) -> usize {
-        let open = calls.0.lock().unwrap();
-        open.values().filter(|call| call.join().is_some()).count()
+    fn count(calls: &Calls) -> usize {
+        let calls = calls.0.lock().unwrap();
+        calls.values().filter_map(open).count()
     }
 
     fn never() -> impl Future<Output = Result<Bytes, ForwardError>> {
@@ -147,12 +121,12 @@ mod tests {
         let one = calls.join(&first, || async { Ok(receive.await.unwrap()) });
         let second = query(2, 0);
         let two = calls.join(&second, never);
-        assert_eq!(open(&calls), 1);
+        assert_eq!(count(&calls), 1);
         assert!(one.claim() && !one.claim() && !two.claim());
         send.send(Bytes::from_static(b"\0\x01answer")).unwrap();
         assert_eq!(two.answer(&second).await.unwrap(), &b"\0\x02answer"[..]);
         // It has ended, although there is still one who could wait for it.
-        assert_eq!(open(&calls), 0);
+        assert_eq!(count(&calls), 0);
         let anew = calls.join(&first, || ready(Ok(Bytes::new())));
         assert_eq!(anew.answer(&first).await.unwrap(), Bytes::new());
         assert_eq!(one.answer(&first).await.unwrap(), &b"\0\x01answer"[..]);
@@ -179,7 +153,7 @@ mod tests {
             calls.join(&query(1, 1), never),
             calls.join(&over_tcp, never),
         ];
-        assert_eq!(open(&calls), 3);
+        assert_eq!(count(&calls), 3);
     }
 
     #[tokio::test]
@@ -195,15 +169,15 @@ mod tests {
         drop(one);
         let mut second = Box::pin(two.answer(&asked));
         assert!(poll!(&mut second).is_pending());
-        assert_eq!(open(&calls), 1);
+        assert_eq!(count(&calls), 1);
         assert!(!send.is_closed());
         drop(second);
         drop(two);
-        assert_eq!(open(&calls), 0);
+        assert_eq!(count(&calls), 0);
         assert!(send.is_closed());
         // Nobody has waited for this one.
         drop(calls.join(&asked, never));
-        assert_eq!(open(&calls), 0);
+        assert_eq!(count(&calls), 0);
     }
 
     #[tokio::test]
