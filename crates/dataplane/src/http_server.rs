@@ -23,6 +23,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use legate_runtime::{CancellationToken, Spawner, file_limit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -53,7 +54,7 @@ const WARNINGS: Duration = Duration::from_secs(60);
 /// How much one port takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Open connections. One more closes the one that is missed least.
+    /// Open connections. One more closes the least useful of them, see [`least_useful`].
     pub(crate) connections: usize,
     /// From the connection's start, or from the first byte of a later request, to the end of the
     /// request's head.
@@ -126,26 +127,29 @@ pub(crate) fn serve(
         name,
         router,
         limits,
-        stop: spawner.token(),
+        graceful: GracefulShutdown::new(),
         open: Open::default(),
         warned: None,
     };
-    spawner.spawn(name, server.run(listener));
+    spawner.spawn(name, server.run(listener, spawner.token()));
 }
 
 struct Server {
     name: &'static str,
     router: Router,
     limits: Limits,
-    stop: CancellationToken,
+    graceful: GracefulShutdown,
     open: Open,
     /// When too many connections were last logged.
     warned: Option<Instant>,
 }
 
 impl Server {
-    async fn run(mut self, listener: TcpListener) -> Result<(), Infallible> {
-        let stop = self.stop.clone();
+    async fn run(
+        mut self,
+        listener: TcpListener,
+        stop: CancellationToken,
+    ) -> Result<(), Infallible> {
         let mut running = FuturesUnordered::new();
         let mut pause = None;
         loop {
@@ -159,7 +163,7 @@ impl Server {
                     pause = None;
                     match accepted {
                         Ok(stream) => running.push(self.connection(stream)),
-                        Err(error) if of_the_peer(&error) => {}
+                        Err(error) if is_of_connection(&error) => {}
                         Err(error) => {
                             self.make_room(Some(&error));
                             pause = Some(Instant::now() + ACCEPT_PAUSE);
@@ -169,7 +173,8 @@ impl Server {
             }
         }
         drop(listener);
-        while running.next().await.is_some() {}
+        let answers = async { while running.next().await.is_some() {} };
+        tokio::join!(self.graceful.shutdown(), answers);
         Ok(())
     }
 
@@ -180,7 +185,12 @@ impl Server {
         }
         let activity = Arc::new(Activity::new(self.limits));
         let id = self.open.insert(Arc::clone(&activity));
-        let served = serve_one(stream, self.router.clone(), activity, self.stop.clone());
+        let served = serve_one(
+            stream,
+            self.router.clone(),
+            activity,
+            self.graceful.watcher(),
+        );
         async move {
             served.await;
             id
@@ -188,7 +198,7 @@ impl Server {
     }
 
     fn make_room(&mut self, refused: Option<&io::Error>) {
-        let closed = self.open.close_least_missed();
+        let closed = self.open.close_least_useful();
         let now = Instant::now();
         let rested = |warned: Instant| now.duration_since(warned) >= WARNINGS;
         if self.warned.is_none_or(rested) {
@@ -215,7 +225,7 @@ async fn accept(listener: &TcpListener, pause: Option<Instant>) -> io::Result<Tc
 }
 
 /// Whether the connection is gone, and nothing else is wrong.
-fn of_the_peer(error: &io::Error) -> bool {
+fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(
         error.kind(),
@@ -224,12 +234,7 @@ fn of_the_peer(error: &io::Error) -> bool {
 }
 
 /// One connection, to its end or to the first limit that it exceeds.
-async fn serve_one(
-    stream: TcpStream,
-    router: Router,
-    activity: Arc<Activity>,
-    stop: CancellationToken,
-) {
+async fn serve_one(stream: TcpStream, router: Router, activity: Arc<Activity>, watcher: Watcher) {
     let service = service_fn(|request: Request<Incoming>| {
         let answering = activity.answering();
         let mut router = router.clone();
@@ -250,18 +255,10 @@ async fn serve_one(
         .header_read_timeout(None)
         .max_buf_size(HEAD_SIZE)
         .serve_connection(io, service);
-    tokio::pin!(connection);
-    let mut stopping = false;
-    loop {
-        tokio::select! {
-            // What goes wrong with a connection concerns its peer, who sees it.
-            _ = &mut connection => return,
-            () = activity.overdue() => return,
-            () = stop.cancelled(), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
+    tokio::select! {
+        // What goes wrong with a connection concerns its peer, who sees it.
+        _ = watcher.watch(connection) => {}
+        () = activity.overdue() => {}
     }
 }
 
@@ -288,10 +285,10 @@ impl Open {
         self.connections.remove(&id);
     }
 
-    /// Closes the connection that is missed least; answers what it was doing.
-    fn close_least_missed(&mut self) -> Option<&'static str> {
+    /// Closes the least useful connection; returns what it was doing.
+    fn close_least_useful(&mut self) -> Option<&'static str> {
         let phases = self.connections.iter();
-        let (id, phase) = least_missed(phases.map(|(id, activity)| (*id, activity.phase())))?;
+        let (id, phase) = least_useful(phases.map(|(id, activity)| (*id, activity.phase())))?;
         if let Some(activity) = self.connections.remove(&id) {
             activity.close();
         }
@@ -299,10 +296,10 @@ impl Open {
     }
 }
 
-/// Whom to close: the connection that has been idle longest; else the one whose reader has been
-/// waited for longest; else the last one that came, because whoever came before it shall not lose
-/// an answer to a flood.
-fn least_missed(open: impl Iterator<Item = (u64, Phase)>) -> Option<(u64, Phase)> {
+/// Which connection to close: the one that has been idle longest; else the one whose reader has been
+/// waited for longest; else the last one that came, because a flood must not cost those who came
+/// before it their answers.
+fn least_useful(open: impl Iterator<Item = (u64, Phase)>) -> Option<(u64, Phase)> {
     open.min_by_key(|(id, phase)| match *phase {
         Phase::Idle(since) => (0, Some(since), *id),
         Phase::Unread(since) => (1, Some(since), *id),

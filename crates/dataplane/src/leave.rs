@@ -1,6 +1,6 @@
-//! What a pod needs when it is about to end, before anything in it does: clients of inbound
-//! connections are asked to close them, and after a while new ones are refused, so that callers turn to others. Outbound
-//! connections are not touched, and nothing ends: that is asked for later, by a signal.
+//! What a pod needs before it ends: clients of inbound connections are asked to close them, and
+//! after a while new ones are refused, so that callers turn to other pods. Outbound connections are
+//! not touched, and nothing ends: that is asked for later, by a signal.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use legate_envoy::admin::{AdminClient, AdminError};
 use legate_runtime::Spawner;
 
-/// Longest time for which connections are still accepted: whoever is about to end has no more.
+/// Longest time for which connections are still accepted: pods that end have no more.
 pub const LONGEST: Duration = Duration::from_secs(60);
 
 /// Drains inbound connections of the running Envoy on request. Copies are about the same Envoy.

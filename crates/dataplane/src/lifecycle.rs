@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-use http::{Method, StatusCode, header};
+use http::{HeaderName, Method, StatusCode, header};
 use legate_runtime::metrics::CONTENT_TYPE;
 use legate_runtime::{Readiness, Spawner};
 use tokio::net::{TcpListener, TcpStream};
@@ -118,8 +118,8 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
     match path {
         "/live" | "/healthz" => "alive\n".into_response(),
         "/ready" | "/readyz" | "/startup" => ready(&parts.readiness),
-        "/restart" => restart(&parts, &request.method).await,
-        "/drain" => drain(&parts, &request).await,
+        "/restart" => restart(&parts, &request.method).await.into_response(),
+        "/drain" => drain(&parts, &request).await.into_response(),
         "/status" => axum::Json(parts.status.document().await).into_response(),
         "/metrics" => (
             [(header::CONTENT_TYPE, CONTENT_TYPE)],
@@ -145,31 +145,39 @@ async fn accepts(port: u16) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
-/// `accept_ms` in the query: for how long new inbound connections are still accepted.
-async fn drain(parts: &LifecycleParts, request: &Parts) -> Response {
-    if request.method != Method::POST {
-        let allow = [(header::ALLOW, "POST")];
-        return (StatusCode::METHOD_NOT_ALLOWED, allow, "use POST\n").into_response();
+/// Status, allowed method and text.
+type Refusal = (
+    StatusCode,
+    Option<[(HeaderName, &'static str); 1]>,
+    &'static str,
+);
+
+/// What changes Envoy is asked for by POST, and only where there is one.
+fn for_envoy<'a, T>(method: &Method, part: &'a Option<T>) -> Result<&'a T, Refusal> {
+    if method != Method::POST {
+        let allow = Some([(header::ALLOW, "POST")]);
+        return Err((StatusCode::METHOD_NOT_ALLOWED, allow, "use POST\n"));
     }
-    let Some(drainer) = &parts.drainer else {
-        return (StatusCode::CONFLICT, "this process runs no Envoy\n").into_response();
-    };
+    let none = (StatusCode::CONFLICT, None, "this process runs no Envoy\n");
+    part.as_ref().ok_or(none)
+}
+
+/// `accept_ms` in the query: for how long new inbound connections are still accepted.
+async fn drain(parts: &LifecycleParts, request: &Parts) -> Result<Response, Refusal> {
+    let drainer = for_envoy(&request.method, &parts.drainer)?;
     let query = request.uri.query().unwrap_or_default();
     let accept = match query.strip_prefix("accept_ms=").map(str::parse) {
         None if query.is_empty() => Duration::ZERO,
         Some(Ok(milliseconds)) => Duration::from_millis(milliseconds),
         _ => {
-            return (
-                StatusCode::BAD_REQUEST,
-                "accept_ms=NUMBER is all there is\n",
-            )
-                .into_response();
+            let text = "accept_ms=NUMBER is all there is\n";
+            return Err((StatusCode::BAD_REQUEST, None, text));
         }
     };
-    match drainer.drain(accept).await {
+    Ok(match drainer.drain(accept).await {
         Ok(()) => "inbound connections are drained\n".into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
-    }
+    })
 }
 
 /// A path that ends with a slash stands for everything below it.
@@ -194,14 +202,8 @@ fn shut_down(parts: &LifecycleParts) -> Response {
 }
 
 /// Answers when the new Envoy serves, or why there is none.
-async fn restart(parts: &LifecycleParts, method: &Method) -> Response {
-    if method != Method::POST {
-        let allow = [(header::ALLOW, "POST")];
-        return (StatusCode::METHOD_NOT_ALLOWED, allow, "use POST\n").into_response();
-    }
-    let Some(restarter) = &parts.restarter else {
-        return (StatusCode::CONFLICT, "this process runs no Envoy\n").into_response();
-    };
+async fn restart(parts: &LifecycleParts, method: &Method) -> Result<Response, Refusal> {
+    let restarter = for_envoy(method, &parts.restarter)?;
     tracing::info!(target: "lifecycle", "asked for a restart of Envoy");
     let (status, text) = match restarter.restart().await {
         Outcome::Serves(text) => (StatusCode::OK, text),
@@ -209,7 +211,7 @@ async fn restart(parts: &LifecycleParts, method: &Method) -> Response {
         Outcome::Refused(text) => (StatusCode::CONFLICT, text),
         Outcome::Unavailable(text) => (StatusCode::SERVICE_UNAVAILABLE, text),
     };
-    (status, text + "\n").into_response()
+    Ok((status, text + "\n").into_response())
 }
 
 /// Success in any case: whoever waits starts the application now, with or without the proxy.

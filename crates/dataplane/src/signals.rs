@@ -1,5 +1,5 @@
-//! What the process is asked from outside: to end, as one value that only rises, and to start a new
-//! Envoy. Reading operating-system signals is a task of `main.rs`; tests send the requests
+//! What the process is asked for from outside: to end, as one value that only rises, and to start
+//! a new Envoy. Reading operating-system signals is a task of `main.rs`; tests send the requests
 //! themselves.
 
 use std::future::Future;
@@ -24,7 +24,7 @@ pub enum Urgency {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Wishes {
+struct Requests {
     urgency: Urgency,
     /// How often a new Envoy was asked for.
     restarts: u64,
@@ -32,7 +32,7 @@ struct Wishes {
 
 /// Sends requests.
 #[derive(Debug, Clone)]
-pub struct StopSender(watch::Sender<Wishes>);
+pub struct StopSender(watch::Sender<Requests>);
 
 impl StopSender {
     /// Raises the urgency by one step, as each further signal does.
@@ -45,18 +45,18 @@ impl StopSender {
         })
     }
 
-    /// Raises the urgency to `urgency`; it never falls. Answers what holds now.
+    /// Raises the urgency to `urgency`; it never falls. Returns what holds now.
     pub fn request(&self, urgency: Urgency) -> Urgency {
         self.raise(urgency);
         self.0.borrow().urgency
     }
 
-    /// Raises the urgency to `urgency`; it never falls. Answers whether it was lower before.
+    /// Raises the urgency to `urgency`; it never falls. Returns whether it was lower before.
     pub fn raise(&self, urgency: Urgency) -> bool {
-        self.0.send_if_modified(|wishes| {
-            let rises = urgency > wishes.urgency;
+        self.0.send_if_modified(|requests| {
+            let rises = urgency > requests.urgency;
             if rises {
-                wishes.urgency = urgency;
+                requests.urgency = urgency;
             }
             rises
         })
@@ -64,29 +64,29 @@ impl StopSender {
 
     /// Asks for a new Envoy with the configuration of now (SIGHUP).
     pub fn restart(&self) {
-        self.0.send_modify(|wishes| wishes.restarts += 1);
+        self.0.send_modify(|requests| requests.restarts += 1);
     }
 }
 
 /// Receives requests. Clones see the same requests, also those sent before the clone.
 #[derive(Debug, Clone)]
 pub struct Signals {
-    wishes: watch::Receiver<Wishes>,
+    requests: watch::Receiver<Requests>,
     restarts: u64,
 }
 
 impl Signals {
     /// What was asked so far.
     pub fn urgency(&self) -> Urgency {
-        self.wishes.borrow().urgency
+        self.requests.borrow().urgency
     }
 
     /// Waits until at least `urgency` was asked for, also when that was before this call. Pending
     /// for ever when the sender is gone without having asked.
     pub async fn at_least(&mut self, urgency: Urgency) -> Urgency {
-        let asked = |wishes: &Wishes| wishes.urgency >= urgency;
-        let asked = self.wishes.wait_for(asked).await;
-        match asked.map(|wishes| wishes.urgency) {
+        let asked = |requests: &Requests| requests.urgency >= urgency;
+        let asked = self.requests.wait_for(asked).await;
+        match asked.map(|requests| requests.urgency) {
             Ok(urgency) => urgency,
             Err(_) => std::future::pending().await,
         }
@@ -94,15 +94,18 @@ impl Signals {
 
     /// Counts what was asked so far as done: the Envoy that is about to be started is a new one.
     pub fn forget_restarts(&mut self) {
-        self.restarts = self.wishes.borrow().restarts;
+        self.restarts = self.requests.borrow().restarts;
     }
 
     /// Waits until a new Envoy was asked for since the last time; several requests may count as
     /// one. Pending for ever when the sender is gone. Cancel safe.
     pub async fn restart(&mut self) {
         let seen = self.restarts;
-        let wished = self.wishes.wait_for(|wishes| wishes.restarts != seen).await;
-        let restarts = wished.map(|wishes| wishes.restarts);
+        let requested = self
+            .requests
+            .wait_for(|requests| requests.restarts != seen)
+            .await;
+        let restarts = requested.map(|requests| requests.restarts);
         match restarts {
             Ok(restarts) => self.restarts = restarts,
             Err(_) => std::future::pending().await,
@@ -112,9 +115,9 @@ impl Signals {
 
 /// A connected pair.
 pub fn channel() -> (StopSender, Signals) {
-    let (sender, wishes) = watch::channel(Wishes::default());
+    let (sender, requests) = watch::channel(Requests::default());
     let signals = Signals {
-        wishes,
+        requests,
         restarts: 0,
     };
     (StopSender(sender), signals)
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_wish_for_a_restart_is_told_once_and_ends_nothing() {
+    async fn each_request_for_a_restart_is_seen_once_and_ends_nothing() {
         let (sender, mut signals) = channel();
         let wait = Duration::from_secs(60);
         assert!(timeout(wait, signals.restart()).await.is_err());
