@@ -90,7 +90,7 @@ impl Answerer {
         query
     }
 
-    /// A place among those who wait, unless all are taken. Never waits itself.
+    /// A slot, unless all are taken. Never waits.
     pub(super) fn admit(&self, transport: Transport) -> Option<Slot> {
         let slots = match transport {
             Transport::Udp => &self.udp,
@@ -104,7 +104,7 @@ impl Answerer {
 
     /// The reply to a query for which there is no slot: one that takes no waiting.
     pub(super) fn overloaded(&self, query: &Query) -> Bytes {
-        let error = "as many as can be are being answered";
+        let error = "too many queries are being answered";
         self.at_once(query)
             .unwrap_or_else(|| self.decline(query, Reason::Overloaded, &error))
     }
@@ -124,7 +124,7 @@ impl Answerer {
                 return reply;
             }
             () = self.drained() => {
-                return self.decline(query, Reason::Stopping, &"this process ends");
+                return self.decline(query, Reason::Stopping, &"this process is stopping");
             }
         };
         match answer {
@@ -133,8 +133,8 @@ impl Answerer {
         }
     }
 
-    /// The reply for which nobody is asked: an answer of a moment ago, or that the query cannot be
-    /// read. A server that cannot read it fails the call, which says nothing about the server.
+    /// The reply for which no server is asked: a fresh answer, or FORMERR. A server that cannot read
+    /// a query fails the call, which would look like a fault of the server.
     fn at_once(&self, query: &Query) -> Option<Bytes> {
         if query.is_malformed() {
             self.count(query, Outcome::Malformed);
@@ -166,8 +166,8 @@ impl Answerer {
         }
     }
 
-    /// Lets the call go on in the place of the query that does not wait for it any more, so that
-    /// the answer is there for the next one.
+    /// Lets the call go on in the slot of a query that does not wait for it any more, so that the
+    /// cache has the answer for the next one. One slot is enough for a call.
     fn finish(self: &Arc<Self>, call: Arc<Call>, slot: Slot) {
         if !call.claim() {
             return;
@@ -183,7 +183,7 @@ impl Answerer {
         });
     }
 
-    /// The reply when no server has answered: what was answered before, or none.
+    /// The reply when no server has answered: an earlier answer, or SERVFAIL.
     fn without_answer(&self, query: &Query, error: &ForwardError) -> Bytes {
         let earlier = match error.is_outage {
             true => self.stale(query),
@@ -195,7 +195,7 @@ impl Answerer {
         };
         self.count(query, outcome);
         if error.reason == Reason::NoServer {
-            // The session warns of that, once for all.
+            // The session has logged why, once for all queries.
             let transport = query.transport.label();
             tracing::debug!(target: "dns-proxy", transport, %error, "{text}");
         } else {
@@ -228,7 +228,7 @@ impl Answerer {
         query.failure(reason)
     }
 
-    /// Pending until the time is over that there is after the stop.
+    /// Waits until the stop, and then for as long as queries in flight may take.
     pub(super) async fn drained(&self) {
         self.stop.cancelled().await;
         let stopped = *self.stopped.get_or_init(Instant::now);
@@ -259,12 +259,12 @@ impl Answerer {
     }
 }
 
-/// When to log what happens to many queries alike.
+/// Decides which of many equal log lines are written.
 #[derive(Debug, Default)]
 struct Throttle(Mutex<(Option<Instant>, u64)>);
 
 impl Throttle {
-    /// How many were kept back since the last one that was let through; `None` keeps back this one.
+    /// `None` when this line is suppressed; else how many were since the last one that was not.
     fn pass(&self, now: Instant, interval: Duration) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, suppressed) = &mut *state;

@@ -1,7 +1,7 @@
 //! Queries that are the same but for their ids and come at the same time are one call.
 //!
-//! A call goes on for as long as one of those who ask is still there, and it does not matter
-//! which. Nobody joins a call that has ended: its answer is of the past.
+//! A call goes on for as long as one of those who ask is still there, whichever that is. Nobody
+//! joins a call that has ended: its answer may be out of date.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -46,7 +46,7 @@ impl Calls {
         if let Some(call) = calls.get(&same).and_then(open) {
             return call;
         }
-        // So there are never more than there are who wait, and those that ended since.
+        // Bounds the map by the number of queries in flight.
         calls.retain(|_, call| open(call).is_some());
         let call = Arc::new(Call {
             answer: call().map_err(Arc::new).boxed().shared(),
@@ -67,7 +67,7 @@ impl Call {
     /// The answer for who sent `query`.
     pub(super) async fn answer(&self, query: &Query) -> Answer {
         let answer = self.answer.clone().await?;
-        // An answer with an id of its own is the server's own fault.
+        // An answer with another id is passed on as the server made it.
         if self.id == query.id() || !answer.starts_with(&self.id.to_be_bytes()) {
             return Ok(answer);
         }
@@ -76,12 +76,12 @@ impl Call {
         Ok(answer.freeze())
     }
 
-    /// Waits for the end, for who does not need the answer.
+    /// Waits for the end.
     pub(super) async fn finish(&self) {
         _ = self.answer.clone().await;
     }
 
-    /// True once: one is enough to wait for the end.
+    /// True for the first caller only: one is enough to wait for the end.
     pub(super) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
     }

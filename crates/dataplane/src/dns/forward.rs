@@ -23,14 +23,14 @@ use super::{DnsError, DnsOptions};
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct ForwardError {
-    /// What the client gets to know.
+    /// What the client sees.
     pub(super) reason: Reason,
-    /// Whether servers are away: none has said anything about the query, or refuses the session.
+    /// Whether servers are away: none has answered the query or refused the session.
     pub(super) is_outage: bool,
     pub(super) text: String,
 }
 
-/// Sends queries to the server of the moment.
+/// Sends queries to the current server.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     session: Session,
@@ -63,7 +63,7 @@ impl Forwarder {
         })
     }
 
-    /// Asks the server of the moment, and the next one when this one turns out to be gone.
+    /// Asks the current server, and the next one when this one turns out to be gone.
     /// Takes no longer than [`super::Limits::query`].
     pub(super) async fn forward(&self, query: &Query) -> Result<Bytes, ForwardError> {
         let deadline = Instant::now() + self.query;
@@ -99,7 +99,7 @@ impl Forwarder {
         self.lost_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection of the moment. Waits for one only when the last one was lost a moment ago.
+    /// The current connection. Waits for one only when the last one was lost a moment ago.
     async fn connection(&self, deadline: Instant) -> Result<Connection, ForwardError> {
         let lost_at = self.lost_at().unwrap_or_else(Instant::now);
         match timeout_at(deadline.min(lost_at + self.wait), self.session.connected()).await {
@@ -137,14 +137,14 @@ impl Forwarder {
         }
     }
 
-    /// One call. The session is told when it fails.
+    /// One call. A failure is reported to the session.
     async fn ask(
         &self,
         connection: &Connection,
         query: &Query,
         deadline: Instant,
     ) -> Result<Bytes, Status> {
-        // Servers make answers as long as it and the query allow.
+        // Servers cut answers to what the protocol and the query allow.
         let protocol = match query.transport {
             Transport::Udp => Protocol::Udp,
             Transport::Tcp => Protocol::Tcp,
@@ -168,7 +168,7 @@ impl Forwarder {
 
     fn error(&self, connection: &Connection, status: &Status, deadline: Instant) -> ForwardError {
         let server = connection.server;
-        // Whoever notices the end of the deadline first, here, in the channel or at the server.
+        // The deadline may be noticed here, in the channel or at the server.
         if status.code() == Code::DeadlineExceeded || Instant::now() >= deadline {
             return ForwardError {
                 reason: Reason::Timeout,
@@ -190,7 +190,7 @@ fn failed(server: SocketAddr, status: &Status) -> ForwardError {
     }
 }
 
-/// Nobody to ask, or nobody who wants to be asked.
+/// There is no server to ask, or servers refuse the session.
 fn unconnected(error: &dyn Display, is_outage: bool) -> ForwardError {
     ForwardError {
         reason: Reason::NoServer,

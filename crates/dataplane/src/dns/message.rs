@@ -1,4 +1,4 @@
-//! Reads queries as far as whoever forwards them must, and writes the replies of our own.
+//! Reads queries as far as a forwarder must, and writes the replies that no server makes.
 //!
 //! hickory reads headers and questions and writes replies. Records are only gone through, without
 //! following compression pointers: hickory would follow them for every record, however long a
@@ -41,7 +41,7 @@ const EXTENDED_ERROR: u16 = 15;
 /// In the TTL of an OPT record: the client takes DNSSEC records.
 const DNSSEC_OK: u32 = 0x8000;
 
-/// Types that ask for more than an answer: keys for signatures, transfers of whole zones.
+/// Types whose answers cannot be repeated: keys for signatures, transfers of whole zones.
 const UNREPEATABLE: RangeInclusive<u16> = 249..=252;
 
 /// Largest datagram in bytes that our own replies say we take. Queries of any size are taken; this
@@ -78,7 +78,7 @@ impl Transport {
     }
 }
 
-/// Why a query gets no real answer.
+/// Why a query is answered with SERVFAIL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Too many queries are being answered already.

@@ -16,11 +16,11 @@ pub(super) enum Outcome {
     Cached,
     /// An earlier answer was given again, because no server answers.
     Stale,
-    /// The server's answer was too long; the client was told to use TCP.
+    /// The server's answer was too long; the client got an empty one that says to use TCP.
     Truncated,
     /// It was declined with SERVFAIL.
     Declined(Reason),
-    /// It could not be read, which the client was told with FORMERR.
+    /// It could not be read, and was answered with FORMERR.
     Malformed,
     /// It was no query: nothing was sent.
     Ignored,

@@ -93,7 +93,7 @@ async fn serve_client(
             }
             message = messages.next(), if reading && has_room => {
                 let message = match message {
-                    // The codec's word for an end in the middle of a message.
+                    // How the codec reports an end in the middle of a message.
                     Some(Err(error)) if error.kind() == io::ErrorKind::Other => None,
                     // A copy, so that a small message that waits does not hold on to a large buffer.
                     message => message.transpose()?.map(|message| Bytes::copy_from_slice(&message)),
@@ -102,14 +102,15 @@ async fn serve_client(
                 // Closing is the only answer that there is to something that is no query.
                 let query = message.and_then(|message| answerer.read(message, Transport::Tcp));
                 reading = query.is_some();
-                in_flight.extend(query.map(|query| (query, answerer.admit(Transport::Tcp))).map(
-                    |(query, slot)| async move {
+                if let Some(query) = query {
+                    let slot = answerer.admit(Transport::Tcp);
+                    in_flight.push(async move {
                         match slot {
                             Some(slot) => answerer.answer(&query, slot).await,
                             None => answerer.overloaded(&query),
                         }
-                    },
-                ));
+                    });
+                }
             }
             () = stop.cancelled(), if reading => reading = false,
             () = sleep_until(idle_at), if in_flight.is_empty() => reading = false,
@@ -122,7 +123,7 @@ async fn write_reply(
     write: &mut (impl AsyncWrite + Unpin),
     reply: Bytes,
     answerer: &Answerer,
-    patience: Duration,
+    wait: Duration,
 ) -> io::Result<()> {
     // The answerer keeps to the limit of this transport.
     let length = u16::try_from(reply.len()).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -130,7 +131,7 @@ async fn write_reply(
     tokio::select! {
         // The last replies are ready when the time is over, and most clients take them at once.
         biased;
-        written = timeout(patience, write.write_all(&framed)) => written?,
+        written = timeout(wait, write.write_all(&framed)) => written?,
         () = answerer.drained() => Err(io::ErrorKind::TimedOut.into()),
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn serve(
         let (length, client) = match received {
             Ok(received) => received,
             Err(error) => {
-                // Of an earlier client, or of the machine; the socket is as good as before.
+                // An earlier reply was refused, or memory is short; the socket still works.
                 tracing::debug!(target: "dns-proxy.udp", %error, "cannot receive");
                 stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
                 continue;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::Limits;
 
@@ -92,16 +92,14 @@ impl Activity {
             if closed {
                 return;
             }
-            let passed = async {
-                match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => std::future::pending().await,
+            // The sender is `self`, so that there is always a next change to wait for.
+            match deadline {
+                Some(deadline) => {
+                    if timeout_at(deadline, changes.changed()).await.is_err() {
+                        return;
+                    }
                 }
-            };
-            tokio::select! {
-                // The sender is `self`.
-                _ = changes.changed() => {}
-                () = passed => return,
+                None => _ = changes.changed().await,
             }
         }
     }
