@@ -7,13 +7,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{Method, Request, StatusCode};
+use legate_runtime::http_client::{Body, HttpError, send};
 use serde::Deserialize;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::bootstrap::reachable;
 
@@ -67,72 +65,37 @@ impl ServerInfo {
     }
 }
 
-/// Why a call to Envoy's admin interface failed.
+/// A call to Envoy's admin interface failed.
 #[derive(Debug, thiserror::Error)]
-pub enum AdminError {
-    /// Nobody listens, or the connection broke.
-    #[error("envoy admin {address}{path}: {source}")]
-    Connection {
-        /// The interface.
-        address: SocketAddr,
-        /// What was asked.
-        path: String,
-        /// What happened.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// No complete answer in time.
-    #[error("envoy admin {address}{path}: no answer within {limit:?}")]
-    Timeout {
-        /// The interface.
-        address: SocketAddr,
-        /// What was asked.
-        path: String,
-        /// How long was waited.
-        limit: Duration,
-    },
-    /// The answer is larger than what is taken.
-    #[error("envoy admin {address}{path}: the answer is larger than {limit} bytes")]
-    TooLarge {
-        /// The interface.
-        address: SocketAddr,
-        /// What was asked.
-        path: String,
-        /// How much is taken.
-        limit: usize,
-    },
+#[error("envoy admin {address}{path}: {reason}")]
+pub struct AdminError {
+    /// The interface.
+    pub address: SocketAddr,
+    /// What was asked.
+    pub path: String,
+    /// Why it failed.
+    #[source]
+    pub reason: AdminFailure,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminFailure {
+    /// There is no answer, or it is too large.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The answer has another status than success.
-    #[error("envoy admin {address}{path}: status {status}")]
-    Status {
-        /// The interface.
-        address: SocketAddr,
-        /// What was asked.
-        path: String,
-        /// The status.
-        status: StatusCode,
-    },
+    #[error("status {0}")]
+    Status(StatusCode),
     /// The answer does not have what was asked for.
-    #[error("envoy admin {address}{path}: {reason}")]
-    Content {
-        /// The interface.
-        address: SocketAddr,
-        /// What was asked.
-        path: String,
-        /// What is wrong with the answer.
-        reason: String,
-    },
+    #[error("{0}")]
+    Content(String),
 }
 
 /// Calls the admin interface of one Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdminClient {
     address: SocketAddr,
-}
-
-struct Call<'a> {
-    method: Method,
-    path: &'a str,
-    time: Duration,
-    body: usize,
 }
 
 impl AdminClient {
@@ -154,13 +117,10 @@ impl AdminClient {
     /// # Errors
     /// When there is no answer; an answer other than 200 is `false`.
     pub async fn ready(&self) -> Result<bool, AdminError> {
-        let call = Call {
-            method: Method::GET,
-            path: "/ready",
-            time: READY_TIMEOUT,
-            body: SMALL_BODY_LIMIT,
-        };
-        Ok(self.call(&call).await?.0 == StatusCode::OK)
+        let path = "/ready";
+        let answer = self.call(Method::GET, path, READY_TIMEOUT, SMALL_BODY_LIMIT);
+        let answer = answer.await.map_err(|error| self.failed(path, error))?;
+        Ok(answer.0 == StatusCode::OK)
     }
 
     /// Begins to drain inbound listeners; Envoy keeps running.
@@ -168,7 +128,7 @@ impl AdminClient {
     /// # Errors
     /// When Envoy does not confirm.
     pub async fn drain_listeners(&self) -> Result<(), AdminError> {
-        self.success(&post(DRAIN)).await.map(drop)
+        self.post(DRAIN).await
     }
 
     /// Accepts no inbound connection any more, until Envoy is started anew; Envoy keeps running, and
@@ -177,7 +137,7 @@ impl AdminClient {
     /// # Errors
     /// When Envoy does not confirm.
     pub async fn close_inbound_listeners(&self) -> Result<(), AdminError> {
-        self.success(&post(CLOSE_INBOUND)).await.map(drop)
+        self.post(CLOSE_INBOUND).await
     }
 
     /// Asks Envoy to end.
@@ -185,7 +145,7 @@ impl AdminClient {
     /// # Errors
     /// When Envoy does not confirm.
     pub async fn quit(&self) -> Result<(), AdminError> {
-        self.success(&post("/quitquitquit")).await.map(drop)
+        self.post("/quitquitquit").await
     }
 
     /// Envoy's configuration as JSON, with endpoints. It holds no private keys: Envoy redacts
@@ -202,13 +162,8 @@ impl AdminClient {
     /// # Errors
     /// When there is no successful answer.
     pub async fn get(&self, path: &str) -> Result<Bytes, AdminError> {
-        let call = Call {
-            method: Method::GET,
-            path,
-            time: CALL_TIMEOUT,
-            body: BODY_LIMIT,
-        };
-        self.success(&call).await
+        let answer = self.success(Method::GET, path, CALL_TIMEOUT, BODY_LIMIT);
+        answer.await
     }
 
     /// What Envoy says of itself.
@@ -217,18 +172,8 @@ impl AdminClient {
     /// When there is no successful answer, or it makes no sense.
     pub async fn server_info(&self) -> Result<ServerInfo, AdminError> {
         let path = "/server_info";
-        let call = Call {
-            method: Method::GET,
-            path,
-            time: READY_TIMEOUT,
-            body: INFO_BODY_LIMIT,
-        };
-        let body = self.success(&call).await?;
-        serde_json::from_slice(&body).map_err(|error| AdminError::Content {
-            address: self.address,
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })
+        let body = self.success(Method::GET, path, READY_TIMEOUT, INFO_BODY_LIMIT);
+        self.json(path, &body.await?)
     }
 
     /// How many connections clients have open. Those to the admin interface do not count, nor do
@@ -237,96 +182,57 @@ impl AdminClient {
     /// # Errors
     /// When there is no successful answer, or Envoy was started without these statistics.
     pub async fn active_connections(&self) -> Result<u64, AdminError> {
-        let wrong = |path: &str, reason: String| AdminError::Content {
-            address: self.address,
-            path: path.to_owned(),
-            reason,
-        };
         let listeners = self.get(active::LISTENERS).await?;
-        let listeners = serde_json::from_slice(&listeners)
-            .map_err(|error| wrong(active::LISTENERS, error.to_string()))?;
+        let listeners = self.json(active::LISTENERS, &listeners)?;
         let stats = self.get(active::STATS).await?;
         active::count(&listeners, &String::from_utf8_lossy(&stats)).ok_or_else(|| {
             let reason = "there are listeners without statistics, see stats_matcher".to_owned();
-            wrong(active::STATS, reason)
+            self.failed(active::STATS, AdminFailure::Content(reason))
         })
     }
 
-    async fn success(&self, call: &Call<'_>) -> Result<Bytes, AdminError> {
-        let (status, body) = self.call(call).await?;
-        if status.is_success() {
-            Ok(body)
-        } else {
-            Err(AdminError::Status {
-                address: self.address,
-                path: call.path.to_owned(),
-                status,
-            })
-        }
-    }
-
-    async fn call(&self, call: &Call<'_>) -> Result<(StatusCode, Bytes), AdminError> {
-        timeout(call.time, self.exchange(call))
-            .await
-            .unwrap_or_else(|_| {
-                Err(AdminError::Timeout {
-                    address: self.address,
-                    path: call.path.to_owned(),
-                    limit: call.time,
-                })
-            })
-    }
-
-    async fn exchange(&self, call: &Call<'_>) -> Result<(StatusCode, Bytes), AdminError> {
-        let broken = |source| AdminError::Connection {
+    fn failed(&self, path: &str, reason: impl Into<AdminFailure>) -> AdminError {
+        AdminError {
             address: self.address,
-            path: call.path.to_owned(),
-            source,
-        };
-        let stream = TcpStream::connect(self.address)
-            .await
-            .map_err(|error| broken(error.into()))?;
-        let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
-            .await
-            .map_err(|error| broken(error.into()))?;
-        let request = Request::builder()
-            .method(&call.method)
-            .uri(call.path)
-            .header(header::HOST, self.address.to_string())
-            .header(header::CONNECTION, "close")
-            .body(Empty::new())
-            .map_err(|error| broken(error.into()))?;
-        let exchange = async {
-            let answer = sender
-                .send_request(request)
-                .await
-                .map_err(|error| broken(error.into()))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), call.body).collect().await;
-            match body {
-                Ok(body) => Ok((status, body.to_bytes())),
-                Err(error) if error.is::<LengthLimitError>() => Err(AdminError::TooLarge {
-                    address: self.address,
-                    path: call.path.to_owned(),
-                    limit: call.body,
-                }),
-                Err(error) => Err(broken(error)),
-            }
-        };
-        tokio::pin!(exchange);
-        // The connection only moves while it is polled; its own errors reach the exchange.
-        tokio::select! {
-            answer = &mut exchange => answer,
-            _ = connection => exchange.await,
+            path: path.to_owned(),
+            reason: reason.into(),
         }
     }
-}
 
-fn post(path: &str) -> Call<'_> {
-    Call {
-        method: Method::POST,
-        path,
-        time: CALL_TIMEOUT,
-        body: SMALL_BODY_LIMIT,
+    fn json<T: DeserializeOwned>(&self, path: &str, body: &[u8]) -> Result<T, AdminError> {
+        serde_json::from_slice(body)
+            .map_err(|error| self.failed(path, AdminFailure::Content(error.to_string())))
+    }
+
+    async fn post(&self, path: &str) -> Result<(), AdminError> {
+        let answer = self.success(Method::POST, path, CALL_TIMEOUT, SMALL_BODY_LIMIT);
+        answer.await.map(drop)
+    }
+
+    async fn success(
+        &self,
+        method: Method,
+        path: &str,
+        time: Duration,
+        limit: usize,
+    ) -> Result<Bytes, AdminError> {
+        match self.call(method, path, time, limit).await {
+            Ok((status, body)) if status.is_success() => Ok(body),
+            Ok((status, _)) => Err(self.failed(path, AdminFailure::Status(status))),
+            Err(error) => Err(self.failed(path, error)),
+        }
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        time: Duration,
+        limit: usize,
+    ) -> Result<(StatusCode, Bytes), HttpError> {
+        let deadline = Instant::now() + time;
+        let request = Request::builder().method(method).uri(path);
+        let reply = send(self.address, request.body(Body::default())?, deadline).await?;
+        Ok((reply.status, reply.body(limit, deadline).await?))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::bootstrap::is_own;
 
@@ -16,60 +16,21 @@ pub(super) const LISTENERS: &str = "/listeners?format=json";
 const CONNECTIONS: &str = ".downstream_cx_active";
 const NOT_YET: &str = ".downstream_pre_cx_active";
 
-/// What [`LISTENERS`] brings.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Listeners {
-    #[serde(default)]
-    listener_statuses: Vec<Listener>,
+/// What the statistics of a listener are called when it has no prefix of its own.
+fn stat_name(listener: &Value) -> String {
+    let address = &listener["local_address"];
+    let (socket, pipe) = (&address["socket_address"], &address["pipe"]["path"]);
+    let port = socket["port_value"].as_u64().unwrap_or(0);
+    let address = match socket["address"].as_str() {
+        Some(ip) if ip.contains(':') => format!("[{ip}]:{port}"),
+        Some(ip) => format!("{ip}:{port}"),
+        None => pipe.as_str().unwrap_or_else(|| name(listener)).to_owned(),
+    };
+    address.replace(':', "_")
 }
 
-#[derive(Debug, Deserialize)]
-struct Listener {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    local_address: Address,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Address {
-    socket_address: Option<SocketAddress>,
-    pipe: Option<Pipe>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SocketAddress {
-    address: String,
-    #[serde(default)]
-    port_value: u16,
-}
-
-#[derive(Debug, Deserialize)]
-struct Pipe {
-    path: String,
-}
-
-impl Listener {
-    /// What its statistics are called when it has no prefix of its own.
-    fn stat_name(&self) -> String {
-        let address = match &self.local_address {
-            Address {
-                socket_address: Some(socket),
-                ..
-            } if socket.address.contains(':') => {
-                format!("[{}]:{}", socket.address, socket.port_value)
-            }
-            Address {
-                socket_address: Some(socket),
-                ..
-            } => format!("{}:{}", socket.address, socket.port_value),
-            Address {
-                pipe: Some(pipe), ..
-            } => pipe.path.clone(),
-            _ => self.name.clone(),
-        };
-        address.replace(':', "_")
-    }
+fn name(listener: &Value) -> &str {
+    listener["name"].as_str().unwrap_or_default()
 }
 
 /// The connections in `stats`, without those to the admin interface and to the listeners that the
@@ -77,14 +38,12 @@ impl Listener {
 ///
 /// Nothing when there are fewer statistics than listeners: whoever runs Envoy may leave some out,
 /// and what is not there cannot be taken for zero.
-pub(super) fn count(listeners: &Listeners, stats: &str) -> Option<u64> {
-    let statuses = &listeners.listener_statuses;
-    let expected: BTreeSet<String> = statuses.iter().map(Listener::stat_name).collect();
-    let own: BTreeSet<String> = statuses
-        .iter()
-        .filter(|listener| is_own(&listener.name))
-        .map(Listener::stat_name)
-        .collect();
+pub(super) fn count(listeners: &Value, stats: &str) -> Option<u64> {
+    let listeners = listeners["listener_statuses"].as_array();
+    let listeners = listeners.map(Vec::as_slice).unwrap_or_default();
+    let expected: BTreeSet<String> = listeners.iter().map(stat_name).collect();
+    let own = listeners.iter().filter(|listener| is_own(name(listener)));
+    let own: BTreeSet<String> = own.map(stat_name).collect();
     let (mut seen, mut active) = (BTreeSet::new(), 0_u64);
     for (name, value) in stats.lines().filter_map(|line| line.rsplit_once(": ")) {
         let Some(name) = name.strip_prefix("listener.") else {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use legate_envoy::admin::{AdminClient, AdminError};
+use legate_envoy::admin::{AdminClient, AdminFailure};
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
@@ -12,6 +12,7 @@ use legate_envoy::epochs::{
 use legate_envoy::process::{
     DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, Restart, SpawnError,
 };
+use legate_runtime::http_client::HttpError;
 use legate_testkit::network::free_port;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -145,10 +146,10 @@ async fn the_generated_document_waits_for_configuration_and_still_quits() {
         loop {
             match client(port).ready().await {
                 Ok(ready) => break assert!(!ready),
-                Err(AdminError::Connection { .. } | AdminError::Timeout { .. }) => {
+                Err(error) => {
+                    assert!(matches!(error.reason, AdminFailure::Http(_)), "{error}");
                     tokio::task::yield_now().await;
                 }
-                Err(error) => panic!("{error}"),
             }
         }
         let report = handle.report();
@@ -275,16 +276,15 @@ async fn programs_that_cannot_start_say_what_to_look_at() {
 #[tokio::test]
 async fn the_admin_client_is_bounded_and_says_what_failed() {
     let refused = client(free_port()).ready().await.unwrap_err();
-    assert!(
-        matches!(refused, AdminError::Connection { .. }),
-        "{refused}"
-    );
+    let connect = |reason| matches!(reason, AdminFailure::Http(HttpError::Connect(_)));
+    assert!(refused.to_string().contains("refused"), "{refused}");
+    assert!(connect(refused.reason));
 
     // Takes connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let late = AdminClient::new(address).ready().await.unwrap_err();
-    assert!(matches!(late, AdminError::Timeout { .. }), "{late}");
+    assert!(late.to_string().contains("timed out"), "{late}");
     assert!(late.to_string().contains(&address.to_string()), "{late}");
 
     let wildcard: std::net::SocketAddr = "[::]:19000".parse().unwrap();
