@@ -1,12 +1,10 @@
 //! The sidecar: configuration, session, bootstrap, Envoy, xDS relay, lifecycle, metrics.
 
-mod ask;
 pub mod bootstrap;
 pub mod dns;
 mod http_server;
 pub mod leave;
 pub mod lifecycle;
-pub mod probe;
 mod reaper;
 pub mod relay;
 pub mod restart;

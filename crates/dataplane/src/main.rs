@@ -4,8 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use legate_dataplane::probe::{Health, PROBE_TIMEOUT, probe};
-use legate_dataplane::running::{self, ASK_TIMEOUT, RESTART_TIMEOUT, Restart};
+use legate_dataplane::running::{self, ASK_TIMEOUT, AskError, HEALTH_TIMEOUT, RESTART_TIMEOUT};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
 use legate_dataplane::signals;
 use legate_runtime::logging::{self, LogOptions};
@@ -27,16 +26,14 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::CheckHealth(addresses)) => {
             out("Checking envoy proxy health");
-            match probe(&addresses, PROBE_TIMEOUT) {
-                Ok(Health::Ready) => {
+            match running::envoy_health(&addresses, HEALTH_TIMEOUT).map(|status| status.as_u16()) {
+                Ok(200..=399) => {
                     out("Envoy proxy is ready.");
                     return ExitCode::SUCCESS;
                 }
-                Ok(Health::NotReady(status)) => {
-                    err(&format!(
-                        "Envoy proxy is not ready. Received status code: {status}"
-                    ));
-                }
+                Ok(status) => err(&format!(
+                    "Envoy proxy is not ready. Received status code: {status}"
+                )),
                 Err(error) => err(&error.to_string()),
             }
             ExitCode::FAILURE
@@ -46,37 +43,16 @@ fn main() -> ExitCode {
                 Ok(status) => {
                     let page = if json { status.json() } else { status.text() };
                     out(page.trim_end());
-                    match status.is_ready() {
-                        true => ExitCode::SUCCESS,
-                        false => ExitCode::FAILURE,
-                    }
+                    ExitCode::from(u8::from(!status.is_ready()))
                 }
-                Err(error) => nobody(&error.to_string()),
+                Err(error) => nobody(&error),
             }
         }
-        Ok(Invocation::Restart(addresses)) => match running::restart(&addresses, RESTART_TIMEOUT) {
-            Ok(Restart::Started(words)) => {
-                out(&words);
-                ExitCode::SUCCESS
-            }
-            Ok(Restart::Refused(words)) => {
-                err(&words);
-                ExitCode::FAILURE
-            }
-            Err(error) => nobody(&error.to_string()),
-        },
+        Ok(Invocation::Restart(addresses)) => {
+            answered(running::restart(&addresses, RESTART_TIMEOUT))
+        }
         Ok(Invocation::Drain { addresses, accept }) => {
-            match running::drain(&addresses, accept, ASK_TIMEOUT) {
-                Ok(Ok(words)) => {
-                    out(words.trim_end());
-                    ExitCode::SUCCESS
-                }
-                Ok(Err(words)) => {
-                    err(words.trim_end());
-                    ExitCode::FAILURE
-                }
-                Err(error) => nobody(&error.to_string()),
-            }
+            answered(running::drain(&addresses, accept, ASK_TIMEOUT))
         }
         Ok(Invocation::Run { settings, warnings }) => logged(*settings, &warnings, started),
         Err(error) => {
@@ -156,9 +132,24 @@ fn last_line(message: &str) -> String {
     format!("{now} {message}")
 }
 
+/// Prints what a dataplane says to a request.
+fn answered(answer: Result<Result<String, String>, AskError>) -> ExitCode {
+    match answer {
+        Ok(Ok(text)) => {
+            out(&text);
+            ExitCode::SUCCESS
+        }
+        Ok(Err(text)) => {
+            err(&text);
+            ExitCode::FAILURE
+        }
+        Err(error) => nobody(&error),
+    }
+}
+
 /// Nobody is there to ask, which is another thing than an answer that is not good.
-fn nobody(message: &str) -> ExitCode {
-    err(message);
+fn nobody(error: &AskError) -> ExitCode {
+    err(&error.to_string());
     ExitCode::from(2)
 }
 

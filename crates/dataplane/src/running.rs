@@ -1,36 +1,31 @@
-//! What the command line asks of a dataplane that is already running, at its lifecycle server.
+//! What the command line asks of a dataplane that is already running, at its lifecycle server, and of
+//! its Envoy.
 //!
-//! It needs no runtime and no setting but the server's address, and works with dataplanes that
-//! are older or newer than this program.
+//! It needs no setting but the server's address, and works with dataplanes that are older or newer
+//! than this program.
 
 mod page;
 
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use legate_runtime::http_client::{Body, HttpError, send};
 use serde_json::Value;
-// Not paused here; the type is the one whose use the workspace allows.
 use tokio::time::Instant;
 
-use crate::ask::{Question, connect};
 use crate::restart;
 
 /// How long a question may take, all addresses together.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same for `-check-proxy-health`.
+pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The same for a request for a new Envoy, which is answered when it serves, or after
 /// [`restart::PATIENCE`].
 pub const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
-
-/// Where the status document is.
-pub(crate) const STATUS_PATH: &str = "/status";
-
-/// Where a new Envoy is asked for.
-pub(crate) const RESTART_PATH: &str = "/restart";
-
-/// Where inbound connections are asked to be drained.
-pub(crate) const DRAIN_PATH: &str = "/drain";
 
 /// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
@@ -47,9 +42,9 @@ pub enum AskError {
         /// Where it was asked.
         address: SocketAddr,
         /// What it was asked.
-        path: &'static str,
+        path: String,
         /// What came instead of an answer.
-        source: io::Error,
+        source: HttpError,
     },
     /// Somebody else answers.
     #[error(
@@ -60,41 +55,23 @@ pub enum AskError {
         /// Where it was asked.
         address: SocketAddr,
         /// What it was asked.
-        path: &'static str,
+        path: String,
         /// What is wrong with the answer.
         reason: String,
     },
 }
 
+/// Envoy's admin interface does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("Error connecting to Envoy admin endpoint: Get \"http://{address}/ready\": {source}")]
+pub struct HealthError {
+    address: SocketAddr,
+    source: HttpError,
+}
+
 /// What a running dataplane tells of itself.
 #[derive(Debug)]
 pub struct Status(Value);
-
-/// Asks for the status at the first of `addresses` where someone answers.
-///
-/// # Errors
-/// When nobody answers in time, or with something else than a status document.
-pub fn status(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, AskError> {
-    let question = Question {
-        method: "GET",
-        path: STATUS_PATH,
-    };
-    let answer = first_answer(addresses, question, STATUS_PATH, timeout)?;
-    let address = answer.address;
-    let stranger = |reason| AskError::Stranger {
-        address,
-        path: STATUS_PATH,
-        reason,
-    };
-    if answer.status != 200 {
-        return Err(stranger(format!("HTTP status {}", answer.status)));
-    }
-    match serde_json::from_slice(&answer.body) {
-        Ok(document @ Value::Object(_)) => Ok(Status(document)),
-        Ok(_) => Err(stranger("its status is no object".to_owned())),
-        Err(error) => Err(stranger(format!("its status is no JSON: {error}"))),
-    }
-}
 
 impl Status {
     /// A document that was fetched in another way.
@@ -122,123 +99,152 @@ impl Status {
     }
 }
 
-/// What came of asking for a new Envoy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Restart {
-    /// One is being started; the dataplane's words.
-    Started(String),
-    /// None is, and why.
-    Refused(String),
+/// What the admin interface of Envoy answers to `/ready`, at the first of `addresses` that can be
+/// connected to: 200 to 399 when Envoy serves.
+///
+/// # Errors
+/// When there is no answer in time.
+pub fn envoy_health(
+    addresses: &[SocketAddr],
+    timeout: Duration,
+) -> Result<StatusCode, HealthError> {
+    let (address, answer) = ask(addresses, Method::GET, "/ready", timeout);
+    let answer = answer.map_err(|source| HealthError { address, source });
+    answer.map(|(status, _)| status)
 }
 
-/// Asks for a new Envoy in place of the running one, at the first of `addresses` that can be
-/// connected to.
+/// Asks for the status at the first of `addresses` that can be connected to.
+///
+/// # Errors
+/// When nobody answers in time, or with something else than a status document.
+pub fn status(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, AskError> {
+    let (address, status, body) = ask_dataplane(addresses, Method::GET, "/status", timeout)?;
+    let stranger = |reason| AskError::Stranger {
+        address,
+        path: "/status".to_owned(),
+        reason,
+    };
+    if status != StatusCode::OK {
+        return Err(stranger(format!("HTTP status {status}")));
+    }
+    match serde_json::from_slice(&body) {
+        Ok(document @ Value::Object(_)) => Ok(Status(document)),
+        Ok(_) => Err(stranger("its status is no object".to_owned())),
+        Err(error) => Err(stranger(format!("its status is no JSON: {error}"))),
+    }
+}
+
+/// Asks for a new Envoy in place of the running one. The result is what the dataplane says, and an
+/// error of it why there is none.
 ///
 /// # Errors
 /// When nobody answers in time. Whether a new Envoy is started is then not known: `-status` tells.
-pub fn restart(addresses: &[SocketAddr], timeout: Duration) -> Result<Restart, AskError> {
-    let question = Question {
-        method: "POST",
-        path: RESTART_PATH,
-    };
-    let answer = first_answer(addresses, question, RESTART_PATH, timeout)?;
-    let words = page::printable(&String::from_utf8_lossy(&answer.body));
-    let (address, status) = (answer.address, answer.status);
-    Ok(match status {
-        200..=299 if words.is_empty() => {
-            Restart::Started("a new Envoy is being started".to_owned())
-        }
-        200..=299 => Restart::Started(words),
-        404 => Restart::Refused(format!(
-            "the dataplane at {address} does not know how to start a new Envoy: it is too old, or \
-             it has none because it only answers DNS"
-        )),
-        _ if words.is_empty() => Restart::Refused(format!(
-            "the dataplane at {address} refuses: HTTP status {status}"
-        )),
-        _ => Restart::Refused(words),
-    })
+pub fn restart(
+    addresses: &[SocketAddr],
+    timeout: Duration,
+) -> Result<Result<String, String>, AskError> {
+    let unknown = "start a new Envoy: it is too old, or it has none because it only answers DNS";
+    post(addresses, "/restart", timeout, unknown)
 }
 
-/// Asks to drain inbound connections, and to refuse new ones after `accept`.
+/// Asks to drain inbound connections, and to refuse new ones after `accept`. The result is as that of
+/// [`restart`].
 ///
 /// # Errors
-/// When nobody answers in time, or what answers cannot do it; its words are in the second case.
+/// When nobody answers in time.
 pub fn drain(
     addresses: &[SocketAddr],
     accept: Duration,
     timeout: Duration,
 ) -> Result<Result<String, String>, AskError> {
-    let path = format!("{DRAIN_PATH}?accept_ms={}", accept.as_millis());
-    let question = Question {
-        method: "POST",
-        path: &path,
-    };
-    let answer = first_answer(addresses, question, DRAIN_PATH, timeout)?;
-    let words = page::printable(&String::from_utf8_lossy(&answer.body));
-    Ok(match answer.status {
-        200..=299 => Ok(words),
-        404 => Err(format!(
-            "the dataplane at {} does not know how to drain: it is too old",
-            answer.address
-        )),
-        status if words.is_empty() => Err(format!("HTTP status {status}")),
-        _ => Err(words),
-    })
+    let path = format!("/drain?accept_ms={}", accept.as_millis());
+    post(addresses, &path, timeout, "drain: it is too old")
 }
 
-struct Answer {
-    address: SocketAddr,
-    status: u16,
-    body: Vec<u8>,
-}
-
-fn first_answer(
+/// What a dataplane says to a request, or why it refuses it; `unknown` is what a dataplane cannot do
+/// that does not know the path.
+fn post(
     addresses: &[SocketAddr],
-    question: Question<'_>,
-    path: &'static str,
+    path: &str,
     timeout: Duration,
-) -> Result<Answer, AskError> {
-    let deadline = Instant::now() + timeout;
-    let mut first = None;
-    for &address in addresses {
-        let connection = match connect(address, deadline) {
-            Ok(connection) => connection,
-            Err(source) => {
-                first.get_or_insert((address, source));
-                continue;
-            }
-        };
-        // Whoever was asked is not asked again elsewhere: it may be the same dataplane.
-        let answer = connection.ask(question).and_then(|reply| {
-            let status = reply.status;
-            let body = reply.body(ANSWER_LIMIT)?;
-            Ok(Answer {
-                address,
-                status,
-                body,
-            })
-        });
-        return answer.map_err(|source| match source.kind() {
-            io::ErrorKind::InvalidData => AskError::Stranger {
-                address,
-                path,
-                reason: source.to_string(),
-            },
-            _ => AskError::Nobody {
-                address,
-                path,
-                source,
-            },
-        });
-    }
-    let (address, source) = first.unwrap_or_else(|| {
-        let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        (address, io::Error::other("no address to ask"))
-    });
-    Err(AskError::Nobody {
-        address,
-        path,
-        source,
+    unknown: &str,
+) -> Result<Result<String, String>, AskError> {
+    let (address, status, body) = ask_dataplane(addresses, Method::POST, path, timeout)?;
+    let text = page::printable(&String::from_utf8_lossy(&body));
+    let status = status.as_u16();
+    Ok(match status {
+        200..=299 => Ok(text),
+        404 => Err(format!(
+            "the dataplane at {address} does not know how to {unknown}"
+        )),
+        _ if text.is_empty() => Err(format!(
+            "the dataplane at {address} refuses: HTTP status {status}"
+        )),
+        _ => Err(text),
     })
+}
+
+fn ask_dataplane(
+    addresses: &[SocketAddr],
+    method: Method,
+    path: &str,
+    timeout: Duration,
+) -> Result<(SocketAddr, StatusCode, Bytes), AskError> {
+    let (address, answer) = ask(addresses, method, path, timeout);
+    let path = path.to_owned();
+    match answer {
+        Ok((status, body)) => Ok((address, status, body)),
+        Err(error @ (HttpError::NotHttp(_) | HttpError::TooLarge(_))) => Err(AskError::Stranger {
+            address,
+            path,
+            reason: error.to_string(),
+        }),
+        Err(source) => Err(AskError::Nobody {
+            address,
+            path,
+            source,
+        }),
+    }
+}
+
+type Answer = Result<(StatusCode, Bytes), HttpError>;
+
+/// The answer of the first address that can be connected to, or the error of the first of all.
+fn ask(
+    addresses: &[SocketAddr],
+    method: Method,
+    path: &str,
+    timeout: Duration,
+) -> (SocketAddr, Answer) {
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return (nowhere, Err(HttpError::Connect(error))),
+    };
+    legate_runtime::block_on(runtime, async {
+        let deadline = Instant::now() + timeout;
+        let mut failed = None;
+        for &address in addresses {
+            match exchange(address, method.clone(), path, deadline).await {
+                Err(error @ HttpError::Connect(_)) => {
+                    failed.get_or_insert((address, Err(error)));
+                }
+                // Whoever was asked is not asked again elsewhere: it may be the same dataplane.
+                answer => return (address, answer),
+            }
+        }
+        failed.unwrap_or_else(|| {
+            let error = std::io::Error::other("no address to ask");
+            (nowhere, Err(HttpError::Connect(error)))
+        })
+    })
+}
+
+async fn exchange(address: SocketAddr, method: Method, path: &str, deadline: Instant) -> Answer {
+    let request = Request::builder().method(method).uri(path);
+    let reply = send(address, request.body(Body::default())?, deadline).await?;
+    Ok((reply.status, reply.body(ANSWER_LIMIT, deadline).await?))
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::thread::Scope;
 use std::time::Duration;
 
-use legate_dataplane::probe::{Health, probe};
+use legate_dataplane::running::envoy_health;
 
 mod secrets;
 
@@ -205,18 +205,18 @@ fn the_health_probe_tries_the_next_address_and_gives_up_in_time() {
     std::thread::scope(|scope| {
         let nobody = SocketAddr::from(([127, 0, 0, 1], legate_testkit::network::free_port()));
         let somebody = admin(scope, "HTTP/1.1 200 OK\r\n\r\n");
-        let health = probe(&[nobody, somebody], Duration::from_secs(30)).unwrap();
-        assert_eq!(health, Health::Ready);
+        let health = envoy_health(&[nobody, somebody], Duration::from_secs(30)).unwrap();
+        assert_eq!(health.as_u16(), 200);
     });
     // Takes the connection and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    let error = probe(&[address], Duration::from_millis(50)).unwrap_err();
+    let error = envoy_health(&[address], Duration::from_millis(50)).unwrap_err();
     assert!(error.to_string().contains("timed out"), "{error}");
     std::thread::scope(|scope| {
         let odd = admin(scope, "SSH-2.0-OpenSSH\r\n");
         assert!(
-            probe(&[odd], Duration::from_secs(30))
+            envoy_health(&[odd], Duration::from_secs(30))
                 .unwrap_err()
                 .to_string()
                 .contains("not HTTP")
