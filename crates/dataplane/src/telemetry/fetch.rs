@@ -2,16 +2,26 @@
 //! proxy and retries nothing.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, Uri, header};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, LOCATION};
+use http::{Request, Uri};
+use legate_identity::tls::{ClientTls, client_config, server_name};
+use legate_runtime::Spawner;
+use legate_runtime::http_client::{Body, HttpError, Reply, send_over};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_util::either::Either;
 
-use super::connection::Dialer;
 use super::{Format, negotiate};
 
 /// How often a page may say that it is elsewhere.
@@ -26,37 +36,12 @@ pub struct UrlError {
     url: String,
 }
 
-/// Why a page could not be read.
+/// A page could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// Nobody answers, or the connection broke.
-    #[error("{target}: {reason}")]
-    Connection {
-        /// What was read.
-        target: Target,
-        /// What the network says.
-        reason: String,
-    },
-    /// It took too long.
-    #[error("{target}: not complete in time")]
-    Timeout {
-        /// What was read.
-        target: Target,
-    },
-    /// The answer is not a page.
-    #[error("{target}: status {status}")]
-    Status {
-        /// What was read.
-        target: Target,
-        /// The answer's status.
-        status: StatusCode,
-    },
-    /// The page is always somewhere else.
-    #[error("{target}: redirects without end, or to nowhere")]
-    Redirects {
-        /// What was read last.
-        target: Target,
-    },
+#[error("{target}: {reason}")]
+pub struct FetchError {
+    target: Target,
+    reason: String,
 }
 
 /// Where a page is. A query is not shown: it may hold a secret.
@@ -89,24 +74,7 @@ impl Target {
         target
     }
 
-    pub(super) fn tls(&self) -> bool {
-        self.tls
-    }
-
-    pub(super) fn host(&self) -> &str {
-        &self.host
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// With its query.
-    pub(super) fn path(&self) -> &str {
-        &self.path
-    }
-
-    pub(super) fn authority(&self) -> String {
+    fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),
@@ -184,7 +152,7 @@ impl FromStr for Target {
 pub(super) struct Page {
     target: Target,
     format: Format,
-    body: Incoming,
+    reply: Reply,
 }
 
 impl Page {
@@ -196,40 +164,31 @@ impl Page {
         deadline: Instant,
     ) -> Result<Page, FetchError> {
         for _ in 0..=REDIRECTS {
-            let response = match timeout_at(deadline, dialer.get(&target, wanted)).await {
-                Ok(answer) => answer?,
-                Err(_) => return Err(FetchError::Timeout { target }),
+            let reply = match dialer.get(&target, wanted, deadline).await {
+                Ok(reply) => reply,
+                Err(reason) => return Err(FetchError { target, reason }),
             };
-            match response.status() {
-                StatusCode::MOVED_PERMANENTLY
-                | StatusCode::FOUND
-                | StatusCode::SEE_OTHER
-                | StatusCode::TEMPORARY_REDIRECT
-                | StatusCode::PERMANENT_REDIRECT => {
-                    match target.follow(text(response.headers(), &header::LOCATION)) {
-                        Some(next) => target = next,
-                        None => return Err(FetchError::Redirects { target }),
-                    }
+            match reply.status.as_u16() {
+                200..=299 => {
+                    let format = negotiate::sent(header(&reply, &CONTENT_TYPE));
+                    return Ok(Page {
+                        target,
+                        format,
+                        reply,
+                    });
                 }
-                _ => return Page::of(target, response),
+                301 | 302 | 303 | 307 | 308 => match target.follow(header(&reply, &LOCATION)) {
+                    Some(next) => target = next,
+                    None => break,
+                },
+                _ => {
+                    let reason = format!("status {}", reply.status);
+                    return Err(FetchError { target, reason });
+                }
             }
         }
-        Err(FetchError::Redirects { target })
-    }
-
-    /// The page that was answered, if it is one.
-    fn of(target: Target, response: Response<Incoming>) -> Result<Page, FetchError> {
-        let status = response.status();
-        if !status.is_success() {
-            return Err(FetchError::Status { target, status });
-        }
-        let format = negotiate::sent(text(response.headers(), &header::CONTENT_TYPE));
-        let body = response.into_body();
-        Ok(Page {
-            target,
-            format,
-            body,
-        })
+        let reason = "redirects without end, or to nowhere".to_owned();
+        Err(FetchError { target, reason })
     }
 
     /// What it says it is written in.
@@ -239,39 +198,122 @@ impl Page {
 
     /// The next piece, until the deadline; `None` at the end.
     pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, FetchError> {
-        loop {
-            let frame = timeout_at(deadline, self.body.frame()).await;
-            let timeout = |_| FetchError::Timeout {
-                target: self.target.clone(),
-            };
-            match frame.map_err(timeout)? {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(broken(&self.target, &error)),
-                Some(Ok(frame)) => {
-                    // A frame without data holds trailers.
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-            }
-        }
+        let piece = self.reply.piece(deadline).await;
+        piece.map_err(|error| FetchError {
+            target: self.target.clone(),
+            reason: error.to_string(),
+        })
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> &'a str {
-    let value = headers.get(name).and_then(|value| value.to_str().ok());
-    value.unwrap_or_default()
+fn header<'a>(reply: &'a Reply, name: &HeaderName) -> &'a str {
+    let value = reply.headers.get(name);
+    value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
 }
 
-fn broken(target: &Target, error: &dyn fmt::Display) -> FetchError {
-    FetchError::Connection {
-        target: target.clone(),
-        reason: error.to_string(),
+/// Opens connections. Copies share what is read once, and the one turn for look-ups of names.
+#[derive(Debug, Clone)]
+pub(super) struct Dialer {
+    spawner: Spawner,
+    /// The TLS configuration, once the system's authorities have been read.
+    tls: Arc<Mutex<Option<Arc<ClientConfig>>>>,
+    /// A look-up that nobody waits for any more goes on in its thread: there is one at a time.
+    look_up: Arc<Mutex<()>>,
+}
+
+impl Dialer {
+    /// A page is put together in a task of the scope of `spawner`.
+    pub(super) fn new(spawner: Spawner) -> Dialer {
+        Dialer {
+            spawner,
+            tls: Arc::default(),
+            look_up: Arc::default(),
+        }
+    }
+
+    pub(super) fn spawner(&self) -> &Spawner {
+        &self.spawner
+    }
+
+    /// The answer to a target's path, over a connection of its own.
+    async fn get(
+        &self,
+        target: &Target,
+        wanted: Format,
+        deadline: Instant,
+    ) -> Result<Reply, String> {
+        let accept = match wanted {
+            Format::Text => "text/plain;version=0.0.4;q=0.9,*/*;q=0.1",
+            Format::OpenMetrics => {
+                "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+            }
+        };
+        let request = Request::get(&target.path)
+            .header(HOST, target.authority())
+            .header(ACCEPT, accept)
+            .body(Body::default())
+            .map_err(|error| error.to_string())?;
+        let stream = timeout_at(deadline, self.connect(target)).await;
+        let stream = stream.map_err(|_| HttpError::Timeout.to_string())??;
+        let reply = send_over(stream, request, deadline).await;
+        reply.map_err(|error| error.to_string())
+    }
+
+    async fn connect(
+        &self,
+        target: &Target,
+    ) -> Result<Either<TcpStream, TlsStream<TcpStream>>, String> {
+        let failed = |error: io::Error| error.to_string();
+        let addresses = self.addresses(target).await.map_err(failed)?;
+        let stream = TcpStream::connect(&*addresses).await.map_err(failed)?;
+        if !target.tls {
+            return Ok(Either::Left(stream));
+        }
+        let name = server_name(&target.host).map_err(|error| error.to_string())?;
+        let stream = TlsConnector::from(self.tls().await?).connect(name, stream);
+        stream.await.map(Either::Right).map_err(failed)
+    }
+
+    async fn addresses(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(ip) = target.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, target.port)]);
+        }
+        let turn = Arc::clone(&self.look_up).lock_owned().await;
+        let name = (target.host.clone(), target.port);
+        let found = spawn_blocking(move || {
+            let _turn = turn;
+            name.to_socket_addrs().map(Vec::from_iter)
+        });
+        found.await.map_err(io::Error::other)?
+    }
+
+    /// Reading the system's authorities takes a while, and is done once, in a thread of its own.
+    async fn tls(&self) -> Result<Arc<ClientConfig>, String> {
+        let mut tls = Arc::clone(&self.tls).lock_owned().await;
+        if let Some(config) = &*tls {
+            return Ok(Arc::clone(config));
+        }
+        // It is kept also when whoever asked has no time left.
+        let read = spawn_blocking(move || {
+            // Files and variables name no authority for the application: the system's are believed.
+            let config = client_config(&ClientTls::default()).map_err(|error| error.to_string())?;
+            *tls = Some(Arc::clone(&config));
+            Ok(config)
+        });
+        read.await.map_err(|error| error.to_string())?
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use legate_runtime::Scope;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
     use super::*;
 
     #[test]
@@ -311,5 +353,25 @@ mod tests {
             assert_eq!(target.follow(location).unwrap().to_string(), next);
         }
         assert_eq!(target.follow("ftp://b/"), None);
+    }
+
+    #[tokio::test]
+    async fn a_look_up_that_hangs_keeps_others_waiting_and_starts_no_threads() {
+        let scope = Scope::new("test");
+        let dialer = Dialer::new(scope.spawner());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = |host: &str| format!("http://{host}:{port}/").parse::<Target>().unwrap();
+        let hangs = Arc::clone(&dialer.look_up).lock_owned().await;
+        for _ in 0..100 {
+            let localhost = target("localhost");
+            let connect = dialer.connect(&localhost);
+            let waited = timeout(Duration::from_millis(1), connect).await;
+            assert!(waited.is_err(), "it looked the name up");
+        }
+        // An address needs no look-up.
+        dialer.connect(&target("127.0.0.1")).await.unwrap();
+        drop(hangs);
+        dialer.connect(&target("localhost")).await.unwrap();
     }
 }

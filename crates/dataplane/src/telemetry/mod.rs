@@ -4,7 +4,6 @@
 //! statsd and dogstatsd sinks are sent them. Envoy's own metrics reach its sinks without us.
 
 mod compress;
-mod connection;
 mod families;
 mod fetch;
 mod line;

@@ -21,9 +21,8 @@ use legate_runtime::Spawner;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connection::Dialer;
 use super::families::{Family, Kind};
-use super::fetch::{FetchError, Page, Target};
+use super::fetch::{Dialer, FetchError, Page, Target};
 use super::merge::{Broken, Merge};
 use super::render::render;
 use super::slots::{Slot, Slots};
