@@ -43,7 +43,7 @@ pub enum ParamsError {
     /// There is no server to ask.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The server does not know the proxy, or refuses; the message names the settings to look at.
+    /// The server refuses the proxy or its token. The text says what to look at.
     #[error("{0}")]
     Refused(String),
 }
@@ -143,16 +143,17 @@ fn refusal_error(server: SocketAddr, proxy: &Proxy, status: &Status) -> ParamsEr
     };
     ParamsError::Refused(match status.code() {
         Code::NotFound => format!(
-            "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check -proxy-id and \
-             -proxy-node-name, and that the proxy is registered on that node"
+            "server {server} does not know the proxy {id:?} on the node {node:?}: {message}; check \
+             -proxy-id and -proxy-node-name, and that the proxy is registered on that node"
         ),
         Code::PermissionDenied | Code::Unauthenticated => format!(
-            "server {server} does not let this token see the proxy {id:?}: {message}; the token (-credential-type, \
-             -static-token, -login-auth-method) needs service:read on the proxy's service"
+            "server {server} does not let this token see the proxy {id:?}: {message}; the token \
+             (-credential-type, -static-token, -login-auth-method) needs service:read on the \
+             proxy's service"
         ),
         code => format!(
-            "server {server} refuses bootstrap parameters for the proxy {id:?} on the node {node:?} (-proxy-id, \
-             -proxy-node-name): {code:?}: {message}"
+            "server {server} refuses bootstrap parameters for the proxy {id:?} on the node {node:?} \
+             (-proxy-id, -proxy-node-name): {code:?}: {message}"
         ),
     })
 }

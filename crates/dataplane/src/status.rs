@@ -177,7 +177,6 @@ fn session(snapshot: &SessionSnapshot) -> Value {
         "accessor_id": snapshot.accessor_id.as_deref(),
         "token_age": snapshot.token_age.map(seconds),
         // Until the token is replaced, where its lifetime is known.
-        "token_renewal": snapshot.token_renewal.map(seconds),
         "bearer_expires": time(snapshot.bearer_expires),
         "client_certificate_expires": time(snapshot.client_certificate_expires),
     })

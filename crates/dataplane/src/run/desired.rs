@@ -24,21 +24,9 @@ pub(super) struct Desired {
     pub(super) xds: XdsAddress,
 }
 
-/// See [`Desired::stamp`].
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    program: Option<PathBuf>,
-    files: Vec<Option<FileStamp>>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct FileStamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    /// In seconds and nanoseconds.
-    changed: (i64, i64),
-}
+/// Program and files with their device, inode, size, and time of the last change in seconds and
+/// nanoseconds; see [`Desired::stamp`].
+pub(super) type Stamp = Vec<(PathBuf, Option<(u64, u64, u64, i64, i64)>)>;
 
 /// A configuration of Envoy.
 #[derive(Debug, Clone)]
@@ -74,19 +62,12 @@ impl Desired {
         let program = Self::executable(&self.settings).ok();
         let tls = self.settings.telemetry.prometheus_tls.iter();
         let files = tls.flat_map(|tls| [&tls.ca, &tls.certificate, &tls.key]);
-        let files = program.iter().chain(files).map(|path| {
-            let file = fs::metadata(path).ok()?;
-            Some(FileStamp {
-                device: file.dev(),
-                inode: file.ino(),
-                size: file.size(),
-                changed: (file.ctime(), file.ctime_nsec()),
-            })
-        });
-        Stamp {
-            files: files.collect(),
-            program: program.clone(),
-        }
+        let stamp = |path: &PathBuf| {
+            let file = fs::metadata(path).ok();
+            let file = file.map(|it| (it.dev(), it.ino(), it.size(), it.ctime(), it.ctime_nsec()));
+            (path.clone(), file)
+        };
+        program.iter().chain(files).map(stamp).collect()
     }
 
     /// The configuration that follows from `params` and the files of now.
