@@ -16,4 +16,4 @@ pub mod signals;
 pub mod status;
 pub mod telemetry;
 
-pub use self::run::{RunError, run};
+pub use self::run::run;

@@ -14,22 +14,20 @@ mod state_dir;
 use std::future::Future;
 use std::time::Duration;
 
-use legate_client::{ClientConfig, ConfigError, HttpProxy, Session, SessionError, Timing, connect};
-use legate_envoy::FindError;
+use anyhow::anyhow;
+use legate_client::{ClientConfig, HttpProxy, Session, Timing, connect};
 use legate_envoy::admin::AdminClient;
-use legate_envoy::bootstrap::{BootstrapError, XdsAddress};
+use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::epochs::Report;
-use legate_envoy::process::{ExitReason, SpawnError};
 use legate_runtime::{Clock, Readiness, Scope, TaskError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::bootstrap::ParamsError;
-use crate::dns::{DnsError, DnsOptions, DnsProxy, Limits};
+use crate::dns::{DnsOptions, DnsProxy, Limits};
 use crate::leave::Drainer;
-use crate::lifecycle::{LifecycleError, LifecycleListener, LifecycleParts};
+use crate::lifecycle::{LifecycleListener, LifecycleParts};
 use crate::reaper;
-use crate::relay::{BindError, Listener, RelayMetrics};
+use crate::relay::{Listener, RelayMetrics};
 use crate::restart::Restarter;
 use crate::session_ready;
 use crate::settings::{Environment, Mode, Settings};
@@ -38,89 +36,14 @@ use crate::status::{ConnectionCounter, StatusSource};
 use crate::telemetry::{Stage, Telemetry};
 
 use self::desired::Desired;
-pub use self::ports::PortError;
 use self::sidecar::Sidecar;
 use self::state_dir::StateDir;
-pub use self::state_dir::StateDirError;
 
 /// How long everything but the session may take to end.
 const STOP: Duration = Duration::from_secs(3);
 
 /// How long the session may take to end; a logout has 5 s of its own.
 const LOGOUT: Duration = Duration::from_secs(6);
-
-/// Why the process ends otherwise than it was asked to.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The xDS listener cannot be bound.
-    #[error(transparent)]
-    Xds(#[from] BindError),
-    /// The lifecycle server cannot be bound.
-    #[error(transparent)]
-    Lifecycle(#[from] LifecycleError),
-    /// There is no Envoy.
-    #[error(transparent)]
-    FindEnvoy(#[from] FindError),
-    /// The settings of the session cannot work.
-    #[error(transparent)]
-    Session(#[from] ConfigError),
-    /// There is no session, and there will be none.
-    #[error(transparent)]
-    Connect(#[from] SessionError),
-    /// The proxy's parameters are refused.
-    #[error(transparent)]
-    Params(#[from] ParamsError),
-    /// The bootstrap document cannot be made.
-    #[error("failed to get bootstrap config: {0}")]
-    Bootstrap(BootstrapError),
-    /// The DNS proxy cannot be started.
-    #[error(transparent)]
-    Dns(#[from] DnsError),
-    /// Envoy cannot be started.
-    #[error(transparent)]
-    Spawn(#[from] SpawnError),
-    /// Envoy ended again and again although nobody asked for it.
-    #[error("envoy ended by itself and was started too often in vain: {reason}{}", also(.refusal))]
-    EnvoyEnded {
-        /// How the last one ended.
-        reason: ExitReason,
-        /// What else was said of the last attempt, where anything was.
-        refusal: Option<String>,
-    },
-    /// Envoy does not take its very first bootstrap document.
-    #[error(
-        "envoy {reason}, because it refuses its configuration: {refusal}; see the envoy_ keys of the proxy's configuration and what follows --"
-    )]
-    EnvoyRefused {
-        /// How the last one ended.
-        reason: ExitReason,
-        /// Envoy's words.
-        refusal: String,
-    },
-    /// Envoy could not be started, however often that was tried.
-    #[error("envoy could not be started: {0}")]
-    EnvoyNeverStarted(String),
-    /// The folder for the state of Envoys cannot be used.
-    #[error(transparent)]
-    StateDir(#[from] StateDirError),
-    /// A port of Envoy's own cannot be had.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// Envoy cannot be supervised.
-    #[error(transparent)]
-    Supervision(#[from] legate_envoy::epochs::FileError),
-    /// A part of the dataplane failed.
-    #[error(transparent)]
-    Task(#[from] TaskError),
-    /// Two metrics have one name.
-    #[error("the dataplane's metrics cannot be registered: {0}")]
-    Metrics(#[from] legate_runtime::metrics::Error),
-}
-
-fn also(refusal: &Option<String>) -> String {
-    let text = refusal.as_deref().map(|refusal| format!("; {refusal}"));
-    text.unwrap_or_default()
-}
 
 /// Everything that the stages of the process share.
 struct Process {
@@ -153,8 +76,9 @@ pub async fn run(
     stop: StopSender,
     signals: Signals,
     scope: Scope,
-) -> Result<(), RunError> {
-    let telemetry = Telemetry::new(started)?;
+) -> anyhow::Result<()> {
+    let telemetry = Telemetry::new(started)
+        .map_err(|error| anyhow!("the dataplane's metrics cannot be registered: {error}"))?;
     tracing::info!("legate-dataplane mode: {}", mode_name(settings.mode));
     // Whatever can fail without a server fails before a login that would have to be undone. The
     // folder comes first: who has it is the better word for why a port is taken, too.
@@ -199,7 +123,7 @@ pub async fn run(
 
 /// Without a sidecar nothing depends on this server, and Consul's dataplane has none then: a port
 /// that a sidecar on the same host has is no reason not to answer DNS.
-fn bind_lifecycle(settings: &Settings) -> Result<Option<LifecycleListener>, RunError> {
+fn bind_lifecycle(settings: &Settings) -> anyhow::Result<Option<LifecycleListener>> {
     match LifecycleListener::bind(settings.lifecycle.bind) {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if settings.mode == Mode::DnsProxy => {
@@ -215,7 +139,7 @@ async fn prepare(
     settings: &Settings,
     telemetry: &Telemetry,
     state: Option<StateDir>,
-) -> Result<Sidecar, RunError> {
+) -> anyhow::Result<Sidecar> {
     Desired::executable(settings)?;
     // One that is adopted has them already.
     if !state.as_ref().is_some_and(StateDir::occupied) {
@@ -241,7 +165,7 @@ impl Process {
     async fn unless_stopped<T>(
         &mut self,
         work: impl Future<Output = T>,
-    ) -> Result<Option<T>, RunError> {
+    ) -> anyhow::Result<Option<T>> {
         tokio::select! {
             biased;
             _ = self.signals.at_least(Urgency::Release) => Ok(None),
@@ -286,7 +210,7 @@ impl Process {
     }
 
     /// Waits for the first connection; `None` when a stop is asked for before.
-    async fn connect(&mut self) -> Result<Option<()>, RunError> {
+    async fn connect(&mut self) -> anyhow::Result<Option<()>> {
         let session = self.session.clone();
         let Some(connected) = self.unless_stopped(session.connected()).await? else {
             return Ok(None);
@@ -298,7 +222,7 @@ impl Process {
     }
 
     /// Answers DNS in the namespace and partition given, when that is configured.
-    async fn start_dns(&self, namespace: &str, partition: &str) -> Result<(), RunError> {
+    async fn start_dns(&self, namespace: &str, partition: &str) -> anyhow::Result<()> {
         let Some(address) = self.settings.dns else {
             tracing::info!("dns server disabled: configure the Consul DNS port to enable");
             return Ok(());
@@ -321,7 +245,7 @@ impl Process {
     }
 
     /// The whole life of a process that only answers DNS.
-    async fn answer_dns(&mut self, lifecycle: Option<LifecycleListener>) -> Result<(), RunError> {
+    async fn answer_dns(&mut self, lifecycle: Option<LifecycleListener>) -> anyhow::Result<()> {
         let ready = self.readiness.register("dns");
         ready.pending("no server is connected yet");
         if let Some(lifecycle) = lifecycle {

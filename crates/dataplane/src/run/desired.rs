@@ -5,14 +5,16 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
-use legate_envoy::bootstrap::{self as envoy_bootstrap, BootstrapInputs, ProxyConfig, XdsAddress};
+use legate_envoy::bootstrap::{
+    self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
+};
 use legate_envoy::epochs::EnvoyConfig;
 use legate_envoy::find_executable;
 use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
 use legate_runtime::logging::Level;
 
-use super::RunError;
 use crate::bootstrap;
 use crate::settings::Settings;
 
@@ -52,7 +54,7 @@ impl Desired {
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn executable(settings: &Settings) -> Result<PathBuf, RunError> {
+    pub(super) fn executable(settings: &Settings) -> anyhow::Result<PathBuf> {
         let path = settings.environment.get_os("PATH");
         Ok(find_executable(settings.envoy.executable.as_deref(), path)?)
     }
@@ -77,12 +79,11 @@ impl Desired {
     pub(super) fn configure(
         &self,
         params: &GetEnvoyBootstrapParamsResponse,
-    ) -> Result<Configured, RunError> {
+    ) -> anyhow::Result<Configured> {
         let settings = &self.settings;
-        let inputs =
-            bootstrap::inputs(settings, params, self.xds.clone()).map_err(RunError::Bootstrap)?;
+        let inputs = bootstrap::inputs(settings, params, self.xds.clone()).map_err(failed)?;
         let variable = |name: &str| settings.environment.get(name).map(str::to_owned);
-        let document = envoy_bootstrap::build(&inputs, &variable).map_err(RunError::Bootstrap)?;
+        let document = envoy_bootstrap::build(&inputs, &variable).map_err(failed)?;
         let launch = launch(settings, document.to_json())?;
         launch.check()?;
         Ok(Configured {
@@ -93,16 +94,21 @@ impl Desired {
     }
 }
 
+/// In the words of Consul's dataplane.
+pub(super) fn failed(error: BootstrapError) -> anyhow::Error {
+    anyhow!("failed to get bootstrap config: {error}")
+}
+
 /// A configuration that nobody wants to run: for the end of what a former dataplane left.
 ///
 /// # Errors
 /// When there is no program.
-pub(super) fn none(settings: &Settings) -> Result<EnvoyConfig, RunError> {
+pub(super) fn none(settings: &Settings) -> anyhow::Result<EnvoyConfig> {
     let launch = launch(settings, "{}".to_owned())?;
     Ok(EnvoyConfig::new(launch))
 }
 
-fn launch(settings: &Settings, bootstrap: String) -> Result<Launch, RunError> {
+fn launch(settings: &Settings, bootstrap: String) -> anyhow::Result<Launch> {
     Ok(Launch {
         executable: Desired::executable(settings)?,
         bootstrap,

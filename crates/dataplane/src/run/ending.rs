@@ -5,13 +5,13 @@ use std::io::Write;
 use std::pin::Pin;
 use std::time::Duration;
 
+use anyhow::bail;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::epochs::{Ended, EnvoyConfig, Handle, Outcome};
 use legate_runtime::TaskError;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::RunError;
 use crate::signals::{Signals, Urgency};
 
 /// How long reading and writing Envoy's configuration may take: its end waits for that, and the
@@ -19,7 +19,7 @@ use crate::signals::{Signals, Urgency};
 const DUMP: Duration = Duration::from_secs(5);
 
 /// What the end of supervision means for the process.
-pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunError> {
+pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<()> {
     if let Some(failure) = failure {
         return Err(failure.into());
     }
@@ -30,17 +30,24 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> Result<(), RunE
         Outcome::Stopped { forced: false } | Outcome::Ended => {}
         Outcome::Spent => {
             let last = ended.last.map(|exit| exit.reason);
-            return Err(match (last, ended.refusal) {
-                (Some(reason), Some(refusal)) if ended.refused => {
-                    RunError::EnvoyRefused { reason, refusal }
+            match (last, ended.refusal) {
+                (Some(reason), Some(refusal)) if ended.refused => bail!(
+                    "envoy {reason}, because it refuses its configuration: {refusal}; see the \
+                     envoy_ keys of the proxy's configuration and what follows --"
+                ),
+                (Some(reason), refusal) => {
+                    // Often it says no more than how the process ended.
+                    let refusal = refusal.filter(|text| !text.ends_with(&reason.to_string()));
+                    let refusal = refusal.map(|text| format!("; {text}")).unwrap_or_default();
+                    bail!(
+                        "envoy ended by itself and was started too often in vain: {reason}{refusal}"
+                    );
                 }
-                // Often it says no more than how the process ended.
-                (Some(reason), refusal) => RunError::EnvoyEnded {
-                    refusal: refusal.filter(|text| !text.ends_with(&reason.to_string())),
-                    reason,
-                },
-                (None, refusal) => RunError::EnvoyNeverStarted(refusal.unwrap_or_default()),
-            });
+                (None, refusal) => bail!(
+                    "envoy could not be started: {}",
+                    refusal.unwrap_or_default()
+                ),
+            }
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::bail;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
@@ -16,21 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Envoy could not listen.
-#[derive(Debug, thiserror::Error)]
-#[error("Envoy cannot listen on {address} for its {purpose} ({settings}): {source}")]
-pub struct PortError {
-    address: SocketAddr,
-    purpose: &'static str,
-    settings: &'static str,
-    source: io::Error,
-}
-
 /// Whether the addresses that the settings give to Envoy can be had.
 ///
 /// # Errors
 /// Names the first one that cannot.
-pub(super) async fn check(envoy: &settings::Envoy) -> Result<(), PortError> {
+pub(super) async fn check(envoy: &settings::Envoy) -> anyhow::Result<()> {
     let admin = "-envoy-admin-bind-address, -envoy-admin-bind-port";
     can_be_had(envoy.admin, "admin interface", admin).await?;
     if let Some(ready) = envoy.ready {
@@ -40,11 +31,7 @@ pub(super) async fn check(envoy: &settings::Envoy) -> Result<(), PortError> {
     Ok(())
 }
 
-async fn can_be_had(
-    address: SocketAddr,
-    purpose: &'static str,
-    settings: &'static str,
-) -> Result<(), PortError> {
+async fn can_be_had(address: SocketAddr, purpose: &str, settings: &str) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
         match TcpListener::bind(address).await {
@@ -52,13 +39,8 @@ async fn can_be_had(
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
                 sleep(PAUSE).await;
             }
-            Err(source) => {
-                return Err(PortError {
-                    address,
-                    purpose,
-                    settings,
-                    source,
-                });
+            Err(error) => {
+                bail!("Envoy cannot listen on {address} for its {purpose} ({settings}): {error}")
             }
         }
     }

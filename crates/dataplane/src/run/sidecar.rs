@@ -10,12 +10,12 @@ use legate_envoy::epochs::{
 };
 use legate_runtime::ReadyHandle;
 
+use super::Process;
 use super::desired::{self, Configured, Desired};
 use super::ending::{End, judge, more_urgent};
 use super::exposition::Exposition;
 use super::refresh::Refresh;
 use super::state_dir::StateDir;
-use super::{Process, RunError};
 use crate::bootstrap;
 use crate::lifecycle::LifecycleListener;
 use crate::relay::{Listener, Relay, RelayMetrics, RelayParts};
@@ -43,7 +43,7 @@ impl Sidecar {
         self,
         process: &mut Process,
         lifecycle: Option<LifecycleListener>,
-    ) -> Result<(), RunError> {
+    ) -> anyhow::Result<()> {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
         let state = self.state.as_ref();
@@ -106,7 +106,7 @@ impl Sidecar {
 /// meanwhile.
 async fn parameters(
     process: &mut Process,
-) -> Result<Option<GetEnvoyBootstrapParamsResponse>, RunError> {
+) -> anyhow::Result<Option<GetEnvoyBootstrapParamsResponse>> {
     let (session, proxy) = (process.session.clone(), process.settings.proxy.clone());
     let fetched = process
         .unless_stopped(bootstrap::fetch(&session, &proxy, bootstrap::REGISTRATION))
@@ -124,12 +124,12 @@ async fn parameters(
     Ok(Some(params))
 }
 
-async fn expose(process: &Process, configured: &Configured) -> Result<Exposition, RunError> {
+async fn expose(process: &Process, configured: &Configured) -> anyhow::Result<Exposition> {
     configured.warn();
     let (settings, spawner) = (process.settings.clone(), process.work.spawner());
     let mut exposition = Exposition::new(settings, process.telemetry.clone(), spawner);
     let followed = exposition.follow(&configured.telemetry).await;
-    followed.map_err(RunError::Bootstrap)?;
+    followed.map_err(desired::failed)?;
     Ok(exposition)
 }
 
@@ -202,7 +202,7 @@ impl Process {
         state: Option<&StateDir>,
         supervisor: Supervisor,
         ready: &ReadyHandle,
-    ) -> Result<(), RunError> {
+    ) -> anyhow::Result<()> {
         let (handle, left) = (&supervisor.0, state.is_some_and(StateDir::occupied));
         // Before supervision begins, so that it starts nothing.
         match self.signals.urgency() {
@@ -221,7 +221,7 @@ impl Process {
         envoy: EnvoyConfig,
         (handle, controls): Supervisor,
         ready: &ReadyHandle,
-    ) -> Result<(), RunError> {
+    ) -> anyhow::Result<()> {
         let (host, options) = host(self, state);
         let settings = &self.settings;
         let mut seen = handle.watch();

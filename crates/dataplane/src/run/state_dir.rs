@@ -7,7 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use legate_envoy::epochs::{FileError, Owner, Snapshot};
+use anyhow::{anyhow, bail};
+use legate_envoy::epochs::{Owner, Snapshot};
 use tokio::time::{Instant, sleep};
 
 use crate::settings::{Settings, XdsBind};
@@ -28,52 +29,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Most bytes that are read of what the holder of the lock says of itself.
 const HOLDER_LIMIT: u64 = 4096;
 
-/// Why the folder cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StateDirError {
-    /// It cannot be made, or the lock in it cannot.
-    #[error("the folder {} (-envoy-state-dir) cannot be {verb}: {source}", path.display())]
-    Unusable {
-        /// The folder.
-        path: PathBuf,
-        /// What was tried.
-        verb: &'static str,
-        /// What the operating system says.
-        source: io::Error,
-    },
-    /// Another dataplane has it.
-    #[error(
-        "the folder {} (-envoy-state-dir) is in use by {holder}; give every sidecar a folder of its \
-         own",
-        path.display()
-    )]
-    Held {
-        /// The folder.
-        path: PathBuf,
-        /// What the other says of itself.
-        holder: String,
-    },
-    /// Another proxy's Envoy runs.
-    #[error(
-        "the folder {} (-envoy-state-dir) has the Envoy that runs as process {pid} for {other}; this \
-         is {own}: give every sidecar a folder of its own, or end that Envoy",
-        path.display()
-    )]
-    Foreign {
-        /// The folder.
-        path: PathBuf,
-        /// The number of the Envoy's process.
-        pid: u32,
-        /// Whose Envoy it is.
-        other: Box<Owner>,
-        /// Who wants to use the folder.
-        own: Box<Owner>,
-    },
-    /// The snapshot cannot be read.
-    #[error(transparent)]
-    Snapshot(#[from] FileError),
-}
-
 /// A folder that no other dataplane uses meanwhile.
 #[derive(Debug)]
 pub(super) struct StateDir {
@@ -89,61 +44,54 @@ impl StateDir {
     ///
     /// # Errors
     /// When it cannot be used, another dataplane uses it, or another proxy's Envoy runs from it.
-    pub(super) async fn take(settings: &Settings) -> Result<Option<Self>, StateDirError> {
-        let Some(path) = &settings.envoy.state_dir else {
+    pub(super) async fn take(settings: &Settings) -> anyhow::Result<Option<Self>> {
+        let Some(path) = settings.envoy.state_dir.clone() else {
             return Ok(None);
         };
-        let unusable = |verb| {
-            move |source| StateDirError::Unusable {
-                path: path.clone(),
-                verb,
-                source,
-            }
+        let owner = owner(settings);
+        let folder = || format!("the folder {} (-envoy-state-dir)", path.display());
+        let unusable = |verb: &'static str| {
+            let folder = folder();
+            move |error: io::Error| anyhow!("{folder} cannot be {verb}: {error}")
         };
         // Only its owner may look into it.
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(unusable("made"))?;
-        let owner = owner(settings);
-        let mut lock = open(path).map_err(unusable("locked"))?;
+        let mut lock = open(&path).map_err(unusable("locked"))?;
         if !locked(&lock).await.map_err(unusable("locked"))? {
-            return Err(StateDirError::Held {
-                path: path.clone(),
-                holder: holder(&mut lock),
-            });
+            bail!(
+                "{} is in use by {}; give every sidecar a folder of its own",
+                folder(),
+                holder(&mut lock)
+            );
         }
         let own = format!("process {}, the sidecar of {owner}\n", std::process::id());
         let noted = lock
             .set_len(0)
             .and_then(|()| lock.write_all(own.as_bytes()));
         noted.map_err(unusable("written"))?;
-        let mut dir = Self {
-            path: path.clone(),
-            owner,
-            occupied: false,
-            _lock: lock,
-        };
-        dir.occupied = dir.living()?;
-        Ok(Some(dir))
-    }
-
-    /// Whether an Envoy of this proxy runs, to be adopted.
-    fn living(&self) -> Result<bool, StateDirError> {
-        let Some(snapshot) = Snapshot::load(&self.snapshot())? else {
-            return Ok(false);
-        };
-        let mut processes = snapshot.processes.iter().rev();
-        let Some(living) = processes.find(|entry| entry.identity.verify().is_ok()) else {
-            return Ok(false);
-        };
-        match snapshot.owner {
-            Some(other) if !other.same_proxy(&self.owner) => Err(StateDirError::Foreign {
-                path: self.path.clone(),
-                pid: living.identity.pid,
-                other: Box::new(other),
-                own: Box::new(self.owner.clone()),
-            }),
-            _ => Ok(true),
+        let snapshot = Snapshot::load(&path.join(SNAPSHOT))?;
+        let living = snapshot.as_ref().and_then(|snapshot| {
+            let mut processes = snapshot.processes.iter().rev();
+            processes.find(|entry| entry.identity.verify().is_ok())
+        });
+        let other = snapshot.as_ref().and_then(|it| it.owner.as_ref());
+        if let (Some(living), Some(other)) = (living, other)
+            && !other.same_proxy(&owner)
+        {
+            bail!(
+                "{} has the Envoy that runs as process {} for {other}; this is {owner}: give every \
+                 sidecar a folder of its own, or end that Envoy",
+                folder(),
+                living.identity.pid
+            );
         }
+        Ok(Some(Self {
+            occupied: living.is_some(),
+            path,
+            owner,
+            _lock: lock,
+        }))
     }
 
     /// Whether an Envoy ran from it when it was taken.
