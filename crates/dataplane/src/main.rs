@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use legate_dataplane::running::{self, ASK_TIMEOUT, AskError, HEALTH_TIMEOUT, RESTART_TIMEOUT};
+use legate_dataplane::running::{self, AskError, HEALTH_TIMEOUT};
 use legate_dataplane::settings::{self, Environment, Invocation, Settings, SettingsError};
 use legate_dataplane::signals;
 use legate_runtime::logging::{self, LogOptions};
@@ -38,22 +38,16 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
-        Ok(Invocation::Status { addresses, json }) => {
-            match running::status(&addresses, ASK_TIMEOUT) {
-                Ok(status) => {
-                    let page = if json { status.json() } else { status.text() };
-                    out(page.trim_end());
-                    ExitCode::from(u8::from(!status.is_ready()))
-                }
-                Err(error) => nobody(&error),
+        Ok(Invocation::Status { addresses, json }) => match running::status(&addresses) {
+            Ok(status) => {
+                let page = if json { status.json() } else { status.text() };
+                out(page.trim_end());
+                ExitCode::from(u8::from(!status.is_ready()))
             }
-        }
-        Ok(Invocation::Restart(addresses)) => {
-            answered(running::restart(&addresses, RESTART_TIMEOUT))
-        }
-        Ok(Invocation::Drain { addresses, accept }) => {
-            answered(running::drain(&addresses, accept, ASK_TIMEOUT))
-        }
+            Err(error) => nobody(&error),
+        },
+        Ok(Invocation::Restart(addresses)) => answered(running::restart(&addresses)),
+        Ok(Invocation::Drain { addresses, accept }) => answered(running::drain(&addresses, accept)),
         Ok(Invocation::Run { settings, warnings }) => logged(*settings, &warnings, started),
         Err(error) => {
             if let SettingsError::Flag(message) = &error {
@@ -113,8 +107,7 @@ fn run(settings: Settings, warnings: &[String], started: Instant) -> anyhow::Res
             "signals",
             signals::from_process(stop.clone(), scope.token())?,
         );
-        legate_dataplane::run(settings, started, stop, signals, scope).await?;
-        Ok(())
+        legate_dataplane::run(settings, started, stop, signals, scope).await
     })
 }
 

@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use crate::restart;
 
 /// How long a question may take, all addresses together.
-pub const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The same for `-check-proxy-health`.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The same for a request for a new Envoy, which is answered when it serves, or after
 /// [`restart::PATIENCE`].
-pub const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
+const RESTART_TIMEOUT: Duration = restart::PATIENCE.saturating_add(ASK_TIMEOUT);
 
 /// Largest answer that is read, in bytes: the status grows with what Envoy says in rejections.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
@@ -117,8 +117,8 @@ pub fn envoy_health(
 ///
 /// # Errors
 /// When nobody answers in time, or with something else than a status document.
-pub fn status(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, AskError> {
-    let (address, status, body) = ask_dataplane(addresses, Method::GET, "/status", timeout)?;
+pub fn status(addresses: &[SocketAddr]) -> Result<Status, AskError> {
+    let (address, status, body) = ask_dataplane(addresses, Method::GET, "/status", ASK_TIMEOUT)?;
     let stranger = |reason| AskError::Stranger {
         address,
         path: "/status".to_owned(),
@@ -139,12 +139,9 @@ pub fn status(addresses: &[SocketAddr], timeout: Duration) -> Result<Status, Ask
 ///
 /// # Errors
 /// When nobody answers in time. Whether a new Envoy is started is then not known: `-status` tells.
-pub fn restart(
-    addresses: &[SocketAddr],
-    timeout: Duration,
-) -> Result<Result<String, String>, AskError> {
+pub fn restart(addresses: &[SocketAddr]) -> Result<Result<String, String>, AskError> {
     let unknown = "start a new Envoy: it is too old, or it has none because it only answers DNS";
-    post(addresses, "/restart", timeout, unknown)
+    post(addresses, "/restart", RESTART_TIMEOUT, unknown)
 }
 
 /// Asks to drain inbound connections, and to refuse new ones after `accept`. The result is as that of
@@ -155,10 +152,9 @@ pub fn restart(
 pub fn drain(
     addresses: &[SocketAddr],
     accept: Duration,
-    timeout: Duration,
 ) -> Result<Result<String, String>, AskError> {
     let path = format!("/drain?accept_ms={}", accept.as_millis());
-    post(addresses, &path, timeout, "drain: it is too old")
+    post(addresses, &path, ASK_TIMEOUT, "drain: it is too old")
 }
 
 /// What a dataplane says to a request, or why it refuses it; `unknown` is what a dataplane cannot do

@@ -55,10 +55,11 @@ pub(super) fn judge(ended: Ended, failure: Option<TaskError>) -> anyhow::Result<
 
 type Dump = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How far the wish to end Envoy has got.
+/// How far the end of Envoy has got.
 pub(super) struct End {
     handle: Handle<EnvoyConfig>,
-    pub(super) wished: Urgency,
+    /// What was asked for last.
+    pub(super) urgency: Urgency,
     /// Whether Envoy can live on without this process.
     outlives: bool,
     /// Set when the configuration has to be written first.
@@ -75,15 +76,16 @@ impl End {
     ) -> End {
         End {
             handle,
-            wished: Urgency::None,
+            urgency: Urgency::None,
             outlives,
             admin,
             dump: None,
         }
     }
 
-    pub(super) fn wish(&mut self, urgency: Urgency) {
-        self.wished = urgency;
+    /// Does what is asked for now.
+    pub(super) fn ask(&mut self, urgency: Urgency) {
+        self.urgency = urgency;
         match urgency {
             Urgency::None => return,
             Urgency::Now => return self.handle.kill(),
@@ -117,7 +119,7 @@ impl End {
     }
 }
 
-/// The next wish that asks for more than the last.
+/// The next request that asks for more than the last.
 pub(super) async fn more_urgent(signals: &mut Signals, last: Urgency) -> Urgency {
     match last {
         Urgency::None => signals.at_least(Urgency::Release).await,

@@ -248,7 +248,7 @@ impl Process {
                     }
                     failure = Some(error);
                 }
-                urgency = more_urgent(&mut self.signals, end.wished) => end.wish(urgency),
+                urgency = more_urgent(&mut self.signals, end.urgency) => end.ask(urgency),
                 () = end.dumped() => {}
                 Ok(()) = seen.changed() => {
                     self.telemetry.stages().reached(Stage::Envoy);

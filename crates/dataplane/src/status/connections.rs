@@ -20,33 +20,22 @@ const FRESH: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Counts connections. Copies share what was counted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ConnectionCounter {
     last: Arc<Mutex<Option<Counted>>>,
-    running: Arc<Semaphore>,
+    /// Locked while a count runs.
+    running: Arc<tokio::sync::Mutex<()>>,
 }
 
-#[derive(Debug, Clone)]
-struct Counted {
-    at: Instant,
-    by_process: BTreeMap<u32, u64>,
-}
-
-impl Default for ConnectionCounter {
-    fn default() -> Self {
-        Self {
-            last: Arc::default(),
-            running: Arc::new(Semaphore::new(1)),
-        }
-    }
-}
+/// When it was counted, and the connections by process.
+type Counted = (Instant, BTreeMap<u32, u64>);
 
 impl ConnectionCounter {
     /// The connections of these processes to listeners other than the one at `admin`. A process is
     /// missing when the kernel does not let this user count, or takes too long.
     pub(super) async fn count(&self, processes: Vec<u32>, admin: u16) -> BTreeMap<u32, u64> {
         let rested = self.last(PAUSE).is_none();
-        if let Ok(turn) = Arc::clone(&self.running).try_acquire_owned()
+        if let Ok(turn) = Arc::clone(&self.running).try_lock_owned()
             && rested
         {
             let last = Arc::clone(&self.last);
@@ -56,12 +45,9 @@ impl ConnectionCounter {
                     by_port.remove(&admin);
                     Some((process, by_port.values().sum()))
                 });
-                let by_process = counted.collect();
-                let counted = Counted {
-                    at: Instant::now(),
-                    by_process,
-                };
-                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
+                let counted = counted.collect();
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some((Instant::now(), counted));
                 drop(turn);
             });
             // It goes on, for who asks next.
@@ -73,8 +59,8 @@ impl ConnectionCounter {
     /// The last count, unless it is older than that.
     fn last(&self, age: Duration) -> Option<BTreeMap<u32, u64>> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = last.as_ref().filter(|last| last.at.elapsed() < age);
-        fresh.map(|last| last.by_process.clone())
+        let fresh = last.as_ref().filter(|(at, _)| at.elapsed() < age);
+        fresh.map(|(_, counted)| counted.clone())
     }
 }
 
@@ -90,7 +76,7 @@ mod tests {
         let _served = listener.accept().await.unwrap();
         let (counter, own) = (ConnectionCounter::default(), std::process::id());
         // Others in this program may have connections as well.
-        let turn = Arc::clone(&counter.running).acquire_owned().await.unwrap();
+        let turn = Arc::clone(&counter.running).lock_owned().await;
         assert!(
             counter.count(vec![own], 0).await.is_empty(),
             "another one runs"
