@@ -124,7 +124,7 @@ impl Refresh {
         };
         self.follow(&configured).await;
         // After a stop there is nothing left to configure, which the restart tells.
-        let _ = self.handle.schedule_config_update(configured.envoy);
+        let _ = self.handle.update(configured.envoy);
         self.handle.restart().map_err(|stopped| stopped.to_string())
     }
 
@@ -156,14 +156,12 @@ impl Refresh {
             Way::Hot => {
                 tracing::info!(changed, "envoy is restarted hot");
                 self.follow(&configured).await;
-                let _ = self
-                    .handle
-                    .schedule_config_update(configured.envoy.gapless());
+                let _ = self.handle.update(configured.envoy.hot_only());
             }
             Way::Free => {
                 tracing::info!(changed, "envoy, which does not serve, is started anew");
                 self.follow(&configured).await;
-                let _ = self.handle.schedule_config_update(configured.envoy);
+                let _ = self.handle.update(configured.envoy);
             }
             Way::Blocked(obstacle) if self.logged.as_ref() != Some(&configured.envoy) => {
                 tracing::warn!(

@@ -95,7 +95,7 @@ impl Sidecar {
         let stop = process.work.token();
         process.work.spawn("envoy configuration", refresh.run(stop));
         // Nobody has asked for an end of what the last dataplane left.
-        let envoy = configured.envoy.gapless();
+        let envoy = configured.envoy.hot_only();
         process
             .supervise(state, envoy, (handle, controls), &ready)
             .await

@@ -25,7 +25,7 @@ pub struct EnvoyConfig {
     pub(super) program: Option<Program>,
     files: Vec<(PathBuf, Option<[u8; 32]>)>,
     /// Whether it may only run when it takes over from what runs.
-    pub(super) gapless: bool,
+    pub(super) hot_only: bool,
 }
 
 /// A program file, so that another one in its place is noticed.
@@ -51,14 +51,14 @@ impl EnvoyConfig {
             launch,
             program,
             files: Vec::new(),
-            gapless: false,
+            hot_only: false,
         }
     }
 
     /// Does not replace what runs when that would have to be ended first.
     #[must_use]
-    pub fn gapless(mut self) -> Self {
-        self.gapless = true;
+    pub fn hot_only(mut self) -> Self {
+        self.hot_only = true;
         self
     }
 
@@ -84,7 +84,7 @@ impl EnvoyConfig {
             launch,
             program,
             files,
-            gapless: _,
+            hot_only: _,
         } = self;
         // All fields by name, so that a new one is not forgotten.
         let Launch {
@@ -202,7 +202,7 @@ mod tests {
                 ("/etc/cert.pem".into(), Some([5; 32])),
                 ("/no".into(), None),
             ],
-            gapless: false,
+            hot_only: false,
         }
     }
 
@@ -211,7 +211,7 @@ mod tests {
     fn a_fingerprint_is_the_same_in_every_version() {
         let expected = "1:0499ec75fb5a586cc10f9bf7ad04c73e26e0271a39d4dbf95b64eca0f99ec3d9";
         assert_eq!(config().fingerprint(), expected);
-        assert_eq!(config().gapless().fingerprint(), expected);
+        assert_eq!(config().hot_only().fingerprint(), expected);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::process::{EnvoyProcess, ExitReason, LogTail};
 
 /// How often is looked whether a process still runs.
 const POLL: Duration = Duration::from_millis(200);
-/// How often once it was told to end.
+/// How often once it was asked to end.
 const FAST_POLL: Duration = Duration::from_millis(20);
 
 /// A process that was found by its identity.
@@ -38,7 +38,7 @@ impl DetachedProcess {
     ///
     /// # Errors
     /// Says in what a process of the same number differs.
-    pub fn find(identity: Identity) -> Result<Self, super::identity::Mismatch> {
+    pub fn find(identity: Identity) -> Result<Self, String> {
         // What is verified after that is what the handle is of: it is the older of the two.
         let handle = handle(identity.pid);
         identity.verify()?;
@@ -130,15 +130,12 @@ fn every(period: Duration) -> Interval {
     interval
 }
 
-impl Process for DetachedProcess {
-    fn pid(&self) -> u32 {
-        self.identity.pid
-    }
-
-    fn identity(&self) -> Option<Identity> {
+impl DetachedProcess {
+    /// What it can be found by again; it may run another program than at first.
+    fn identity(&self) -> Identity {
         let now = Identity::of(self.identity.pid);
         let same = now.filter(|now| now.start_time == self.identity.start_time);
-        Some(same.unwrap_or_else(|| self.identity.clone()))
+        same.unwrap_or_else(|| self.identity.clone())
     }
 
     async fn wait(&mut self) -> ExitReason {
@@ -154,22 +151,6 @@ impl Process for DetachedProcess {
             let _ = waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
         ExitReason::Unobserved("it is not a child of its supervisor".to_owned())
-    }
-
-    fn terminate(&mut self) -> io::Result<()> {
-        self.signal(Signal::TERM)
-    }
-
-    fn kill(&mut self) -> io::Result<()> {
-        self.signal(Signal::KILL)
-    }
-
-    fn last_words(&self) -> Option<String> {
-        self.log.as_ref()?.last_words()
-    }
-
-    fn detach(mut self) {
-        self.held = false;
     }
 }
 
@@ -196,14 +177,14 @@ impl Process for Envoy {
     fn pid(&self) -> u32 {
         match self {
             Self::Child(process, _) => process.pid(),
-            Self::Detached(process) => process.pid(),
+            Self::Detached(process) => process.identity.pid,
         }
     }
 
     fn identity(&self) -> Option<Identity> {
         match self {
             Self::Child(_, identity) => identity.clone(),
-            Self::Detached(process) => process.identity(),
+            Self::Detached(process) => Some(process.identity()),
         }
     }
 
@@ -217,21 +198,21 @@ impl Process for Envoy {
     fn terminate(&mut self) -> io::Result<()> {
         match self {
             Self::Child(process, _) => process.terminate(),
-            Self::Detached(process) => process.terminate(),
+            Self::Detached(process) => process.signal(Signal::TERM),
         }
     }
 
     fn kill(&mut self) -> io::Result<()> {
         match self {
             Self::Child(process, _) => process.kill(),
-            Self::Detached(process) => process.kill(),
+            Self::Detached(process) => process.signal(Signal::KILL),
         }
     }
 
     fn last_words(&self) -> Option<String> {
         match self {
             Self::Child(process, _) => process.last_words(),
-            Self::Detached(process) => process.last_words(),
+            Self::Detached(process) => process.log.as_ref()?.last_words(),
         }
     }
 
@@ -239,7 +220,7 @@ impl Process for Envoy {
         match self {
             // It cannot live on.
             Self::Child(process, _) => drop(process),
-            Self::Detached(process) => process.detach(),
+            Self::Detached(mut process) => process.held = false,
         }
     }
 }
@@ -263,16 +244,16 @@ mod tests {
     async fn a_script_that_becomes_another_program_is_still_the_process() {
         let mut child = shell("read line; exec sleep 600");
         let mut process = DetachedProcess::started(child.id()).unwrap();
-        let script = process.identity().unwrap();
+        let script = process.identity();
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         while script.verify().is_ok() {
             tokio::task::yield_now().await;
         }
         assert!(process.wait().now_or_never().is_none(), "it runs");
-        let program = process.identity().unwrap();
+        let program = process.identity();
         program.verify().unwrap();
         assert_ne!(program.executable, script.executable);
-        process.terminate().unwrap();
+        process.signal(Signal::TERM).unwrap();
         let reason = process.wait().await;
         assert!(matches!(reason, ExitReason::Unobserved(_)), "{reason:?}");
         // It was collected with that.
@@ -287,8 +268,8 @@ mod tests {
         child.wait().unwrap();
         // As if its number were another's now, and every look at that came too early.
         process.identity = Identity::of(stranger.id()).unwrap();
-        process.terminate().unwrap();
-        process.kill().unwrap();
+        process.signal(Signal::TERM).unwrap();
+        process.signal(Signal::KILL).unwrap();
         drop(process);
         stranger.stdin.take().unwrap().write_all(b"end\n").unwrap();
         assert!(stranger.wait().unwrap().success(), "it was signalled");

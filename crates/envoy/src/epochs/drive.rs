@@ -1,8 +1,6 @@
 //! The one place that performs what the machine decides: it starts and signals processes, makes
 //! calls, waits, writes the files, and feeds back what happens until the machine has finished.
 
-mod calls;
-mod telling;
 mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,25 +12,24 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::files::{FileError, Owner, Snapshot, StateFile};
-use super::handle::{Controls, End, Wishes};
+use super::files::{Entry, FileError, Owner, Snapshot, Stage, StateFile};
+use super::handle::{Controls, Requests, Shutdown};
 use super::host::{Host, Process, Work};
 use super::machine::{
-    Action, Adopted, EpochState, Event, Exit, Machine, RestartMode, Run, Start, Timer,
+    Action, Adopted, EpochState, Event, Exit, Machine, Outcome, RestartMode, Run, Start, Timer,
 };
 use super::options::{Ended, OnRestart, Options, RestartKind};
-use super::report::{EXITS, ExitRecord, Report};
+use super::report::{EXITS, EpochReport, ExitRecord, Report};
 use super::resume;
 use crate::process::ExitReason;
 
-use self::calls::Calls;
 use self::timers::Timers;
 
 /// How often is looked whether the snapshot still has to be written.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
 
 /// Supervises processes with `config` until that ends. Dropping the future ends the processes. When
-/// an end is wished for already, nothing is started, and what a former supervisor left is ended.
+/// an end was asked for already, nothing is started, and what a former supervisor left is ended.
 ///
 /// Poll it on the thread that lives as long as the program when the host ties processes to their
 /// thread, as [`super::EnvoyHost`] does.
@@ -45,28 +42,31 @@ pub async fn run<H: Host>(
     options: Options,
     controls: Controls<H::Config>,
 ) -> Result<Ended, FileError> {
-    let Controls { mut wishes, report } = controls;
+    let Controls {
+        mut requests,
+        report,
+    } = controls;
     let mut driver = Driver::begin(host, config, options, report).await?;
     if let Err(error) = driver.write_snapshot() {
         // What was adopted serves on, for a supervisor that can begin.
-        driver.let_go();
+        driver.detach_all();
         return Err(error);
     }
-    if wishes.borrow().end == End::Never {
+    if requests.borrow().shutdown == Shutdown::No {
         let actions = driver.machine.begin();
         driver.perform(actions);
     }
     driver.publish();
-    let mut seen = Seen::default();
+    let mut applied = Applied::default();
     let mut period = interval(SNAPSHOT_PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while driver.machine.outcome().is_none() {
         tokio::select! {
             biased;
             happening = driver.next() => driver.happened(happening),
-            Ok(()) = wishes.changed() => {
-                let wishes = wishes.borrow_and_update().clone();
-                driver.queue.extend(seen.events(wishes));
+            Ok(()) = requests.changed() => {
+                let requests = requests.borrow_and_update().clone();
+                driver.queue.extend(applied.events(requests));
             }
             _ = period.tick(), if driver.snapshot.is_some() => driver.keep_snapshot(),
         }
@@ -75,27 +75,27 @@ pub async fn run<H: Host>(
     Ok(driver.end())
 }
 
-/// Which wishes were fulfilled already.
+/// Which requests the machine has got already.
 #[derive(Default)]
-struct Seen {
-    configs: u64,
+struct Applied {
+    updates: u64,
     restarts: u64,
 }
 
-impl Seen {
-    fn events<C>(&mut self, wishes: Wishes<C>) -> Vec<Event<C>> {
+impl Applied {
+    fn events<C>(&mut self, requests: Requests<C>) -> Vec<Event<C>> {
         let mut events = Vec::new();
-        if wishes.configs != std::mem::replace(&mut self.configs, wishes.configs) {
-            events.extend(wishes.config.map(Event::Update));
+        if requests.updates != std::mem::replace(&mut self.updates, requests.updates) {
+            events.extend(requests.config.map(Event::Update));
         }
-        if wishes.restarts != std::mem::replace(&mut self.restarts, wishes.restarts) {
+        if requests.restarts != std::mem::replace(&mut self.restarts, requests.restarts) {
             events.push(Event::Restart);
         }
-        match wishes.end {
-            End::Never => {}
-            End::Release => events.push(Event::Release),
-            End::Stop => events.push(Event::Stop),
-            End::Kill => events.push(Event::Kill),
+        match requests.shutdown {
+            Shutdown::No => {}
+            Shutdown::Release => events.push(Event::Release),
+            Shutdown::Stop => events.push(Event::Stop),
+            Shutdown::Kill => events.push(Event::Kill),
         }
         events
     }
@@ -111,6 +111,17 @@ struct Running<H: Host> {
     idle: Option<Work<()>>,
 }
 
+/// A call of the host that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Call {
+    /// Whether and how what runs can be replaced.
+    Check,
+    /// Whether Envoy accepts its first configuration.
+    Validate,
+    /// What the process that serves is asked over its admin interface: to drain, then to quit.
+    Admin,
+}
+
 enum Happening<C> {
     Event(Event<C>),
     Exited(Run, ExitReason),
@@ -118,11 +129,27 @@ enum Happening<C> {
     Validated(u64, Result<(), String>),
 }
 
+/// What happens next to a process. Cancel safe.
+async fn next_of<H: Host>((run, running): (&Run, &mut Running<H>)) -> Happening<H::Config> {
+    tokio::select! {
+        biased;
+        reason = running.process.wait() => Happening::Exited(*run, reason),
+        Some(()) = OptionFuture::from(running.probe.as_mut()) => {
+            Happening::Event(Event::Ready(*run))
+        }
+        Some(()) = OptionFuture::from(running.idle.as_mut()) => {
+            Happening::Event(Event::Idle(*run))
+        }
+    }
+}
+
 struct Driver<H: Host> {
     host: H,
     machine: Machine<H::Config>,
     running: BTreeMap<Run, Running<H>>,
-    calls: Calls<H::Config>,
+    /// At most one of each kind: a new one takes the place of the one before, whose answer would
+    /// mean nothing any more.
+    calls: BTreeMap<Call, Work<Option<Happening<H::Config>>>>,
     timers: Timers,
     queue: VecDeque<Event<H::Config>>,
     state: Report,
@@ -179,7 +206,7 @@ impl<H: Host> Driver<H> {
             running: running.collect(),
             host,
             machine,
-            calls: Calls::default(),
+            calls: BTreeMap::new(),
             timers: Timers::default(),
             queue: VecDeque::new(),
             state: Report::default(),
@@ -200,32 +227,25 @@ impl<H: Host> Driver<H> {
 
     /// What happens next. Cancel safe.
     async fn next(&mut self) -> Happening<H::Config> {
-        let Self {
-            running,
-            calls,
-            timers,
-            ..
-        } = self;
-        let mut lives: FuturesUnordered<_> = running
-            .iter_mut()
-            .map(|(run, running)| async {
+        loop {
+            let (call, answer) = {
+                let mut lives: FuturesUnordered<_> = self.running.iter_mut().map(next_of).collect();
+                let calls = self.calls.iter_mut();
+                let mut answers: FuturesUnordered<_> = calls
+                    .map(|(call, work)| async { (*call, work.await) })
+                    .collect();
                 tokio::select! {
                     biased;
-                    reason = running.process.wait() => Happening::Exited(*run, reason),
-                    Some(()) = OptionFuture::from(running.probe.as_mut()) => {
-                        Happening::Event(Event::Ready(*run))
-                    }
-                    Some(()) = OptionFuture::from(running.idle.as_mut()) => {
-                        Happening::Event(Event::Idle(*run))
-                    }
+                    Some(happening) = lives.next() => return happening,
+                    Some(answered) = answers.next() => answered,
+                    timer = self.timers.next() => return Happening::Event(Event::Elapsed(timer)),
                 }
-            })
-            .collect();
-        tokio::select! {
-            biased;
-            Some(happening) = lives.next() => happening,
-            happening = calls.next() => happening,
-            timer = timers.next() => Happening::Event(Event::Elapsed(timer)),
+            };
+            self.calls.remove(&call);
+            // Nothing follows from some.
+            if let Some(happening) = answer {
+                return happening;
+            }
         }
     }
 
@@ -253,8 +273,8 @@ impl<H: Host> Driver<H> {
                         "nothing is connected to envoy any more, so that its drain ends now"
                     );
                 }
-                if let Event::Checked(_, Some(way)) = event {
-                    self.decided = Some(way);
+                if let Event::Checked(_, Some(mode)) = event {
+                    self.decided = Some(mode);
                 }
                 self.queue.push_back(event);
             }
@@ -340,20 +360,20 @@ impl<H: Host> Driver<H> {
                 Action::Check(serial, config) => self.check(serial, &config),
                 Action::Validate(serial, config) => {
                     let validation = self.host.validate(&config);
-                    self.calls.validation = Some(Box::pin(async move {
-                        Some(Happening::Validated(serial, validation.await))
-                    }));
+                    let call = async move { Some(Happening::Validated(serial, validation.await)) };
+                    self.calls.insert(Call::Validate, Box::pin(call));
                 }
                 Action::Start(start) => self.start(&start),
                 Action::Drain(_) => {
                     let drain = self.host.drain();
-                    self.calls.order = Some(Box::pin(async move {
+                    let call = async move {
                         if let Err(error) = drain.await {
                             tracing::warn!(%error, "error while draining Envoy listeners");
                         }
                         // Nothing follows from it: the time to drain runs on.
                         None
-                    }));
+                    };
+                    self.calls.insert(Call::Admin, Box::pin(call));
                 }
                 Action::AwaitIdle(run) => {
                     if let Some(running) = self.running.get_mut(&run) {
@@ -378,13 +398,13 @@ impl<H: Host> Driver<H> {
                 }
                 Action::Detach => {
                     self.keep_snapshot();
-                    self.let_go();
+                    self.detach_all();
                 }
             }
         }
     }
 
-    fn let_go(&mut self) {
+    fn detach_all(&mut self) {
         for (_, running) in std::mem::take(&mut self.running) {
             running.process.detach();
         }
@@ -397,12 +417,13 @@ impl<H: Host> Driver<H> {
             .and_then(|epoch| self.running.get(&epoch.run))
             .and_then(|running| running.process.identity());
         let check = self.host.check(config, running);
-        self.calls.check = Some(Box::pin(async move {
+        let call = async move {
             Some(match check.await {
-                Ok(way) => Happening::Event(Event::Checked(serial, Some(way))),
+                Ok(mode) => Happening::Event(Event::Checked(serial, Some(mode))),
                 Err(reason) => Happening::Refused(serial, reason),
             })
-        }));
+        };
+        self.calls.insert(Call::Check, Box::pin(call));
     }
 
     fn start(&mut self, start: &Start<H::Config>) {
@@ -448,11 +469,12 @@ impl<H: Host> Driver<H> {
             running.idle = None;
         }
         let quit = self.host.quit();
-        self.calls.order = Some(Box::pin(async move {
+        let call = async move {
             let error = quit.await.err()?;
             tracing::warn!(%error, "envoy did not confirm that it quits, sending SIGTERM");
             Some(Happening::Event(Event::QuitFailed(run)))
-        }));
+        };
+        self.calls.insert(Call::Admin, Box::pin(call));
     }
 
     fn signal(
@@ -479,5 +501,93 @@ impl<H: Host> Driver<H> {
             self.state.next_start = Some(Instant::now() + wait);
         }
         self.timers.arm(timer, wait);
+    }
+
+    fn publish(&mut self) {
+        let running = &self.running;
+        let epochs = self.machine.epochs().iter().filter_map(|epoch| {
+            let running = running.get(&epoch.run)?;
+            Some(EpochReport {
+                epoch: epoch.epoch,
+                pid: running.process.pid(),
+                state: epoch.state,
+                since: running.since,
+                adopted: running.adopted,
+            })
+        });
+        self.state.epochs = epochs.collect();
+        self.state.obstacle = self.host.obstacle();
+        self.state.stopping = self.machine.stopping();
+        if let Some(file) = &mut self.pid_file {
+            match self.state.current() {
+                Some(current) => file.keep(format!("{}\n", current.pid).into_bytes()),
+                // The number may soon be another's, unless the process lives on.
+                None if self.machine.outcome().is_none() => file.remove(),
+                None => {}
+            }
+        }
+        self.report.send_if_modified(|report| {
+            let changed = *report != self.state;
+            if changed {
+                report.clone_from(&self.state);
+            }
+            changed
+        });
+    }
+
+    fn write_snapshot(&mut self) -> Result<(), FileError> {
+        let content = self.snapshot_content();
+        match &mut self.snapshot {
+            Some(file) => file.set(content),
+            None => Ok(()),
+        }
+    }
+
+    fn keep_snapshot(&mut self) {
+        if self.snapshot.is_none() {
+            return;
+        }
+        let content = self.snapshot_content();
+        if let Some(file) = &mut self.snapshot {
+            file.keep(content);
+        }
+    }
+
+    fn snapshot_content(&self) -> Vec<u8> {
+        let entries = self.machine.epochs().iter().filter_map(|epoch| {
+            let running = self.running.get(&epoch.run)?;
+            Some(Entry {
+                epoch: epoch.epoch,
+                fingerprint: running.fingerprint.clone(),
+                stage: match epoch.state {
+                    EpochState::Starting => Stage::Starting,
+                    state if state.serves() => Stage::Serving,
+                    _ => Stage::Leaving,
+                },
+                identity: running.process.identity()?,
+            })
+        });
+        let entries = entries.collect();
+        let snapshot = Snapshot::new(self.owner.clone(), self.host.base_id(), entries);
+        // A snapshot is numbers and short texts, which always have a form.
+        serde_json::to_vec_pretty(&snapshot).unwrap_or_default()
+    }
+
+    fn end(mut self) -> Ended {
+        self.publish();
+        let outcome = self
+            .machine
+            .outcome()
+            .unwrap_or(Outcome::Stopped { forced: false });
+        if outcome != Outcome::Released {
+            self.pid_file.iter_mut().for_each(StateFile::remove);
+            self.snapshot.iter_mut().for_each(StateFile::remove);
+        }
+        Ended {
+            outcome,
+            last: self.state.exits.back().cloned(),
+            refused: outcome == Outcome::Spent && self.machine.refused(),
+            refusal: self.state.refusal.take(),
+        }
     }
 }

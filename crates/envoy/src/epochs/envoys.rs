@@ -15,7 +15,7 @@ use super::host::{Host, Work};
 use super::hot_restart::{self, HotRestart, Obstacle};
 use super::identity::Identity;
 use super::machine::{RestartMode, Start};
-use super::{room, version};
+use super::{headroom, version};
 use crate::admin::AdminClient;
 use crate::process::{Family, HotRole, Launch, LogTail, Restart, ValidationError};
 
@@ -34,20 +34,20 @@ pub struct EnvoyHost {
     /// Where Envoys that live on write.
     log: Option<PathBuf>,
     base_id: Option<u32>,
-    /// Whether the running family was started with hot restart.
-    family: bool,
-    told: Arc<Mutex<Told>>,
-    /// Whether no process has served since the last one was started.
-    doubtful: bool,
-    room: Room,
+    /// Whether the running Envoys were started with hot restart.
+    hot_capable: bool,
+    logged: Arc<Mutex<Logged>>,
+    /// Whether the next Envoy's standard error is captured: none has served since the last start.
+    capture_errors: bool,
+    headroom: Headroom,
 }
 
-/// Whether there is room for a second Envoy, see [`room::room_for`].
-type Room = fn(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle>;
+/// Whether there is room for a second Envoy, see [`headroom::for_second_envoy`].
+type Headroom = fn(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle>;
 
 /// What was said in the log already.
 #[derive(Debug, Default)]
-struct Told {
+struct Logged {
     obstacle: Option<Obstacle>,
     version: Option<String>,
 }
@@ -63,10 +63,10 @@ impl EnvoyHost {
             hot,
             outlive,
             log: None,
-            family: false,
-            told: Arc::default(),
-            doubtful: false,
-            room: room::room_for,
+            hot_capable: false,
+            logged: Arc::default(),
+            capture_errors: false,
+            headroom: headroom::for_second_envoy,
         }
     }
 
@@ -77,16 +77,16 @@ impl EnvoyHost {
         self
     }
 
-    fn place(&mut self, start: &Start<EnvoyConfig>) -> Result<Restart, String> {
+    fn restart_options(&mut self, start: &Start<EnvoyConfig>) -> Result<Restart, String> {
         let launch = &start.config.launch;
         if start.epoch == 0 {
             // One that an earlier family left is not this one's.
-            self.forget_choice();
+            self.remove_base_id_file();
             let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch);
-            self.family = obstacle.is_none();
-            tell(&self.told, obstacle);
+            self.hot_capable = obstacle.is_none();
+            log_obstacle(&self.logged, obstacle);
         }
-        let Some(hot) = self.hot.as_ref().filter(|_| self.family) else {
+        let Some(hot) = self.hot.as_ref().filter(|_| self.hot_capable) else {
             return Ok(Restart::Disabled);
         };
         let family = match self.base_id {
@@ -112,7 +112,7 @@ impl EnvoyHost {
     }
 
     /// The number that Envoy has chosen, as it wrote it.
-    fn choice(&self) -> Option<Result<u32, Obstacle>> {
+    fn chosen_base_id(&self) -> Option<Result<u32, Obstacle>> {
         let path = &self.hot.as_ref()?.base_id;
         let read = fs::read_to_string(path).map_err(|error| error.to_string());
         let number = read.and_then(|text| text.trim().parse().map_err(|_| format!("{text:?}")));
@@ -122,18 +122,18 @@ impl EnvoyHost {
         }))
     }
 
-    fn forget_choice(&self) {
+    fn remove_base_id_file(&self) {
         if let Some(hot) = &self.hot {
             let _ = fs::remove_file(&hot.base_id);
         }
     }
 
     /// What keeps `launch` from taking over from the running Envoy, as far as that can be seen
-    /// without running anything; `crowded` when there is no room for both.
-    fn obstacle_to(&self, launch: &Launch, crowded: Option<Obstacle>) -> Option<Obstacle> {
+    /// without running anything; `no_room` when there is no room for both.
+    fn obstacle_to(&self, launch: &Launch, no_room: Option<Obstacle>) -> Option<Obstacle> {
         let obstacle = hot_restart::obstacle(self.hot.as_ref(), launch)
-            .or(crowded)
-            .or_else(|| (!self.family).then_some(Obstacle::Running));
+            .or(no_room)
+            .or_else(|| (!self.hot_capable).then_some(Obstacle::Running));
         obstacle.or_else(|| match self.base_id {
             Some(_) => None,
             None => Some(Obstacle::BaseId {
@@ -145,25 +145,25 @@ impl EnvoyHost {
 }
 
 /// Says why hot restart cannot work, unless that was the last thing said about it.
-fn tell(told: &Mutex<Told>, obstacle: Option<Obstacle>) {
-    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+fn log_obstacle(logged: &Mutex<Logged>, obstacle: Option<Obstacle>) {
+    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
     // Who switches it off knows why.
     if let Some(new) = &obstacle
         && *new != Obstacle::Off
-        && told.obstacle.as_ref() != Some(new)
+        && logged.obstacle.as_ref() != Some(new)
     {
         tracing::info!(reason = %new, "envoy cannot be restarted hot, a plain restart is used");
     }
-    told.obstacle = obstacle;
+    logged.obstacle = obstacle;
 }
 
-fn tell_version(told: &Mutex<Told>, version: &str) {
-    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.version.as_deref() != Some(version) {
+fn log_version(logged: &Mutex<Logged>, version: &str) {
+    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+    if logged.version.as_deref() != Some(version) {
         if let Some(warning) = version::untested(version) {
             tracing::warn!("{warning}");
         }
-        told.version = Some(version.to_owned());
+        logged.version = Some(version.to_owned());
     }
 }
 
@@ -172,12 +172,13 @@ impl Host for EnvoyHost {
     type Process = Envoy;
 
     fn start(&mut self, start: &Start<EnvoyConfig>) -> Result<Envoy, String> {
-        let (launch, place) = (&start.config.launch, self.place(start)?);
+        let (launch, place) = (&start.config.launch, self.restart_options(start)?);
         if !self.outlive {
             // The usual first one costs no thread; it says what is wrong where everything is said.
-            let doubtful = start.epoch > 0 || std::mem::replace(&mut self.doubtful, true);
+            let capture_errors =
+                start.epoch > 0 || std::mem::replace(&mut self.capture_errors, true);
             let process = launch
-                .spawn(&place, doubtful)
+                .spawn(&place, capture_errors)
                 .map_err(|error| error.to_string())?;
             let identity = Identity::of(process.pid());
             return Ok(Envoy::Child(Box::new(process), identity));
@@ -202,11 +203,11 @@ impl Host for EnvoyHost {
         running: Option<Identity>,
     ) -> Work<Result<RestartMode, String>> {
         let pid = running.as_ref().map(|running| running.pid);
-        let crowded = (self.room)(config.launch.concurrency, pid).err();
-        let no_threads = matches!(crowded, Some(Obstacle::Processes { .. }));
-        let obstacle = self.obstacle_to(&config.launch, crowded);
+        let no_room = (self.headroom)(config.launch.concurrency, pid).err();
+        let no_threads = matches!(no_room, Some(Obstacle::Processes { .. }));
+        let obstacle = self.obstacle_to(&config.launch, no_room);
         let (launch, program) = (config.launch.clone(), config.program.clone());
-        let (told, gapless) = (Arc::clone(&self.told), config.gapless);
+        let (logged, hot_only) = (Arc::clone(&self.logged), config.hot_only);
         Box::pin(async move {
             // An Envoy that checks needs as many threads as one that serves.
             if !no_threads {
@@ -219,22 +220,22 @@ impl Host for EnvoyHost {
                     .err(),
             };
             match obstacle {
-                Some(obstacle) if gapless => {
+                Some(obstacle) if hot_only => {
                     tracing::warn!(
                         %obstacle,
                         "envoy runs on as it is, because a restart would cut connections; SIGHUP, \
                          POST /restart or legate-dataplane -restart does it"
                     );
-                    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-                    told.obstacle = Some(obstacle);
+                    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+                    logged.obstacle = Some(obstacle);
                     Ok(RestartMode::Deferred)
                 }
                 obstacle => {
-                    let way = obstacle
+                    let mode = obstacle
                         .as_ref()
                         .map_or(RestartMode::Hot, |_| RestartMode::Cold);
-                    tell(&told, obstacle);
-                    Ok(way)
+                    log_obstacle(&logged, obstacle);
+                    Ok(mode)
                 }
             }
         })
@@ -255,15 +256,15 @@ impl Host for EnvoyHost {
     }
 
     fn ready(&self, epoch: u32) -> Work<()> {
-        let (admin, family, told) = (self.admin, self.family, Arc::clone(&self.told));
+        let (admin, hot, logged) = (self.admin, self.hot_capable, Arc::clone(&self.logged));
         Box::pin(async move {
             loop {
                 // The parent has the admin interface until its child takes it over.
                 if let Ok(info) = admin.server_info().await
                     && info.live()
-                    && (!family || info.epoch() == epoch)
+                    && (!hot || info.epoch() == epoch)
                 {
-                    return tell_version(&told, &info.version);
+                    return log_version(&logged, &info.version);
                 }
                 sleep(READY_POLL).await;
             }
@@ -301,27 +302,27 @@ impl Host for EnvoyHost {
     }
 
     fn serves(&mut self, _epoch: u32) {
-        self.doubtful = false;
-        if !self.family || self.base_id.is_some() {
+        self.capture_errors = false;
+        if !self.hot_capable || self.base_id.is_some() {
             return;
         }
-        match self.choice() {
+        match self.chosen_base_id() {
             Some(Ok(number)) => self.base_id = Some(number),
-            Some(Err(obstacle)) => tell(&self.told, Some(obstacle)),
+            Some(Err(obstacle)) => log_obstacle(&self.logged, Some(obstacle)),
             None => return,
         }
-        self.forget_choice();
+        self.remove_base_id_file();
     }
 
     fn clean_up(&mut self, _epoch: u32, idle: bool) {
-        let Some(hot) = self.hot.as_ref().filter(|_| idle && self.family) else {
+        let Some(hot) = self.hot.as_ref().filter(|_| idle && self.hot_capable) else {
             return;
         };
         // Envoy leaves both behind, also when it ends before it serves.
-        if let Some(base_id) = self.base_id.or_else(|| self.choice()?.ok()) {
+        if let Some(base_id) = self.base_id.or_else(|| self.chosen_base_id()?.ok()) {
             let _ = fs::remove_file(hot_restart::region(&hot.shared_memory, base_id));
         }
-        self.forget_choice();
+        self.remove_base_id_file();
     }
 
     fn fingerprint(&self, config: &EnvoyConfig) -> String {
@@ -329,7 +330,7 @@ impl Host for EnvoyHost {
     }
 
     fn base_id(&self) -> Option<u32> {
-        self.base_id.filter(|_| self.family)
+        self.base_id.filter(|_| self.hot_capable)
     }
 
     fn serving(&self) -> Work<Option<u32>> {
@@ -352,22 +353,22 @@ impl Host for EnvoyHost {
 
     fn adopted(&mut self, base_id: Option<u32>) {
         // A supervisor that was killed as soon as Envoy served may not have noted the number.
-        let base_id = base_id.or_else(|| self.choice()?.ok());
-        self.family = base_id.is_some() && self.hot.is_some();
-        if self.family {
+        let base_id = base_id.or_else(|| self.chosen_base_id()?.ok());
+        self.hot_capable = base_id.is_some() && self.hot.is_some();
+        if self.hot_capable {
             self.base_id = base_id;
         }
-        let obstacle = match (&self.hot, self.family) {
+        let obstacle = match (&self.hot, self.hot_capable) {
             (_, true) => None,
             (Some(_), false) => Some(Obstacle::Running),
             (None, false) => Some(Obstacle::Off),
         };
-        tell(&self.told, obstacle);
+        log_obstacle(&self.logged, obstacle);
     }
 
     fn obstacle(&self) -> Option<String> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.obstacle.as_ref().map(ToString::to_string)
+        let logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.obstacle.as_ref().map(ToString::to_string)
     }
 }
 
@@ -398,7 +399,7 @@ mod tests {
     use crate::process::{DrainStrategy, EnvoyLog, LogLevel};
 
     /// A host that finds no room for more threads, and what it shall run; every check of that fails.
-    fn crowded(folder: &Path) -> (EnvoyHost, EnvoyConfig) {
+    fn no_room(folder: &Path) -> (EnvoyHost, EnvoyConfig) {
         let executable = folder.join("envoy");
         fs::write(
             &executable,
@@ -412,7 +413,7 @@ mod tests {
         };
         let admin = AdminClient::new("127.0.0.1:1".parse().unwrap());
         let mut host = EnvoyHost::new(admin, Some(hot), false);
-        host.room = |_, _| {
+        host.headroom = |_, _| {
             Err(Obstacle::Processes {
                 room: 1,
                 needed: 14,
@@ -436,7 +437,7 @@ mod tests {
     #[tokio::test]
     async fn without_room_for_threads_a_restart_is_plain_where_somebody_asked() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut host, config) = crowded(folder.path());
+        let (mut host, config) = no_room(folder.path());
         let running = Identity::of(std::process::id());
         assert_eq!(
             host.check(&config, running.clone()).await,
@@ -444,7 +445,7 @@ mod tests {
         );
         let obstacle = host.obstacle().unwrap();
         assert!(obstacle.contains("pids.max"), "{obstacle}");
-        let waits = host.check(&config.clone().gapless(), running.clone());
+        let waits = host.check(&config.clone().hot_only(), running.clone());
         assert_eq!(waits.await, Ok(RestartMode::Deferred));
         host.hot = None;
         assert_eq!(
@@ -452,8 +453,8 @@ mod tests {
             Ok(RestartMode::Cold)
         );
         // With room it is checked.
-        let (mut host, config) = crowded(folder.path());
-        host.room = |_, _| Ok(());
+        let (mut host, config) = no_room(folder.path());
+        host.headroom = |_, _| Ok(());
         let refused = host.check(&config, running).await.unwrap_err();
         assert!(refused.contains("cannot start a thread"), "{refused}");
     }
@@ -461,11 +462,11 @@ mod tests {
     #[test]
     fn what_envoy_chose_is_cleaned_up_though_it_never_served() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut host, _) = crowded(folder.path());
+        let (mut host, _) = no_room(folder.path());
         let file = folder.path().join("base-id");
         let hot = host.hot.as_mut().unwrap();
         hot.base_id = file.clone();
-        host.family = true;
+        host.hot_capable = true;
         let region = hot_restart::region(folder.path(), 77);
         for path in [&file, &region] {
             fs::write(path, "77\n").unwrap();
@@ -479,7 +480,7 @@ mod tests {
     #[test]
     fn a_number_that_was_not_noted_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut host, _) = crowded(folder.path());
+        let (mut host, _) = no_room(folder.path());
         let file = folder.path().join("base-id");
         host.hot.as_mut().unwrap().base_id = file.clone();
         host.adopted(None);

@@ -49,7 +49,7 @@ pub struct Snapshot {
 pub struct Entry {
     /// Number of its epoch.
     pub epoch: u32,
-    /// Digest of what it runs, see [`super::Host::fingerprint`].
+    /// Digest of what it runs, see `Host::fingerprint`.
     pub fingerprint: String,
     /// Where it was in its life.
     pub stage: Stage,
@@ -82,8 +82,8 @@ impl Snapshot {
 
     /// Reads the snapshot at `path`; nothing when there is none.
     ///
-    /// One that makes no sense is moved aside to a name with `.corrupt` at its end, told in the
-    /// log, and counts as none.
+    /// One that makes no sense is moved aside to a name with `.corrupt` at its end, logged,
+    /// and counts as none.
     ///
     /// # Errors
     /// When a file is there and cannot be read or moved.
@@ -99,7 +99,7 @@ impl Snapshot {
             Ok(snapshot) => format!("its version is {}, not {VERSION}", snapshot.version),
             Err(error) => error.to_string(),
         };
-        let aside = beside(path, ".corrupt");
+        let aside = with_ending(path, ".corrupt");
         fs::rename(path, &aside).map_err(failed("moved aside"))?;
         tracing::warn!(
             snapshot = %path.display(), kept = %aside.display(), reason = %wrong,
@@ -170,20 +170,19 @@ impl StateFile {
         }
     }
 
-    /// Makes `content` the file's content, unless it already is. Answers whether that took a
-    /// write.
-    pub(super) fn set(&mut self, content: Vec<u8>) -> Result<bool, FileError> {
+    /// Makes `content` the file's content, unless it already is.
+    pub(super) fn set(&mut self, content: Vec<u8>) -> Result<(), FileError> {
         if self.written.as_ref() == Some(&content) {
-            return Ok(false);
+            return Ok(());
         }
         replace(&self.path, &content)
             .map_err(|source| error(self.what, "written", &self.path, source))?;
         self.written = Some(content);
         self.complained = false;
-        Ok(true)
+        Ok(())
     }
 
-    /// Like [`StateFile::set`]; trouble is told in the log, once until it works again.
+    /// Like [`StateFile::set`]; trouble is logged, once until it works again.
     pub(super) fn keep(&mut self, content: Vec<u8>) {
         if let Err(error) = self.set(content)
             && !std::mem::replace(&mut self.complained, true)
@@ -213,7 +212,7 @@ fn error(what: &'static str, verb: &'static str, path: &Path, source: io::Error)
     }
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
@@ -230,7 +229,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let new = beside(path, ".new");
+    let new = with_ending(path, ".new");
     // One that a supervisor left which was ended while it wrote.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -320,13 +319,13 @@ mod tests {
         let path = folder.path().join("snapshot.json");
         let mut file = StateFile::new("snapshot", path.clone());
         let content = serde_json::to_vec(&snapshot()).unwrap();
-        assert!(file.set(content.clone()).unwrap());
+        file.set(content.clone()).unwrap();
         let first = fs::metadata(&path).unwrap();
         assert_eq!(first.permissions().mode() & 0o777, 0o600);
-        assert!(!file.set(content).unwrap());
+        file.set(content).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().ino(), first.ino());
         assert_eq!(Snapshot::load(&path).unwrap(), Some(snapshot()));
-        assert!(file.set(b"{}".to_vec()).unwrap());
+        file.set(b"{}".to_vec()).unwrap();
         assert_ne!(fs::metadata(&path).unwrap().ino(), first.ino());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         file.remove();

@@ -1,4 +1,4 @@
-//! How others tell a running supervisor what they want. Wishes do not queue: of configurations the
+//! How others tell a running supervisor what they want. Requests do not queue: of configurations the
 //! last one counts, of restarts that there was one, and an end is final.
 
 use tokio::sync::watch;
@@ -12,52 +12,52 @@ pub struct Stopped;
 
 /// How everything shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    Never,
+pub(super) enum Shutdown {
+    No,
     Release,
     Stop,
     Kill,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Wishes<C> {
-    pub(super) end: End,
+pub(super) struct Requests<C> {
+    pub(super) shutdown: Shutdown,
     pub(super) config: Option<C>,
-    /// How often a configuration was wished for.
-    pub(super) configs: u64,
+    /// How often a configuration was asked for.
+    pub(super) updates: u64,
     pub(super) restarts: u64,
 }
 
 /// Tells a supervisor what to do and sees what it does.
 #[derive(Debug, Clone)]
 pub struct Handle<C> {
-    wishes: watch::Sender<Wishes<C>>,
+    requests: watch::Sender<Requests<C>>,
     report: watch::Receiver<Report>,
 }
 
 /// The supervisor's end of a [`Handle`].
 #[derive(Debug)]
 pub struct Controls<C> {
-    pub(super) wishes: watch::Receiver<Wishes<C>>,
+    pub(super) requests: watch::Receiver<Requests<C>>,
     pub(super) report: watch::Sender<Report>,
 }
 
 /// A connected pair: the handle for those who want something, the controls for [`super::run`].
 pub fn handle<C>() -> (Handle<C>, Controls<C>) {
-    let (wishes, wished) = watch::channel(Wishes {
-        end: End::Never,
+    let (requests, received) = watch::channel(Requests {
+        shutdown: Shutdown::No,
         config: None,
-        configs: 0,
+        updates: 0,
         restarts: 0,
     });
     let (report, seen) = watch::channel(Report::default());
     (
         Handle {
-            wishes,
+            requests,
             report: seen,
         },
         Controls {
-            wishes: wished,
+            requests: received,
             report,
         },
     )
@@ -68,10 +68,10 @@ impl<C: Clone> Handle<C> {
     ///
     /// # Errors
     /// After a stop.
-    pub fn schedule_config_update(&self, config: C) -> Result<(), Stopped> {
-        self.wish(|wishes| {
-            wishes.config = Some(config);
-            wishes.configs += 1;
+    pub fn update(&self, config: C) -> Result<(), Stopped> {
+        self.request(|requests| {
+            requests.config = Some(config);
+            requests.updates += 1;
         })
     }
 
@@ -80,23 +80,23 @@ impl<C: Clone> Handle<C> {
     /// # Errors
     /// After a stop.
     pub fn restart(&self) -> Result<(), Stopped> {
-        self.wish(|wishes| wishes.restarts += 1)
+        self.request(|requests| requests.restarts += 1)
     }
 
     /// Asks for an orderly end of everything. Asking again changes nothing.
     pub fn stop(&self) {
-        self.end(End::Stop);
+        self.end(Shutdown::Stop);
     }
 
     /// Asks for an end at once.
     pub fn kill(&self) {
-        self.end(End::Kill);
+        self.end(Shutdown::Kill);
     }
 
     /// Ends supervision and lets the processes live, for a successor to adopt. Means nothing
     /// after a stop.
     pub fn release(&self) {
-        self.end(End::Release);
+        self.end(Shutdown::Release);
     }
 
     /// What the supervisor does.
@@ -109,23 +109,23 @@ impl<C: Clone> Handle<C> {
         self.report.clone()
     }
 
-    fn wish(&self, wish: impl FnOnce(&mut Wishes<C>)) -> Result<(), Stopped> {
-        let possible = self.wishes.receiver_count() > 0
-            && self.wishes.send_if_modified(|wishes| {
-                let possible = wishes.end == End::Never;
-                if possible {
-                    wish(wishes);
+    fn request(&self, change: impl FnOnce(&mut Requests<C>)) -> Result<(), Stopped> {
+        let open = self.requests.receiver_count() > 0
+            && self.requests.send_if_modified(|requests| {
+                let open = requests.shutdown == Shutdown::No;
+                if open {
+                    change(requests);
                 }
-                possible
+                open
             });
-        possible.then_some(()).ok_or(Stopped)
+        open.then_some(()).ok_or(Stopped)
     }
 
-    fn end(&self, end: End) {
-        self.wishes.send_if_modified(|wishes| {
-            let rises = end > wishes.end && (wishes.end != End::Release);
+    fn end(&self, shutdown: Shutdown) {
+        self.requests.send_if_modified(|requests| {
+            let rises = shutdown > requests.shutdown && (requests.shutdown != Shutdown::Release);
             if rises {
-                wishes.end = end;
+                requests.shutdown = shutdown;
             }
             rises
         });

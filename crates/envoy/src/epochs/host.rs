@@ -53,7 +53,7 @@ pub trait Host: Send {
     /// What went wrong, for people.
     fn start(&mut self, start: &Start<Self::Config>) -> Result<Self::Process, String>;
 
-    /// Checks beside a running process whether a configuration can work, and how the running
+    /// Checks while a process runs whether a configuration can work, and how the running
     /// process can be replaced by one with it.
     fn check(
         &mut self,

@@ -15,7 +15,7 @@ use crate::process::{Launch, hot_restart_option};
 
 /// Where the C library keeps named shared memory.
 pub const SHARED_MEMORY: &str = "/dev/shm";
-/// How much longer than the drain time a parent lives, unless told otherwise.
+/// How much longer than the drain time a parent lives, by default.
 const PARENT_MARGIN: Duration = Duration::from_secs(15);
 
 /// How Envoys are restarted hot.
@@ -52,52 +52,27 @@ pub(super) enum Obstacle {
     Off,
     /// There is no shared memory.
     #[error("{path:?} cannot be written ({reason}), and Envoy needs shared memory there")]
-    SharedMemory {
-        /// Where it should be.
-        path: PathBuf,
-        /// What the operating system said.
-        reason: String,
-    },
+    SharedMemory { path: PathBuf, reason: String },
     /// The user manages hot restarts, or does not want them.
     #[error("the Envoy argument {0} was given")]
     Argument(&'static str),
     /// The bootstrap document has a listener whose packets cannot be handed over.
     #[error("the listener {0:?} takes UDP")]
     UdpListener(String),
-    /// There is no room for a second process beside the first.
+    /// There is no room for a second process next to the first.
     #[error("only {room} more threads may run here (pids.max), a second Envoy needs {needed}")]
-    Processes {
-        /// How many more there may be.
-        room: u64,
-        /// How many a second Envoy has.
-        needed: u64,
-    },
-    /// There is no memory for a second process beside the first.
+    Processes { room: u64, needed: u64 },
+    /// There is no memory for a second process next to the first.
     #[error(
         "only {room} MiB more memory may be used here (its control group's limit), a second Envoy may need {needed} MiB"
     )]
-    Memory {
-        /// How much more may be used, in MiB.
-        room: u64,
-        /// How much the running one uses, in MiB.
-        needed: u64,
-    },
+    Memory { room: u64, needed: u64 },
     /// Two versions of Envoy do not understand one another.
     #[error("the new Envoy's hot restart version is {new}, the running one's {old}")]
-    Version {
-        /// Of the running one.
-        old: String,
-        /// Of the new one.
-        new: String,
-    },
+    Version { old: String, new: String },
     /// Envoy did not say which number it chose.
     #[error("Envoy's base id cannot be read from {path:?}: {reason}")]
-    BaseId {
-        /// Where it should be.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    BaseId { path: PathBuf, reason: String },
     /// The running one was started without hot restart.
     #[error("the running Envoy was started without hot restart")]
     Running,

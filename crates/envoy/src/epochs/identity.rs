@@ -24,43 +24,6 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// Why a process is not the one that was looked for.
-#[derive(Debug, thiserror::Error)]
-pub enum Mismatch {
-    /// Nobody has the number.
-    #[error("no process {pid} runs")]
-    Gone {
-        /// The number.
-        pid: u32,
-    },
-    /// The machine was started again.
-    #[error("process {pid} ran before the machine's last start")]
-    Boot {
-        /// The number.
-        pid: u32,
-    },
-    /// The number was given to another process.
-    #[error("process {pid} started at another time (tick {found}, expected {expected})")]
-    StartTime {
-        /// The number.
-        pid: u32,
-        /// When the process started that has it.
-        found: u64,
-        /// When the wanted one started.
-        expected: u64,
-    },
-    /// It runs another program.
-    #[error("process {pid} runs {found:?}, expected {expected:?}")]
-    Executable {
-        /// The number.
-        pid: u32,
-        /// What it runs.
-        found: PathBuf,
-        /// What it should run.
-        expected: PathBuf,
-    },
-}
-
 impl Identity {
     /// The process that has the number `pid` now; nothing when there is none that can be looked at.
     pub fn of(pid: u32) -> Option<Self> {
@@ -83,18 +46,17 @@ impl Identity {
     ///
     /// # Errors
     /// Says what is different.
-    pub(super) fn lives(&self) -> Result<(), Mismatch> {
+    pub(super) fn lives(&self) -> Result<(), String> {
         let pid = self.pid;
         if boot().is_some_and(|boot| boot != self.boot) {
-            return Err(Mismatch::Boot { pid });
+            return Err(format!("process {pid} ran before the machine's last start"));
         }
-        let found = start_time(pid).ok_or(Mismatch::Gone { pid })?;
+        let found = start_time(pid).ok_or_else(|| gone(pid))?;
         if found != self.start_time {
-            return Err(Mismatch::StartTime {
-                pid,
-                found,
-                expected: self.start_time,
-            });
+            let expected = self.start_time;
+            return Err(format!(
+                "process {pid} started at another time (tick {found}, expected {expected})"
+            ));
         }
         Ok(())
     }
@@ -103,19 +65,22 @@ impl Identity {
     ///
     /// # Errors
     /// Says what is different.
-    pub fn verify(&self) -> Result<(), Mismatch> {
+    pub fn verify(&self) -> Result<(), String> {
         self.lives()?;
         let pid = self.pid;
-        let found = Self::of(pid).ok_or(Mismatch::Gone { pid })?;
+        let found = Self::of(pid).ok_or_else(|| gone(pid))?;
         if (found.device, found.inode) != (self.device, self.inode) {
-            return Err(Mismatch::Executable {
-                pid,
-                found: found.executable,
-                expected: self.executable.clone(),
-            });
+            let (found, expected) = (found.executable, &self.executable);
+            return Err(format!(
+                "process {pid} runs {found:?}, expected {expected:?}"
+            ));
         }
         Ok(())
     }
+}
+
+fn gone(pid: u32) -> String {
+    format!("no process {pid} runs")
 }
 
 fn boot() -> Option<String> {
@@ -147,23 +112,23 @@ mod tests {
             start_time: own.start_time - 1,
             ..own.clone()
         };
-        assert!(matches!(earlier.verify(), Err(Mismatch::StartTime { .. })));
+        assert!(earlier.verify().unwrap_err().contains("another time"));
         let other = Identity {
             inode: own.inode + 1,
             ..own.clone()
         };
         let refusal = other.verify().unwrap_err();
-        assert!(matches!(refusal, Mismatch::Executable { .. }), "{refusal}");
+        assert!(refusal.contains(" runs "), "{refusal}");
         let before = Identity {
             boot: "another".to_owned(),
             ..own.clone()
         };
-        assert!(matches!(before.verify(), Err(Mismatch::Boot { .. })));
+        assert!(before.verify().unwrap_err().contains("last start"));
         let gone = Identity {
             pid: u32::MAX,
             ..own
         };
-        assert!(matches!(gone.verify(), Err(Mismatch::Gone { .. })));
+        assert!(gone.verify().unwrap_err().starts_with("no process"));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Keeps Envoy running: epochs that hand over to one another, restarts with a budget, and
-//! processes that outlive their supervisor. `docs/supervision.md` has the picture and the table.
+//! processes that outlive their supervisor. `README.md` in this folder has the rules, and
+//! `docs/supervision.md` what operators see.
 //!
-//! [`Machine`] decides and [`run`] does: the machine takes events and gives actions, without a
-//! clock or a process; the driver performs the actions against a [`Host`] and feeds back what
+//! A machine decides and [`run`] does: the machine takes events and gives actions, without a
+//! clock or a process; the driver performs the actions against a host and feeds back what
 //! happens. Nothing here reads settings or speaks to a server.
 
 mod config;
@@ -12,15 +13,14 @@ mod drive;
 mod envoys;
 mod files;
 mod handle;
+mod headroom;
 mod host;
 mod hot_restart;
 mod identity;
 mod machine;
 mod options;
-mod policy;
 mod report;
 mod resume;
-mod room;
 mod version;
 
 #[cfg(test)]
@@ -35,6 +35,5 @@ pub use handle::{Controls, Handle, handle};
 pub use hot_restart::{HotRestart, SHARED_MEMORY};
 pub use identity::Identity;
 pub use machine::{EpochState, Outcome};
-pub use options::{Ended, Options, RestartKind};
-pub use policy::{MIN_DRAIN, Policy};
+pub use options::{Ended, MIN_DRAIN, Options, Policy, RestartKind};
 pub use report::{EpochReport, ExitRecord, Report};

@@ -56,7 +56,7 @@ pub struct ExitRecord {
     pub pid: u32,
     /// How it ended.
     pub reason: ExitReason,
-    /// Whether it had been told to, or had handed over.
+    /// Whether it had been asked to end, or had handed over.
     pub expected: bool,
     /// How long it lived.
     pub lived: Duration,

@@ -50,7 +50,7 @@ impl Record {
 struct Fake {
     record: Record,
     ready_after: Duration,
-    way: Result<RestartMode, String>,
+    mode: Result<RestartMode, String>,
     adopts: bool,
     /// The epoch that says that it serves.
     serving: Option<u32>,
@@ -148,8 +148,8 @@ impl Host for Fake {
     ) -> Work<Result<RestartMode, String>> {
         assert!(running.is_some());
         self.record.push(format!("check {}", config.0));
-        let way = self.way.clone();
-        Box::pin(async move { way })
+        let mode = self.mode.clone();
+        Box::pin(async move { mode })
     }
 
     fn validate(&self, config: &Config) -> Work<Result<(), String>> {
@@ -227,7 +227,7 @@ fn fake() -> (Fake, Record) {
     let fake = Fake {
         record: record.clone(),
         ready_after: Duration::ZERO,
-        way: Ok(RestartMode::Hot),
+        mode: Ok(RestartMode::Hot),
         adopts: true,
         serving: None,
         validation: (Duration::ZERO, Ok(())),
@@ -344,8 +344,8 @@ async fn a_new_configuration_becomes_the_next_epoch() {
     let (fake, record) = fake();
     let ended = supervise(fake, (1, None), options(), async |handle| {
         sleep(SECOND).await;
-        handle.schedule_config_update((2, None)).unwrap();
-        handle.schedule_config_update((3, None)).unwrap();
+        handle.update((2, None)).unwrap();
+        handle.update((3, None)).unwrap();
         sleep(SECOND).await;
         let report = handle.report();
         assert_eq!(report.epochs.len(), 2);
@@ -356,7 +356,7 @@ async fn a_new_configuration_becomes_the_next_epoch() {
         handle.stop();
         sleep(SECOND).await;
         assert_eq!(handle.restart(), Err(Stopped));
-        assert_eq!(handle.schedule_config_update((4, None)), Err(Stopped));
+        assert_eq!(handle.update((4, None)), Err(Stopped));
     })
     .await;
     assert_eq!(ended.outcome, Outcome::Stopped { forced: false });
@@ -378,10 +378,10 @@ async fn a_new_configuration_becomes_the_next_epoch() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_configuration_is_told_and_what_serves_goes_on() {
     let (mut fake, record) = fake();
-    fake.way = Err("no such field".to_owned());
+    fake.mode = Err("no such field".to_owned());
     supervise(fake, (1, None), options(), async |handle| {
         sleep(SECOND).await;
-        handle.schedule_config_update((2, None)).unwrap();
+        handle.update((2, None)).unwrap();
         sleep(300 * SECOND).await;
         let report = handle.report();
         assert_eq!(report.refusal.as_deref(), Some("no such field"));

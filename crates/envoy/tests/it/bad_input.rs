@@ -279,15 +279,11 @@ async fn another_program_takes_over_if_its_hot_restart_version_is_the_same() {
     let options = Options::default();
     supervise(host, place.config(), options, async |supervisor| {
         until(&supervisor, |report| alone(report, 0)).await;
-        supervisor
-            .schedule_config_update(running(place, same))
-            .unwrap();
+        supervisor.update(running(place, same)).unwrap();
         let report = until(&supervisor, |report| alone(report, 1)).await;
         assert_eq!((report.starts, report.obstacle), (2, None));
 
-        supervisor
-            .schedule_config_update(running(place, other))
-            .unwrap();
+        supervisor.update(running(place, other)).unwrap();
         let report = until(&supervisor, |report| report.obstacle.is_some()).await;
         let obstacle = report.obstacle.unwrap();
         let expected = ["99.7", "the running one's 11."];

@@ -105,7 +105,7 @@ async fn what_cannot_work_leaves_the_running_epoch_alone() {
         let pid = until(&supervisor, Report::ready).await.epochs[0].pid;
         let scenario = async {
             // Envoy refuses the document.
-            supervisor.schedule_config_update(config(&json!({ "no_such_field": 1 }))).unwrap();
+            supervisor.update(config(&json!({ "no_such_field": 1 }))).unwrap();
             let report = until(&supervisor, |report| report.refusal.is_some()).await;
             assert!(report.refusal.unwrap().contains("no_such_field"));
             assert_eq!(report.starts, 1);
@@ -113,14 +113,14 @@ async fn what_cannot_work_leaves_the_running_epoch_alone() {
             let mut document = place.document();
             document["static_resources"]["listeners"][1]["address"]["socket_address"]["address"] =
                 "192.0.2.1".into();
-            supervisor.schedule_config_update(config(&document)).unwrap();
+            supervisor.update(config(&document)).unwrap();
             let report = until(&supervisor, |report| report.exits.len() > 1).await;
             assert!(report.exits.iter().all(|exit| exit.epoch == 1 && !exit.expected));
             assert_eq!(supervisor.report().current().unwrap().pid, pid);
             // Neither keeps a good one from taking over.
             let mut document = place.document();
             document["node"]["id"] = "other".into();
-            supervisor.schedule_config_update(config(&document)).unwrap();
+            supervisor.update(config(&document)).unwrap();
             until(&supervisor, |report| alone(report, 1) && report.refusal.is_none()).await;
         };
         tokio::select! {

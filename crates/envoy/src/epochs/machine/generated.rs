@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::policy::{Policy, REAP_WAIT};
+use super::super::options::{Policy, REAP_WAIT};
 use super::*;
 
 /// How many orders are tried.
@@ -315,14 +315,14 @@ impl World {
             }
             20..=25 => {
                 if let Some(serial) = self.check.take() {
-                    let ways = [
+                    let modes = [
                         RestartMode::Hot,
                         RestartMode::Hot,
                         RestartMode::Cold,
                         RestartMode::Deferred,
                     ];
-                    let way = ways.get(usize::from(detail) % 5).copied();
-                    self.check_is(serial, way);
+                    let mode = modes.get(usize::from(detail) % 5).copied();
+                    self.check_is(serial, mode);
                 }
             }
             26..=29 => {
@@ -352,12 +352,12 @@ impl World {
         }
     }
 
-    fn check_is(&mut self, serial: u64, way: Option<RestartMode>) {
+    fn check_is(&mut self, serial: u64, mode: Option<RestartMode>) {
         let serving = |machine: &Machine<u8>| machine.serving().map(|epoch| epoch.run);
         let before = serving(&self.machine);
-        self.send(Event::Checked(serial, way));
-        if way != Some(RestartMode::Cold) {
-            assert_eq!(serving(&self.machine), before, "{way:?} ends nothing");
+        self.send(Event::Checked(serial, mode));
+        if mode != Some(RestartMode::Cold) {
+            assert_eq!(serving(&self.machine), before, "{mode:?} ends nothing");
         }
     }
 

@@ -20,7 +20,7 @@ pub use events::{EpochState, Outcome};
 
 use std::time::Duration;
 
-use super::policy::{
+use super::options::{
     ABORT_WAIT, HEALTHY_AFTER, Policy, REAP_WAIT, RETRIES, crash_wait, retry_wait,
 };
 

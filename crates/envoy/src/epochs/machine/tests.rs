@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::policy::{Policy, RETRIES, retry_wait};
+use super::super::options::{Policy, RETRIES, retry_wait};
 use super::*;
 
 mod cold_restart;

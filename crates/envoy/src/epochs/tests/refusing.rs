@@ -58,7 +58,7 @@ async fn a_process_that_serves_outweighs_the_check() {
     supervise(fake, (1, Some(SECOND)), options(), async |handle| {
         sleep(Duration::from_millis(1_500)).await;
         // This one is not doomed.
-        handle.schedule_config_update((2, None)).unwrap();
+        handle.update((2, None)).unwrap();
         sleep(10 * SECOND).await;
         let report = handle.report();
         assert!(report.ready() && report.refusal.is_none(), "{report:?}");

@@ -141,7 +141,7 @@ async fn a_changed_configuration_and_a_restart_are_one_replacement() {
     let (fake, record) = fake();
     supervise(fake, (1, None), options(), async |handle| {
         sleep(SECOND).await;
-        handle.schedule_config_update((2, None)).unwrap();
+        handle.update((2, None)).unwrap();
         handle.restart().unwrap();
         sleep(SECOND).await;
         handle.stop();

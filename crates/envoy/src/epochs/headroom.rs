@@ -1,4 +1,4 @@
-//! Whether the control group leaves room for a second Envoy beside the first: threads and memory. A
+//! Whether the control group leaves room for a second Envoy next to the first: threads and memory. A
 //! kernel that has to make room ends the Envoy that serves, and every connection with it. Reads files
 //! of the kernel and changes nothing.
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::hot_restart::Obstacle;
 
-/// Threads that an Envoy has beside its workers, with room to spare.
+/// Threads that an Envoy has besides its workers, with room to spare.
 const OWN_THREADS: u64 = 12;
 
 const MIB: u64 = 1024 * 1024;
@@ -32,9 +32,9 @@ const MEMORY: Controller = Controller {
     used: ["memory.current", "memory.usage_in_bytes"],
 };
 
-/// Whether a second Envoy with this many workers may be started beside the process `running`, which
+/// Whether a second Envoy with this many workers may be started next to the process `running`, which
 /// the second one is assumed to resemble.
-pub(super) fn room_for(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle> {
+pub(super) fn for_second_envoy(concurrency: u32, running: Option<u32>) -> Result<(), Obstacle> {
     let needed = u64::from(concurrency) + OWN_THREADS;
     if let Some(room) = room(&THREADS).filter(|room| *room < needed) {
         return Err(Obstacle::Processes { room, needed });
