@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use legate_envoy::epochs::{EpochReport, EpochState, Report};
+use legate_envoy::supervision::{EpochReport, EpochState, Report};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 

@@ -18,7 +18,7 @@ use anyhow::anyhow;
 use legate_client::{ClientConfig, HttpProxy, Session, Timing, connect};
 use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::XdsAddress;
-use legate_envoy::epochs::Report;
+use legate_envoy::supervision::Report;
 use legate_runtime::{Clock, Readiness, Scope, TaskError};
 use tokio::sync::watch;
 use tokio::time::Instant;

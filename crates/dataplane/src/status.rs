@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use legate_client::{Session, SessionSnapshot};
-use legate_envoy::epochs::{EpochReport, ExitRecord, Report};
+use legate_envoy::supervision::{EpochReport, ExitRecord, Report};
 use legate_model::timestamp;
 use legate_runtime::{Component, Readiness, ReadyState};
 use serde_json::{Value, json};

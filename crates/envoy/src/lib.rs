@@ -3,8 +3,8 @@
 
 pub mod admin;
 pub mod bootstrap;
-pub mod epochs;
 mod executable;
 pub mod process;
+pub mod supervision;
 
 pub use executable::{FindError, find_executable};

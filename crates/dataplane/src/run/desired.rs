@@ -10,9 +10,10 @@ use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::bootstrap::{
     self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
 };
-use legate_envoy::epochs::EnvoyConfig;
+use legate_envoy::supervision::EnvoyConfig;
 use legate_envoy::find_executable;
 use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
+use legate_envoy::supervision::EnvoyConfig;
 use legate_runtime::logging::Level;
 
 use crate::bootstrap;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use legate_envoy::admin::AdminClient;
-use legate_envoy::epochs::{Ended, EnvoyConfig, Handle, Outcome};
+use legate_envoy::supervision::{Ended, EnvoyConfig, Handle, Outcome};
 use legate_runtime::TaskError;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;

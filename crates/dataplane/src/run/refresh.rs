@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_client::Session;
-use legate_envoy::epochs::{EnvoyConfig, EpochReport, EpochState, Handle, Report};
+use legate_envoy::supervision::{EnvoyConfig, EpochReport, EpochState, Handle, Report};
 use legate_runtime::CancellationToken;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;

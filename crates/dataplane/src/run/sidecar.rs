@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
-use legate_envoy::epochs::{
+use legate_envoy::supervision::{
     self, Controls, EnvoyConfig, EnvoyHost, HotRestart, Options, Policy, Report,
 };
 use legate_runtime::ReadyHandle;
@@ -47,7 +47,7 @@ impl Sidecar {
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
         let state = self.state.as_ref();
-        let (handle, controls) = epochs::handle();
+        let (handle, controls) = supervision::handle();
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.listener.address().clone();
         let parts = RelayParts {
@@ -165,7 +165,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
     let policy = Policy {
         drain: lifecycle.drain_listeners,
         grace: lifecycle.shutdown_grace,
-        min_drain: lifecycle.end_when_idle.then_some(epochs::MIN_DRAIN),
+        min_drain: lifecycle.end_when_idle.then_some(supervision::MIN_DRAIN),
         kill_after: KILL_AFTER,
         hand_over: parent_shutdown.map_or(defaults.hand_over, |time| time + HAND_OVER_MARGIN),
         // Without a drain a wait would only put the new Envoy off.
@@ -192,7 +192,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
 }
 
 /// Both ends of a supervisor.
-type Supervisor = (epochs::Handle<EnvoyConfig>, Controls<EnvoyConfig>);
+type Supervisor = (supervision::Handle<EnvoyConfig>, Controls<EnvoyConfig>);
 
 impl Process {
     /// Ends the Envoys that a former dataplane left, where this one is asked to end before it
@@ -225,7 +225,7 @@ impl Process {
         let (host, options) = host(self, state);
         let settings = &self.settings;
         let mut seen = handle.watch();
-        let running = epochs::run(host, envoy, options, controls);
+        let running = supervision::run(host, envoy, options, controls);
         tokio::pin!(running);
         let dump = settings.lifecycle.dump_envoy_config;
         let outlives = state.is_some();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use legate_envoy::epochs::{Owner, Snapshot};
+use legate_envoy::supervision::{Owner, Snapshot};
 use tokio::time::{Instant, sleep};
 
 use crate::settings::{Settings, XdsBind};

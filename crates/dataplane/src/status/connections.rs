@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use legate_envoy::epochs::connections_by_port;
+use legate_envoy::supervision::connections_by_port;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use legate_client::Session;
-use legate_envoy::epochs::RestartKind;
+use legate_envoy::supervision::RestartKind;
 use legate_runtime::Clock;
 use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;

@@ -12,7 +12,7 @@ use legate_dataplane::signals::{self, Signals, Urgency};
 use legate_dataplane::status::{ConnectionCounter, StatusSource};
 use legate_dataplane::telemetry::Telemetry;
 use legate_envoy::admin::AdminClient;
-use legate_envoy::epochs::{EpochReport, EpochState, Report};
+use legate_envoy::supervision::{EpochReport, EpochState, Report};
 use legate_model::Secret;
 use legate_runtime::{Readiness, ReadyHandle, Scope};
 use legate_testkit::fake_server::FakeServer;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use legate_dataplane::telemetry::{self, Endpoints, Merger, Source, Target, Telemetry};
 use legate_envoy::admin::AdminClient;
-use legate_envoy::epochs::{
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
+use legate_envoy::supervision::{
     EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
 use legate_runtime::Scope;
 use legate_testkit::metrics::series;
 use legate_testkit::network::free_port;

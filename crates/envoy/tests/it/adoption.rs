@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use legate_envoy::epochs::{EnvoyHost, Options, Policy, Report, handle, run};
+use legate_envoy::supervision::{EnvoyHost, Options, Policy, Report, handle, run};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};

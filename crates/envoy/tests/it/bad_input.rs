@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use legate_envoy::epochs::{
+use legate_envoy::process::Launch;
+use legate_envoy::supervision::{
     Ended, EnvoyConfig, EnvoyHost, Identity, Options, Outcome, Report, Snapshot, handle, run,
 };
-use legate_envoy::process::Launch;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

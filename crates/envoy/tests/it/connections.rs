@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use legate_envoy::epochs::{EnvoyHost, HotRestart, Options, Report, connections_by_port};
+use legate_envoy::supervision::{EnvoyHost, HotRestart, Options, Report, connections_by_port};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 

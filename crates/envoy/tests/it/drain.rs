@@ -7,7 +7,7 @@ use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
-use legate_envoy::epochs::{EnvoyHost, EpochState, Options, Outcome, Policy, Report};
+use legate_envoy::supervision::{EnvoyHost, EpochState, Options, Outcome, Policy, Report};
 use legate_testkit::network::free_port;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use legate_envoy::epochs::{EnvoyConfig, EnvoyHost, Options, SHARED_MEMORY};
+use legate_envoy::supervision::{EnvoyConfig, EnvoyHost, Options, SHARED_MEMORY};
 use tokio::net::TcpListener;
 
 use crate::place::{ADMIN, Place, hot, supervise, until};

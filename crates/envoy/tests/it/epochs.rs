@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use legate_envoy::epochs::{EnvoyHost, EpochState, HotRestart, Options, Outcome, Report};
+use legate_envoy::supervision::{EnvoyHost, EpochState, HotRestart, Options, Outcome, Report};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::net::TcpListener;

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use legate_envoy::admin::AdminClient;
-use legate_envoy::epochs::{
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
+use legate_envoy::supervision::{
     Ended, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};

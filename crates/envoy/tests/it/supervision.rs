@@ -6,11 +6,9 @@ use legate_envoy::admin::{AdminClient, AdminFailure};
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
-use legate_envoy::epochs::{
+use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, SpawnError};
+use legate_envoy::supervision::{
     self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
-};
-use legate_envoy::process::{
-    DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, Restart, SpawnError,
 };
 use legate_runtime::http_client::HttpError;
 use legate_testkit::network::free_port;
@@ -84,9 +82,9 @@ async fn supervise_launch<F: Future<Output = ()>>(
         ..Options::default()
     };
     let host = EnvoyHost::new(client(port), None, false);
-    let (handle, controls) = epochs::handle();
+    let (handle, controls) = supervision::handle();
     let wishes = wishes(handle);
-    let run = epochs::run(host, EnvoyConfig::new(launch), options, controls);
+    let run = supervision::run(host, EnvoyConfig::new(launch), options, controls);
     let (ended, ()) = timeout(PATIENCE, async { tokio::join!(run, wishes) })
         .await
         .expect("Envoy ended in time");
