@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use legate_api::{rpc, type_url};
-use legate_dataplane::relay::core::{Action, Core, ServerStreamId, Event, EnvoyStreamId};
+use legate_dataplane::relay::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 

@@ -347,7 +347,10 @@ impl EnvoyStream {
             return;
         };
         let names: HashSet<Name> = match child {
-            ResourceType::Route => cache[child].entries().keys().cloned().collect(),
+            ResourceType::Route => {
+                let cached = cache[child].entries().keys();
+                cached.chain(&subscription.names).cloned().collect()
+            }
             _ => {
                 let updated = update.items.iter().filter(|(_, version)| version.is_some());
                 updated.map(|(name, _)| Arc::clone(name)).collect()
