@@ -28,6 +28,10 @@ use crate::machine::{Credential, Failure, FailureKind, Features};
 /// How long a login may take: the server may have to ask its platform.
 const LOGIN: Duration = Duration::from_secs(30);
 
+/// Calls by their names in errors.
+const CHECK_CALL: &str = "the feature check";
+const LOGIN_CALL: &str = "the login";
+
 /// Lists of servers as they come.
 pub(crate) type Watch = Pin<Box<dyn Stream<Item = Result<WatchServersResponse, Status>> + Send>>;
 
@@ -56,18 +60,11 @@ pub(crate) struct FeatureCheck {
 
 /// Asks what the server can do, which also tells whether it accepts the token.
 pub(crate) async fn features(check: FeatureCheck) -> Result<Features, Failure> {
-    const CALL: &str = "the feature check";
     let server = check.server;
     let mut client = DataplaneServiceClient::new(check.channel);
     let call = client.get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {});
     let status = match timeout(check.deadline, call).await {
-        Err(_) => {
-            return Err(Failure::of_server(SessionError::Timeout {
-                server,
-                call: CALL,
-                after: check.deadline,
-            }));
-        }
+        Err(_) => return Err(Failure::timeout(server, CHECK_CALL, check.deadline)),
         Ok(Ok(response)) => return Ok(supported(&response.into_inner())),
         Ok(Err(status)) => status,
     };
@@ -83,7 +80,7 @@ pub(crate) async fn features(check: FeatureCheck) -> Result<Features, Failure> {
             auth_method: check.auth_method,
             message,
         },
-        _ => SessionError::call(server, CALL, &status),
+        _ => SessionError::call(server, CHECK_CALL, &status),
     };
     Err(Failure::new(kind, error))
 }
@@ -113,7 +110,6 @@ pub(crate) async fn login(
     config: Arc<LoginConfig>,
     now: SystemTime,
 ) -> Result<LoggedIn, Failure> {
-    const CALL: &str = "the login";
     let bearer =
         bearer::read(&config.bearer).map_err(|error| Failure::new(FailureKind::Rejected, error))?;
     let bearer_expires = bearer::expires(&bearer);
@@ -127,13 +123,7 @@ pub(crate) async fn login(
     };
     let mut client = AclServiceClient::new(channel);
     let response = match timeout(LOGIN, client.login(request)).await {
-        Err(_) => {
-            return Err(Failure::of_server(SessionError::Timeout {
-                server,
-                call: CALL,
-                after: LOGIN,
-            }));
-        }
+        Err(_) => return Err(Failure::timeout(server, LOGIN_CALL, LOGIN)),
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => {
             let note = bearer::note(bearer_expires, now);
@@ -165,7 +155,7 @@ fn login_failure(server: SocketAddr, config: &LoginConfig, note: &str, status: &
             code: status.code(),
             message: describe(status),
         },
-        _ => SessionError::call(server, "the login", status),
+        _ => SessionError::call(server, LOGIN_CALL, status),
     };
     Failure::new(kind, error)
 }

@@ -220,11 +220,7 @@ async fn connect(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
 }
 
 fn too_slow(server: SocketAddr, after: Duration) -> Failure {
-    Failure::of_server(SessionError::Timeout {
-        server,
-        call: "the connection attempt",
-        after,
-    })
+    Failure::timeout(server, "the connection attempt", after)
 }
 
 fn failure(server: SocketAddr, error: &io::Error) -> Failure {

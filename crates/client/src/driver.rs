@@ -35,7 +35,7 @@ use crate::facts::{Facts, Stage};
 use crate::machine::{Action, Credential, Event, Failure, Features, Machine};
 use crate::metrics::{Metrics, observe};
 use crate::resolve::{Found, resolve};
-use crate::session::{Report, SessionState};
+use crate::session::SessionState;
 
 /// How long the tasks of connections may take to end; they only have to notice.
 const STOP: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) facts: Arc<Facts>,
     pub(crate) state: watch::Sender<SessionState>,
-    pub(crate) reports: mpsc::Receiver<Report>,
+    pub(crate) reports: mpsc::Receiver<Event>,
     /// Cancelled when the proxy has its configuration.
     pub(crate) configured: CancellationToken,
     pub(crate) close: CancellationToken,
@@ -193,9 +193,7 @@ impl Driver {
                 self.timer = pending().boxed();
                 Some(Event::Timer)
             }
-            Some(report) = self.parts.reports.recv() => {
-                Some(Event::CallFailed { generation: report.generation, failure: report.failure })
-            }
+            Some(report) = self.parts.reports.recv() => Some(report),
             event = lost => Some(event),
             () = self.files.due() => self.files.check(&self.parts),
         }

@@ -121,9 +121,11 @@ pub(crate) struct Facts {
     known: Mutex<Known>,
 }
 
+#[derive(Default)]
 struct Known {
     view: View,
-    stage_since: Instant,
+    /// `None`: since the start.
+    stage_since: Option<Instant>,
     heard: Option<Instant>,
     last_error: Option<(Arc<SessionError>, Instant)>,
     token: Option<(Option<Arc<str>>, Instant)>,
@@ -134,20 +136,9 @@ struct Known {
 
 impl Facts {
     pub(crate) fn new() -> Self {
-        let started = Instant::now();
-        let known = Known {
-            view: View::default(),
-            stage_since: started,
-            heard: None,
-            last_error: None,
-            token: None,
-            logins: 0,
-            bearer_expires: None,
-            client_certificate_expires: None,
-        };
         Self {
-            started,
-            known: Mutex::new(known),
+            started: Instant::now(),
+            known: Mutex::default(),
         }
     }
 
@@ -159,7 +150,7 @@ impl Facts {
     pub(crate) fn update(&self, view: View) {
         let mut known = self.known();
         if Stage::of(known.view.state) != Stage::of(view.state) {
-            known.stage_since = Instant::now();
+            known.stage_since = Some(Instant::now());
         }
         known.view = view;
     }
@@ -206,7 +197,7 @@ impl Facts {
         let now = self.started.elapsed();
         SessionSnapshot {
             stage,
-            stage_age: known.stage_since.elapsed(),
+            stage_age: known.stage_since.unwrap_or(self.started).elapsed(),
             next_attempt: known.view.resume_at.map(|at| at.saturating_sub(now)),
             server,
             generation: known.view.generation,

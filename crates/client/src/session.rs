@@ -11,7 +11,7 @@ use tonic::Status;
 use crate::connection::Connection;
 use crate::error::{ErrorClass, SessionError, classify};
 use crate::facts::{Facts, SessionSnapshot};
-use crate::machine::{Failure, FailureKind};
+use crate::machine::{Event, Failure, FailureKind};
 use crate::metrics::Metrics;
 
 /// Reports that wait for the session. More of them would say the same.
@@ -33,11 +33,6 @@ pub enum SessionState {
     Closed,
 }
 
-pub(crate) struct Report {
-    pub(crate) generation: u64,
-    pub(crate) failure: Failure,
-}
-
 /// A session with the servers. All clones are the same session.
 ///
 /// It looks for a server, logs in, and moves to another server when this one fails. Callers take
@@ -46,7 +41,7 @@ pub(crate) struct Report {
 #[derive(Clone)]
 pub struct Session {
     pub(crate) state: watch::Receiver<SessionState>,
-    pub(crate) reports: mpsc::Sender<Report>,
+    pub(crate) reports: mpsc::Sender<Event>,
     /// Cancelled when the proxy has its configuration.
     pub(crate) configured: CancellationToken,
     /// Asks for the end.
@@ -111,7 +106,7 @@ impl Session {
             ErrorClass::ThisServer => FailureKind::Server,
             ErrorClass::Permanent | ErrorClass::Transient => return,
         };
-        let report = Report {
+        let report = Event::CallFailed {
             generation: connection.generation,
             failure: Failure { kind, error },
         };

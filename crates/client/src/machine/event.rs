@@ -67,6 +67,14 @@ impl Failure {
         Self::new(FailureKind::Server, error)
     }
 
+    pub(crate) fn timeout(server: SocketAddr, call: &'static str, after: Duration) -> Self {
+        Self::of_server(SessionError::Timeout {
+            server,
+            call,
+            after,
+        })
+    }
+
     pub(super) fn missing_feature(server: SocketAddr) -> Self {
         Self::of_server(SessionError::MissingFeature { server })
     }
