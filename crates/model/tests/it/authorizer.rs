@@ -18,7 +18,9 @@ fn authorizer(token: Value, default: DefaultPolicy) -> Authorizer {
 }
 
 fn may(authorizer: &Authorizer, resource: &str, access: &str) -> bool {
-    authorizer.permits(resource, access, "").unwrap()
+    authorizer
+        .permits(resource, access, "")
+        .expect("a known question")
 }
 
 /// Every decision about one service, one node and the rest, as a row of letters.
