@@ -12,24 +12,23 @@ fuzz_target!(|input: &[u8]| {
     let [formats, piece, pages @ ..] = input else {
         return;
     };
-    let page_format = format(*formats, 0);
     let sources: Vec<(Format, &[u8])> = pages
         .split(|byte| *byte == 0)
         .take(4)
         .enumerate()
-        .map(|(place, page)| (format(*formats, place + 1), page))
+        .map(|(place, page)| (format(*formats, place), page))
         .collect();
 
-    let whole = merge_pages(page_format, &sources, pages.len());
-    let in_pieces = merge_pages(page_format, &sources, usize::from(*piece));
+    let whole = merge_pages(&sources, pages.len());
+    let in_pieces = merge_pages(&sources, usize::from(*piece));
     assert_eq!(show(&whole), show(&in_pieces), "a cut makes a difference");
 
-    let again = merge_again(page_format, &whole);
+    let again = merge_again(&whole);
     let expected = without_remarks(&whole);
     assert_eq!(show(&again), show(&expected), "a merged page changes");
 });
 
-/// One bit each says what the page and its sources are.
+/// One bit each says what the sources send.
 fn format(bits: u8, place: usize) -> Format {
     match bits >> place & 1 {
         0 => Format::Text,
@@ -37,20 +36,21 @@ fn format(bits: u8, place: usize) -> Format {
     }
 }
 
-fn merge_again(format: Format, page: &[u8]) -> Vec<u8> {
-    let mut merge = Merge::new(format);
+fn merge_again(page: &[u8]) -> Vec<u8> {
+    let mut merge = Merge::default();
     let mut out = Vec::new();
-    merge.begin(format);
+    merge.begin(Format::Text);
     merge.push(page, &mut out).expect("the page is whole lines");
     merge.end(&mut out).expect("the page has its end");
-    merge.finish(&mut out);
     out
 }
 
 fn without_remarks(page: &[u8]) -> Vec<u8> {
-    let told = [&b"# HELP "[..], b"# TYPE ", b"# UNIT ", b"# EOF"];
+    let metadata = [&b"# HELP "[..], b"# TYPE "];
     page.split_inclusive(|byte| *byte == b'\n')
-        .filter(|line| !line.starts_with(b"#") || told.iter().any(|word| line.starts_with(word)))
+        .filter(|line| {
+            !line.starts_with(b"#") || metadata.iter().any(|word| line.starts_with(word))
+        })
         .collect::<Vec<_>>()
         .concat()
 }

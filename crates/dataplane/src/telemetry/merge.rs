@@ -1,28 +1,28 @@
-//! Joins the metrics pages of several sources into one that every reader takes. Bytes in, bytes
-//! out, without IO; [`merge_pages`] does it in one call.
+//! Joins the metrics pages of several sources into one page in the Prometheus text format 0.0.4.
+//! Bytes in, bytes out, without IO; [`merge_pages`] does it in one call.
 //!
-//! State is bounded whatever the sources send: the beginning of one line, and a few bytes for each
-//! of [`FAMILIES`] families. What comes out is made of whole lines that were understood:
+//! Samples are passed on as they came: only the shape of their line is looked at, and not what is
+//! between the braces. State is bounded whatever the sources send: the beginning of one line, and a
+//! few bytes for each of [`FAMILIES`] families.
 //!
-//! * A source is cut at the first line that is no metric; the others stay whole. Remarks and blank
-//!   lines are left out.
-//! * `HELP`, `TYPE` and `UNIT` of a family appear once, the first time, and never behind the
-//!   family's samples. A family that several sources have, or one source at several places, is
-//!   not gathered at one place, which would need all of it in memory: its later samples follow
-//!   where they were, without metadata, and readers count them to the family that they know.
-//!   A later source that gives a family another type is not heard.
+//! * Readers refuse a whole page for one line that is no metric. So a source is cut at the first
+//!   such line (text, HTML, JSON, bytes that are not UTF-8); the others stay whole.
+//! * `HELP` and `TYPE` of a family are passed on once, from the first source that has one of them.
+//!   What else begins with `#`, and blank lines, are left out.
+//! * A family of two sources is not gathered at one place, which would need all of it in memory.
+//!   The samples of the second one follow without metadata, and readers count them to the family
+//!   that they know.
 //! * The metadata of families beyond [`FAMILIES`] is left out: they read as untyped.
 //! * Series that two sources both have stay twice; the reader chooses.
-//! * An OpenMetrics page has one `# EOF`, at its end. On a text page OpenMetrics sources are
-//!   written as text: counters get their `_total` in the metadata as well, timestamps are in
-//!   milliseconds, exemplars and units are left out. The other way round nothing can be done: text
-//!   does not say enough. Such a source is refused.
+//! * Sources that send OpenMetrics are written as text ([`super::openmetrics`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use memchr::{memchr, memchr_iter, memrchr};
+
 use super::Format;
-use super::line::{Line, Metadata, Sample, parse};
+use super::openmetrics::Converter;
 
 /// Of how many families a page says what they are.
 pub const FAMILIES: usize = 28_000;
@@ -33,8 +33,11 @@ pub const LINE_LIMIT: usize = 64 * 1024;
 /// Largest page that is taken from one source, 64 MiB.
 pub const SOURCE_LIMIT: usize = 64 * 1024 * 1024;
 
-/// Longest remark that is written, in bytes.
-const REMARK_LIMIT: usize = 512;
+/// Longest remark that is written, in characters.
+const REMARK_LIMIT: usize = 128;
+
+/// What separates words.
+const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Why a source was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -51,112 +54,43 @@ pub enum Broken {
     /// An OpenMetrics page without its end is not whole.
     #[error("the page ends before its `# EOF`")]
     NoEnd,
-    /// The page is OpenMetrics and the source is not.
-    #[error("the source does not speak OpenMetrics")]
-    Format,
 }
 
-/// What is known of a family.
-#[derive(Debug, Clone, Copy, Default)]
+/// What the page says about a family already.
+#[derive(Debug, Clone, Copy)]
 struct Family {
-    kind: Kind,
-    written: u8,
+    /// Which source said it.
+    source: usize,
+    help: bool,
+    kind: bool,
 }
 
-const HELP: u8 = 1;
-const TYPE: u8 = 2;
-const UNIT: u8 = 4;
-/// Nothing may be said about it any more.
-const SAMPLES: u8 = 8;
-
-/// Types whose samples have other names than the family.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Kind {
-    #[default]
-    Plain,
-    /// Of OpenMetrics: there the family has the shorter name.
-    Counter,
-    Histogram,
-    GaugeHistogram,
-    Summary,
-    Info,
-}
-
-impl Kind {
-    fn of(word: &str, format: Format) -> Kind {
-        match (word, format) {
-            ("histogram", _) => Kind::Histogram,
-            ("summary", _) => Kind::Summary,
-            ("counter", Format::OpenMetrics) => Kind::Counter,
-            ("gaugehistogram", Format::OpenMetrics) => Kind::GaugeHistogram,
-            ("info", Format::OpenMetrics) => Kind::Info,
-            _ => Kind::Plain,
-        }
-    }
-
-    fn suffixes(self) -> &'static [&'static str] {
-        match self {
-            Kind::Plain => &[],
-            Kind::Counter => &["_total", "_created"],
-            Kind::Histogram => &["_bucket", "_sum", "_count", "_created"],
-            Kind::GaugeHistogram => &["_bucket", "_gsum", "_gcount"],
-            Kind::Summary => &["_sum", "_count", "_created"],
-            Kind::Info => &["_info"],
-        }
-    }
-}
-
-const SUFFIXES: [&str; 8] = [
-    "_bucket", "_sum", "_count", "_total", "_created", "_gsum", "_gcount", "_info",
-];
-
-/// The source that is being read.
-#[derive(Debug)]
-struct Source {
-    format: Format,
+/// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
+/// [`end`](Merge::end) for each source.
+#[derive(Debug, Default)]
+pub struct Merge {
+    hasher: RandomState,
+    /// By the hash of the family's name.
+    families: HashMap<u64, Family>,
+    /// How many sources have begun.
+    sources: usize,
+    /// Where the source that is being read sends OpenMetrics.
+    converter: Option<Converter>,
     /// The line that has begun.
     begun: Vec<u8>,
     lines: u64,
     bytes: usize,
-    /// Nothing more is taken from it.
+    /// Nothing more is taken from the source.
     closed: bool,
-    /// A help that waits for the type, which may change the family's name.
-    help: Option<(String, String)>,
-    /// A family and what it is called on this page.
-    renamed: Option<(String, String)>,
-}
-
-/// A page that is being put together: [`begin`](Merge::begin), [`push`](Merge::push) and
-/// [`end`](Merge::end) for each source, then [`finish`](Merge::finish).
-#[derive(Debug)]
-pub struct Merge {
-    format: Format,
-    hasher: RandomState,
-    families: HashMap<u64, Family>,
-    source: Source,
-    /// The last sample's name: most samples follow one of their own.
-    last: String,
 }
 
 impl Merge {
-    /// An empty page.
-    pub fn new(format: Format) -> Merge {
-        Merge {
-            format,
-            hasher: RandomState::new(),
-            families: HashMap::new(),
-            source: Source::new(format),
-            last: String::new(),
-        }
-    }
-
     /// What comes from now on is of another source. What the last one left unfinished is dropped.
     pub fn begin(&mut self, format: Format) {
-        let begun = std::mem::take(&mut self.source.begun);
-        self.source = Source::new(format);
-        // Its memory is used again, its content is not.
-        self.source.begun = begun;
-        self.source.begun.clear();
+        self.sources += 1;
+        self.converter = (format == Format::OpenMetrics).then(Converter::default);
+        self.begun.clear();
+        (self.lines, self.bytes, self.closed) = (0, 0, false);
     }
 
     /// Takes what a source sends, cut into pieces anywhere. After an error nothing more is taken
@@ -165,39 +99,41 @@ impl Merge {
     /// # Errors
     /// When the source has to be cut.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
-        if self.source.format == Format::Text && self.format == Format::OpenMetrics {
-            return Err(Broken::Format);
+        if self.closed {
+            return Ok(());
         }
-        let room = SOURCE_LIMIT - self.source.bytes;
-        let (mut rest, too_large) = match piece.get(..room) {
-            Some(fitting) if piece.len() > room => (fitting, true),
-            _ => (piece, false),
-        };
-        self.source.bytes += rest.len();
-        while !self.source.closed {
-            let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
-                self.source.begun.extend_from_slice(rest);
-                if self.source.begun.len() > LINE_LIMIT {
-                    return Err(self.close(Broken::LongLine(self.source.lines + 1)));
-                }
-                break;
-            };
-            let (line, next) = (&rest[..end], &rest[end + 1..]);
+        let taken = self.take(piece, out);
+        self.closed |= taken.is_err();
+        taken
+    }
+
+    fn take(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        let room = SOURCE_LIMIT - self.bytes;
+        let mut rest = &piece[..piece.len().min(room)];
+        self.bytes += rest.len();
+        if !self.begun.is_empty() {
+            let first = memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
+            let (line, next) = rest.split_at(first);
+            self.begun.extend_from_slice(line);
             rest = next;
-            if self.source.begun.is_empty() {
-                self.line(line, out)?;
-            } else {
-                let mut whole = std::mem::take(&mut self.source.begun);
-                whole.extend_from_slice(line);
-                let taken = self.line(&whole, out);
+            if line.ends_with(b"\n") {
+                let mut whole = std::mem::take(&mut self.begun);
+                self.whole_lines(&whole, out)?;
                 whole.clear();
-                self.source.begun = whole;
-                taken?;
+                self.begun = whole;
             }
         }
-        match too_large && !self.source.closed {
-            true => Err(self.close(Broken::TooLarge)),
-            false => Ok(()),
+        let whole = memrchr(b'\n', rest).map_or(0, |end| end + 1);
+        self.whole_lines(&rest[..whole], out)?;
+        self.begun.extend_from_slice(&rest[whole..]);
+        if self.closed {
+            Ok(())
+        } else if self.begun.len() > LINE_LIMIT {
+            Err(Broken::LongLine(self.lines + 1))
+        } else if piece.len() > room {
+            Err(Broken::TooLarge)
+        } else {
+            Ok(())
         }
     }
 
@@ -206,268 +142,257 @@ impl Merge {
     /// # Errors
     /// When that last line is no metric, or an OpenMetrics page lacks its end.
     pub fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
-        if self.source.closed {
-            return Ok(());
+        if !self.begun.is_empty() {
+            self.push(b"\n", out)?;
         }
-        let last = std::mem::take(&mut self.source.begun);
-        if !last.is_empty() {
-            self.line(&last, out)?;
-        }
-        self.tell_help(out);
-        match self.source.format == Format::OpenMetrics && !self.source.closed {
-            true => Err(self.close(Broken::NoEnd)),
+        match self.converter.is_some() && !self.closed {
+            true => Err(Broken::NoEnd),
             false => Ok(()),
         }
     }
 
-    /// Writes a remark for people, between sources. OpenMetrics has none.
-    pub fn remark(&self, text: &str, out: &mut Vec<u8>) {
-        if self.format == Format::OpenMetrics {
-            return;
+    /// Passes lines on, each with its end. Those that stay as they are are copied together.
+    fn whole_lines(&mut self, block: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        if self.closed {
+            return Ok(());
         }
-        out.extend_from_slice(b"# ");
-        for character in text.chars().take(REMARK_LIMIT / 4) {
-            let shown = if character.is_control() {
-                ' '
-            } else {
-                character
-            };
-            out.extend_from_slice(shown.encode_utf8(&mut [0; 4]).as_bytes());
-        }
-        out.push(b'\n');
-    }
-
-    /// The end of the page.
-    pub fn finish(self, out: &mut Vec<u8>) {
-        if self.format == Format::OpenMetrics {
-            out.extend_from_slice(b"# EOF\n");
-        }
-    }
-
-    fn close(&mut self, why: Broken) -> Broken {
-        self.source.closed = true;
-        self.source.begun.clear();
-        why
-    }
-
-    fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
-        self.source.lines += 1;
-        let number = self.source.lines;
-        if line.len() > LINE_LIMIT {
-            return Err(self.close(Broken::LongLine(number)));
-        }
-        let end = line.iter().rposition(|byte| *byte != b'\r');
-        let line = &line[..end.map_or(0, |end| end + 1)];
-        let Ok(line) = std::str::from_utf8(line) else {
-            return Err(self.close(Broken::Line(number)));
+        out.reserve(block.len());
+        let text = match std::str::from_utf8(block) {
+            Ok(text) => text,
+            Err(error) => std::str::from_utf8(&block[..error.valid_up_to()]).unwrap_or_default(),
         };
-        match parse(line, self.source.format) {
-            Err(_) => return Err(self.close(Broken::Line(number))),
-            Ok(Line::Nothing) => {}
-            Ok(Line::End) => {
-                self.tell_help(out);
-                self.source.closed = true;
-            }
-            Ok(Line::Metadata { what, family, text }) if self.source.format == self.format => {
-                self.metadata(what, family, text, out);
-            }
-            Ok(Line::Metadata { what, family, text }) => {
-                self.metadata_as_text(what, family, text, out);
-            }
-            Ok(Line::Sample(sample)) => {
-                self.tell_help(out);
-                self.note(sample.name);
-                match self.source.format == self.format {
-                    true => out.extend_from_slice(line.trim_start().as_bytes()),
-                    false => sample_as_text(&sample, out),
+        let (mut kept, mut start) = (0, 0);
+        for end in memchr_iter(b'\n', text.as_bytes()) {
+            self.lines += 1;
+            if self.converter.is_some() || !is_sample(&block[start..end]) {
+                out.extend_from_slice(&block[kept..start]);
+                kept = end + 1;
+                self.other_line(&text[start..end], out)?;
+                if self.closed {
+                    return Ok(());
                 }
-                out.push(b'\n');
             }
+            start = end + 1;
+        }
+        out.extend_from_slice(&block[kept..start]);
+        match start == block.len() {
+            true => Ok(()),
+            // What follows is not UTF-8.
+            false => Err(Broken::Line(self.lines + 1)),
+        }
+    }
+
+    /// A line that is not passed on as it is.
+    fn other_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
+        let number = self.lines;
+        if line.len() > LINE_LIMIT {
+            return Err(Broken::LongLine(number));
+        }
+        let line = line.trim_end_matches('\r');
+        let Some(mut converter) = self.converter.take() else {
+            return self.text_line(line, out);
+        };
+        self.closed = line.trim_end_matches(BLANKS) == "# EOF";
+        let converted = converter.convert(line).ok_or(Broken::Line(number))?;
+        self.converter = Some(converter);
+        converted
+            .iter()
+            .try_for_each(|line| self.text_line(line, out))
+    }
+
+    fn text_line(&mut self, line: &str, out: &mut Vec<u8>) -> Result<(), Broken> {
+        let line = line.trim_start_matches(BLANKS);
+        if let Some(comment) = line.strip_prefix('#') {
+            let said = Metadata::parse(comment).filter(|said| self.is_new(said));
+            if let Some(Metadata { word, family, text }) = said {
+                out.extend_from_slice(format!("# {word} {family} {text}\n").as_bytes());
+            }
+        } else if is_sample(line.as_bytes()) {
+            out.extend_from_slice(line.as_bytes());
+            out.push(b'\n');
+        } else if !line.is_empty() {
+            return Err(Broken::Line(self.lines));
         }
         Ok(())
     }
 
-    /// Passes metadata on, unless the page says it already or can no longer say it.
-    fn metadata(&mut self, what: Metadata, family: &str, text: &str, out: &mut Vec<u8>) {
-        let (word, bit) = match what {
-            Metadata::Help => ("HELP", HELP),
-            Metadata::Type => ("TYPE", TYPE),
-            Metadata::Unit => ("UNIT", UNIT),
+    /// Whether metadata goes on the page, and notes that it does.
+    fn is_new(&mut self, said: &Metadata<'_>) -> bool {
+        let key = self.hasher.hash_one(said.family);
+        if self.families.len() >= FAMILIES && !self.families.contains_key(&key) {
+            return false;
+        }
+        let source = self.sources;
+        let family = self.families.entry(key).or_insert(Family {
+            source,
+            help: false,
+            kind: false,
+        });
+        let known = match said.word {
+            "HELP" => &mut family.help,
+            _ => &mut family.kind,
         };
-        if !is_known(what, text, self.format) {
-            return;
-        }
-        let key = self.hasher.hash_one(family);
-        let room = self.families.len() < FAMILIES;
-        let Some(known) = (match room {
-            true => Some(self.families.entry(key).or_default()),
-            false => self.families.get_mut(&key),
-        }) else {
-            return;
-        };
-        if known.written & (bit | SAMPLES) != 0 {
-            return;
-        }
-        known.written |= bit;
-        if what == Metadata::Type {
-            known.kind = Kind::of(text, self.format);
-        }
-        self.last.clear();
-        for part in ["# ", word, " ", family, " ", text, "\n"] {
-            out.extend_from_slice(part.as_bytes());
-        }
-    }
-
-    /// Passes metadata of an OpenMetrics page on to a text page.
-    fn metadata_as_text(&mut self, what: Metadata, family: &str, text: &str, out: &mut Vec<u8>) {
-        match what {
-            Metadata::Unit => {}
-            Metadata::Help => {
-                let text = text.replace("\\\"", "\"");
-                match &self.source.renamed {
-                    Some((named, name)) if named == family => {
-                        let name = name.clone();
-                        self.metadata(what, &name, &text, out);
-                    }
-                    _ => {
-                        self.tell_help(out);
-                        self.source.help = Some((family.to_owned(), text));
-                    }
-                }
-            }
-            Metadata::Type => {
-                let (suffix, word) = match text {
-                    "counter" => ("_total", Some("counter")),
-                    "info" => ("_info", Some("gauge")),
-                    "stateset" => ("", Some("gauge")),
-                    "gaugehistogram" => ("", None),
-                    "unknown" => ("", Some("untyped")),
-                    other => ("", Some(other)),
-                };
-                let name = match family.ends_with(suffix) {
-                    true => family.to_owned(),
-                    false => format!("{family}{suffix}"),
-                };
-                match self.source.help.take() {
-                    Some((named, help)) if named == family => {
-                        self.metadata(Metadata::Help, &name, &help, out);
-                    }
-                    Some((named, help)) => self.metadata(Metadata::Help, &named, &help, out),
-                    None => {}
-                }
-                if let Some(word) = word {
-                    self.metadata(what, &name, word, out);
-                }
-                self.source.renamed = Some((family.to_owned(), name));
-            }
-        }
-    }
-
-    /// Writes the help that waits: no type follows it.
-    fn tell_help(&mut self, out: &mut Vec<u8>) {
-        if let Some((family, text)) = self.source.help.take() {
-            self.metadata(Metadata::Help, &family, &text, out);
-        }
-    }
-
-    /// Nothing can be said any more about the family of this sample.
-    fn note(&mut self, name: &str) {
-        if self.last == name {
-            return;
-        }
-        self.last.clear();
-        self.last.push_str(name);
-        let key = self.hasher.hash_one(name);
-        let mut noted = false;
-        if let Some(family) = self.families.get_mut(&key) {
-            family.written |= SAMPLES;
-            noted = true;
-        }
-        for suffix in SUFFIXES {
-            let Some(base) = name.strip_suffix(suffix) else {
-                continue;
-            };
-            let known = self.families.get_mut(&self.hasher.hash_one(base));
-            if let Some(family) = known
-                && family.kind.suffixes().contains(&suffix)
-            {
-                family.written |= SAMPLES;
-                noted = true;
-            }
-        }
-        if !noted && self.families.len() < FAMILIES {
-            let written = SAMPLES;
-            let kind = Kind::Plain;
-            self.families.insert(key, Family { kind, written });
-        }
+        family.source == source && !std::mem::replace(known, true)
     }
 }
 
-impl Source {
-    fn new(format: Format) -> Source {
-        Source {
-            format,
-            begun: Vec::new(),
-            lines: 0,
-            bytes: 0,
-            closed: false,
-            help: None,
-            renamed: None,
+/// A remark for people, between two sources: one line.
+pub(super) fn remark(text: &str, out: &mut Vec<u8>) {
+    let shown = text.chars().take(REMARK_LIMIT);
+    let shown = shown.map(|character| {
+        if character.is_control() {
+            ' '
+        } else {
+            character
         }
-    }
+    });
+    let shown: String = shown.collect();
+    out.extend_from_slice(format!("# {shown}\n").as_bytes());
 }
 
-/// Whether a page of this format may say that.
-fn is_known(what: Metadata, text: &str, format: Format) -> bool {
-    match (what, format) {
-        (Metadata::Type, Format::Text) => {
-            matches!(
-                text,
+/// What a line says about a family.
+pub(super) struct Metadata<'a> {
+    /// `HELP`, `TYPE` or `UNIT`.
+    pub(super) word: &'a str,
+    pub(super) family: &'a str,
+    pub(super) text: &'a str,
+}
+
+impl Metadata<'_> {
+    /// Reads what follows the `#`: nothing where readers of text would refuse it, or take it for a
+    /// comment.
+    fn parse(comment: &str) -> Option<Metadata<'_>> {
+        let said = Metadata::split(comment)?;
+        let sound = match said.word {
+            "HELP" => is_escaped(said.text),
+            "TYPE" => matches!(
+                said.text,
                 "counter" | "gauge" | "histogram" | "summary" | "untyped"
-            )
-        }
-        (Metadata::Type, Format::OpenMetrics) => matches!(
-            text,
-            "counter"
-                | "gauge"
-                | "histogram"
-                | "summary"
-                | "unknown"
-                | "gaugehistogram"
-                | "info"
-                | "stateset"
-        ),
-        (Metadata::Unit, format) => format == Format::OpenMetrics,
-        // Text knows no quotation mark that is escaped.
-        (Metadata::Help, Format::Text) => !text.replace("\\\\", "").contains("\\\""),
-        (Metadata::Help, Format::OpenMetrics) => true,
+            ),
+            _ => false,
+        };
+        sound.then_some(said)
+    }
+
+    /// The parts of what follows the `#`, where it is metadata.
+    pub(super) fn split(comment: &str) -> Option<Metadata<'_>> {
+        let rest = comment.trim_start_matches(BLANKS);
+        let (word, rest) = rest.split_once(BLANKS)?;
+        let rest = rest.trim_start_matches(BLANKS);
+        let (family, text) = rest.split_once(BLANKS).unwrap_or((rest, ""));
+        let named = matches!(word, "HELP" | "TYPE" | "UNIT")
+            && !family.is_empty()
+            && name_length(family.as_bytes()) == family.len();
+        let text = match word {
+            "HELP" => text,
+            _ => text.trim_matches(BLANKS),
+        };
+        named.then_some(Metadata { word, family, text })
     }
 }
 
-fn sample_as_text(sample: &Sample<'_>, out: &mut Vec<u8>) {
-    for part in [sample.series, " ", sample.value] {
-        out.extend_from_slice(part.as_bytes());
+/// Whether every backslash begins an escape that the text format has.
+fn is_escaped(help: &str) -> bool {
+    let mut bytes = help.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'\\' && !matches!(bytes.next(), Some(b'\\' | b'n')) {
+            return false;
+        }
     }
-    if let Some(seconds) = sample.timestamp.and_then(|time| time.parse::<f64>().ok()) {
-        let milliseconds = format!(" {:.0}", (seconds * 1_000.0).clamp(-9e15, 9e15));
-        out.extend_from_slice(milliseconds.as_bytes());
+    true
+}
+
+/// Whether a line has the shape of a sample: a name, labels in braces or none, a value, and perhaps
+/// a timestamp in milliseconds.
+fn is_sample(line: &[u8]) -> bool {
+    line.len() <= LINE_LIMIT && (is_usual_sample(line) || is_any_sample(line))
+}
+
+/// Knows samples with labels and a whole number, which most are, by their ends.
+fn is_usual_sample(line: &[u8]) -> bool {
+    let digits = line.iter().rev().take_while(|byte| byte.is_ascii_digit());
+    let digits = digits.count();
+    let ends = &line[..line.len() - digits];
+    digits > 0
+        && matches!(
+            ends,
+            [
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':',
+                ..,
+                b'"' | b'{' | b',',
+                b'}',
+                b' ',
+            ]
+        )
+}
+
+fn is_any_sample(line: &[u8]) -> bool {
+    let name = name_length(line);
+    let rest = &line[name..];
+    let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
+    name > 0
+        && match rest[blanks..].split_first() {
+            Some((b'{', rest)) => memrchr(b'}', rest)
+                .is_some_and(|end| is_labels(&rest[..end]) && is_value(&rest[end + 1..])),
+            _ => blanks > 0 && is_value(rest),
+        }
+}
+
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// How long the name at the beginning is.
+pub(super) fn name_length(bytes: &[u8]) -> usize {
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
+    match bytes.first() {
+        Some(b'0'..=b'9') => 0,
+        _ => bytes
+            .iter()
+            .position(|byte| !is_name(byte))
+            .unwrap_or(bytes.len()),
+    }
+}
+
+/// Whether what is between the braces ends as labels do.
+fn is_labels(labels: &[u8]) -> bool {
+    labels
+        .last()
+        .is_none_or(|last| matches!(last, b'"' | b',') || is_blank(last))
+}
+
+/// A number and perhaps a timestamp.
+fn is_value(bytes: &[u8]) -> bool {
+    let mut words = bytes.split(is_blank).filter(|word| !word.is_empty());
+    let text = |word| std::str::from_utf8(word).unwrap_or_default();
+    let number = words.next().is_some_and(|word| is_number(text(word)));
+    let time = words
+        .next()
+        .is_none_or(|word| text(word).parse::<i64>().is_ok());
+    number && time && words.next().is_none()
+}
+
+/// Whether readers take it for a number: as Rust does, but no sign before `NaN`.
+fn is_number(text: &str) -> bool {
+    match text.parse::<f64>() {
+        Ok(number) => !number.is_nan() || text.starts_with(['n', 'N']),
+        Err(_) => false,
     }
 }
 
 /// Joins whole pages, each fed in pieces of `piece` bytes (at least one): what a fuzzer calls.
 /// Sources that are broken are cut and remarked upon.
-pub fn merge_pages(format: Format, sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
-    let mut merge = Merge::new(format);
+pub fn merge_pages(sources: &[(Format, &[u8])], piece: usize) -> Vec<u8> {
+    let mut merge = Merge::default();
     let mut out = Vec::new();
     for (format, bytes) in sources {
         merge.begin(*format);
         let mut pieces = bytes.chunks(piece.max(1));
         let pushed = pieces.try_for_each(|piece| merge.push(piece, &mut out));
         if let Err(broken) = pushed.and_then(|()| merge.end(&mut out)) {
-            merge.remark(&broken.to_string(), &mut out);
+            remark(&broken.to_string(), &mut out);
         }
     }
-    merge.finish(&mut out);
     out
 }
 

@@ -3,13 +3,12 @@
 //! Names are those of Consul's dataplane where they mean the same here. Prometheus asks for them;
 //! statsd and dogstatsd sinks are sent them. Envoy's own metrics reach its sinks without us.
 
-mod compress;
 mod families;
 mod fetch;
-mod line;
 pub mod merge;
 mod negotiate;
 mod observed;
+mod openmetrics;
 mod page;
 mod process;
 mod push;
@@ -32,7 +31,7 @@ use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
 pub use self::fetch::{FetchError, Target, UrlError};
-pub use self::page::{Merged, Merger, PageRequest, Source};
+pub use self::page::{Merger, Source};
 pub use self::push::Dialect;
 pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
 pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};

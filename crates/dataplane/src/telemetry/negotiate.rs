@@ -1,5 +1,4 @@
-//! What whoever asks for a page can read, from the headers of the request. Decides nothing about
-//! what sources can say.
+//! What headers say about the pages that are asked for and sent.
 
 use std::time::Duration;
 
@@ -8,71 +7,43 @@ use http::{HeaderMap, HeaderName, header};
 use super::Format;
 
 /// How long a page may take when the request does not say: Prometheus's own default.
-const USUAL: Duration = Duration::from_secs(10);
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 /// How long a page may take at most, whatever the request says.
-const LONGEST: Duration = Duration::from_secs(120);
+const LONGEST_TIME: Duration = Duration::from_secs(120);
 
 /// How long whoever asks will wait, in seconds.
 const SCRAPE_TIMEOUT: HeaderName = HeaderName::from_static("x-prometheus-scrape-timeout-seconds");
 
-/// What the request wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
-    pub(super) format: Format,
-    pub(super) gzip: bool,
-    /// How long all sources together may take.
-    pub(super) time: Duration,
-}
-
-impl Wish {
-    pub(super) fn of(headers: &HeaderMap) -> Wish {
-        let joined = |name| {
-            let values = headers.get_all(name).into_iter();
-            let texts: Vec<_> = values.filter_map(|value| value.to_str().ok()).collect();
-            texts.join(",")
-        };
-        Wish {
-            format: format(&joined(&header::ACCEPT)),
-            gzip: gzip(&joined(&header::ACCEPT_ENCODING)),
-            time: headers
-                .get(SCRAPE_TIMEOUT)
-                .and_then(|value| time(value.to_str().ok()?))
-                .unwrap_or(USUAL),
-        }
-    }
-}
-
-/// Nine tenths of what the reader grants; the rest is for the way.
-fn time(seconds: &str) -> Option<Duration> {
-    let granted = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-    Some(granted.mul_f64(0.9).min(LONGEST)).filter(|time| !time.is_zero())
-}
-
-/// The items of a header that are wanted at all, in lower case: name, parameters and quality.
-fn items(header: &str) -> impl Iterator<Item = (String, Vec<String>, f64)> + '_ {
-    header.split(',').filter_map(|item| {
-        let mut parts = item.split(';').map(|part| part.trim().to_ascii_lowercase());
-        let name = parts.next().filter(|name| !name.is_empty())?;
-        let (quality, parameters): (Vec<_>, Vec<_>) =
-            parts.partition(|part| part.starts_with("q="));
-        let quality = match quality.first() {
-            None => 1.0,
-            Some(text) => text.get(2..)?.trim().parse().ok()?,
-        };
-        (quality > 0.0).then_some((name, parameters, quality))
-    })
+/// How long a page may take: nine tenths of what the reader grants; the rest is for the transport.
+pub(super) fn time(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(SCRAPE_TIMEOUT);
+    let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .map(|granted| granted.mul_f64(0.9).min(LONGEST_TIME))
+        .filter(|time| !time.is_zero())
+        .unwrap_or(DEFAULT_TIME)
 }
 
 /// OpenMetrics only for whoever prefers it: everybody reads text.
-fn format(accept: &str) -> Format {
+pub(super) fn wanted(headers: &HeaderMap) -> Format {
     let (mut open, mut text) = (0.0_f64, 0.0_f64);
-    for (name, parameters, quality) in items(accept) {
-        let version = parameters
-            .iter()
-            .find_map(|part| part.strip_prefix("version="))
-            .map(|version| version.trim_matches('"'));
-        match (name.as_str(), version) {
+    let values = headers.get_all(header::ACCEPT).into_iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    for item in values.flat_map(|value| value.split(',')) {
+        let mut parts = item.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let name = parts.next().unwrap_or_default();
+        let (mut quality, mut version) = (1.0, None);
+        for part in parts {
+            match part.split_once('=') {
+                // What is no number is not wanted.
+                Some(("q", number)) => quality = number.parse().unwrap_or(0.0),
+                Some(("version", text)) => version = Some(text.trim_matches('"').to_owned()),
+                _ => {}
+            }
+        }
+        match (name.as_str(), version.as_deref()) {
             ("application/openmetrics-text", None | Some("1.0.0")) => open = open.max(quality),
             ("text/plain", None | Some("0.0.4")) | ("text/*", _) => text = text.max(quality),
             _ => {}
@@ -82,10 +53,6 @@ fn format(accept: &str) -> Format {
         true => Format::OpenMetrics,
         false => Format::Text,
     }
-}
-
-fn gzip(accept: &str) -> bool {
-    items(accept).any(|(name, _, _)| matches!(name.as_str(), "gzip" | "x-gzip"))
 }
 
 /// The format that a source says it has sent. Who says nothing speaks text.
@@ -129,7 +96,8 @@ mod tests {
             ("*/*", Format::Text),
             ("", Format::Text),
         ] {
-            assert_eq!(format(accept), expected, "{accept}");
+            let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
+            assert_eq!(wanted(&headers), expected, "{accept}");
         }
         assert_eq!(
             sent("application/openmetrics-text; version=1.0.0"),
@@ -139,25 +107,17 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_for_whoever_takes_it() {
-        for accept in ["gzip", "deflate, GZip;q=0.5", "br,gzip"] {
-            assert!(gzip(accept), "{accept}");
-        }
-        for accept in ["", "identity", "gzip;q=0", "*"] {
-            assert!(!gzip(accept), "{accept}");
-        }
-    }
-
-    #[test]
     fn the_reader_says_how_long_it_waits() {
-        let wish = |value: &'static str| {
-            let headers = HeaderMap::from_iter([(SCRAPE_TIMEOUT, value.parse().unwrap())]);
-            Wish::of(&headers).time
+        let time = |value: &'static str| {
+            time(&HeaderMap::from_iter([(
+                SCRAPE_TIMEOUT,
+                value.parse().unwrap(),
+            )]))
         };
-        assert_eq!(wish("20"), Duration::from_secs(18));
-        assert_eq!(wish("1e9"), LONGEST);
+        assert_eq!(time("20"), Duration::from_secs(18));
+        assert_eq!(time("1e9"), LONGEST_TIME);
         for nonsense in ["", "0", "-1", "NaN", "soon", "1e300"] {
-            assert_eq!(wish(nonsense), USUAL, "{nonsense}");
+            assert_eq!(time(nonsense), DEFAULT_TIME, "{nonsense}");
         }
     }
 }

@@ -5,8 +5,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,13 +13,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use legate_runtime::Spawner;
 use tokio::sync::mpsc;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
 
-use super::compress::Gzip;
-use super::negotiate::Wish;
-use super::{Format, Merger, PageRequest, Telemetry};
+use super::{Format, Merger, Telemetry, negotiate};
 use crate::http_server::{self, Limits};
 
 /// Port of the dataplane's own metrics.
@@ -59,15 +57,19 @@ fn serve(name: &'static str, address: SocketAddr, router: Router, spawner: &Spaw
         }
     };
     tracing::info!(target: "metrics", %address, "starting {name}");
+    // Metrics repeat themselves: more effort makes little of a difference.
+    let gzip = CompressionLayer::new().quality(CompressionLevel::Fastest);
+    let router = router.layer(gzip);
     http_server::serve(name, listener, router, Limits::of_process(), spawner);
 }
 
 async fn own_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Response {
-    let wish = Wish::of(&headers);
-    let (sender, pieces) = mpsc::channel(1);
-    // There is room for one piece, and that is all of it.
-    let _ = sender.try_send(telemetry.render_as(wish.format).into());
-    answer(wish.format, wish.gzip, pieces, Arc::new(true.into()))
+    let format = negotiate::wanted(&headers);
+    let head = [
+        (header::CONTENT_TYPE, format.content_type()),
+        (header::VARY, HeaderValue::from_static("accept")),
+    ];
+    (head, telemetry.render_as(format)).into_response()
 }
 
 async fn merged_page(
@@ -75,14 +77,11 @@ async fn merged_page(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let wish = Wish::of(&headers);
-    let request = PageRequest {
-        query,
-        format: wish.format,
-        time: wish.time,
-    };
-    match merger.page(&request).await {
-        Some(page) => answer(page.format, wish.gzip, page.pieces, page.whole),
+    match merger.page(query, negotiate::time(&headers)) {
+        Some(pieces) => {
+            let head = [(header::CONTENT_TYPE, Format::Text.content_type())];
+            (head, Body::from_stream(body(pieces))).into_response()
+        }
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
             "too many requests at one time\n",
@@ -91,55 +90,12 @@ async fn merged_page(
     }
 }
 
-fn answer(
-    format: Format,
-    gzip: bool,
-    pieces: mpsc::Receiver<Bytes>,
-    whole: Arc<AtomicBool>,
-) -> Response {
-    let body = Body::from_stream(body(pieces, gzip.then(Gzip::new), whole));
-    let mut response = body.into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, format.content_type());
-    headers.insert(
-        header::VARY,
-        header::HeaderValue::from_static("accept, accept-encoding"),
-    );
-    if gzip {
-        headers.insert(
-            header::CONTENT_ENCODING,
-            header::HeaderValue::from_static("gzip"),
-        );
-    }
-    response
-}
-
 /// The pieces as they are sent. The end of a page that is not whole is an error, so that nobody
 /// takes it for one that is.
-pub(super) fn body(
-    pieces: mpsc::Receiver<Bytes>,
-    gzip: Option<Gzip>,
-    whole: Arc<AtomicBool>,
-) -> impl Stream<Item = io::Result<Bytes>> {
-    let state = (pieces, gzip, whole);
-    stream::try_unfold(state, async |(mut pieces, mut gzip, whole)| {
-        loop {
-            let Some(piece) = pieces.recv().await else {
-                if !whole.load(Ordering::Acquire) {
-                    return Err(io::Error::other("the page was cut off"));
-                }
-                let Some(gzip) = gzip.take() else {
-                    return Ok(None);
-                };
-                return Ok(Some((gzip.finish()?, (pieces, None, whole))));
-            };
-            let ready = match &mut gzip {
-                None => piece,
-                Some(gzip) => gzip.push(&piece)?,
-            };
-            if !ready.is_empty() {
-                return Ok(Some((ready, (pieces, gzip, whole))));
-            }
-        }
+pub(super) fn body(pieces: mpsc::Receiver<Bytes>) -> impl Stream<Item = io::Result<Bytes>> {
+    stream::try_unfold(pieces, async |mut pieces| match pieces.recv().await {
+        Some(end) if end.is_empty() => Ok(None),
+        Some(piece) => Ok(Some((piece, pieces))),
+        None => Err(io::Error::other("the page was cut off")),
     })
 }

@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -56,27 +55,19 @@ fn source(name: &'static str, address: SocketAddr, takes_query: bool) -> Source 
     }
 }
 
-fn request(format: Format) -> PageRequest {
-    PageRequest {
-        query: Some("usedonly".to_owned()),
-        format,
-        time: Duration::from_secs(10),
-    }
-}
-
-async fn merged(scope: &Scope, sources: Vec<Source>, request: &PageRequest) -> (Format, String) {
+async fn merged(scope: &Scope, sources: Vec<Source>, time: Duration) -> String {
     let telemetry = Telemetry::new(Instant::now()).unwrap();
     let merger = Merger::new(telemetry, sources, scope.spawner());
-    let mut page = merger.page(request).await.unwrap();
+    let mut pieces = merger.page(Some("usedonly".to_owned()), time).unwrap();
     let mut text = Vec::new();
-    while let Some(piece) = page.pieces.recv().await {
+    while let Some(piece) = pieces.recv().await {
         text.extend_from_slice(&piece);
     }
-    (page.format, String::from_utf8(text).unwrap())
+    String::from_utf8(text).unwrap()
 }
 
 async fn text(scope: &Scope, sources: Vec<Source>) -> String {
-    merged(scope, sources, &request(Format::Text)).await.1
+    merged(scope, sources, Duration::from_secs(10)).await
 }
 
 #[track_caller]
@@ -180,7 +171,7 @@ async fn a_source_that_fails_is_cut_at_a_line_and_leaves_the_others_alone() {
     assert!(remark("welcome").ends_with("line 1 is no metric"));
     assert!(remark("lost").contains("redirects") && remark("closed").contains("refused"));
     // The page is one that readers take.
-    let again = merge::merge_pages(Format::Text, &[(Format::Text, text.as_bytes())], 100);
+    let again = merge::merge_pages(&[(Format::Text, text.as_bytes())], 100);
     assert!(!String::from_utf8(again).unwrap().contains("is no metric"));
 }
 
@@ -195,9 +186,7 @@ async fn sources_that_are_slow_or_have_no_end_leave_time_for_the_others() {
         source("endless", endless, false),
         source("good", good, false),
     ];
-    let mut asked = request(Format::Text);
-    asked.time = Duration::from_secs(3);
-    let (_, text) = merged(&scope, sources, &asked).await;
+    let text = merged(&scope, sources, Duration::from_secs(3)).await;
     assert!(text.contains("\ngood 1\n") && text.contains("\nendless 1\n"));
     assert_ups(&text, &[("silent", 0), ("endless", 0), ("good", 1)]);
 }
@@ -219,38 +208,14 @@ const OPEN: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/openmetrics-tex
                     # TYPE a counter\na_total{asked=\"{accept}\"} 1 1.5\n# EOF\n";
 
 #[tokio::test]
-async fn openmetrics_is_served_when_all_sources_speak_it() {
+async fn a_source_that_sends_openmetrics_is_written_as_text() {
     let scope = Scope::new("test");
     let open = page(&scope, OPEN).await;
     let plain = page(&scope, "HTTP/1.1 200 OK\r\n\r\nplain 1\n").await;
-    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
-
-    // A source that fails does not decide.
-    let sources = vec![
-        source("service", open, false),
-        source("envoy", closed, true),
-    ];
-    let (format, text) = merged(&scope, sources.clone(), &request(Format::OpenMetrics)).await;
-    assert_eq!(format, Format::OpenMetrics);
-    assert!(
-        text.contains("# TYPE a counter\na_total{asked=\"open\"} 1 1.5\n"),
-        "{text}"
-    );
-    assert!(
-        text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1,
-        "{text}"
-    );
-    assert!(
-        !text.contains("are missing"),
-        "there are no remarks in OpenMetrics"
-    );
-    assert_ups(&text, &[("service", 1), ("envoy", 0)]);
-
     let sources = vec![source("service", open, false), source("envoy", plain, true)];
-    let (format, text) = merged(&scope, sources, &request(Format::OpenMetrics)).await;
-    assert_eq!(format, Format::Text);
+    let text = text(&scope, sources).await;
     assert!(
-        text.contains("# TYPE a_total counter\na_total{asked=\"open\"} 1 1500\n"),
+        text.contains("# TYPE a_total counter\na_total{asked=\"text\"} 1 1500\n"),
         "{text}"
     );
     assert!(
@@ -258,11 +223,6 @@ async fn openmetrics_is_served_when_all_sources_speak_it() {
         "{text}"
     );
     assert_ups(&text, &[("service", 1), ("envoy", 1)]);
-
-    let sources = vec![source("service", open, false)];
-    let (format, text) = merged(&scope, sources, &request(Format::Text)).await;
-    assert_eq!(format, Format::Text);
-    assert!(text.contains("asked=\"text\""), "{text}");
 }
 
 #[tokio::test]
@@ -272,16 +232,15 @@ async fn pages_that_nobody_reads_are_limited_and_end() {
     let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "x 1\n").await;
     let sources = vec![source("envoy", endless, false); 2];
     let merger = Merger::new(telemetry, sources, scope.spawner());
-    let mut asked = request(Format::Text);
-    asked.time = Duration::from_secs(3600);
+    let hour = Duration::from_secs(3600);
     let mut unread = Vec::new();
-    while let Some(page) = merger.page(&asked).await {
+    while let Some(page) = merger.page(None, hour) {
         unread.push(page);
     }
     assert_eq!(unread.len(), 4);
     drop(unread);
     let freed = async {
-        while merger.page(&asked).await.is_none() {
+        while merger.page(None, hour).is_none() {
             tokio::task::yield_now().await;
         }
     };
@@ -297,33 +256,36 @@ async fn readers_that_do_not_read_keep_nobody_out() {
     let endless = page_then(&scope, "HTTP/1.1 200 OK\r\n\r\n", "x 1\n").await;
     let sources = vec![source("service", endless, false)];
     let merger = Merger::new(telemetry, sources, scope.spawner());
-    let mut asked = request(Format::Text);
-    asked.time = Duration::from_secs(3600);
+    let hour = Duration::from_secs(3600);
     let mut slow = Vec::new();
     for _ in 0..4 {
-        slow.push(merger.page(&asked).await.expect("there is room"));
+        slow.push(merger.page(None, hour).expect("there is room"));
     }
     // Time passes when all of them wait for their readers.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let _fifth = merger.page(&asked).await.expect("one makes room");
+    let _fifth = merger.page(None, hour).expect("one makes room");
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let ended = slow.iter().filter(|page| page.pieces.is_closed());
-    assert_eq!(ended.clone().count(), 1);
-    assert!(
-        ended
-            .clone()
-            .all(|page| !page.whole.load(Ordering::Acquire))
-    );
+    let (ended, slow): (Vec<_>, Vec<_>) = slow.into_iter().partition(|pieces| pieces.is_closed());
+    assert_eq!((ended.len(), slow.len()), (1, 3));
+    for pieces in ended {
+        let read: Vec<_> = serve::body(pieces).collect().await;
+        assert!(read.last().unwrap().is_err(), "it does not look whole");
+    }
 }
 
 #[tokio::test]
 async fn a_page_that_is_cut_off_does_not_look_whole() {
     for whole in [true, false] {
-        let (sender, pieces) = tokio::sync::mpsc::channel(1);
+        let (sender, pieces) = tokio::sync::mpsc::channel(2);
         sender.send("x 1\n".into()).await.unwrap();
+        if whole {
+            sender.send(Default::default()).await.unwrap();
+        }
         drop(sender);
-        let body = serve::body(pieces, None, Arc::new(whole.into()));
-        let read: Vec<_> = body.map(|piece| piece.is_ok()).collect().await;
+        let read: Vec<_> = serve::body(pieces)
+            .map(|piece| piece.is_ok())
+            .collect()
+            .await;
         assert_eq!(read, if whole { vec![true] } else { vec![true, false] });
     }
 }
@@ -360,9 +322,10 @@ async fn servers_negotiate_format_and_compression() {
     };
     start(endpoints, telemetry, merger, &scope.spawner());
 
-    for (address, path) in [
-        (endpoints.own, "/any"),
-        (endpoints.merged, "/stats/prometheus"),
+    // Envoy speaks text only, and so does the merged page.
+    for (address, path, open) in [
+        (endpoints.own, "/any", true),
+        (endpoints.merged, "/stats/prometheus", false),
     ] {
         let (head, body) = ask(address, path, "").await;
         assert!(
@@ -376,20 +339,22 @@ async fn servers_negotiate_format_and_compression() {
             "{plain}"
         );
 
-        let wish =
+        let wanted =
             "accept: application/openmetrics-text;version=1.0.0\r\naccept-encoding: gzip\r\n";
-        let (head, body) = ask(address, path, wish).await;
-        assert!(
-            head.contains("content-type: application/openmetrics-text; version=1.0.0"),
-            "{head}"
-        );
+        let (head, body) = ask(address, path, wanted).await;
+        let expected = match open {
+            true => "content-type: application/openmetrics-text; version=1.0.0",
+            false => "content-type: text/plain; version=0.0.4",
+        };
+        assert!(head.contains(expected), "{head}");
         assert!(head.contains("content-encoding: gzip"), "{head}");
+        assert!(head.contains("vary: accept-encoding"), "{head}");
         let mut page = String::new();
         flate2::read::GzDecoder::new(body.as_slice())
             .read_to_string(&mut page)
             .unwrap();
         assert!(
-            page.contains("\nconsul_dataplane_go_goroutines ") && page.ends_with("# EOF\n"),
+            page.contains("\nconsul_dataplane_go_goroutines ") && page.ends_with("# EOF\n") == open,
             "{page}"
         );
         assert!(body.len() < page.len() / 2);

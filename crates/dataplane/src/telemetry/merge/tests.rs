@@ -9,38 +9,70 @@ fn text(sources: &[&str]) -> String {
         .iter()
         .map(|source| (Format::Text, source.as_bytes()))
         .collect();
-    String::from_utf8(merge_pages(Format::Text, &sources, 7)).unwrap()
+    String::from_utf8(merge_pages(&sources, 7)).unwrap()
 }
 
 fn from_open(page: &str) -> String {
     let sources = [(Format::OpenMetrics, page.as_bytes())];
-    String::from_utf8(merge_pages(Format::Text, &sources, 5)).unwrap()
+    String::from_utf8(merge_pages(&sources, 5)).unwrap()
 }
 
 #[test]
-fn metadata_is_said_once_and_never_behind_samples() {
-    let first = "# HELP a First.\n# TYPE a gauge\na{s=\"1\"} 1\nb 1\n";
+fn metadata_of_a_family_is_that_of_the_first_source() {
+    let first =
+        "# HELP a First.\n# TYPE a gauge\n# TYPE a gauge\na{s=\"1\"} 1\n# TYPE b gauge\nb 1\n";
     let second =
-        "# HELP a Other.\n# TYPE a counter\na{s=\"2\"} 2\n# TYPE b gauge\nb 2\n# TYPE c gauge\nc 3";
+        "# HELP a Other.\n# TYPE a counter\na{s=\"2\"} 2\n# HELP b B.\nb 2\n# TYPE c gauge\nc 3";
     assert_eq!(
         text(&[first, second]),
-        "# HELP a First.\n# TYPE a gauge\na{s=\"1\"} 1\nb 1\n\
+        "# HELP a First.\n# TYPE a gauge\na{s=\"1\"} 1\n# TYPE b gauge\nb 1\n\
          a{s=\"2\"} 2\nb 2\n# TYPE c gauge\nc 3\n"
     );
 }
 
 #[test]
-fn parts_of_histograms_and_summaries_belong_to_their_families() {
-    let page = "# TYPE h histogram\nh_bucket{le=\"+Inf\"} 1\nh_sum 1\nh_count 1\n\
-                # HELP h Too late.\n# TYPE g gauge\ng 1\ng_sum 1\n# TYPE g_sum gauge\n";
-    let merged = text(&[page]);
-    assert!(!merged.contains("Too late"), "{merged}");
-    // A gauge has no sum: that was a family of its own, whose type comes too late.
-    assert!(!merged.contains("# TYPE g_sum"), "{merged}");
-    assert!(
-        text(&["# TYPE h histogram\nh_sum 1\n# TYPE h_sum gauge\nh_sum 2\n"])
-            .contains("h_sum gauge")
-    );
+fn samples_are_passed_on_as_they_came() {
+    for line in [
+        "a{b=\"c\",} 1 2",
+        "a { b = \"c\" } 1\t2 ",
+        "a{} 1 -2",
+        "a{b=\"}\"} 1",
+        "a{b=\"\u{e4}\"} 0.5",
+        "a 1",
+        "a:b 1 2",
+        "a 2 ",
+    ] {
+        assert_eq!(text(&[line]), format!("{line}\n"));
+    }
+    for value in ["NaN", "+Inf", "-Inf", "1e9", "-0.5", ".5", "1."] {
+        let line = format!("a{{b=\"c\"}} {value}\n");
+        assert_eq!(text(&[&line]), line);
+    }
+}
+
+#[test]
+fn what_has_not_the_shape_of_a_sample_is_none() {
+    for line in [
+        "<html>",
+        "{\"a\": 1}",
+        "a",
+        "a 1 2 3",
+        "a 1 1.5",
+        "a one",
+        "a{b=c} 1",
+        "a{b=\"c} 1",
+        "a{b=\"c\" 1",
+        "a{b=\"c\"}",
+        "1a 1",
+        "{a=\"b\"} 1",
+        "a -NaN",
+        "a-b 1",
+        "connected to 10.0.0.1",
+        "connected to port 1",
+        "\u{e4} 1",
+    ] {
+        assert_eq!(text(&[line]), "# line 1 is no metric\n", "{line}");
+    }
 }
 
 #[test]
@@ -57,7 +89,7 @@ fn a_source_is_cut_at_the_first_line_that_is_no_metric() {
         text(&[html, half, "last 1"]),
         "# line 1 is no metric\ngood 1\n# line 2 is no metric\nlast 1\n"
     );
-    let mut merge = Merge::new(Format::Text);
+    let mut merge = Merge::default();
     let mut out = Vec::new();
     merge.begin(Format::Text);
     assert_eq!(merge.push(b"a \xff\n", &mut out), Err(Broken::Line(1)));
@@ -75,7 +107,7 @@ fn remarks_blanks_and_types_that_readers_do_not_know_are_left_out() {
 #[test]
 fn lines_and_sources_have_limits() {
     let mut out = Vec::new();
-    let mut merge = Merge::new(Format::Text);
+    let mut merge = Merge::default();
     let long = vec![b'a'; LINE_LIMIT + 1];
     assert_eq!(merge.push(&long, &mut out), Err(Broken::LongLine(1)));
     merge.begin(Format::Text);
@@ -86,12 +118,12 @@ fn lines_and_sources_have_limits() {
         merge.push(&block, &mut out)
     });
     assert_eq!(pushed, Err(Broken::TooLarge));
-    assert!(merge.source.bytes == SOURCE_LIMIT && merge.source.begun.is_empty());
+    assert_eq!(merge.bytes, SOURCE_LIMIT);
 }
 
 #[test]
 fn families_beyond_the_limit_are_untyped_and_memory_stays_the_same() {
-    let mut merge = Merge::new(Format::Text);
+    let mut merge = Merge::default();
     let mut out = Vec::new();
     for number in 0..FAMILIES + 1_000 {
         let page = format!("# TYPE f{number} gauge\nf{number} 1\n");
@@ -101,30 +133,21 @@ fn families_beyond_the_limit_are_untyped_and_memory_stays_the_same() {
     }
     assert_eq!(merge.families.len(), FAMILIES);
     // A line and the table are all that is held.
-    assert!(merge.source.begun.capacity() <= 2 * LINE_LIMIT);
+    assert!(merge.begun.capacity() <= 2 * LINE_LIMIT);
     assert!(merge.families.capacity() <= 2 * FAMILIES);
 }
 
 #[test]
-fn openmetrics_ends_once() {
-    let first = "# TYPE a counter\n# UNIT a \na_total 1 # {id=\"x\"} 1 2.5\n# EOF\n";
-    let second = "# TYPE a counter\na_total{b=\"c\"} 2 1.5\n# EOF\nignored";
-    let text = "b 1\n";
-    let sources = [
-        (Format::OpenMetrics, first.as_bytes()),
-        (Format::Text, text.as_bytes()),
-        (Format::OpenMetrics, second.as_bytes()),
-        (Format::OpenMetrics, b"c 1\n".as_slice()),
-    ];
+fn an_openmetrics_page_without_its_end_is_not_whole() {
+    assert_eq!(from_open("a 1\n# EOF\nignored"), "a 1\n");
     assert_eq!(
-        String::from_utf8(merge_pages(Format::OpenMetrics, &sources, 3)).unwrap(),
-        "# TYPE a counter\n# UNIT a \na_total 1 # {id=\"x\"} 1 2.5\na_total{b=\"c\"} 2 1.5\nc 1\n# EOF\n"
+        from_open("a 1\n"),
+        "a 1\n# the page ends before its `# EOF`\n"
     );
-    let mut merge = Merge::new(Format::OpenMetrics);
-    merge.begin(Format::Text);
-    assert_eq!(merge.push(b"b 1\n", &mut Vec::new()), Err(Broken::Format));
-    merge.begin(Format::OpenMetrics);
-    assert_eq!(merge.end(&mut Vec::new()), Err(Broken::NoEnd));
+    for line in [" a 1", "a  1", "a 1 NaN", "a 1 "] {
+        let page = format!("{line}\n# EOF\n");
+        assert_eq!(from_open(&page), "# line 1 is no metric\n", "{line}");
+    }
 }
 
 #[test]
@@ -143,44 +166,30 @@ fn openmetrics_sources_are_written_as_text() {
 #[test]
 fn remarks_are_one_short_line() {
     let mut out = Vec::new();
-    Merge::new(Format::Text).remark(&format!("a\nb{}", "\u{1f980}".repeat(9_000)), &mut out);
+    remark(&format!("a\nb{}", "\u{1f980}".repeat(9_000)), &mut out);
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with("# a b") && text.len() < 600, "{text}");
     assert_eq!(text.matches('\n').count(), 1);
 }
 
-/// Whether a reader that takes nothing wrong takes this page: no family's metadata twice or behind
-/// its samples, and every line a metric.
-fn is_sound(page: &[u8], format: Format) -> Result<(), TestCaseError> {
+/// Whether no family's metadata is there twice, and every line is a sample or metadata.
+fn is_sound(page: &[u8]) -> Result<(), TestCaseError> {
     let page = std::str::from_utf8(page).unwrap();
-    let mut told = std::collections::HashSet::new();
-    let mut sampled = std::collections::HashSet::new();
-    let mut kinds = std::collections::HashMap::new();
-    let mut ends = 0;
-    for line in page.lines() {
-        prop_assert_eq!(ends, 0, "something follows the end");
-        match parse(line, format) {
-            Err(_) => return Err(TestCaseError::fail(format!("{line:?} is no metric"))),
-            Ok(Line::Nothing) => prop_assert!(format == Format::Text, "{}", line),
-            Ok(Line::End) => ends += 1,
-            Ok(Line::Metadata { what, family, text }) => {
-                if what == Metadata::Type {
-                    kinds.insert(family, Kind::of(text, format));
-                }
-                prop_assert!(told.insert((what as u8, family)), "twice: {}", line);
-                prop_assert!(!sampled.contains(family), "too late: {}", line);
+    let mut said = std::collections::HashSet::new();
+    for line in page.lines().filter(|line| !is_remark(line.as_bytes())) {
+        match line.strip_prefix('#').map(Metadata::parse) {
+            Some(Some(Metadata { word, family, .. })) => {
+                prop_assert!(said.insert((word, family)), "twice: {}", line);
             }
-            Ok(Line::Sample(sample)) => {
-                let base = SUFFIXES.iter().find_map(|suffix| {
-                    let base = sample.name.strip_suffix(suffix)?;
-                    kinds.get(base)?.suffixes().contains(suffix).then_some(base)
-                });
-                sampled.insert(base.unwrap_or(sample.name));
-            }
+            Some(None) => return Err(TestCaseError::fail(format!("{line:?} says nothing"))),
+            None => prop_assert!(is_sample(line.as_bytes()), "no metric: {}", line),
         }
     }
-    prop_assert_eq!(ends, usize::from(format == Format::OpenMetrics));
     Ok(())
+}
+
+fn is_remark(line: &[u8]) -> bool {
+    line.starts_with(b"# line ") || line.starts_with(b"# the ")
 }
 
 fn formats() -> impl Strategy<Value = Format> {
@@ -202,18 +211,17 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn any_sources_make_a_sound_page_however_they_are_cut(
-        format in formats(),
         sources in proptest::collection::vec((formats(), lines()), 0..4),
         piece in 1usize..40,
     ) {
         let sources: Vec<_> = sources.iter().map(|(format, page)| (*format, page.as_slice())).collect();
-        let page = merge_pages(format, &sources, piece);
-        is_sound(&page, format)?;
-        prop_assert_eq!(&page, &merge_pages(format, &sources, usize::MAX));
+        let page = merge_pages(&sources, piece);
+        is_sound(&page)?;
+        prop_assert_eq!(&page, &merge_pages(&sources, usize::MAX));
         // What is sound already stays as it is, but for remarks.
-        let again = merge_pages(format, &[(format, page.as_slice())], piece);
+        let again = merge_pages(&[(Format::Text, page.as_slice())], piece);
         let kept: Vec<_> = page.split_inclusive(|byte| *byte == b'\n')
-            .filter(|line| !line.starts_with(b"# line ") && !line.starts_with(b"# the "))
+            .filter(|line| !is_remark(line))
             .flatten().copied().collect();
         prop_assert_eq!(again, kept);
     }
