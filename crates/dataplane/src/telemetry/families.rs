@@ -1,126 +1,162 @@
-//! The dataplane's own metrics at one moment, as values: what the registry holds, in a form that
-//! can be completed, written in several formats and pushed.
+//! The dataplane's own metrics at one moment, and how a page says them. They are the `prometheus`
+//! crate's families, so that those which follow from a look ([`super::observed`]) stand among those
+//! of the registry.
 
-use legate_runtime::metrics::Registry;
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use std::slice;
 
-/// All series of one name.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Family {
-    pub(super) name: String,
-    pub(super) help: String,
-    pub(super) kind: Kind,
-    pub(super) series: Vec<Series>,
-}
+use legate_runtime::metrics::{Registry, encode_families};
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-/// What its values mean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
+use super::{Format, PREFIX};
 
-/// One series.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Series {
-    /// None of them is empty: an empty label is no label.
-    pub(super) labels: Vec<(String, String)>,
-    pub(super) value: Value,
-}
-
-/// What tells series apart: a name and its labels.
-pub(super) type SeriesKey = (String, Vec<(String, String)>);
-
-/// What it is at this moment.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
-    Number(f64),
-    Histogram {
-        count: u64,
-        sum: f64,
-        /// Upper bounds, and how many values are not above them.
-        buckets: Vec<(f64, u64)>,
-    },
-}
-
-impl Family {
-    /// A family whose series [`with`](Family::with) adds.
-    pub(super) fn new(name: &str, help: &str, kind: Kind) -> Family {
-        Family {
-            name: format!("{}_{name}", super::PREFIX),
-            help: help.to_owned(),
-            kind,
-            series: Vec::new(),
-        }
+/// Everything in the registry, in the order of the names. An empty label is no label.
+pub(super) fn gather(registry: &Registry) -> Vec<MetricFamily> {
+    let mut families = registry.gather();
+    for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
+        let labels = metric.take_label().into_iter();
+        let labels = labels.filter(|label| !label.value().is_empty());
+        metric.set_label(labels.collect());
     }
-
-    /// A gauge without labels; without a value it is only named.
-    pub(super) fn gauge(name: &str, help: &str, value: Option<f64>) -> Family {
-        let mut family = Family::new(name, help, Kind::Gauge);
-        if let Some(value) = value {
-            family.with(&[], value);
-        }
-        family
-    }
-
-    /// One more series.
-    pub(super) fn with(&mut self, labels: &[(&str, &str)], value: f64) {
-        let labels = labels
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        self.series.push(Series {
-            labels: labels.collect(),
-            value: Value::Number(value),
-        });
-    }
+    families
 }
 
-/// Everything in the registry, in the order of the names.
-pub(super) fn gather(registry: &Registry) -> Vec<Family> {
-    registry.gather().iter().filter_map(family).collect()
+/// A gauge without labels, where there is a value.
+pub(super) fn gauge(name: &str, help: &str, value: Option<f64>) -> MetricFamily {
+    let metric = |value| Metric::from_gauge(gauge_value(value));
+    let metrics = value.map(metric).into_iter().collect();
+    family(MetricType::GAUGE, name, help, metrics)
 }
 
-fn family(family: &MetricFamily) -> Option<Family> {
-    let kind = match family.get_field_type() {
-        MetricType::COUNTER => Kind::Counter,
-        MetricType::GAUGE => Kind::Gauge,
-        MetricType::HISTOGRAM => Kind::Histogram,
-        // Nothing of that kind is registered.
-        MetricType::SUMMARY | MetricType::UNTYPED => return None,
+/// A gauge with a series for each value of one label.
+pub(super) fn gauges(
+    name: &str,
+    help: &str,
+    label: &str,
+    values: impl IntoIterator<Item = (&'static str, f64)>,
+) -> MetricFamily {
+    let metric = |(text, value): (&str, f64)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(label.to_owned());
+        pair.set_value(text.to_owned());
+        let mut metric = Metric::from_label(vec![pair]);
+        metric.set_gauge(gauge_value(value));
+        metric
     };
-    Some(Family {
-        name: family.name().to_owned(),
-        help: family.help().to_owned(),
-        kind,
-        series: family
-            .get_metric()
-            .iter()
-            .map(|metric| series(metric, kind))
-            .collect(),
-    })
+    let metrics = values.into_iter().map(metric).collect();
+    family(MetricType::GAUGE, name, help, metrics)
 }
 
-fn series(metric: &Metric, kind: Kind) -> Series {
-    let labels = metric.get_label().iter();
-    let labels = labels.filter(|label| !label.value().is_empty());
-    let histogram = metric.get_histogram();
-    Series {
-        labels: labels
-            .map(|label| (label.name().to_owned(), label.value().to_owned()))
-            .collect(),
-        value: match kind {
-            Kind::Counter => Value::Number(metric.get_counter().get_value()),
-            Kind::Gauge => Value::Number(metric.get_gauge().get_value()),
-            Kind::Histogram => Value::Histogram {
-                count: histogram.get_sample_count(),
-                sum: histogram.get_sample_sum(),
-                buckets: histogram
-                    .get_bucket()
-                    .iter()
-                    .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
-                    .collect(),
-            },
-        },
+/// A counter without labels.
+pub(super) fn counter(name: &str, help: &str, value: f64) -> MetricFamily {
+    let mut counter = Counter::default();
+    counter.set_value(value);
+    let mut metric = Metric::default();
+    metric.set_counter(counter);
+    family(MetricType::COUNTER, name, help, vec![metric])
+}
+
+fn gauge_value(value: f64) -> Gauge {
+    let mut gauge = Gauge::default();
+    gauge.set_value(value);
+    gauge
+}
+
+fn family(kind: MetricType, name: &str, help: &str, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(format!("{PREFIX}_{name}"));
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+/// A whole page.
+pub(super) fn page(families: &[MetricFamily], format: Format) -> String {
+    match format {
+        Format::Text => families.iter().map(text).collect(),
+        Format::OpenMetrics => {
+            let mut page: String = families.iter().map(openmetrics).collect();
+            page.push_str("# EOF\n");
+            page
+        }
+    }
+}
+
+/// A family in text. One without series is named all the same: it may get some.
+fn text(family: &MetricFamily) -> String {
+    let (name, help) = (family.name(), family.help());
+    match family.get_metric().is_empty() {
+        true => format!("# HELP {name} {help}\n# TYPE {name} gauge\n"),
+        false => encode_families(slice::from_ref(family)),
+    }
+}
+
+/// A family in OpenMetrics, where a counter has to be called `_total`, and its metadata has the name
+/// without that.
+fn openmetrics(family: &MetricFamily) -> String {
+    let (text, name) = (text(family), family.name());
+    match (family.get_field_type(), name.strip_suffix("_total")) {
+        (MetricType::COUNTER, Some(base)) => text
+            .replacen(&format!("# HELP {name} "), &format!("# HELP {base} "), 1)
+            .replacen(&format!("# TYPE {name} "), &format!("# TYPE {base} "), 1),
+        // The name that dashboards know is worth more than the type.
+        (MetricType::COUNTER, None) => text.replacen(" counter\n", " unknown\n", 1),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_runtime::metrics::{Histogram, HistogramOpts, IntCounterVec, Opts};
+
+    use super::*;
+    use crate::telemetry::merge::merge_pages;
+
+    #[test]
+    fn both_formats_say_the_same() {
+        let registry = Registry::new();
+        let named = |name: &str, help: &str| Opts::new(name, help).namespace(PREFIX);
+        let calls = named("calls_total", "Calls\nand \\ more.");
+        let calls = IntCounterVec::new(calls, &["kind"]).unwrap();
+        calls.with_label_values(&["a\"b\\c\nd"]).inc_by(3);
+        let errors = named("errors", "Errors.");
+        let errors = IntCounterVec::new(errors, &["code"]).unwrap();
+        errors.with_label_values(&[""]).inc();
+        let time = HistogramOpts::new("duration", "Time.").namespace(PREFIX);
+        let time = Histogram::with_opts(time.buckets(vec![1.0, 2.5])).unwrap();
+        for value in [0.5, 2.0, 6.5] {
+            time.observe(value);
+        }
+        registry.register(Box::new(calls)).unwrap();
+        registry.register(Box::new(errors)).unwrap();
+        registry.register(Box::new(time)).unwrap();
+        let families = gather(&registry);
+
+        let text = page(&families, Format::Text);
+        assert_eq!(
+            text,
+            "# HELP consul_dataplane_calls_total Calls\\nand \\\\ more.\n\
+             # TYPE consul_dataplane_calls_total counter\n\
+             consul_dataplane_calls_total{kind=\"a\\\"b\\\\c\\nd\"} 3\n\
+             # HELP consul_dataplane_duration Time.\n# TYPE consul_dataplane_duration histogram\n\
+             consul_dataplane_duration_bucket{le=\"1\"} 1\n\
+             consul_dataplane_duration_bucket{le=\"2.5\"} 2\n\
+             consul_dataplane_duration_bucket{le=\"+Inf\"} 3\n\
+             consul_dataplane_duration_sum 9\nconsul_dataplane_duration_count 3\n\
+             # HELP consul_dataplane_errors Errors.\n# TYPE consul_dataplane_errors counter\n\
+             consul_dataplane_errors 1\n"
+        );
+        let open = page(&families, Format::OpenMetrics);
+        for line in [
+            "# HELP consul_dataplane_calls Calls\\nand \\\\ more.\n",
+            "# TYPE consul_dataplane_calls counter\nconsul_dataplane_calls_total{",
+            "# TYPE consul_dataplane_errors unknown\nconsul_dataplane_errors 1\n",
+        ] {
+            assert!(open.contains(line), "{line}\n{open}");
+        }
+        assert!(open.ends_with("# EOF\n"), "{open}");
+        // Readers understand every line.
+        let read = merge_pages(&[(Format::Text, text.as_bytes())], 9);
+        assert_eq!(String::from_utf8(read).unwrap(), text);
     }
 }

@@ -12,7 +12,6 @@ mod openmetrics;
 mod page;
 mod process;
 mod push;
-mod render;
 mod retention;
 mod serve;
 mod sinks;
@@ -28,6 +27,7 @@ use legate_client::Session;
 use legate_envoy::supervision::RestartKind;
 use legate_runtime::Clock;
 use legate_runtime::metrics::{Error, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::proto::MetricFamily;
 use tokio::time::Instant;
 
 pub use self::fetch::{FetchError, Target, UrlError};
@@ -37,7 +37,6 @@ pub use self::serve::{Endpoints, OWN_METRICS_PORT, start};
 pub use self::sinks::{Sink, SinkAddress, SinkAddressError, push};
 pub use self::stages::{Stage, Stages};
 
-use self::families::Family;
 use self::observed::Observed;
 use self::process::ProcessMetrics;
 use self::retention::Retention;
@@ -163,11 +162,11 @@ impl Telemetry {
 
     /// Everything, written like that.
     pub fn render_as(&self, format: Format) -> String {
-        render::render(&self.families(), format)
+        families::page(&self.families(), format)
     }
 
     /// Everything, at this moment.
-    fn families(&self) -> Vec<Family> {
+    fn families(&self) -> Vec<MetricFamily> {
         self.process.refresh();
         let mut families = families::gather(&self.registry);
         self.observed.complete(&mut families);

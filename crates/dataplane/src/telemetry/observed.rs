@@ -1,7 +1,6 @@
 //! Metrics that follow from what others know at the moment somebody looks: the session with the
 //! servers, ages, certificates on disk. Nothing runs between two looks.
 
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,10 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use legate_client::{Session, SessionSnapshot, Stage};
 use legate_identity::CertificateInfo;
 use legate_runtime::Clock;
+use prometheus::proto::MetricFamily;
 use tokio::time::Instant;
 
 use super::PREFIX;
-use super::families::{Family, Kind, Value};
+use super::families::{counter, gauge, gauges};
 
 /// How long what a file said is believed.
 const FILE_FRESH: Duration = Duration::from_secs(60);
@@ -37,17 +37,19 @@ const STAGES: [Stage; 8] = [
 ];
 
 /// Whom to ask.
+#[derive(Debug)]
 pub(super) struct Observed {
     clock: Clock,
     sources: Mutex<Sources>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Sources {
     session: Option<Session>,
     certificates: Vec<CertificateFile>,
 }
 
+#[derive(Debug)]
 struct CertificateFile {
     name: &'static str,
     path: PathBuf,
@@ -75,39 +77,34 @@ impl Observed {
     }
 
     /// Adds what is known now to the families of the registry.
-    pub(super) fn complete(&self, families: &mut Vec<Family>) {
-        let last = number(families, LAST_RESPONSE);
+    pub(super) fn complete(&self, families: &mut Vec<MetricFamily>) {
+        let last = value(families, LAST_RESPONSE);
         let age = last
             .filter(|last| *last > 0.0)
             .map(|last| (seconds(self.clock.now()) - last).max(0.0));
-        families.push(Family::gauge(
+        families.push(gauge(
             "xds_last_response_age_seconds",
             "Seconds since a server last sent an xDS response.",
             age,
         ));
         let mut sources = self.sources();
         let snapshot = sources.session.as_ref().map(Session::snapshot);
-        let mut expiry = Family::new(
-            "certificate_expiry_timestamp_seconds",
-            "When a certificate of the dataplane expires, in seconds since 1970.",
-            Kind::Gauge,
-        );
-        if let Some(at) = snapshot
+        let own = snapshot
             .as_ref()
             .and_then(|snapshot| snapshot.client_certificate_expires)
-        {
-            expiry.with(&[("certificate", "consul-client")], seconds(at));
-        }
-        for file in &mut sources.certificates {
-            if let Some(at) = file.expires() {
-                expiry.with(&[("certificate", file.name)], seconds(at));
-            }
-        }
-        families.push(expiry);
+            .map(|at| ("consul-client", seconds(at)));
+        let files = sources.certificates.iter_mut();
+        let files = files.filter_map(|file| Some((file.name, seconds(file.expires()?))));
+        families.push(gauges(
+            "certificate_expiry_timestamp_seconds",
+            "When a certificate of the dataplane expires, in seconds since 1970.",
+            "certificate",
+            own.into_iter().chain(files),
+        ));
         if let Some(snapshot) = snapshot {
             families.extend(session_families(&snapshot));
         }
-        families.sort_by(|a, b| a.name.cmp(&b.name));
+        families.sort_by(|a, b| a.name().cmp(b.name()));
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {
@@ -139,31 +136,24 @@ fn expiry(path: &Path) -> Option<SystemTime> {
         .map(|certificate| certificate.not_after)
 }
 
-fn session_families(snapshot: &SessionSnapshot) -> Vec<Family> {
-    let mut stage = Family::new(
-        "session_state",
-        "1 for what the session with the servers is doing, 0 for all else.",
-        Kind::Gauge,
-    );
-    for other in STAGES {
-        let value = if snapshot.stage == other { 1.0 } else { 0.0 };
-        stage.with(&[("state", other.as_str())], value);
-    }
-    let mut connections = Family::new(
-        "consul_connections_total",
-        "Connections to servers.",
-        Kind::Counter,
-    );
-    connections.with(
-        &[],
-        f64::from(u32::try_from(snapshot.generation).unwrap_or(u32::MAX)),
-    );
+fn session_families(snapshot: &SessionSnapshot) -> Vec<MetricFamily> {
+    let state = |stage: Stage| (stage.as_str(), f64::from(u8::from(stage == snapshot.stage)));
+    let connections = u32::try_from(snapshot.generation).unwrap_or(u32::MAX);
     let age = |name: &str, help: &str, age: Option<Duration>| {
-        Family::gauge(name, help, age.map(|age| age.as_secs_f64()))
+        gauge(name, help, age.map(|age| age.as_secs_f64()))
     };
     vec![
-        stage,
-        connections,
+        gauges(
+            "session_state",
+            "1 for what the session with the servers is doing, 0 for all else.",
+            "state",
+            STAGES.map(state),
+        ),
+        counter(
+            "consul_connections_total",
+            "Connections to servers.",
+            connections.into(),
+        ),
         age(
             "session_state_age_seconds",
             "Seconds that the session has been in its state.",
@@ -179,7 +169,7 @@ fn session_families(snapshot: &SessionSnapshot) -> Vec<Family> {
             "Age of the token of the last login, in seconds.",
             snapshot.token_age,
         ),
-        Family::gauge(
+        gauge(
             "bearer_token_expiry_timestamp_seconds",
             "When the bearer token of the last login expires by its own claim, in seconds since 1970.",
             snapshot.bearer_expires.map(seconds),
@@ -187,16 +177,11 @@ fn session_families(snapshot: &SessionSnapshot) -> Vec<Family> {
     ]
 }
 
-/// The value of a family without labels.
-fn number(families: &[Family], name: &str) -> Option<f64> {
-    let is_it = |family: &&Family| {
-        let rest = family.name.strip_prefix(PREFIX);
-        rest.and_then(|rest| rest.strip_prefix('_')) == Some(name)
-    };
-    match families.iter().find(is_it)?.series.first()?.value {
-        Value::Number(number) => Some(number),
-        Value::Histogram { .. } => None,
-    }
+/// The value of a gauge without labels.
+fn value(families: &[MetricFamily], name: &str) -> Option<f64> {
+    let name = format!("{PREFIX}_{name}");
+    let family = families.iter().find(|family| family.name() == name)?;
+    Some(family.get_metric().first()?.get_gauge().get_value())
 }
 
 fn seconds(time: SystemTime) -> f64 {
@@ -206,30 +191,24 @@ fn seconds(time: SystemTime) -> f64 {
     }
 }
 
-impl fmt::Debug for Observed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observed").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::telemetry::Format;
-    use crate::telemetry::render::render;
+    use crate::telemetry::families::page;
 
     #[tokio::test(start_paused = true)]
     async fn ages_count_from_the_last_response() {
         let observed = Observed::new(Clock::at(UNIX_EPOCH + Duration::from_secs(1_000)));
         tokio::time::advance(Duration::from_secs(30)).await;
-        let page = |last| {
-            let mut families = vec![Family::gauge(LAST_RESPONSE, "", Some(last))];
+        let shown = |last| {
+            let mut families = vec![gauge(LAST_RESPONSE, "", Some(last))];
             observed.complete(&mut families);
-            render(&families, Format::Text)
+            page(&families, Format::Text)
         };
-        assert!(page(990.0).contains("xds_last_response_age_seconds 40\n"));
-        assert!(!page(0.0).contains("\nconsul_dataplane_xds_last_response_age_seconds "));
-        assert!(page(2_000.0).contains("xds_last_response_age_seconds 0\n"));
+        assert!(shown(990.0).contains("xds_last_response_age_seconds 40\n"));
+        assert!(!shown(0.0).contains("\nconsul_dataplane_xds_last_response_age_seconds "));
+        assert!(shown(2_000.0).contains("xds_last_response_age_seconds 0\n"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,7 +220,7 @@ mod tests {
         let shown = || {
             let mut families = Vec::new();
             observed.complete(&mut families);
-            render(&families, Format::Text)
+            page(&families, Format::Text)
         };
         assert!(!shown().contains("certificate=\"prometheus\""));
         let ca = legate_testkit::certs::TestCa::new();
@@ -277,7 +256,7 @@ mod tests {
             client_certificate_expires: None,
             servers: Vec::new(),
         };
-        let text = render(&session_families(&snapshot), Format::Text);
+        let text = page(&session_families(&snapshot), Format::Text);
         for line in [
             "session_state{state=\"connected\"} 1",
             "session_state{state=\"waiting\"} 0",

@@ -17,13 +17,13 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use legate_runtime::Spawner;
+use prometheus::proto::MetricFamily;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::families::{Family, Kind};
+use super::families::{self, gauges};
 use super::fetch::{Dialer, FetchError, Page, Target};
 use super::merge::{Broken, Merge, remark};
-use super::render::render;
 use super::slots::{Slot, Slots};
 use super::{Format, Telemetry};
 
@@ -157,14 +157,13 @@ impl Merger {
                 }
             }
         }
-        let mut verdict = Family::new(
+        let names = self.sources.iter().map(|source| source.name);
+        let verdict = gauges(
             "metrics_source_up",
             "1 when the source's metrics are on this page, else 0.",
-            Kind::Gauge,
+            "source",
+            names.zip(ups),
         );
-        for (source, up) in self.sources.iter().zip(ups) {
-            verdict.with(&[("source", source.name)], up);
-        }
         writer.own(&[verdict]).await?;
         writer.send(Bytes::new()).await
     }
@@ -192,9 +191,9 @@ struct Writer {
 
 impl Writer {
     /// The dataplane's metrics.
-    async fn own(&mut self, families: &[Family]) -> Result<(), SourceError> {
+    async fn own(&mut self, families: &[MetricFamily]) -> Result<(), SourceError> {
         self.merge.begin(Format::Text);
-        let page = render(families, Format::Text);
+        let page = families::page(families, Format::Text);
         let pushed = self.merge.push(page.as_bytes(), &mut self.ready);
         if let Err(broken) = pushed.and_then(|()| self.merge.end(&mut self.ready)) {
             tracing::warn!(target: "metrics", error = %broken, "own metrics are not whole");

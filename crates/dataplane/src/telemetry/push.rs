@@ -8,110 +8,93 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use prometheus::proto::{MetricFamily, MetricType};
+
 use super::PREFIX;
-use super::families::{Family, Kind, SeriesKey, Value};
-
-/// Families for Prometheus only, by the beginning of their names.
-const PROMETHEUS_ONLY: [&str; 2] = ["go_", "process_"];
-
-/// Counters that dashboards know as gauges which are 1 whenever something happens.
-const EVENTS: [&str; 1] = ["connection_errors"];
+use super::retention::EVENTS;
 
 /// Of how many durations of one series between two ticks each is sent.
 const TIMINGS: u64 = 16;
 
+/// What tells series apart: a name and its labels.
+type Series = (String, Vec<(String, String)>);
+
 /// Something to send.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
-    name: String,
-    labels: Vec<(String, String)>,
-    value: Pushed,
+    series: Series,
+    /// `g`, a gauge; `c`, what was added to a counter; `ms`, a duration.
+    kind: &'static str,
+    value: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Pushed {
-    Gauge(f64),
-    Count(f64),
-    /// Milliseconds.
-    Timing(f64),
-}
-
-/// What was sent before. It holds as many numbers as there are series.
+/// What was sent before: values, or sums and counts. It holds as many numbers as there are series.
 #[derive(Debug, Default)]
 pub(super) struct Push {
-    sent: BTreeMap<SeriesKey, (f64, u64)>,
+    sent: BTreeMap<Series, (f64, u64)>,
 }
 
 impl Push {
     /// What has to be sent now; with `all` also the gauges that did not change.
-    pub(super) fn tick(&mut self, families: &[Family], all: bool) -> Vec<Item> {
+    pub(super) fn tick(&mut self, families: &[MetricFamily], all: bool) -> Vec<Item> {
         let mut items = Vec::new();
         for family in families {
-            let Some(name) = name(&family.name) else {
+            let Some(name) = name(family.name()) else {
                 continue;
             };
-            for series in &family.series {
-                let key = (name.clone(), series.labels.clone());
-                let last = self.sent.get(&key).copied();
-                let mut push = |value| {
-                    let (name, labels) = key.clone();
-                    items.push(Item {
-                        name,
-                        labels,
-                        value,
-                    });
-                };
-                let now = match (&series.value, family.kind) {
-                    (Value::Number(value), Kind::Gauge) => {
-                        if all || last != Some((*value, 0)) {
-                            push(Pushed::Gauge(*value));
-                        }
-                        (*value, 0)
+            for metric in family.get_metric() {
+                let labels = metric.get_label().iter();
+                let labels =
+                    labels.map(|label| (label.name().to_owned(), label.value().to_owned()));
+                let series = (name.clone(), labels.collect());
+                let before = self.sent.get(&series).copied();
+                let (sum, count) = before.unwrap_or_default();
+                let (now, sent) = match family.get_field_type() {
+                    MetricType::GAUGE => {
+                        let now = (metric.get_gauge().get_value(), 0);
+                        let changed = all || before != Some(now);
+                        (now, changed.then_some(("g", now.0, 1)))
                     }
-                    (Value::Number(value), _) => {
-                        let added = value - last.map_or(0.0, |last| last.0);
-                        match EVENTS.contains(&name.as_str()) {
-                            true if added > 0.0 => push(Pushed::Gauge(1.0)),
-                            false if added > 0.0 => push(Pushed::Count(added)),
-                            _ => {}
-                        }
-                        (*value, 0)
+                    MetricType::COUNTER => {
+                        let now = (metric.get_counter().get_value(), 0);
+                        let added = now.0 - sum;
+                        // Dashboards know events as a gauge that is 1 whenever one happens.
+                        let (kind, value) = if name == EVENTS {
+                            ("g", 1.0)
+                        } else {
+                            ("c", added)
+                        };
+                        (now, (added > 0.0).then_some((kind, value, 1)))
                     }
-                    (Value::Histogram { count, sum, .. }, _) => {
-                        let last = last.unwrap_or_default();
-                        let added = count.saturating_sub(last.1);
+                    _ => {
+                        let histogram = metric.get_histogram();
+                        let now = (histogram.get_sample_sum(), histogram.get_sample_count());
+                        let added = now.1.saturating_sub(count);
                         // Of several only the mean is known.
-                        let each =
-                            (sum - last.0) / u32::try_from(added).map_or(f64::MAX, f64::from);
-                        for _ in 0..added.min(TIMINGS) {
-                            push(Pushed::Timing(each));
-                        }
-                        (*sum, *count)
+                        let each = (now.0 - sum) / u32::try_from(added).map_or(f64::MAX, f64::from);
+                        (now, Some(("ms", each, added.min(TIMINGS))))
                     }
                 };
-                self.sent.insert(key, now);
+                let sent = sent.filter(|(_, value, _)| value.is_finite());
+                if let Some((kind, value, times)) = sent {
+                    let item = |_| Item {
+                        series: series.clone(),
+                        kind,
+                        value,
+                    };
+                    items.extend((0..times).map(item));
+                }
+                self.sent.insert(series, now);
             }
         }
-        items.retain(|item| item.number().is_finite());
         items
     }
 }
 
-impl Item {
-    fn number(&self) -> f64 {
-        match self.value {
-            Pushed::Gauge(number) | Pushed::Count(number) | Pushed::Timing(number) => number,
-        }
-    }
-}
-
-/// The name there.
+/// The name there. Metrics of Go's runtime and of the process are for Prometheus only.
 fn name(name: &str) -> Option<String> {
     let name = name.strip_prefix(PREFIX)?.strip_prefix('_')?;
-    if PROMETHEUS_ONLY
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-    {
+    if name.starts_with("go_") || name.starts_with("process_") {
         return None;
     }
     Some(match name.strip_prefix("runtime_") {
@@ -135,31 +118,27 @@ pub enum Dialect {
 impl Dialect {
     /// One line, without its end.
     fn line(&self, item: &Item) -> String {
-        let kind = match item.value {
-            Pushed::Gauge(_) => "g",
-            Pushed::Count(_) => "c",
-            Pushed::Timing(_) => "ms",
-        };
-        let mut line = clean(&item.name);
-        let number = item.number();
+        let Item {
+            series: (name, labels),
+            kind,
+            value,
+        } = item;
+        let mut line = clean(name);
         // Writing to a string cannot fail.
         match self {
             Dialect::Statsd => {
-                for (_, value) in &item.labels {
+                for (_, label) in labels {
                     line.push('.');
-                    line.push_str(&clean(value));
+                    line.push_str(&clean(label));
                 }
-                let _ = write!(line, ":{number:.6}|{kind}");
+                let _ = write!(line, ":{value:.6}|{kind}");
             }
             Dialect::Dogstatsd { tags } => {
-                let _ = match item.value {
-                    Pushed::Timing(_) => write!(line, ":{number:.6}|{kind}"),
-                    _ => write!(line, ":{number}|{kind}"),
+                let _ = match *kind {
+                    "ms" => write!(line, ":{value:.6}|{kind}"),
+                    _ => write!(line, ":{value}|{kind}"),
                 };
-                let labels = item
-                    .labels
-                    .iter()
-                    .map(|(name, value)| format!("{name}:{value}"));
+                let labels = labels.iter().map(|(name, value)| format!("{name}:{value}"));
                 let tags: Vec<_> = tags.iter().cloned().chain(labels).collect();
                 if !tags.is_empty() {
                     let _ = write!(line, "|#{}", tags.join(","));
@@ -192,57 +171,58 @@ impl Dialect {
 
 /// What has a meaning of its own in a name becomes an underscore.
 fn clean(name: &str) -> String {
-    let clean = |character| {
-        if matches!(character, ':' | ' ') {
-            '_'
-        } else {
-            character
-        }
-    };
-    name.chars().map(clean).collect()
+    name.replace([':', ' '], "_")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::families::Series;
+    use legate_runtime::metrics::{Gauge, Histogram, HistogramOpts, IntCounterVec, Opts, Registry};
 
-    fn families(errors: f64, durations: (u64, f64)) -> Vec<Family> {
-        let mut connected = Family::new("consul_connected", "", Kind::Gauge);
-        connected.with(&[], 1.0);
-        let mut failed = Family::new("connection_errors", "", Kind::Counter);
-        failed.with(&[("error_code", "Unavailable: x")], errors);
-        let mut queries = Family::new("dns_queries_total", "", Kind::Counter);
-        queries.with(
-            &[("transport", "udp"), ("outcome", "answered")],
-            errors * 2.0,
-        );
-        let mut time = Family::new("login_duration", "", Kind::Histogram);
+    use crate::telemetry::families::gather;
+
+    /// That many errors, and durations with this sum.
+    fn families(errors: u64, durations: (u64, f64)) -> Vec<MetricFamily> {
+        let registry = Registry::new();
+        let options = |name: &str| Opts::new(name, "x").namespace(PREFIX);
+        for (name, value) in [
+            ("consul_connected", 1.0),
+            ("runtime_num_goroutines", 7.5),
+            ("go_goroutines", 7.0),
+            ("endless", f64::NAN),
+        ] {
+            let gauge = Gauge::with_opts(options(name)).unwrap();
+            gauge.set(value);
+            registry.register(Box::new(gauge)).unwrap();
+        }
+        let failed = IntCounterVec::new(options(EVENTS), &["error_code"]).unwrap();
+        failed.with_label_values(&["Unavailable: x"]).inc_by(errors);
+        let queries = options("dns_queries_total");
+        let queries = IntCounterVec::new(queries, &["transport", "outcome"]).unwrap();
+        queries
+            .with_label_values(&["udp", "answered"])
+            .inc_by(errors * 2);
+        let time = HistogramOpts::new("login_duration", "x").namespace(PREFIX);
+        let time = Histogram::with_opts(time).unwrap();
         let (count, sum) = durations;
-        let value = Value::Histogram {
-            count,
-            sum,
-            buckets: Vec::new(),
-        };
-        time.series.push(Series {
-            labels: Vec::new(),
-            value,
-        });
-        let tasks = Family::gauge("runtime_num_goroutines", "", Some(7.5));
-        let hidden = Family::gauge("go_goroutines", "", Some(7.0));
-        let endless = Family::gauge("endless", "", Some(f64::NAN));
-        vec![connected, failed, queries, time, tasks, hidden, endless]
+        for _ in 0..count {
+            time.observe(sum / f64::from(u32::try_from(count).unwrap()));
+        }
+        registry.register(Box::new(failed)).unwrap();
+        registry.register(Box::new(queries)).unwrap();
+        registry.register(Box::new(time)).unwrap();
+        gather(&registry)
     }
 
     #[test]
     fn statsd_has_six_digits_and_labels_in_names() {
         let mut push = Push::default();
-        let items = push.tick(&families(2.0, (2, 30.0)), false);
+        let items = push.tick(&families(2, (2, 30.0)), false);
         assert_eq!(
             Dialect::Statsd.datagrams(&items, 1_400),
             [
-                "consul_connected:1.000000|g\nconnection_errors.Unavailable__x:1.000000|g\n\
-              dns_queries_total.udp.answered:4.000000|c\nlogin_duration:15.000000|ms\n\
+                "connection_errors.Unavailable__x:1.000000|g\nconsul_connected:1.000000|g\n\
+              dns_queries_total.answered.udp:4.000000|c\nlogin_duration:15.000000|ms\n\
               login_duration:15.000000|ms\nruntime.num_goroutines:7.500000|g\n"
             ]
         );
@@ -251,16 +231,16 @@ mod tests {
     #[test]
     fn dogstatsd_has_tags_and_short_numbers() {
         let mut push = Push::default();
-        let items = push.tick(&families(2.0, (1, 12.25)), false);
+        let items = push.tick(&families(2, (1, 12.25)), false);
         let plain = Dialect::Dogstatsd { tags: Vec::new() };
         let tagged = Dialect::Dogstatsd {
             tags: vec!["foo=bar".to_owned(), "b".to_owned()],
         };
         assert!(plain.datagrams(&items, 1_432)[0].starts_with(
-            "consul_connected:1|g\nconnection_errors:1|g|#error_code:Unavailable: x\n"
+            "connection_errors:1|g|#error_code:Unavailable: x\nconsul_connected:1|g\n"
         ));
         assert!(tagged.datagrams(&items, 1_432)[0].contains(
-            "dns_queries_total:4|c|#foo=bar,b,transport:udp,outcome:answered\n\
+            "dns_queries_total:4|c|#foo=bar,b,outcome:answered,transport:udp\n\
              login_duration:12.250000|ms|#foo=bar,b\nruntime.num_goroutines:7.5|g|#foo=bar,b\n"
         ));
     }
@@ -268,27 +248,27 @@ mod tests {
     #[test]
     fn only_what_is_new_is_sent() {
         let mut push = Push::default();
-        assert_eq!(push.tick(&families(1.0, (1, 5.0)), false).len(), 5);
-        assert_eq!(push.tick(&families(1.0, (1, 5.0)), false), []);
+        assert_eq!(push.tick(&families(1, (1, 5.0)), false).len(), 5);
+        assert_eq!(push.tick(&families(1, (1, 5.0)), false), []);
         assert_eq!(
-            push.tick(&families(1.0, (1, 5.0)), true).len(),
+            push.tick(&families(1, (1, 5.0)), true).len(),
             2,
             "the gauges"
         );
-        let items = push.tick(&families(2.5, (2, 12.0)), false);
+        let items = push.tick(&families(2, (2, 12.0)), false);
         assert_eq!(
             Dialect::Statsd.datagrams(&items, 1_400),
             [
-                "connection_errors.Unavailable__x:1.000000|g\ndns_queries_total.udp.answered:3.000000|c\n\
+                "connection_errors.Unavailable__x:1.000000|g\ndns_queries_total.answered.udp:2.000000|c\n\
               login_duration:7.000000|ms\n"
             ]
         );
-        assert_eq!(push.tick(&families(2.5, (9_000, 12.0)), false).len(), 16);
+        assert_eq!(push.tick(&families(2, (9_000, 12.0)), false).len(), 16);
     }
 
     #[test]
     fn datagrams_have_a_limit_and_hold_whole_lines() {
-        let items = Push::default().tick(&families(1.0, (16, 16.0)), false);
+        let items = Push::default().tick(&families(1, (16, 16.0)), false);
         let whole = Dialect::Statsd.datagrams(&items, 8_192).concat();
         for limit in [80, 100, 1_400] {
             let datagrams = Dialect::Statsd.datagrams(&items, limit);

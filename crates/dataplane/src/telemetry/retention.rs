@@ -1,114 +1,105 @@
-//! How long series that come and go stay visible: for a while after they last changed, as in
+//! How long series that come with an event stay visible: for a while after they last changed, as in
 //! Consul's dataplane. Everything else stays as long as the process runs.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use prometheus::proto::MetricFamily;
 use tokio::time::Instant;
 
-use super::families::{Family, SeriesKey, Value};
+use super::PREFIX;
 
-/// Families, without prefix, whose labelled series come with an event.
-const DYNAMIC: [&str; 1] = ["connection_errors"];
+/// The family, without prefix, whose labelled series come with an event.
+pub(super) const EVENTS: &str = "connection_errors";
 
 /// Default of `-telemetry-prom-retention-time`.
-const USUAL: Duration = Duration::from_secs(60);
+const DEFAULT_TIME: Duration = Duration::from_secs(60);
 
 /// Remembers when series changed. A change is noticed when somebody looks.
-pub(super) struct Retention {
-    seen: Mutex<Seen>,
-}
+#[derive(Debug)]
+pub(super) struct Retention(Mutex<Seen>);
 
+#[derive(Debug)]
 struct Seen {
     time: Duration,
-    /// By family and labels. As many as the registry has.
-    series: BTreeMap<SeriesKey, (Value, Instant)>,
+    /// Value and last change by the value of the label. As many as the registry has.
+    series: BTreeMap<String, (f64, Instant)>,
 }
 
 impl Retention {
     pub(super) fn new() -> Retention {
-        let seen = Seen {
-            time: USUAL,
+        Retention(Mutex::new(Seen {
+            time: DEFAULT_TIME,
             series: BTreeMap::new(),
-        };
-        Retention {
-            seen: Mutex::new(seen),
-        }
+        }))
     }
 
     pub(super) fn set(&self, time: Duration) {
-        self.seen().time = time;
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.time = time;
     }
 
     /// Takes out the series that did not change for too long.
-    pub(super) fn apply(&self, families: &mut [Family]) {
-        let (mut seen, now) = (self.seen(), Instant::now());
-        let time = seen.time;
-        for family in families {
-            let name = family.name.strip_prefix(super::PREFIX).unwrap_or_default();
-            if !DYNAMIC.contains(&name.trim_start_matches('_')) {
-                continue;
+    pub(super) fn apply(&self, families: &mut [MetricFamily]) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, time) = (Instant::now(), seen.time);
+        let name = format!("{PREFIX}_{EVENTS}");
+        let Some(family) = families.iter_mut().find(|family| family.name() == name) else {
+            return;
+        };
+        family.mut_metric().retain(|metric| {
+            let Some(label) = metric.get_label().first() else {
+                return true;
+            };
+            let value = metric.get_counter().get_value();
+            let known = seen.series.entry(label.value().to_owned());
+            let known = known.or_insert((value, now));
+            if known.0 < value {
+                *known = (value, now);
             }
-            let name = family.name.clone();
-            family.series.retain(|series| {
-                if series.labels.is_empty() {
-                    return true;
-                }
-                let key = (name.clone(), series.labels.clone());
-                let fresh = || (series.value.clone(), now);
-                let known = seen.series.entry(key).or_insert_with(fresh);
-                if known.0 != series.value {
-                    *known = fresh();
-                }
-                now.duration_since(known.1) < time
-            });
-        }
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Retention {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retention").finish_non_exhaustive()
+            now.duration_since(known.1) < time
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::telemetry::families::Kind;
+    use legate_runtime::metrics::{IntCounterVec, Opts, Registry};
 
-    fn errors(unavailable: f64) -> Vec<Family> {
-        let mut errors = Family::new("connection_errors", "", Kind::Counter);
-        errors.with(&[], unavailable);
-        errors.with(&[("error_code", "Unavailable")], unavailable);
-        let mut other = Family::new("dns_queries_total", "", Kind::Counter);
-        other.with(&[("outcome", "answered")], 0.0);
-        vec![errors, other]
-    }
+    use super::*;
+    use crate::telemetry::families::gather;
 
     #[tokio::test(start_paused = true)]
     async fn series_of_events_leave_when_nothing_happens_and_come_back() {
+        let registry = Registry::new();
+        let counter = |name: &str, label| {
+            let options = Opts::new(name, "x").namespace(PREFIX);
+            let counter = IntCounterVec::new(options, &[label]).unwrap();
+            registry.register(Box::new(counter.clone())).unwrap();
+            counter
+        };
+        let errors = counter(EVENTS, "error_code");
+        errors.with_label_values(&[""]).inc();
+        errors.with_label_values(&["Unavailable"]).inc();
+        let queries = counter("dns_queries_total", "outcome");
+        queries.with_label_values(&["answered"]);
         let retention = Retention::new();
         retention.set(Duration::from_secs(30));
-        let shown = |value| {
-            let mut families = errors(value);
+        let shown = || {
+            let mut families = gather(&registry);
             retention.apply(&mut families);
-            assert_eq!(families[1].series.len(), 1);
-            families[0].series.len()
+            assert_eq!(families[1].get_metric().len(), 1);
+            families[0].get_metric().len()
         };
-        assert_eq!(shown(1.0), 2);
+        assert_eq!(shown(), 2);
         tokio::time::advance(Duration::from_secs(29)).await;
-        assert_eq!(shown(1.0), 2);
+        assert_eq!(shown(), 2);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(shown(1.0), 1, "the sum of all stays");
-        assert_eq!(shown(2.0), 2);
+        assert_eq!(shown(), 1, "the sum of all stays");
+        errors.with_label_values(&["Unavailable"]).inc();
+        assert_eq!(shown(), 2);
         tokio::time::advance(Duration::from_secs(29)).await;
-        assert_eq!(shown(2.0), 2);
+        assert_eq!(shown(), 2);
     }
 }

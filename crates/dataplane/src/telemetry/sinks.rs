@@ -4,14 +4,14 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use legate_runtime::Spawner;
-use tokio::net::{UdpSocket, UnixDatagram};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Telemetry;
 use super::push::{Dialect, Item, Push};
@@ -21,9 +21,6 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Every how many ticks all gauges are sent.
 const FULL: u32 = 10;
-
-/// How long a new socket may take to be writable.
-const READY: Duration = Duration::from_millis(100);
 
 /// How long a sink that failed is left alone.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -111,7 +108,7 @@ pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
             let items = push.tick(&telemetry.families(), count == 0 || last);
             count = (count + 1) % FULL;
             for outlet in &mut outlets {
-                outlet.send(&items).await;
+                outlet.send(&items);
             }
             if last {
                 return Ok::<_, Infallible>(());
@@ -120,38 +117,39 @@ pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     });
 }
 
+/// A socket that never waits.
 enum Socket {
     Udp(UdpSocket),
     Unix(UnixDatagram),
 }
 
 impl Socket {
-    async fn open(address: &SinkAddress) -> io::Result<Socket> {
+    fn open(address: &SinkAddress) -> io::Result<Socket> {
         match address {
             SinkAddress::Udp(address) => {
                 let any: SocketAddr = match address {
                     SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
                     SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
                 };
-                let socket = UdpSocket::bind(any).await?;
-                socket.connect(address).await?;
-                ready(socket.writable()).await?;
+                let socket = UdpSocket::bind(any)?;
+                socket.set_nonblocking(true)?;
+                socket.connect(address)?;
                 Ok(Socket::Udp(socket))
             }
             SinkAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound()?;
+                socket.set_nonblocking(true)?;
                 socket.connect(path)?;
-                ready(socket.writable()).await?;
                 Ok(Socket::Unix(socket))
             }
         }
     }
 
-    /// Never waits: a sink whose queue is full loses this.
+    /// A sink whose queue is full loses this.
     fn send(&self, datagram: &[u8]) -> io::Result<()> {
         let sent = match self {
-            Socket::Udp(socket) => socket.try_send(datagram),
-            Socket::Unix(socket) => socket.try_send(datagram),
+            Socket::Udp(socket) => socket.send(datagram),
+            Socket::Unix(socket) => socket.send(datagram),
         };
         match sent {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
@@ -160,22 +158,14 @@ impl Socket {
     }
 }
 
-/// Waits until a new socket can be written to, which it is unless the other side is stuck.
-async fn ready(writable: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-    match timeout(READY, writable).await {
-        Ok(ready) => ready,
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
-    }
-}
-
-/// The way to one sink.
+/// What sends to one sink.
 struct Outlet {
     sink: Sink,
     socket: Option<Socket>,
     /// Left alone until then.
     until: Option<Instant>,
-    /// Whether its failure was told.
-    told: bool,
+    /// Whether its failure was logged.
+    logged: bool,
 }
 
 impl Outlet {
@@ -184,21 +174,21 @@ impl Outlet {
             sink,
             socket: None,
             until: None,
-            told: false,
+            logged: false,
         }
     }
 
-    async fn send(&mut self, items: &[Item]) {
+    fn send(&mut self, items: &[Item]) {
         if self.until.is_some_and(|until| Instant::now() < until) {
             return;
         }
         let datagrams = self.sink.dialect.datagrams(items, self.sink.limit());
-        match self.try_send(&datagrams).await {
-            Ok(()) => (self.until, self.told) = (None, self.told && datagrams.is_empty()),
+        match self.try_send(&datagrams) {
+            Ok(()) => (self.until, self.logged) = (None, self.logged && datagrams.is_empty()),
             Err(error) => {
                 self.socket = None;
                 self.until = Some(Instant::now() + PAUSE);
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.logged, true) {
                     tracing::warn!(
                         target: "metrics",
                         sink = %self.sink.address,
@@ -210,10 +200,10 @@ impl Outlet {
         }
     }
 
-    async fn try_send(&mut self, datagrams: &[String]) -> io::Result<()> {
+    fn try_send(&mut self, datagrams: &[String]) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
-            None => Socket::open(&self.sink.address).await?,
+            None => Socket::open(&self.sink.address)?,
         };
         let socket = self.socket.insert(socket);
         datagrams

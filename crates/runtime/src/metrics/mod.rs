@@ -6,6 +6,7 @@ mod process;
 
 pub use self::process::ProcessMetrics;
 pub use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 pub use prometheus::{
     Counter, CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec,
     IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -17,11 +18,17 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Everything in `registry` in the Prometheus text format.
 #[must_use]
 pub fn encode(registry: &Registry) -> String {
+    encode_families(&registry.gather())
+}
+
+/// These families in the Prometheus text format.
+#[must_use]
+pub fn encode_families(families: &[MetricFamily]) -> String {
     let encoder = prometheus::TextEncoder::new();
     let mut text = String::new();
-    for family in registry.gather() {
+    for family in families {
         let before = text.len();
-        if let Err(error) = encoder.encode_utf8(std::slice::from_ref(&family), &mut text) {
+        if let Err(error) = encoder.encode_utf8(std::slice::from_ref(family), &mut text) {
             // One family that cannot be written must not hide the others.
             text.truncate(before);
             tracing::warn!(metric = family.name(), %error, "metric left out");
