@@ -1,6 +1,5 @@
 //! What the kernel and the runtime say about this process, read when somebody asks.
 
-use std::fmt;
 use std::fs;
 
 use legate_runtime::metrics::{Error, IntGauge, Opts, Registry};
@@ -9,7 +8,7 @@ use super::PREFIX;
 
 /// Gauges of the process. Where Consul's dataplane tells what its language's runtime does, dashboards
 /// know the names: they show what is nearest to it here.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct ProcessMetrics {
     /// All that is scheduled.
     tasks: [IntGauge; 2],
@@ -92,12 +91,6 @@ impl ProcessMetrics {
         let open = fs::read_dir("/proc/self/fd").ok().map(Iterator::count);
         let open = open.and_then(|count| u64::try_from(count).ok());
         set(std::slice::from_ref(&self.descriptors), open);
-    }
-}
-
-impl fmt::Debug for ProcessMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProcessMetrics").finish_non_exhaustive()
     }
 }
 

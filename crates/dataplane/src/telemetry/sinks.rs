@@ -4,13 +4,13 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::unix::net::UnixDatagram;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use legate_runtime::Spawner;
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Telemetry;
@@ -95,7 +95,13 @@ pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     }
     let stop = spawner.token();
     spawner.spawn("metrics sinks", async move {
-        let mut outlets: Vec<_> = sinks.into_iter().map(Outlet::new).collect();
+        let outlet = |sink| Outlet {
+            sink,
+            socket: None,
+            until: None,
+            logged: false,
+        };
+        let mut outlets: Vec<_> = sinks.into_iter().map(outlet).collect();
         let mut push = Push::default();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -117,44 +123,23 @@ pub fn push(telemetry: Telemetry, sinks: Vec<Sink>, spawner: &Spawner) {
     });
 }
 
-/// A socket that never waits.
-enum Socket {
-    Udp(UdpSocket),
-    Unix(UnixDatagram),
+/// A socket that never waits, connected to the sink.
+fn open(address: &SinkAddress) -> io::Result<Socket> {
+    let (domain, address) = match address {
+        SinkAddress::Udp(address) => (Domain::for_address(*address), (*address).into()),
+        SinkAddress::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
+    };
+    let socket = Socket::new(domain, Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&address)?;
+    Ok(socket)
 }
 
-impl Socket {
-    fn open(address: &SinkAddress) -> io::Result<Socket> {
-        match address {
-            SinkAddress::Udp(address) => {
-                let any: SocketAddr = match address {
-                    SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-                    SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-                };
-                let socket = UdpSocket::bind(any)?;
-                socket.set_nonblocking(true)?;
-                socket.connect(address)?;
-                Ok(Socket::Udp(socket))
-            }
-            SinkAddress::Unix(path) => {
-                let socket = UnixDatagram::unbound()?;
-                socket.set_nonblocking(true)?;
-                socket.connect(path)?;
-                Ok(Socket::Unix(socket))
-            }
-        }
-    }
-
-    /// A sink whose queue is full loses this.
-    fn send(&self, datagram: &[u8]) -> io::Result<()> {
-        let sent = match self {
-            Socket::Udp(socket) => socket.send(datagram),
-            Socket::Unix(socket) => socket.send(datagram),
-        };
-        match sent {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(()),
-        }
+/// A sink whose queue is full loses this.
+fn send(socket: &Socket, datagram: &str) -> io::Result<()> {
+    match socket.send(datagram.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -169,15 +154,6 @@ struct Outlet {
 }
 
 impl Outlet {
-    fn new(sink: Sink) -> Outlet {
-        Outlet {
-            sink,
-            socket: None,
-            until: None,
-            logged: false,
-        }
-    }
-
     fn send(&mut self, items: &[Item]) {
         if self.until.is_some_and(|until| Instant::now() < until) {
             return;
@@ -203,12 +179,12 @@ impl Outlet {
     fn try_send(&mut self, datagrams: &[String]) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
-            None => Socket::open(&self.sink.address)?,
+            None => open(&self.sink.address)?,
         };
         let socket = self.socket.insert(socket);
         datagrams
             .iter()
-            .try_for_each(|datagram| socket.send(datagram.as_bytes()))
+            .try_for_each(|datagram| send(socket, datagram))
     }
 }
 
@@ -235,5 +211,34 @@ mod tests {
             let error = url.parse::<SinkAddress>().unwrap_err().to_string();
             assert!(error.contains("udp://IP:PORT"), "{error}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sink_that_is_not_there_is_tried_again_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dsd.socket");
+        let mut outlet = Outlet {
+            sink: Sink {
+                dialect: Dialect::Statsd,
+                address: SinkAddress::Unix(path.clone()),
+            },
+            socket: None,
+            until: None,
+            logged: false,
+        };
+        let families = [crate::telemetry::families::gauge("x", "x", Some(1.0))];
+        let items = Push::default().tick(&families, true);
+        outlet.send(&items);
+        assert!(outlet.logged);
+        let listener = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut received = [0; 100];
+        outlet.send(&items);
+        assert!(listener.recv(&mut received).is_err(), "it is left alone");
+        tokio::time::advance(PAUSE).await;
+        outlet.send(&items);
+        let length = listener.recv(&mut received).unwrap();
+        assert_eq!(&received[..length], b"x:1.000000|g\n");
+        assert!(!outlet.logged, "its next failure is logged");
     }
 }

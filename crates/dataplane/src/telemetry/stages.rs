@@ -37,7 +37,7 @@ impl Stage {
 }
 
 /// The stages that were reached. Copies share them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Stages {
     started: Instant,
     gauge: GaugeVec,
@@ -90,11 +90,5 @@ impl fmt::Display for Stages {
             .iter()
             .map(|(name, elapsed)| format!("{name} {} ms", elapsed.as_millis()));
         f.write_str(&texts.collect::<Vec<_>>().join(", "))
-    }
-}
-
-impl fmt::Debug for Stages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stages({self})")
     }
 }
