@@ -15,7 +15,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use legate_client::{ClientConfig, HttpProxy, Session, Timing, connect};
+use legate_client::{ClientConfig, ConfigError, HttpProxy, Session, Timing, connect};
 use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::supervision::Report;

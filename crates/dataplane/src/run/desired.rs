@@ -10,7 +10,6 @@ use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::bootstrap::{
     self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
 };
-use legate_envoy::supervision::EnvoyConfig;
 use legate_envoy::find_executable;
 use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
 use legate_envoy::supervision::EnvoyConfig;

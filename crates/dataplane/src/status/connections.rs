@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use legate_envoy::supervision::connections_by_port;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 /// How long the status waits for a count.

@@ -6,7 +6,9 @@ use legate_envoy::admin::{AdminClient, AdminFailure};
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
-use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, SpawnError};
+use legate_envoy::process::{
+    DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, Restart, SpawnError,
+};
 use legate_envoy::supervision::{
     self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
 };
