@@ -3,6 +3,7 @@
 //! Every check returns what is wrong as sentences that name the file and the way out; all checks
 //! run, so that one look shows everything.
 
+mod commits;
 mod dependencies;
 mod fuzz;
 mod image;
@@ -21,6 +22,7 @@ type Finding = String;
 /// Runs every check.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let mut findings = Vec::new();
+    findings.extend(commits::check(workspace)?);
     findings.extend(dependencies::check(workspace)?);
     findings.extend(licences::check(workspace)?);
     findings.extend(sources::check(workspace)?);
