@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use super::Finding;
 use crate::workspace::Workspace;
@@ -13,19 +13,21 @@ const LONGEST: usize = 72;
 /// How many of the latest commits are looked at: those before have been judged.
 const LATEST: &str = "--max-count=100";
 
-/// Nothing to say of a tree without its history, as packagers have it.
+/// Who has the tree without its history, as packagers do, is only reminded.
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
-    if !workspace.root.join(".git").exists() {
-        return Ok(Vec::new());
-    }
     let output = Command::new("git")
+        // The tree may be another user's, as in a container.
+        .args(["-c", "safe.directory=*"])
         .args(["log", "--no-merges", "--format=%h %s", LATEST])
         .current_dir(&workspace.root)
         .output()
         .context("cannot start git")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!("git log failed:\n{said}");
+        println!(
+            "hint: the subjects of commits are not checked: {}",
+            said.trim()
+        );
     }
     Ok(too_long(&String::from_utf8_lossy(&output.stdout)))
 }
@@ -53,6 +55,9 @@ mod tests {
         let [finding] = &too_long(&format!("abc {longest}!"))[..] else {
             panic!("one commit is too long");
         };
-        assert!(finding.contains("commit abc has 73 characters"), "{finding}");
+        assert!(
+            finding.contains("commit abc has 73 characters"),
+            "{finding}"
+        );
     }
 }
