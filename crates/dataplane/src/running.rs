@@ -145,7 +145,7 @@ pub fn restart(addresses: &[SocketAddr]) -> Result<Result<String, String>, AskEr
 }
 
 /// Asks to drain inbound connections, and to refuse new ones after `accept`. The result is as that of
-/// [`restart`].
+/// [`restart()`].
 ///
 /// # Errors
 /// When nobody answers in time.

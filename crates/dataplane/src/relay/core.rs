@@ -1,8 +1,8 @@
 //! What the relay decides, without IO, time or tasks: events in, actions out.
 //!
 //! The core owns three parts and is the only one that knows all of them: what Envoys know
-//! ([`super::downstream`]), what was acknowledged ([`super::cache`]), and what servers were asked for
-//! ([`super::upstream`]). Its own are the responses on their way from a server to an Envoy.
+//! (`downstream`), what was acknowledged (`cache`), and what servers were asked for
+//! (`upstream`). Its own are the responses on their way from a server to an Envoy.
 //!
 //! Rules that hold after every event:
 //!

@@ -87,7 +87,7 @@ pub struct Relay {
 
 impl Relay {
     /// Starts serving Envoy. A failure of the relay is a failed task of the spawner's scope, with
-    /// a [`RelayError`].
+    /// a `RelayError`.
     pub fn start(parts: RelayParts, spawner: &Spawner) -> Relay {
         let RelayParts {
             listener,

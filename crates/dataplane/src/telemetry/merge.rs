@@ -14,7 +14,7 @@
 //!   that they know.
 //! * The metadata of families beyond [`FAMILIES`] is left out: they read as untyped.
 //! * Series that two sources both have stay twice; the reader chooses.
-//! * Sources that send OpenMetrics are written as text ([`super::openmetrics`]).
+//! * Sources that send OpenMetrics are written as text (`openmetrics`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -16,7 +16,7 @@ pub(super) const EXITS: usize = 16;
 pub struct Report {
     /// The living epochs, the newest last.
     pub epochs: Vec<EpochReport>,
-    /// The last [`EXITS`] exits, the newest last.
+    /// The last `EXITS` exits, the newest last.
     pub exits: VecDeque<ExitRecord>,
     /// How many processes were started.
     pub starts: u64,
