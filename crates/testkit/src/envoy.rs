@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "tests are told by the environment which Envoy to run"
+    reason = "the environment says which Envoy tests run"
 )]
 pub fn binary() -> PathBuf {
     let named = std::env::var_os("LEGATE_ENVOY")
@@ -42,7 +42,7 @@ pub fn binary() -> PathBuf {
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "benchmarks are told by the environment which profile to run"
+    reason = "the environment says which profile benchmarks run"
 )]
 pub fn workspace_binary(name: &str) -> PathBuf {
     let folder = std::env::var_os("LEGATE_BINARIES").map_or_else(profile_folder, PathBuf::from);

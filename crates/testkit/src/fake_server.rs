@@ -2,7 +2,7 @@
 //!
 //! It is a real gRPC server on loopback, plaintext or TLS, with Consul's public services and
 //! delta ADS. A test tells it through its [`Script`] what to answer, and reads there what was
-//! asked. It holds no mesh: what it has not been told, it does not know.
+//! asked. It holds no mesh: what no test has put in, it does not know.
 //!
 //! ```no_run
 //! # async fn example() {

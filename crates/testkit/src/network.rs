@@ -4,6 +4,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use legate_runtime::{Scope, Spawner};
@@ -14,7 +17,11 @@ use tokio::sync::{Mutex, watch};
 /// How long the forwarder's tasks may take to end; they only have to notice.
 const STOP: Duration = Duration::from_secs(5);
 
-/// A port on 127.0.0.1 that nobody listened on a moment ago.
+/// Ports that no system takes for outgoing connections and no program of ours by default: one that is
+/// given out here is not lost to a connection before it is listened on.
+const PORTS: Range<u16> = 23_000..30_000;
+
+/// A port on 127.0.0.1 that nobody listened on a moment ago, another one each time.
 ///
 /// # Panics
 ///
@@ -24,26 +31,26 @@ pub fn free_port() -> u16 {
     free_port_on(&[Ipv4Addr::LOCALHOST.into()])
 }
 
-/// A port that nobody listened on a moment ago, on any of these addresses.
+/// A port that nobody listened on a moment ago, on any of these addresses, another one each time.
 ///
 /// # Panics
 ///
-/// When there is none after a hundred attempts, or no address is given.
+/// When there is none after a hundred attempts.
 #[must_use]
 pub fn free_port_on(addresses: &[IpAddr]) -> u16 {
-    let bind = |ip: IpAddr, port: u16| std::net::TcpListener::bind((ip, port));
+    // Tests of other programs begin elsewhere.
+    static NEXT: LazyLock<AtomicU32> =
+        LazyLock::new(|| AtomicU32::new(std::process::id().wrapping_mul(131)));
+    let count = u32::from(PORTS.end - PORTS.start);
     for _ in 0..100 {
-        let first = bind(addresses[0], 0).expect("an ephemeral port");
-        let port = first
-            .local_addr()
-            .expect("a bound socket has an address")
-            .port();
+        let place = NEXT.fetch_add(1, Ordering::Relaxed) % count;
+        let port = PORTS.start + u16::try_from(place).expect("it is below the count");
         // UDP as well: DNS servers take both.
-        let free = addresses.iter().skip(1).all(|ip| bind(*ip, port).is_ok())
-            && addresses
-                .iter()
-                .all(|ip| std::net::UdpSocket::bind((*ip, port)).is_ok());
-        if free {
+        let free = |ip: &IpAddr| {
+            std::net::TcpListener::bind((*ip, port)).is_ok()
+                && std::net::UdpSocket::bind((*ip, port)).is_ok()
+        };
+        if addresses.iter().all(free) {
             return port;
         }
     }

@@ -108,7 +108,7 @@ impl AdsStream {
 
     /// Ends the stream with this status.
     pub async fn end(self, status: Status) {
-        // A client that is gone does not need to be told.
+        // A client that is gone needs no answer.
         let _ = self.responses.send(Err(status)).await;
     }
 }

@@ -328,7 +328,7 @@ impl Script {
         self.count.send_modify(|count| *count += 1);
     }
 
-    /// Records a call and misbehaves as told.
+    /// Records a call and misbehaves as the script says.
     pub(super) async fn enter(
         &self,
         call: Call,
