@@ -198,7 +198,7 @@ async fn assert_ends(mut container: Container) {
     let log = container.log();
     assert_eq!(status.code(), Some(0), "{log}");
     assert_eq!(container.processes(), Vec::<PathBuf>::new());
-    // That there is no shared memory is told once, and how Envoy is restarted then.
+    // That there is no shared memory is said once, and how Envoy is restarted then.
     let lines = log
         .lines()
         .filter(|line| !line.contains("a plain restart is used"));
@@ -371,8 +371,8 @@ async fn a_missing_discover_is_named_with_what_to_do() {
     let mut spec = gateway(&mut mesh, API.instance, BY_NAME, OF_IMAGE);
     spec.command[1] = "-addresses=exec=discover -q addrs provider=aws".to_owned();
     let mut container = Container::start(spec, mesh.file("discover.log")).await;
-    let told = || async { container.log() };
-    let log = eventually("the missing program is told", told, |log| {
+    let log_now = || async { container.log() };
+    let log = eventually("the missing program is named", log_now, |log| {
         log.contains("with-discover")
     })
     .await;

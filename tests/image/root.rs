@@ -80,11 +80,15 @@ fn inside(root: &Path, path: &Path) -> PathBuf {
 
 /// The shared libraries of a program, its loader included.
 fn libraries(program: &Path) -> Vec<PathBuf> {
-    let told = Command::new("ldd").arg(program).output();
-    let told = told.expect("ldd (Debian: libc-bin) can be started");
-    let told = String::from_utf8_lossy(&told.stdout);
-    assert!(!told.contains("not found"), "{}: {told}", program.display());
-    let paths = told
+    let found = Command::new("ldd").arg(program).output();
+    let found = found.expect("ldd (Debian: libc-bin) can be started");
+    let found = String::from_utf8_lossy(&found.stdout);
+    assert!(
+        !found.contains("not found"),
+        "{}: {found}",
+        program.display()
+    );
+    let paths = found
         .split_whitespace()
         .filter(|word| word.starts_with('/') && !word.ends_with(':'));
     paths.map(PathBuf::from).collect()

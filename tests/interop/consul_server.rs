@@ -60,7 +60,7 @@ async fn outage() {
     }
 }
 
-/// The server that all sidecars are connected to dies; others, of which they were never told, take
+/// The server that all sidecars are connected to dies; others, which they never heard of, take
 /// over, and no Envoy notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_server() {

@@ -1,4 +1,4 @@
-//! `legate-dataplane` in the place of a `consul-dataplane`, told the same, one sidecar after the
+//! `legate-dataplane` in the place of a `consul-dataplane`, with the same flags, one sidecar after the
 //! other.
 
 use legate_tests::interop::Pair;

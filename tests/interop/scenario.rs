@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::{API, DB, SECOND, SHOP, WEB};
 
-/// The port of DNS beside an application.
+/// The port of an application's DNS.
 const DNS: u16 = 8653;
 
 /// Requests reach the destination through mutual TLS, with the caller's identity, and not without.
@@ -41,7 +41,7 @@ pub(crate) async fn http_traffic(pair: &Pair) {
     mesh.stop().await;
 }
 
-/// Bytes pass where an intention allows them. An open connection outlives the wish to stop.
+/// Bytes pass where an intention allows them. An open connection outlives the request to stop.
 pub(crate) async fn tcp_traffic_and_end(pair: &Pair) {
     let mut mesh = pair.mesh(MeshOptions::default()).await;
     mesh.intend("shop", "db", "allow").await;

@@ -1,4 +1,4 @@
-//! No Envoy is ever left behind, and its end is told with its reason.
+//! No Envoy is ever left behind, and its end is reported with its reason.
 
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use nix::errno::Errno;
@@ -148,7 +148,7 @@ async fn the_grace_period_ends_early_only_where_that_was_asked_for() {
     let status = batch.stop().await;
     assert_eq!(status.code(), Some(0), "{}", batch.log());
 
-    // What an application that stops beside it calls now is still reached.
+    // What the application calls that stops at the same time is still reached.
     mesh.settle("web", 200).await;
     web.signal(Signal::SIGTERM);
     let status = web.exit().await;

@@ -152,7 +152,7 @@ async fn a_changed_bootstrap_takes_over_and_one_that_envoy_refuses_does_not() {
     proxy_defaults(&mesh, refused).await;
     let status = eventually_within(
         BY_ITSELF,
-        "the refusal is told",
+        "the refusal is reported",
         || api.status(),
         |status| status["envoy"]["refusal"].is_string(),
     )

@@ -177,9 +177,9 @@ async fn a_folder_belongs_to_one_dataplane_and_to_one_proxy() {
 
     // Without a living Envoy the folder may be used by anyone.
     kill(pid, Signal::SIGKILL).expect("Envoy lives");
-    let mut heir = mesh.sidecar("heir", &other);
-    heir.ready().await;
-    assert!(heir.stop().await.success(), "{}", heir.log());
+    let mut next = mesh.sidecar("next", &other);
+    next.ready().await;
+    assert!(next.stop().await.success(), "{}", next.log());
     mesh.stop().await;
 }
 

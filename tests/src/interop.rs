@@ -21,7 +21,7 @@ use crate::wait::eventually;
 pub struct Pair {
     /// A real Consul as the control plane; Legate's server when `None`.
     pub consul: Option<PathBuf>,
-    /// A real `consul-dataplane` beside applications; `legate-dataplane` when `None`.
+    /// A real `consul-dataplane` for applications; `legate-dataplane` when `None`.
     pub consul_dataplane: Option<PathBuf>,
     /// Whether sidecars talk to the server over TLS.
     pub tls: bool,
@@ -130,13 +130,13 @@ const SWITCH: &str = "LEGATE_INTEROP";
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "tests are told by the environment which programs to run"
+    reason = "the environment says which programs tests run"
 )]
-fn program(name: &str, variable: &str, told: &Once) -> Option<PathBuf> {
+fn program(name: &str, variable: &str, said: &Once) -> Option<PathBuf> {
     let found = find(name, variable, |variable| std::env::var_os(variable));
     let found = found.unwrap_or_else(|error| panic!("{error}"));
     if found.is_none() {
-        told.call_once(|| {
+        said.call_once(|| {
             // Past what the test harness captures of tests that pass.
             let _ = writeln!(
                 std::io::stderr(),

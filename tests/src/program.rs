@@ -29,7 +29,7 @@ impl Program {
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
-        reason = "benchmarks are told by the environment what to compare with"
+        reason = "the environment says what benchmarks compare with"
     )]
     pub fn find(name: &'static str, variable: &str) -> Option<Self> {
         let named = std::env::var_os(variable).filter(|path| !path.is_empty());

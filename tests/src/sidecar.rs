@@ -21,7 +21,7 @@ const ADMIN: u16 = 19000;
 /// The port of health, readiness and graceful shutdown.
 const LIFECYCLE: u16 = 20300;
 
-/// What a sidecar is told on its command line.
+/// The flags of a sidecar.
 #[derive(Debug, Clone)]
 pub struct SidecarFlags {
     /// Another program that takes the same flags; `legate-dataplane` when `None`.

@@ -47,7 +47,7 @@ pub(crate) struct Options {
 /// What benchmarks are built with, and servers.
 const PROFILE: [&str; 3] = ["--profile", "quick-release", "--locked"];
 
-/// Builds optimised binaries and measures them beside the originals, where these are at hand.
+/// Builds optimised binaries and measures them and the originals, where these are at hand.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let only = options.only.as_deref();
     if only == Some("kubernetes") {
@@ -71,7 +71,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     Ok(())
 }
 
-/// Whole sidecars, beside `consul-dataplane` when `LEGATE_CONSUL_DATAPLANE` names one or it is on
+/// Whole sidecars, compared with `consul-dataplane` when `LEGATE_CONSUL_DATAPLANE` names one or it is on
 /// `PATH`.
 fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
@@ -98,7 +98,7 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut sidecar)
 }
 
-/// `legate-server` with simulated proxies, beside `consul` when `LEGATE_CONSUL` names one or it is
+/// `legate-server` with simulated proxies, compared with `consul` when `LEGATE_CONSUL` names one or it is
 /// on `PATH`.
 fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
@@ -112,7 +112,7 @@ fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut server)
 }
 
-/// What keeping state costs a server, beside `consul` as above.
+/// What keeping state costs a server, compared with `consul` as above.
 fn store(workspace: &Workspace) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
     workspace::run(build.args(PROFILE))?;

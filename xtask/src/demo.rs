@@ -5,7 +5,7 @@ use clap::Args;
 use crate::envoy;
 use crate::workspace::{self, Workspace};
 
-/// What the demo can be told.
+/// The options of the demo.
 #[derive(Args)]
 pub(crate) struct Options {
     /// End after the proof: exit status 0, or the reason why it failed

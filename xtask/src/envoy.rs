@@ -41,7 +41,7 @@ pub(crate) fn version(workspace: &Workspace) -> anyhow::Result<&str> {
         .context("the root Cargo.toml has no workspace.metadata.envoy.version")
 }
 
-/// The version that the tests run with unless told otherwise.
+/// The version that the tests run with by default.
 fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let version = version(workspace)?;
     let binary = workspace.target.join("envoy").join("envoy");
@@ -54,7 +54,7 @@ fn fetch(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-/// Path of an Envoy of this version, beside the one that is used unless told otherwise.
+/// Path of an Envoy of this version, besides the one that is used by default.
 pub(crate) fn get_version(workspace: &Workspace, version: &str) -> anyhow::Result<PathBuf> {
     let name = format!("envoy-{version}");
     let binary = workspace.target.join("envoy").join(name);

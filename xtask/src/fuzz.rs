@@ -140,7 +140,7 @@ struct Build {
     /// Where what is built and what is found goes.
     target: PathBuf,
     /// The machine's own triple. Cargo applies flags to the targets alone, and not to what runs
-    /// while they are built, only when it is told for which machine to build.
+    /// while they are built, only when the target is named.
     machine: String,
     flags: String,
     nightly: bool,
@@ -216,24 +216,24 @@ impl Build {
         let output = command
             .output()
             .with_context(|| format!("cannot start {program:?}"))?;
-        let told = String::from_utf8_lossy(&output.stderr);
+        let said = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            println!("{told}");
+            println!("{said}");
             bail!(
                 "fuzz target {target} ended with {}; to see it again: {} FILE, with the file named above",
                 output.status,
                 program.display()
             );
         }
-        println!("{}", summary(&told));
+        println!("{}", summary(&said));
         Ok(())
     }
 }
 
 /// What libFuzzer counted, in one line.
-fn summary(told: &str) -> String {
+fn summary(said: &str) -> String {
     let counted = |name: &str| {
-        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        let line = said.lines().find_map(|line| line.strip_prefix(name));
         line.map_or("?", |line| line.trim_start_matches(':').trim())
     };
     format!(

@@ -1,4 +1,4 @@
-//! A new Envoy on request: who asks is told what became of it. It starts nothing itself; the
+//! A new Envoy on request: who asks hears what became of it. It starts nothing itself; the
 //! supervisor's owner receives the requests, and the supervisor's report shows the rest.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 /// How many requests may wait.
 const WAITING: usize = 8;
 
-/// How long one who asks waits for the new Envoy before being told that it is under way.
+/// How long one who asks waits for the new Envoy before the answer is that it is under way.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of a request.

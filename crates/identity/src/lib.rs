@@ -2,7 +2,7 @@
 //!
 //! It also seals what is stored ([`SealingKey`]).
 //!
-//! It signs what it is told to sign: who may have which name is decided by its callers. It never
+//! It signs what it is asked to sign: who may have which name is decided by its callers. It never
 //! reads the clock, and keys are printed as `***`.
 
 mod authority;

@@ -33,7 +33,7 @@ impl Protocol {
         }
     }
 
-    /// Whether requests, not only connections, can be told apart.
+    /// Whether single requests are seen, not only connections.
     pub const fn is_http(self) -> bool {
         !matches!(self, Protocol::Tcp)
     }

@@ -87,7 +87,7 @@ pub struct ServerConfig {
     pub default_intention_policy: Option<Action>,
     /// Lifetimes of the CA's certificates.
     pub ca: CaConfig,
-    /// How long changes are collected before a proxy is told. Default 200 ms.
+    /// How long changes are collected before a proxy gets them. Default 200 ms.
     pub update_coalesce: Duration,
     /// Most snapshots of all proxies together in a second, without the first of each; 0, the
     /// default, is no limit.

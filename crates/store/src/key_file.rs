@@ -10,7 +10,7 @@ use legate_identity::SealingKey;
 use crate::backend::disk::sync_directory;
 use crate::open::OpenError;
 
-/// The name of the key file that is made beside the store when none is configured.
+/// The name of the key file that is made in the store's folder when none is configured.
 const FILE: &str = "store.key";
 
 /// Key files are short; anything longer is another file.

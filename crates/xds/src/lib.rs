@@ -1,4 +1,4 @@
-//! The delta xDS protocol: which resources a stream is told about, when, and in which order.
+//! The delta xDS protocol: which resources a stream is sent, when, and in which order.
 //!
 //! ```text
 //! Snapshot ─► Generator ─► ResourceSet ─┐

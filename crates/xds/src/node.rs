@@ -13,7 +13,7 @@ use prost_types::value::Kind;
 /// accepts.
 const OLDEST_ENVOY: (u32, u32) = (1, 28);
 
-/// The longest ID or node name that is looked up, in bytes: they are logged and told in errors.
+/// The longest ID or node name that is looked up, in bytes: they stand in logs and errors.
 const MAX_NAME: usize = 1_024;
 
 /// Key of the node metadata under which a dataplane names the catalog node.

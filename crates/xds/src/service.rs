@@ -474,7 +474,7 @@ fn too_large(status: Status) -> Status {
     }
 }
 
-/// What a client is told whose proxy cannot be watched.
+/// The status for a client whose proxy cannot be watched.
 fn refused(error: &WatchError) -> Status {
     let message = error.to_string();
     match error {

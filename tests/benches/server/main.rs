@@ -1,4 +1,4 @@
-//! What a control plane costs, beside Consul where one is at hand: memory, processor time and delay
+//! What a control plane costs, compared with Consul where one is at hand: memory, processor time and delay
 //! with thousands of sidecars connected. The servers are real processes; the sidecars are clients in
 //! this process that speak delta xDS as an Envoy does, without an Envoy.
 //!

@@ -1,4 +1,4 @@
-//! Delta xDS as an Envoy beside an application speaks it, without IO: responses in, requests out.
+//! Delta xDS as an application's Envoy speaks it, without IO: responses in, requests out.
 //! It looks at names only, never into a resource.
 
 use bytes::Bytes;

@@ -1,5 +1,5 @@
 //! The servers that are measured, as real processes with an empty store on disk and without limits
-//! of rate, and what they are told through their HTTP API.
+//! of rate, and what is written to them through their HTTP API.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

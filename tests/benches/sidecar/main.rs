@@ -1,4 +1,4 @@
-//! What a sidecar costs, beside `consul-dataplane` where one is at hand: memory, time from exec to
+//! What a sidecar costs, compared with `consul-dataplane` where one is at hand: memory, time from exec to
 //! ready by stage, the health probe, the relay's work, large metrics pages, what a lost Envoy costs,
 //! and what hostile clients do to it.
 //!
@@ -75,7 +75,7 @@ async fn measure(options: &Options) {
         Some(original) => programs.push(original),
         None => println!(
             "\nNo consul-dataplane was at hand: put one on PATH or name it in \
-             LEGATE_CONSUL_DATAPLANE to see its figures beside these."
+             LEGATE_CONSUL_DATAPLANE to see its figures next to these."
         ),
     }
     if options.wants("start") {

@@ -1,5 +1,5 @@
 //! How long nothing answers when Envoy is killed or replaced, under load and without any server:
-//! where a new Envoy can take over from the old one, beside where it cannot.
+//! where a new Envoy can take over from the old one, and where it cannot.
 
 use std::path::PathBuf;
 use std::time::Duration;

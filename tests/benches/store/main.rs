@@ -1,4 +1,4 @@
-//! What keeping state costs, beside Consul where one is at hand: acknowledged writes per second, and
+//! What keeping state costs, compared with Consul where one is at hand: acknowledged writes per second, and
 //! what a killed control plane with many rows takes to answer again. Each backend of
 //! `legate-server` and Consul are whole processes that are asked by the HTTP API.
 //!
@@ -72,7 +72,7 @@ async fn measure(options: &Options) {
         Some(program) => kinds.push(Kind::Consul { program }),
         None => println!(
             "\nNo consul was at hand: put one on PATH or name it in LEGATE_CONSUL to see its \
-             figures beside these."
+             figures next to these."
         ),
     }
     let mut written: Vec<(String, Vec<Writes>)> = Vec::new();
@@ -120,7 +120,7 @@ async fn recover(plane: &mut Plane, rows: usize) -> Vec<(String, Recovery)> {
 /// `LEGATE_CONSUL`, or what is on `PATH`.
 #[expect(
     clippy::disallowed_methods,
-    reason = "benchmarks are told by the environment what to compare with"
+    reason = "the environment says what benchmarks compare with"
 )]
 fn consul() -> Option<PathBuf> {
     let named = std::env::var_os("LEGATE_CONSUL").filter(|path| !path.is_empty());

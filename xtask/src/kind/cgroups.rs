@@ -35,7 +35,7 @@ pub(super) fn make() -> anyhow::Result<()> {
         let group = hierarchy.join(NAME);
         fs::create_dir_all(&group)
             .with_context(|| format!("cannot make {}: it takes root's rights", group.display()))?;
-        // A new group may use no processor before it is told which.
+        // A new group may use no processor before these are set.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             let above = hierarchy.join(file);
             if above.is_file() {

@@ -1,4 +1,4 @@
-//! `legate dev`: a control plane in this process, two demo services, and beside each a dataplane
+//! `legate dev`: a control plane in this process, two demo services, and for each a dataplane
 //! process with an Envoy of its own.
 //!
 //! Everything goes through the public APIs, exactly as a user would do it. Nothing is kept: state
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     // An empty variable counts as not set, so that an empty value has to be taken.
     #[arg(long, env = "LEGATE_ENVOY", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     envoy: Option<PathBuf>,
-    /// `legate-dataplane` binary; default: the one beside this program
+    /// `legate-dataplane` binary; default: the one in this program's folder
     #[arg(long)]
     dataplane: Option<PathBuf>,
     /// Port of the HTTP API, 0 for a free one

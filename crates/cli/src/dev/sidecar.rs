@@ -1,4 +1,4 @@
-//! A dataplane process beside a demo service.
+//! The dataplane process of a demo service.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -219,7 +219,7 @@ fn envoy(options: &Options) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// The dataplane beside this program unless another is named.
+/// The dataplane in this program's folder unless another is named.
 fn dataplane(options: &Options) -> anyhow::Result<PathBuf> {
     if let Some(path) = &options.dataplane {
         return Ok(path.clone());

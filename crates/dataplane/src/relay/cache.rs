@@ -283,8 +283,8 @@ impl CachedType {
         !std::mem::replace(&mut self.wildcard, true)
     }
 
-    /// Forgets names that no Envoy is subscribed to any more. Returns those that servers have to be
-    /// told.
+    /// Forgets names that no Envoy is subscribed to any more. Returns those that servers are to
+    /// forget.
     pub(super) fn unsubscribe(&mut self, names: impl IntoIterator<Item = Name>) -> Vec<String> {
         let mut gone = Vec::new();
         for name in names {

@@ -1,5 +1,5 @@
 //! The xDS relay: ends Envoy's delta stream here and the server's stream here, and keeps the last
-//! resources that Envoy acknowledged in between. `README.md` beside this file is the algorithm on
+//! resources that Envoy acknowledged in between. `README.md` in this folder is the algorithm on
 //! one page, with the files in the order of their imports.
 //!
 //! Envoy never notices that a server went away, and a restarted Envoy gets its configuration while

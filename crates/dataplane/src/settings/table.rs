@@ -322,7 +322,7 @@ settings! {
     }
     EnvoyDrainStrategy: Text {
         flag: "envoy-drain-strategy", env: "DP_ENVOY_DRAIN_STRATEGY", file: "envoy.drainStrategy", default: "immediate",
-        doc: "How connections are told to go meanwhile: immediate (all at once) or gradual"
+        doc: "How connections are asked to close meanwhile: immediate (all at once) or gradual"
     }
     EnvoyExecutablePath: Text {
         flag: "envoy-executable-path", env: "DP_ENVOY_EXECUTABLE_PATH", file: "envoy.executablePath",

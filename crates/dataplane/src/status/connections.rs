@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 /// How long the status waits for a count.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How old a count may be to be told in the place of one that takes longer.
+/// How old a count may be to be shown instead of one that takes longer.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// Between the end of a count and the next one.

@@ -112,7 +112,7 @@ impl Merger {
                 () = stop.cancelled() => {}
                 () = ended.cancelled() => {}
                 () = reader.closed() => {}
-                // Nobody is told of a reader who is gone.
+                // A reader who is gone hears nothing.
                 _ = merger.write(query.as_deref(), deadline, writer) => {}
             }
             Ok::<_, Infallible>(())

@@ -1,4 +1,4 @@
-//! The driver on a paused clock, with processes that live as long as they are told.
+//! The driver on a paused clock, with processes that live as long as the test says.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ impl Record {
     }
 }
 
-/// Runs processes that are configured with how long they live; none means until told to end.
+/// Runs processes that are configured with how long they live; none means until they are asked to end.
 struct Fake {
     record: Record,
     ready_after: Duration,
@@ -236,15 +236,15 @@ fn fake() -> (Fake, Record) {
     (fake, record)
 }
 
-/// Runs the supervisor while `wishes` are made; those have to end it.
+/// Runs the supervisor while `requests` are made; those have to end it.
 async fn supervise<F: Future<Output = ()>>(
     fake: Fake,
     config: Config,
     options: Options,
-    wishes: impl FnOnce(Handle<Config>) -> F,
+    requests: impl FnOnce(Handle<Config>) -> F,
 ) -> Ended {
     let (handle, controls) = handle();
-    let (ended, ()) = tokio::join!(run(fake, config, options, controls), wishes(handle));
+    let (ended, ()) = tokio::join!(run(fake, config, options, controls), requests(handle));
     ended.unwrap()
 }
 

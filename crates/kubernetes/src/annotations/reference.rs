@@ -15,7 +15,7 @@ pods: in a Deployment under `spec.template.metadata.annotations`. Defaults are v
 `connectInject` unless they say otherwise.
 
 - An empty value is like an absent one.
-- A key that is unknown has no effect; whoever creates the pod is warned, and told the key that is most
+- A key that is unknown has no effect; the warning to whoever creates the pod names the key that is most
   like it.
 - A value that cannot be used refuses the pod, in one sentence.
 - Booleans are written as Go reads them: `true`, `t`, `1`, `false`, `f`, `0`.

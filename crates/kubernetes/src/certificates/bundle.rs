@@ -58,7 +58,7 @@ pub(super) async fn publish(
     if others.is_empty() {
         return Ok(());
     }
-    // Webhooks are told apart by their names, and what is not named here stays. With the version
+    // Webhooks are distinguished by their names, and what is not named here stays. With the version
     // that was read, so that a change that came meanwhile is looked at first.
     let patch = json!({
         "metadata": { "resourceVersion": found.metadata.resource_version },

@@ -1,4 +1,4 @@
-//! The init container that redirects the pod's traffic, and what it is told.
+//! The init container that redirects the pod's traffic, and its arguments.
 
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -54,7 +54,7 @@ pub(super) struct Lifecycle {
 
 impl Settings {
     /// # Errors
-    /// When values do not go together; what can be left out is told in `warnings`.
+    /// When values do not go together; what can be left out is named in `warnings`.
     pub(super) fn resolve(
         installation: &Installation,
         namespace_labels: &BTreeMap<String, String>,

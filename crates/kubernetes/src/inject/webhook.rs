@@ -1,6 +1,6 @@
 //! The admission webhook over HTTPS: requests of the API server in, answers out. It decides nothing:
 //! see [`super::admit`]. Whoever reaches the port may be somebody else, so that everything is
-//! bounded and nothing is told but what becomes of the pod that was sent.
+//! bounded and the answer says only what becomes of the pod that was sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -27,7 +27,7 @@ struct Seen {
 
 type Handler = Arc<dyn Fn(&Seen) -> (u16, String) + Send + Sync>;
 
-/// A server that answers as it is told and remembers what it was asked.
+/// A server that answers as the test says and remembers what it was asked.
 struct Fake {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,

@@ -353,7 +353,7 @@ impl JwtConfig {
     }
 }
 
-/// What OpenID Connect asks of a token beside its signature: the issuer, and that it ends.
+/// What OpenID Connect asks of a token besides its signature: the issuer, and that it ends.
 fn verify_discovered(claims: &Opaque, issuer: &str) -> Result<(), ClaimError> {
     let named = claims.get("iss").and_then(Value::as_str);
     let named = named.unwrap_or_default();

@@ -54,7 +54,7 @@ async fn stop_drops_and_names_what_outlives_the_deadline() {
         error.to_string(),
         "test: dropped after 5s without having ended: stubborn"
     );
-    assert!(gone.load(Ordering::SeqCst), "joined, not only told");
+    assert!(gone.load(Ordering::SeqCst), "joined, not only cancelled");
 }
 
 #[tokio::test]

@@ -263,7 +263,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// One record an address; instances may share one. A host name is told only when there is no
+    /// One record an address; instances may share one. A host name is answered only when there is no
     /// address, and one at most: a name has one alias and then nothing else (RFC 1034 §3.6.2).
     fn instance_records(
         &self,

@@ -165,12 +165,12 @@ fn data(records: &[Record]) -> Vec<String> {
 
 /// Code and answers; what has no answer tells the zone.
 fn short(answer: &Answer) -> (ResponseCode, Vec<String>) {
-    let told = answer
+    let output = answer
         .authorities
         .iter()
         .any(|one| matches!(one.data, RData::SOA(_)));
     let negative = answer.answers.is_empty() && answer.code != Refused;
-    assert_eq!(told, negative, "{answer:?}");
+    assert_eq!(output, negative, "{answer:?}");
     (answer.code, data(&answer.answers))
 }
 

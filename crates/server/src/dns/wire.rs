@@ -31,7 +31,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, Undecodable> {
     Message::from_vec(bytes).map_err(|error| Undecodable(error.to_string()))
 }
 
-/// What is told to a client whose request cannot be read; `None` when even its id is missing, or
+/// The answer to a client whose request cannot be read; `None` when even its id is missing, or
 /// when it is no request.
 pub(super) fn format_error(bytes: &[u8]) -> Option<Vec<u8>> {
     let header = bytes.get(..HEADER)?;

@@ -75,7 +75,7 @@ pub(super) fn denied(permission: &str, name: &str) -> Status {
     ))
 }
 
-/// The status that a client is told an ACL error with.
+/// The status that says an ACL error to a client.
 pub(super) fn status(error: AclError) -> Status {
     let code = match &error {
         AclError::NotFound | AclError::Anonymous | AclError::BearerRefused { .. } => {

@@ -60,7 +60,7 @@ impl Service {
     }
 }
 
-/// The requester is told what is wrong with the request; what is wrong here goes to the log.
+/// The requester gets what is wrong with the request; what is wrong here goes to the log.
 fn sign_status(error: &CaError) -> Status {
     if error.is_invalid_request() {
         return Status::invalid_argument(error.to_string());

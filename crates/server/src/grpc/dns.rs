@@ -1,4 +1,4 @@
-//! `DNSService`: DNS messages over gRPC, for dataplanes that answer DNS beside an application.
+//! `DNSService`: DNS messages over gRPC, for dataplanes that answer an application's DNS queries.
 
 use legate_api::dns::dns_service_server::DnsService;
 use legate_api::dns::{Protocol, QueryRequest, QueryResponse};

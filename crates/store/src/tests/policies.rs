@@ -1,4 +1,4 @@
-//! Policies, roles and the links to them: by example, and any sequence of changes beside a naive
+//! Policies, roles and the links to them: by example, and any sequence of changes compared with a naive
 //! model.
 
 use std::collections::BTreeMap;

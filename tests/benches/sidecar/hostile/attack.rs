@@ -1,4 +1,4 @@
-//! What is done to a sidecar, by clients that anything beside it could run.
+//! What is done to a sidecar, by clients that anything on its host could run.
 
 use std::convert::Infallible;
 use std::fmt;

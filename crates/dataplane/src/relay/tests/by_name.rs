@@ -50,12 +50,12 @@ fn serve(core: &mut Core, names: &[&str], removed: &[&str]) -> Vec<Action> {
 }
 
 #[track_caller]
-fn told(actions: &[Action], envoy: EnvoyStreamId) -> DeltaDiscoveryResponse {
-    let told = actions.iter().find_map(|action| match action {
+fn sent(actions: &[Action], envoy: EnvoyStreamId) -> DeltaDiscoveryResponse {
+    let sent = actions.iter().find_map(|action| match action {
         Action::ToEnvoy(id, response) if *id == envoy => Some(response.clone()),
         _ => None,
     });
-    told.unwrap_or_else(|| panic!("nothing for {envoy:?} in {actions:?}"))
+    sent.unwrap_or_else(|| panic!("nothing for {envoy:?} in {actions:?}"))
 }
 
 fn asked(actions: &[Action]) -> Vec<&DeltaDiscoveryRequest> {
@@ -80,7 +80,7 @@ fn subscribed(names: &[&str]) -> Core {
 fn a_name_that_does_not_exist_is_said_to_every_envoy() {
     let mut core = subscribed(&["a", "b"]);
     let actions = serve(&mut core, &["a"], &["b"]);
-    let response = told(&actions, FIRST);
+    let response = sent(&actions, FIRST);
     assert_eq!(
         (response.resources.len(), &response.removed_resources[..]),
         (1, &["b".to_owned()][..])
@@ -92,10 +92,10 @@ fn a_name_that_does_not_exist_is_said_to_every_envoy() {
         asked(&actions).is_empty(),
         "the server has answered that before"
     );
-    let response = told(&actions, SECOND);
+    let response = sent(&actions, SECOND);
     assert_eq!(response.resources.len(), 1);
     // What goes follows what comes.
-    let response = told(&accept(&mut core, SECOND, &response), SECOND);
+    let response = sent(&accept(&mut core, SECOND, &response), SECOND);
     assert_eq!(response.removed_resources, ["b"]);
 }
 
@@ -103,10 +103,10 @@ fn a_name_that_does_not_exist_is_said_to_every_envoy() {
 fn subscribing_again_gets_it_again_from_the_cache() {
     let mut core = subscribed(&["a"]);
     let actions = serve(&mut core, &["a"], &[]);
-    let response = told(&actions, FIRST);
+    let response = sent(&actions, FIRST);
     accept(&mut core, FIRST, &response);
     let actions = send(&mut core, FIRST, subscribe(ENDPOINT, &["a"]));
-    assert_eq!(told(&actions, FIRST).resources[0].name, "a");
+    assert_eq!(sent(&actions, FIRST).resources[0].name, "a");
     assert!(asked(&actions).is_empty());
 }
 
@@ -118,11 +118,11 @@ fn each_envoy_gets_what_it_asked_for_and_the_rest_needs_no_answer() {
     assert_eq!(asked(&actions)[0].resource_names_subscribe, ["b"]);
     // The newest Envoy that is concerned decides.
     let actions = serve(&mut core, &["a", "b"], &[]);
-    let response = told(&actions, SECOND);
+    let response = sent(&actions, SECOND);
     assert_eq!(response.resources.len(), 1);
     let actions = accept(&mut core, SECOND, &response);
     assert_eq!(asked(&actions)[0].response_nonce, "n1");
-    assert_eq!(told(&actions, FIRST).resources[0].name, "a");
+    assert_eq!(sent(&actions, FIRST).resources[0].name, "a");
     // What nobody is subscribed to is acknowledged and forgotten.
     let actions = serve(&mut core, &["c"], &[]);
     assert_eq!(asked(&actions)[0].response_nonce, "n1");
@@ -133,7 +133,7 @@ fn each_envoy_gets_what_it_asked_for_and_the_rest_needs_no_answer() {
 fn names_of_an_envoy_that_left_are_kept_until_the_next_has_asked() {
     let mut core = subscribed(&["a", "b"]);
     let actions = serve(&mut core, &["a", "b"], &[]);
-    let response = told(&actions, FIRST);
+    let response = sent(&actions, FIRST);
     accept(&mut core, FIRST, &response);
     core.handle(Event::EnvoyGone(FIRST));
     assert!(
@@ -142,7 +142,7 @@ fn names_of_an_envoy_that_left_are_kept_until_the_next_has_asked() {
     );
     core.handle(Event::EnvoyConnected(SECOND));
     let actions = send(&mut core, SECOND, subscribe(ENDPOINT, &["a"]));
-    assert_eq!(told(&actions, SECOND).resources.len(), 1);
+    assert_eq!(sent(&actions, SECOND).resources.len(), 1);
     let actions = core.handle(Event::Forget);
     assert_eq!(asked(&actions)[0].resource_names_unsubscribe, ["b"]);
     assert_eq!(core.held(ENDPOINT).0, 1);

@@ -28,7 +28,7 @@ pub(super) struct Envoy {
     pub(super) from_relay: VecDeque<DeltaDiscoveryResponse>,
     /// Types in the order in which their responses arrived.
     pub(super) received: Vec<String>,
-    /// What it was told to drop.
+    /// What it was asked to drop.
     pub(super) removed: Vec<String>,
 }
 

@@ -79,7 +79,7 @@ fn a_new_server_hears_what_envoy_has_and_sends_nothing_again() {
     assert_eq!(
         mesh.envoys[0].received.len(),
         received,
-        "Envoy was told something it knows"
+        "Envoy was sent something it knows"
     );
 }
 

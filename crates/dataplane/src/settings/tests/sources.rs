@@ -139,11 +139,11 @@ fn every_declaration_is_a_row_and_every_row_a_declaration() {
 }
 
 /// How a setting is tried.
-struct Trial {
+struct Case {
     /// Three values that it takes; of each, what must be seen in the end.
     values: [(&'static str, &'static str); 3],
     /// Other flags without which it has no effect.
-    beside: &'static [&'static str],
+    together: &'static [&'static str],
     /// What became of it.
     seen: fn(&Settings) -> String,
 }
@@ -164,20 +164,20 @@ const LOGIN: &[&str] = &[
     "-login-bearer-token=b",
 ];
 
-fn trial(
+fn case(
     values: [&'static str; 3],
-    beside: &'static [&'static str],
+    together: &'static [&'static str],
     seen: fn(&Settings) -> String,
-) -> Trial {
-    Trial {
+) -> Case {
+    Case {
         values: same(values),
-        beside,
+        together,
         seen,
     }
 }
 
 /// `None` for what has no variable and no key, and decides what happens before there are settings.
-fn trial_of(flag: &str) -> Option<Trial> {
+fn trial_of(flag: &str) -> Option<Case> {
     let asked = [
         "version",
         "check-proxy-health",
@@ -199,36 +199,34 @@ fn trial_of(flag: &str) -> Option<Trial> {
     found
 }
 
-fn servers(flag: &str) -> Option<Trial> {
+fn servers(flag: &str) -> Option<Case> {
     Some(match flag {
-        "addresses" => trial(TEXTS, &[], |s| s.servers.addresses.clone()),
-        "grpc-port" => trial(NUMBERS, &[], |s| s.servers.grpc_port.to_string()),
-        "server-watch-disabled" => {
-            trial(SWITCHED_ON, &[], |s| s.servers.watch_disabled.to_string())
-        }
-        "tls-disabled" => trial(SWITCHED_ON, &[], |s| s.servers.tls.is_none().to_string()),
-        "ca-certs" => trial(PATHS, &[], |s| path(server_tls(s).ca)),
-        "tls-cert" => trial(PATHS, &["-tls-key=/k"], |s| {
+        "addresses" => case(TEXTS, &[], |s| s.servers.addresses.clone()),
+        "grpc-port" => case(NUMBERS, &[], |s| s.servers.grpc_port.to_string()),
+        "server-watch-disabled" => case(SWITCHED_ON, &[], |s| s.servers.watch_disabled.to_string()),
+        "tls-disabled" => case(SWITCHED_ON, &[], |s| s.servers.tls.is_none().to_string()),
+        "ca-certs" => case(PATHS, &[], |s| path(server_tls(s).ca)),
+        "tls-cert" => case(PATHS, &["-tls-key=/k"], |s| {
             path(
                 server_tls(s)
                     .client_certificate
                     .map(|(certificate, _)| certificate),
             )
         }),
-        "tls-key" => trial(PATHS, &["-tls-cert=/c"], |s| {
+        "tls-key" => case(PATHS, &["-tls-cert=/c"], |s| {
             path(server_tls(s).client_certificate.map(|(_, key)| key))
         }),
-        "tls-server-name" => trial(TEXTS, &[], |s| {
+        "tls-server-name" => case(TEXTS, &[], |s| {
             server_tls(s).server_name.unwrap_or_default()
         }),
-        "tls-insecure-skip-verify" => trial(SWITCHED_ON, &[], |s| {
+        "tls-insecure-skip-verify" => case(SWITCHED_ON, &[], |s| {
             server_tls(s).insecure_skip_verify.to_string()
         }),
         _ => return None,
     })
 }
 
-fn credentials(flag: &str) -> Option<Trial> {
+fn credentials(flag: &str) -> Option<Case> {
     const EITHER: &[&str] = &[
         "-static-token=s",
         "-login-auth-method=m",
@@ -237,7 +235,7 @@ fn credentials(flag: &str) -> Option<Trial> {
     const WITHOUT_METHOD: &[&str] = &["-credential-type=login", "-login-bearer-token=b"];
     const WITHOUT_BEARER: &[&str] = &["-credential-type=login", "-login-auth-method=m"];
     Some(match flag {
-        "credential-type" => trial(["static", "login", "static"], EITHER, |s| {
+        "credential-type" => case(["static", "login", "static"], EITHER, |s| {
             match s.servers.credentials {
                 Credentials::None => "",
                 Credentials::Static(_) => "static",
@@ -245,25 +243,25 @@ fn credentials(flag: &str) -> Option<Trial> {
             }
             .to_owned()
         }),
-        "static-token" => trial(TEXTS, &["-credential-type=static"], |s| {
+        "static-token" => case(TEXTS, &["-credential-type=static"], |s| {
             match &s.servers.credentials {
                 Credentials::Static(token) => token.expose().to_owned(),
                 _ => String::new(),
             }
         }),
-        "login-auth-method" => trial(TEXTS, WITHOUT_METHOD, |s| login(s).auth_method),
-        "login-namespace" => trial(TEXTS, LOGIN, |s| login(s).namespace),
-        "login-partition" => trial(TEXTS, LOGIN, |s| login(s).partition),
-        "login-datacenter" => trial(TEXTS, LOGIN, |s| login(s).datacenter),
-        "login-bearer-token" => trial(TEXTS, WITHOUT_BEARER, |s| match login(s).bearer {
+        "login-auth-method" => case(TEXTS, WITHOUT_METHOD, |s| login(s).auth_method),
+        "login-namespace" => case(TEXTS, LOGIN, |s| login(s).namespace),
+        "login-partition" => case(TEXTS, LOGIN, |s| login(s).partition),
+        "login-datacenter" => case(TEXTS, LOGIN, |s| login(s).datacenter),
+        "login-bearer-token" => case(TEXTS, WITHOUT_BEARER, |s| match login(s).bearer {
             Bearer::Token(token) => token.expose().to_owned(),
             Bearer::File(path) => panic!("{path:?}"),
         }),
-        "login-bearer-token-path" => trial(PATHS, WITHOUT_BEARER, |s| match login(s).bearer {
+        "login-bearer-token-path" => case(PATHS, WITHOUT_BEARER, |s| match login(s).bearer {
             Bearer::Token(_) => panic!("no path"),
             Bearer::File(file) => path(Some(file)),
         }),
-        "login-meta" => trial(["k=1", "k=2", "k=3"], LOGIN, |s| {
+        "login-meta" => case(["k=1", "k=2", "k=3"], LOGIN, |s| {
             let pairs = login(s).meta.into_iter();
             pairs.map(|(key, value)| format!("{key}={value}")).collect()
         }),
@@ -272,34 +270,34 @@ fn credentials(flag: &str) -> Option<Trial> {
 }
 
 /// The ids in files are in a folder of which the values are names.
-fn proxy(flag: &str) -> Option<Trial> {
+fn proxy(flag: &str) -> Option<Case> {
     Some(match flag {
-        "proxy-node-name" | "service-node-name" => trial(TEXTS, &[], |s| s.proxy.node_name.clone()),
-        "proxy-node-id" | "service-node-id" => trial(TEXTS, &[], |s| s.proxy.node_id.clone()),
+        "proxy-node-name" | "service-node-name" => case(TEXTS, &[], |s| s.proxy.node_name.clone()),
+        "proxy-node-id" | "service-node-id" => case(TEXTS, &[], |s| s.proxy.node_id.clone()),
         "proxy-id" | "proxy-id-path" | "proxy-service-id" | "proxy-service-id-path" => {
-            trial(TEXTS, &[], |s| s.proxy.id.clone())
+            case(TEXTS, &[], |s| s.proxy.id.clone())
         }
-        "proxy-namespace" | "service-namespace" => trial(TEXTS, &[], |s| s.proxy.namespace.clone()),
-        "proxy-partition" | "service-partition" => trial(TEXTS, &[], |s| s.proxy.partition.clone()),
+        "proxy-namespace" | "service-namespace" => case(TEXTS, &[], |s| s.proxy.namespace.clone()),
+        "proxy-partition" | "service-partition" => case(TEXTS, &[], |s| s.proxy.partition.clone()),
         _ => return None,
     })
 }
 
-fn listeners(flag: &str) -> Option<Trial> {
+fn listeners(flag: &str) -> Option<Case> {
     Some(match flag {
-        "mode" => trial(["dns-proxy", "sidecar", "dns-proxy"], &[], |s| {
+        "mode" => case(["dns-proxy", "sidecar", "dns-proxy"], &[], |s| {
             match s.mode {
                 Mode::Sidecar => "sidecar",
                 Mode::DnsProxy => "dns-proxy",
             }
             .to_owned()
         }),
-        "log-level" => trial(["TRACE", "Warn", "error"], &[], |s| {
+        "log-level" => case(["TRACE", "Warn", "error"], &[], |s| {
             format!("{:?}", s.logging.level)
         })
         .showing(["Trace", "Warn", "Error"]),
-        "log-json" => trial(SWITCHED_ON, &[], |s| s.logging.json.to_string()),
-        "xds-bind-addr" => trial(
+        "log-json" => case(SWITCHED_ON, &[], |s| s.logging.json.to_string()),
+        "xds-bind-addr" => case(
             ["127.0.0.2", "unix:///run/xds", "[::1]"],
             &[],
             |s| match &s.xds {
@@ -308,17 +306,17 @@ fn listeners(flag: &str) -> Option<Trial> {
             },
         )
         .showing(["127.0.0.2", "socket /run/xds", "::1"]),
-        "xds-bind-port" => trial(NUMBERS, &[], |s| match &s.xds {
+        "xds-bind-port" => case(NUMBERS, &[], |s| match &s.xds {
             XdsBind::Tcp(address) => address.port().to_string(),
             XdsBind::Unix(socket) => panic!("{socket:?}"),
         }),
-        "consul-dns-bind-addr" => trial(LOOPBACKS, &["-consul-dns-bind-port=53"], |s| ip(s.dns)),
-        "consul-dns-bind-port" => trial(NUMBERS, &[], |s| port(s.dns)),
+        "consul-dns-bind-addr" => case(LOOPBACKS, &["-consul-dns-bind-port=53"], |s| ip(s.dns)),
+        "consul-dns-bind-port" => case(NUMBERS, &[], |s| port(s.dns)),
         _ => return None,
     })
 }
 
-fn telemetry(flag: &str) -> Option<Trial> {
+fn telemetry(flag: &str) -> Option<Case> {
     const WITHOUT_CA: &[&str] = &[
         "-telemetry-prom-cert-file=/c",
         "-telemetry-prom-key-file=/k",
@@ -332,90 +330,90 @@ fn telemetry(flag: &str) -> Option<Trial> {
         "-telemetry-prom-ca-certs-path=/ca",
     ];
     Some(match flag {
-        "telemetry-use-central-config" => trial(SWITCHED_OFF, &[], |s| {
+        "telemetry-use-central-config" => case(SWITCHED_OFF, &[], |s| {
             s.telemetry.use_central_config.to_string()
         }),
-        "telemetry-prom-retention-time" => trial(["1s", "2m", "3h"], &[], |s| {
+        "telemetry-prom-retention-time" => case(["1s", "2m", "3h"], &[], |s| {
             s.telemetry.retention.as_secs().to_string()
         })
         .showing(["1", "120", "10800"]),
         "telemetry-prom-ca-certs-path" | "telemetry-prom-ca-certs-file" => {
-            trial(PATHS, WITHOUT_CA, |s| {
+            case(PATHS, WITHOUT_CA, |s| {
                 path(prometheus_tls(s).map(|tls| tls.ca))
             })
         }
-        "telemetry-prom-key-file" => trial(PATHS, WITHOUT_KEY, |s| {
+        "telemetry-prom-key-file" => case(PATHS, WITHOUT_KEY, |s| {
             path(prometheus_tls(s).map(|tls| tls.key))
         }),
-        "telemetry-prom-cert-file" => trial(PATHS, WITHOUT_CERT, |s| {
+        "telemetry-prom-cert-file" => case(PATHS, WITHOUT_CERT, |s| {
             path(prometheus_tls(s).map(|tls| tls.certificate))
         }),
-        "telemetry-prom-service-metrics-url" => trial(TEXTS, &[], |s| {
+        "telemetry-prom-service-metrics-url" => case(TEXTS, &[], |s| {
             s.telemetry.service_metrics_url.clone().unwrap_or_default()
         }),
-        "telemetry-prom-scrape-path" => trial(PATHS, &[], |s| s.telemetry.scrape_path.clone()),
-        "telemetry-prom-bind-addr" => trial(LOOPBACKS, &[], |s| s.telemetry.bind.to_string()),
-        "telemetry-prom-merge-port" => trial(NUMBERS, &[], |s| s.telemetry.merge_port.to_string()),
+        "telemetry-prom-scrape-path" => case(PATHS, &[], |s| s.telemetry.scrape_path.clone()),
+        "telemetry-prom-bind-addr" => case(LOOPBACKS, &[], |s| s.telemetry.bind.to_string()),
+        "telemetry-prom-merge-port" => case(NUMBERS, &[], |s| s.telemetry.merge_port.to_string()),
         _ => return None,
     })
 }
 
-fn envoy(flag: &str) -> Option<Trial> {
+fn envoy(flag: &str) -> Option<Case> {
     Some(match flag {
-        "envoy-admin-bind-address" => trial(LOOPBACKS, &[], |s| ip(Some(s.envoy.admin))),
-        "envoy-admin-bind-port" => trial(NUMBERS, &[], |s| port(Some(s.envoy.admin))),
-        "envoy-ready-bind-address" => trial(LOOPBACKS, &["-envoy-ready-bind-port=1"], |s| {
+        "envoy-admin-bind-address" => case(LOOPBACKS, &[], |s| ip(Some(s.envoy.admin))),
+        "envoy-admin-bind-port" => case(NUMBERS, &[], |s| port(Some(s.envoy.admin))),
+        "envoy-ready-bind-address" => case(LOOPBACKS, &["-envoy-ready-bind-port=1"], |s| {
             ip(s.envoy.ready)
         }),
-        "envoy-ready-bind-port" => trial(NUMBERS, &["-envoy-ready-bind-address=::"], |s| {
+        "envoy-ready-bind-port" => case(NUMBERS, &["-envoy-ready-bind-address=::"], |s| {
             port(s.envoy.ready)
         }),
-        "envoy-concurrency" => trial(NUMBERS, &[], |s| s.envoy.concurrency.to_string()),
+        "envoy-concurrency" => case(NUMBERS, &[], |s| s.envoy.concurrency.to_string()),
         "envoy-drain-time-seconds" => {
-            trial(NUMBERS, &[], |s| s.envoy.drain_time.as_secs().to_string())
+            case(NUMBERS, &[], |s| s.envoy.drain_time.as_secs().to_string())
         }
-        "envoy-drain-strategy" => trial(["gradual", "immediate", "gradual"], &[], |s| {
+        "envoy-drain-strategy" => case(["gradual", "immediate", "gradual"], &[], |s| {
             s.envoy.drain_strategy.as_str().to_owned()
         }),
-        "envoy-executable-path" => trial(PATHS, &[], |s| path(s.envoy.executable.clone())),
-        "envoy-hot-restart" => trial(SWITCHED_OFF, &[], |s| s.envoy.hot_restart.to_string()),
-        "envoy-bootstrap-refresh-interval" => trial(["10s", "2m", "3h"], &[], |s| {
+        "envoy-executable-path" => case(PATHS, &[], |s| path(s.envoy.executable.clone())),
+        "envoy-hot-restart" => case(SWITCHED_OFF, &[], |s| s.envoy.hot_restart.to_string()),
+        "envoy-bootstrap-refresh-interval" => case(["10s", "2m", "3h"], &[], |s| {
             s.envoy.bootstrap_refresh.as_secs().to_string()
         })
         .showing(["10", "120", "10800"]),
-        "envoy-state-dir" => trial(PATHS, &["-xds-bind-port=1"], |s| {
+        "envoy-state-dir" => case(PATHS, &["-xds-bind-port=1"], |s| {
             path(s.envoy.state_dir.clone())
         }),
         _ => return None,
     })
 }
 
-fn lifecycle(flag: &str) -> Option<Trial> {
+fn lifecycle(flag: &str) -> Option<Case> {
     Some(match flag {
-        "shutdown-drain-listeners" => trial(SWITCHED_ON, &[], |s| {
+        "shutdown-drain-listeners" => case(SWITCHED_ON, &[], |s| {
             s.lifecycle.drain_listeners.to_string()
         }),
-        "shutdown-end-when-idle" => trial(SWITCHED_ON, &["-shutdown-drain-listeners"], |s| {
+        "shutdown-end-when-idle" => case(SWITCHED_ON, &["-shutdown-drain-listeners"], |s| {
             s.lifecycle.end_when_idle.to_string()
         }),
-        "shutdown-grace-period-seconds" => trial(NUMBERS, &[], |s| {
+        "shutdown-grace-period-seconds" => case(NUMBERS, &[], |s| {
             s.lifecycle.shutdown_grace.as_secs().to_string()
         }),
-        "graceful-shutdown-path" => trial(PATHS, &[], |s| s.lifecycle.shutdown_path.clone()),
-        "graceful-startup-path" => trial(PATHS, &[], |s| s.lifecycle.startup_path.clone()),
-        "graceful-addr" => trial(LOOPBACKS, &[], |s| ip(Some(s.lifecycle.bind))),
-        "graceful-port" => trial(NUMBERS, &[], |s| port(Some(s.lifecycle.bind))),
-        "startup-grace-period-seconds" => trial(NUMBERS, &[], |s| {
+        "graceful-shutdown-path" => case(PATHS, &[], |s| s.lifecycle.shutdown_path.clone()),
+        "graceful-startup-path" => case(PATHS, &[], |s| s.lifecycle.startup_path.clone()),
+        "graceful-addr" => case(LOOPBACKS, &[], |s| ip(Some(s.lifecycle.bind))),
+        "graceful-port" => case(NUMBERS, &[], |s| port(Some(s.lifecycle.bind))),
+        "startup-grace-period-seconds" => case(NUMBERS, &[], |s| {
             s.lifecycle.startup_grace.as_secs().to_string()
         }),
-        "dump-envoy-config-on-exit" => trial(SWITCHED_ON, &[], |s| {
+        "dump-envoy-config-on-exit" => case(SWITCHED_ON, &[], |s| {
             s.lifecycle.dump_envoy_config.to_string()
         }),
         _ => return None,
     })
 }
 
-impl Trial {
+impl Case {
     fn showing(mut self, seen: [&'static str; 3]) -> Self {
         for (value, seen) in self.values.iter_mut().zip(seen) {
             value.1 = seen;
@@ -459,7 +457,7 @@ fn port(address: Option<SocketAddr>) -> String {
 /// One way to run, given piece by piece.
 struct Given<'a> {
     row: Row,
-    trial: &'a Trial,
+    case: &'a Case,
     /// Files that are called like their content.
     ids: &'a Path,
     arguments: Vec<String>,
@@ -469,7 +467,7 @@ struct Given<'a> {
 
 impl<'a> Given<'a> {
     /// What a sidecar cannot do without, unless that is what is tried.
-    fn new(row: Row, trial: &'a Trial, ids: &'a Path) -> Self {
+    fn new(row: Row, case: &'a Case, ids: &'a Path) -> Self {
         let flag = row.0;
         let deprecated = flag.starts_with("service-") || flag.starts_with("proxy-service-");
         let id = match flag {
@@ -481,10 +479,10 @@ impl<'a> Given<'a> {
         let flags = id.into_iter().chain(addresses);
         Self {
             row,
-            trial,
+            case,
             ids,
             arguments: flags
-                .chain(trial.beside.iter().copied())
+                .chain(case.together.iter().copied())
                 .map(str::to_owned)
                 .collect(),
             variables: Vec::new(),
@@ -539,7 +537,7 @@ impl<'a> Given<'a> {
         let variables: Vec<_> = variables
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
-        run(&arguments, &variables).map(|(settings, _)| (self.trial.seen)(&settings))
+        run(&arguments, &variables).map(|(settings, _)| (self.case.seen)(&settings))
     }
 }
 
@@ -558,12 +556,12 @@ fn ids() -> TempDir {
 fn each_source_wins_over_the_weaker_ones() {
     let ids = ids();
     for row in rows() {
-        let Some(trial) = trial_of(row.0) else {
+        let Some(case) = trial_of(row.0) else {
             assert_eq!((row.3, row.4), ("", ""), "-{}", row.0);
             continue;
         };
-        let mut given = Given::new(row, &trial, ids.path());
-        let [in_file, in_variable, in_flag] = trial.values;
+        let mut given = Given::new(row, &case, ids.path());
+        let [in_file, in_variable, in_flag] = case.values;
         given.in_file(in_file.0);
         assert_eq!(given.seen().as_deref(), Ok(in_file.1), "{}", row.4);
         given.in_variable(in_variable.0);
@@ -577,11 +575,11 @@ fn each_source_wins_over_the_weaker_ones() {
 fn without_any_source_there_is_the_default() {
     let ids = ids();
     for row in rows() {
-        let Some(trial) = trial_of(row.0) else {
+        let Some(case) = trial_of(row.0) else {
             continue;
         };
-        let absent = Given::new(row, &trial, ids.path()).seen();
-        let mut given = Given::new(row, &trial, ids.path());
+        let absent = Given::new(row, &case, ids.path()).seen();
+        let mut given = Given::new(row, &case, ids.path());
         // A map has no empty value that could be given.
         if row.1 != 'm' {
             given.in_flag(row.2);
@@ -594,11 +592,11 @@ fn without_any_source_there_is_the_default() {
 fn an_empty_variable_is_none() {
     let ids = ids();
     for row in rows() {
-        let Some(trial) = trial_of(row.0) else {
+        let Some(case) = trial_of(row.0) else {
             continue;
         };
-        let mut given = Given::new(row, &trial, ids.path());
-        given.in_file(trial.values[0].0);
+        let mut given = Given::new(row, &case, ids.path());
+        given.in_file(case.values[0].0);
         let without = given.seen();
         let slot = if row.1 == 'm' { "1" } else { "" };
         given
@@ -665,13 +663,13 @@ fn deprecated_names_yield_to_any_current_one_from_any_source() {
         "proxy-partition",
     ];
     for row in rows().filter(|row| current.contains(&row.0)) {
-        let trial = trial_of(row.0).unwrap();
+        let case = trial_of(row.0).unwrap();
         let given = || Given {
             arguments: vec![
                 "-addresses=x".to_owned(),
                 "-proxy-service-id=old".to_owned(),
             ],
-            ..Given::new(row, &trial, ids.path())
+            ..Given::new(row, &case, ids.path())
         };
         let sources: [Source; 4] = [
             ("file", |given| given.in_file("one")),

@@ -214,7 +214,7 @@ impl World {
 
     fn start(&mut self, start: &Start<u8>) {
         assert!(self.runs.insert(start.run), "a run's number is used twice");
-        // What has ended but was not told to have counts as running.
+        // What has ended but was not reported counts as running.
         let others = self
             .machine
             .epochs()
@@ -240,7 +240,7 @@ impl World {
         self.alive.insert(start.run, process);
     }
 
-    /// The end is told later, as in life.
+    /// The end is reported later, as in life.
     fn dies(&mut self, run: Run, exit: Exit) {
         if self.alive.remove(&run).is_some() {
             self.order += 1;
@@ -448,7 +448,7 @@ impl World {
     }
 }
 
-/// Stands among the timers for an end that has not been told yet.
+/// Stands among the timers for an end that has not been reported yet.
 const DEATH: Timer = Timer::Crash(u64::MAX);
 
 proptest! {

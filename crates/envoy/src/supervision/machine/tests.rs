@@ -45,7 +45,7 @@ fn serving() -> Machine<&'static str> {
     machine
 }
 
-/// One where epoch 1 with "b" starts beside epoch 0.
+/// One where epoch 1 with "b" starts while epoch 0 runs.
 fn replacing() -> Machine<&'static str> {
     let mut machine = serving();
     assert_eq!(machine.on(Event::Update("b")), [Action::Check(2, "b")]);

@@ -6,8 +6,8 @@ use super::*;
 const ASKED: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long after the wish to stop Envoy is told to quit, when its last connection ends `connected`
-/// after that wish, and what the world saw.
+/// How long after the request to stop Envoy has to quit, when its last connection ends `connected`
+/// after that request, and what clients saw.
 async fn quits(policy: Policy, connected: Option<Duration>) -> (Duration, Vec<String>) {
     let (mut fake, record) = fake();
     fake.connected = connected.map(|connected| ASKED + connected);

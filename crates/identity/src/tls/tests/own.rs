@@ -67,7 +67,7 @@ async fn a_server_may_show_the_very_certificate_that_is_named() {
     for name in [NAME, ADDRESS] {
         own.met(name).await.unwrap();
     }
-    // Also for those that say what they are for, and in a directory beside others.
+    // Also for those that say what they are for, and in a directory with others.
     for purpose in [
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::Any,

@@ -24,7 +24,7 @@ use crate::backend::KeyBytes;
 
 /// How many operations etcd takes in a transaction (`--max-txn-ops`), by default.
 const OPERATIONS: usize = 128;
-/// The rows that fit in one transaction beside the head.
+/// The rows that fit in one transaction with the head.
 pub(super) const ROWS: usize = OPERATIONS - 1;
 /// More rows of one commit are put into transactions inside the transaction. etcd counts the
 /// operations of each level and wants the levels together to be within the limit.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// Says what the test has last told it to say.
+/// Answers as the test last said.
 #[derive(Default)]
 pub(super) struct Doorman {
     orders: Mutex<Option<Order>>,

@@ -1,4 +1,4 @@
-//! Replacements that cannot run beside what serves: it drains and ends first, or stays.
+//! Replacements that cannot run at the same time as what serves: it drains and ends first, or stays.
 
 use super::*;
 
