@@ -102,8 +102,13 @@ async fn ask(
     let head = format!(
         "{start} HTTP/1.1\r\nhost: api\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await?;
-    for part in body {
+    // The head and the first part together: an Envoy that answers before the body has arrived closes
+    // the connection, and a body that arrives after that resets it, the answer with it.
+    let (first, others) = body
+        .split_first()
+        .map_or((&[][..], body), |(first, all)| (*first, all));
+    stream.write_all(&[head.as_bytes(), first].concat()).await?;
+    for part in others {
         stream.write_all(part).await?;
     }
     let mut answer = String::new();
