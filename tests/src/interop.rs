@@ -116,13 +116,13 @@ impl Pair {
 }
 
 fn consul() -> Option<PathBuf> {
-    static TOLD: Once = Once::new();
-    program("consul", "LEGATE_CONSUL", &TOLD)
+    static REPORTED: Once = Once::new();
+    program("consul", "LEGATE_CONSUL", &REPORTED)
 }
 
 fn consul_dataplane() -> Option<PathBuf> {
-    static TOLD: Once = Once::new();
-    program("consul-dataplane", "LEGATE_CONSUL_DATAPLANE", &TOLD)
+    static REPORTED: Once = Once::new();
+    program("consul-dataplane", "LEGATE_CONSUL_DATAPLANE", &REPORTED)
 }
 
 /// Leaves out what needs a program that is not ours, if its value is `off`.

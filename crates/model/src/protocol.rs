@@ -17,7 +17,7 @@ pub enum Protocol {
     Grpc,
 }
 
-/// A protocol name that is none of the four.
+/// An unknown name of a protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a protocol: it must be tcp, http, http2 or grpc (or empty, which is tcp)")]
 pub struct UnknownProtocol(String);

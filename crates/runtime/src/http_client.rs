@@ -32,7 +32,7 @@ pub type Body = Full<Bytes>;
 /// Why there is no answer, or no whole one.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// There is no such request: a path that is none, for example.
+    /// The request is not valid: its path cannot be parsed, for example.
     #[error(transparent)]
     Request(#[from] http::Error),
     /// There is no connection, so nothing was sent.

@@ -66,7 +66,7 @@ async fn measure(options: &Options) {
         Some(consul) => programs.push(consul),
         None => println!(
             "\nNo Consul was at hand: put one on PATH or name it in LEGATE_CONSUL to see its figures \
-             beside these."
+             next to these."
         ),
     }
     for count in options.proxies.iter().copied() {

@@ -189,7 +189,7 @@ async fn a_load_balancer_is_returned_to_although_servers_name_other_addresses() 
         for _ in 0..3 {
             if !disabled {
                 client
-                    .shows("told of the list", |now| now.servers.len() == 2)
+                    .shows("sees the list", |now| now.servers.len() == 2)
                     .await;
             }
             server.cut_connections();
@@ -215,7 +215,7 @@ async fn a_balancer_that_goes_away_and_comes_back_is_found_again() {
     let client = Client::start(config("127.0.0.1", balancer.address().port()));
     let connection = client.connected().await;
     client
-        .shows("told of the list", |now| now.servers.len() == 2)
+        .shows("sees the list", |now| now.servers.len() == 2)
         .await;
     balancer.cut().await;
     client

@@ -227,7 +227,7 @@ async fn at_a_call_that_is_reported() {
             used.script().wait_for_calls(Call::WatchServers, 1).await;
             used.script().servers(vec![server_entry("127.0.0.9")]);
             client
-                .shows("told of the list", |now| now.servers.len() == 3)
+                .shows("sees the list", |now| now.servers.len() == 3)
                 .await;
             assert_eq!(client.connected().await.generation, 1, "{code:?}");
         }

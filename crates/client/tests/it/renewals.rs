@@ -147,7 +147,7 @@ async fn a_new_bearer_token_ends_the_wait_for_a_login() {
     server.script().refuse_login("k8s", &old);
     server.script().accept_login("k8s", &new);
     server.script().delete_token("login-secret-1");
-    // The reason is told.
+    // The snapshot shows the reason.
     let snapshot = client
         .shows("refused", |now| {
             let error = now.last_error.as_ref();

@@ -28,7 +28,7 @@ async fn a_connected_session_tells_server_token_and_servers() {
     ));
     client.connected().await;
     let snapshot = client
-        .shows("told of the list", |now| now.servers.len() == 2)
+        .shows("sees the list", |now| now.servers.len() == 2)
         .await;
     assert_eq!(snapshot.stage, Stage::Connected);
     assert_eq!(snapshot.stage.to_string(), "connected");

@@ -73,7 +73,7 @@ pub struct RelayParts {
     pub listener: Listener,
     /// Where resources come from.
     pub session: Session,
-    /// Told whether Envoy has its configuration.
+    /// Learns whether Envoy has its configuration.
     pub readiness: ReadyHandle,
     /// What is counted.
     pub metrics: RelayMetrics,

@@ -364,9 +364,9 @@ async fn a_relay_that_is_refused_ends_envoy_and_the_process() {
 async fn a_panic_beside_the_work_ends_envoy_and_the_process() {
     let setup = setup(WAIT_FOR_EVER).await;
     let scope = Scope::new("process");
-    let beside = scope.spawner().child("beside");
+    let sibling = scope.spawner().child("sibling");
     let (go, gone) = tokio::sync::oneshot::channel::<()>();
-    beside.spawn("signals", async move {
+    sibling.spawn("signals", async move {
         gone.await.unwrap();
         panic!("a defect");
         #[expect(unreachable_code, reason = "gives the future its type")]
@@ -380,7 +380,7 @@ async fn a_panic_beside_the_work_ends_envoy_and_the_process() {
         })
         .await;
     let error = outcome.unwrap_err().to_string();
-    assert_eq!(error, "beside: signals panicked: a defect");
+    assert_eq!(error, "sibling: signals panicked: a defect");
     assert!(!exists(pid), "Envoy is still there");
     assert_eq!(setup.logouts(), 1);
 }

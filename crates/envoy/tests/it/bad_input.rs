@@ -106,9 +106,12 @@ async fn a_pid_file_that_cannot_be_written_is_told_once_and_envoy_runs() {
         supervisor.stop();
     })
     .await;
-    let told = log.warnings("pid file");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains(pid_file.to_str().unwrap()), "{told:?}");
+    let warnings = log.warnings("pid file");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains(pid_file.to_str().unwrap()),
+        "{warnings:?}"
+    );
 }
 
 /// Leaves an Envoy that serves, and its snapshot.
@@ -196,9 +199,12 @@ async fn a_snapshot_that_makes_no_sense_is_kept_aside_and_envoy_starts_afresh() 
             supervisor.stop();
         })
         .await;
-        let told = log.warnings("snapshot makes no sense");
-        assert_eq!(told.len(), times + 1);
-        assert!(told[times].contains(aside.to_str().unwrap()), "{told:?}");
+        let warnings = log.warnings("snapshot makes no sense");
+        assert_eq!(warnings.len(), times + 1);
+        assert!(
+            warnings[times].contains(aside.to_str().unwrap()),
+            "{warnings:?}"
+        );
     }
 }
 
@@ -335,7 +341,7 @@ async fn an_untested_version_is_warned_of_and_runs() {
         tokio::select! { () = scenario => {}, () = says_version(&listener, "1.12.0") => {} }
     })
     .await;
-    let told = log.warnings("outside the tested range");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("Envoy 1.12.0"), "{told:?}");
+    let warnings = log.warnings("outside the tested range");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("Envoy 1.12.0"), "{warnings:?}");
 }

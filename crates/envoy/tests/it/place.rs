@@ -117,16 +117,16 @@ pub(crate) fn hot(folder: &Path) -> HotRestart {
 
 pub(crate) type Supervisor = Handle<EnvoyConfig>;
 
-/// Supervises while `wishes` are made, which have to end it.
+/// Supervises while `requests` run; they have to end it.
 pub(crate) async fn supervise<F: Future<Output = ()>>(
     host: EnvoyHost,
     config: EnvoyConfig,
     options: Options,
-    wishes: impl FnOnce(Supervisor) -> F,
+    requests: impl FnOnce(Supervisor) -> F,
 ) -> Ended {
     let (handle, controls) = handle();
-    let wishes = wishes(handle);
-    let both = async { tokio::join!(run(host, config, options, controls), wishes) };
+    let requests = requests(handle);
+    let both = async { tokio::join!(run(host, config, options, controls), requests) };
     let (ended, ()) = timeout(PATIENCE, both)
         .await
         .expect("supervision ended in time");

@@ -58,21 +58,21 @@ async fn until(handle: &Handle<EnvoyConfig>, wanted: impl FnMut(&Report) -> bool
     report.expect("the supervisor runs").clone()
 }
 
-/// Runs Envoy with `document`, without hot restart; `wishes` have to end it.
+/// Runs Envoy with `document`, without hot restart; `requests` have to end it.
 async fn supervise<F: Future<Output = ()>>(
     document: &Value,
     port: u16,
     grace: Duration,
-    wishes: impl FnOnce(Handle<EnvoyConfig>) -> F,
+    requests: impl FnOnce(Handle<EnvoyConfig>) -> F,
 ) -> Ended {
-    supervise_launch(launch(document), port, grace, wishes).await
+    supervise_launch(launch(document), port, grace, requests).await
 }
 
 async fn supervise_launch<F: Future<Output = ()>>(
     launch: Launch,
     port: u16,
     grace: Duration,
-    wishes: impl FnOnce(Handle<EnvoyConfig>) -> F,
+    requests: impl FnOnce(Handle<EnvoyConfig>) -> F,
 ) -> Ended {
     let options = Options {
         policy: Policy {
@@ -85,9 +85,9 @@ async fn supervise_launch<F: Future<Output = ()>>(
     };
     let host = EnvoyHost::new(client(port), None, false);
     let (handle, controls) = supervision::handle();
-    let wishes = wishes(handle);
+    let requests = requests(handle);
     let run = supervision::run(host, EnvoyConfig::new(launch), options, controls);
-    let (ended, ()) = timeout(PATIENCE, async { tokio::join!(run, wishes) })
+    let (ended, ()) = timeout(PATIENCE, async { tokio::join!(run, requests) })
         .await
         .expect("Envoy ended in time");
     ended.unwrap()

@@ -1,4 +1,4 @@
-//! What rules permit: by examples, and beside a model that walks over a flat list of rules.
+//! What rules permit: by examples, and compared with a model that walks over a flat list of rules.
 
 use legate_model::acl::*;
 use legate_model::json::{UnknownFields, from_value};

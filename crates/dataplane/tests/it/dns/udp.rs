@@ -1,4 +1,4 @@
-//! Over UDP, and what holds over TCP as well: who is asked, how often, and what clients are told.
+//! Over UDP, and what holds over TCP as well: who is asked, how often, and what clients get.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;

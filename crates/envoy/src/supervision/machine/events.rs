@@ -16,7 +16,7 @@ pub enum EpochState {
     Healthy,
     /// No longer serves what is new; connections that it has may end.
     Draining,
-    /// Told to end.
+    /// Asked to end.
     Stopping,
     /// Sent SIGKILL.
     Killed,

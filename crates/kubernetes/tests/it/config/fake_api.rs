@@ -290,8 +290,8 @@ impl State {
         }
         let id = identity(&object);
         self.objects.retain(|it| identity(it) != id);
-        let told = json!({ "type": event, "object": object });
-        self.events.push((self.version, told));
+        let sent = json!({ "type": event, "object": object });
+        self.events.push((self.version, sent));
         if event != "DELETED" {
             self.objects.push(object);
         }

@@ -153,7 +153,7 @@ fn change(server: &ApiServer, method: &Method, path: &str, body: &[u8]) -> Respo
     if method == Method::PUT {
         return axum::Json(server.put(path, change)).into_response();
     }
-    // A strategic merge patch: webhooks are told apart by their names.
+    // A strategic merge patch: webhooks are distinguished by their names.
     for webhook in change["webhooks"].as_array().unwrap() {
         let webhooks = object["webhooks"].as_array_mut().unwrap();
         let own = webhooks

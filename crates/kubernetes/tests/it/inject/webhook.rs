@@ -289,7 +289,7 @@ async fn replicas_share_one_ca_and_wait_for_an_api_server_that_is_away() {
         assert_eq!(answer["allowed"], true, "{answer}");
     }
     assert_eq!(api.secret("legate-webhook-cert", "ca.crt"), bundle);
-    // The servers' certificate is one of the CA that everybody is told of.
+    // The servers' certificate is one of the published CA.
     let ca = api.secret("legate-ca-cert", "tls.crt");
     let leaf = api.secret("legate-server-cert", "tls.crt");
     let (ca, leaf) = [ca, leaf]
