@@ -15,6 +15,7 @@ mod demo;
 mod envoy;
 mod fuzz;
 mod images;
+mod interop;
 mod kind;
 mod tidy;
 mod workspace;
@@ -59,6 +60,9 @@ enum Task {
     },
     /// Check the rules of ARCHITECTURE.md that a program can check
     Tidy,
+    /// Run clients of Consul that others wrote against `legate`: the official Go client's test suite, and
+    /// clients for Python and Node.js and consul-template (Go, Node.js, Python with pip)
+    Interop(interop::Options),
     /// Measure the dataplane and print the figures as a table
     Bench(bench::Options),
     /// Feed what others may send to the code that reads it (needs a C++ compiler)
@@ -92,6 +96,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             Ok(())
         }
         Task::Tidy => tidy::run(&workspace),
+        Task::Interop(options) => interop::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
         Task::Fuzz(options) => fuzz::run(&workspace, &options),
     }

@@ -1,0 +1,245 @@
+//! The test suite of the official Go client, compiled from the Go module proxy, against the program that
+//! is called `consul`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::Place;
+use crate::workspace::{run, variable};
+
+const MODULE: &str = "github.com/hashicorp/consul/api";
+const VERSION: &str = "v1.32.1";
+
+/// The tests' utilities, which the module takes from a folder that its release does not have.
+const UTILITIES: &str = "github.com/hashicorp/consul/sdk";
+
+/// How many processes of the suite run at once: its tests mostly wait.
+const WORKERS: usize = 3;
+
+/// How many tests one process runs.
+const BATCH: usize = 12;
+
+/// How many seconds one process may take.
+const LIMIT: &str = "240s";
+
+/// Names the tests that do not pass, and why.
+const DOCUMENT: &str = "docs/consul-clients.md";
+
+/// Runs the tests whose names match. Without a pattern, those that fail must be those of the document.
+pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
+    let binary = compile(place)?;
+    let names = names(&binary, pattern)?;
+    ensure!(
+        !names.is_empty(),
+        "no test of the suite matches {pattern:?}"
+    );
+    let batches = names.chunks(BATCH).map(<[String]>::to_vec).collect();
+    let mut verdicts = in_parallel(place, &binary, batches);
+    // Some tests wait for fixed times, which a busy machine does not keep: once more, alone.
+    let passed = |verdicts: &Verdicts, name: &String| {
+        verdicts.get(name).is_some_and(|verdict| verdict.passed)
+    };
+    for name in names
+        .iter()
+        .filter(|name| !passed(&verdicts, name))
+        .cloned()
+        .collect::<Vec<_>>()
+    {
+        let again = run_batch(place, &binary, std::slice::from_ref(&name));
+        println!("{name}: again, alone");
+        verdicts.extend(again);
+    }
+    let failed = names.iter().filter(|name| !passed(&verdicts, name));
+    let failed: BTreeSet<&str> = failed.map(String::as_str).collect();
+    for name in &failed {
+        let text = verdicts
+            .get(*name)
+            .map_or("it did not end", |verdict| &verdict.text);
+        println!("\n== {name}\n{}", last_lines(text, 25));
+    }
+    println!(
+        "\ngo: {} of {} tests pass",
+        names.len() - failed.len(),
+        names.len()
+    );
+    if !pattern.is_empty() {
+        ensure!(failed.is_empty(), "failed: {}", join(&failed));
+        return Ok(());
+    }
+    compare(&place.root.join(DOCUMENT), &failed)
+}
+
+/// What became of one test.
+#[derive(Default)]
+struct Verdict {
+    passed: bool,
+    text: String,
+}
+
+type Verdicts = BTreeMap<String, Verdict>;
+
+/// The compiled suite, made once for each version.
+fn compile(place: &Place) -> anyhow::Result<PathBuf> {
+    let folder = place.folder.join(format!("go-{VERSION}"));
+    let binary = folder.join("suite.test");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    println!("compiling the tests of {MODULE} {VERSION}");
+    let module = format!("{MODULE}@{VERSION}");
+    let answer = go(&place.folder, &["mod", "download", "-json", &module])
+        .output()
+        .context("cannot start go, which compiles the client's tests: install Go 1.24 or newer")?;
+    let answer: Value = serde_json::from_slice(&answer.stdout).context("go mod download failed")?;
+    let source = answer["Dir"].as_str();
+    let source = source.with_context(|| format!("{module} cannot be had: {}", answer["Error"]))?;
+    // Nobody may write into the module cache, and cp keeps that.
+    let _ = fs::remove_dir_all(&folder);
+    run(Command::new("cp")
+        .args(["-r", "--no-preserve=mode", source])
+        .arg(&folder))?;
+    run(&mut go(
+        &folder,
+        &["mod", "edit", "-dropreplace", UTILITIES],
+    ))?;
+    run(&mut go(&folder, &["mod", "tidy"]))?;
+    run(&mut go(&folder, &["test", "-c", "-o", "suite.test", "."]))?;
+    Ok(binary)
+}
+
+fn go(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("go");
+    // A folder of the cache is no module of this repository.
+    command
+        .current_dir(folder)
+        .args(args)
+        .env("GOFLAGS", "-mod=mod");
+    command
+}
+
+fn names(binary: &Path, pattern: &str) -> anyhow::Result<Vec<String>> {
+    let pattern = if pattern.is_empty() { "." } else { pattern };
+    let mut command = Command::new(binary);
+    command.args(["-test.list", pattern]);
+    let output = command
+        .output()
+        .context("cannot start the client's tests")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = text.lines().filter(|line| line.starts_with("Test"));
+    // The one that holds no test of a client but starts all others.
+    let names = names.filter(|name| *name != "TestMain");
+    Ok(names.map(str::to_owned).collect())
+}
+
+fn in_parallel(place: &Place, binary: &Path, batches: VecDeque<Vec<String>>) -> Verdicts {
+    let (batches, verdicts) = (Mutex::new(batches), Mutex::new(Verdicts::new()));
+    thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(batch) = pop(&batches) {
+                    let found = run_batch(place, binary, &batch);
+                    if let Ok(mut verdicts) = verdicts.lock() {
+                        verdicts.extend(found);
+                    }
+                }
+            });
+        }
+    });
+    verdicts.into_inner().unwrap_or_default()
+}
+
+fn pop(batches: &Mutex<VecDeque<Vec<String>>>) -> Option<Vec<String>> {
+    batches.lock().ok()?.pop_front()
+}
+
+/// Runs these tests in one process. One that has no verdict afterwards did not end.
+fn run_batch(place: &Place, binary: &Path, names: &[String]) -> Verdicts {
+    let mut path = place.bin.clone().into_os_string();
+    if let Some(rest) = variable("PATH") {
+        path.push(":");
+        path.push(rest);
+    }
+    let mut command = Command::new(binary);
+    command
+        .current_dir(binary.parent().unwrap_or(&place.folder))
+        .env("PATH", path)
+        .args(["-test.v", "-test.timeout", LIMIT, "-test.run"])
+        .arg(format!("^({})$", names.join("|")));
+    match command.output() {
+        Ok(output) => verdicts(&output),
+        Err(error) => {
+            println!("the client's tests cannot be started: {error}");
+            Verdicts::new()
+        }
+    }
+}
+
+/// Reads what `go test -v` prints: a line for each test that begins, and one for each that ends. Tests
+/// that run in parallel name themselves before they print.
+fn verdicts(output: &Output) -> Verdicts {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut verdicts = Verdicts::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        for start in ["=== RUN   ", "=== CONT  ", "=== NAME  "] {
+            if let Some(name) = line.strip_prefix(start) {
+                name.split('/')
+                    .next()
+                    .unwrap_or(name)
+                    .clone_into(&mut current);
+            }
+        }
+        if let Some((verdict, name)) = line
+            .strip_prefix("--- ")
+            .and_then(|rest| rest.split_once(": "))
+        {
+            let name = name.split(' ').next().unwrap_or(name);
+            // A test that is left out by its own decision fails nobody.
+            let passed = matches!(verdict, "PASS" | "SKIP");
+            verdicts.entry(name.to_owned()).or_default().passed = passed;
+        }
+        let verdict = verdicts.entry(current.clone()).or_default();
+        verdict.text.push_str(line);
+        verdict.text.push('\n');
+    }
+    verdicts
+}
+
+/// Fails where tests fail that the document does not name, or pass that it names.
+fn compare(document: &Path, failed: &BTreeSet<&str>) -> anyhow::Result<()> {
+    let text = fs::read_to_string(document)
+        .with_context(|| format!("cannot read {}", document.display()))?;
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| `Test"));
+    let listed = cells.filter_map(|rest| rest.split_once('`'));
+    let listed: BTreeSet<String> = listed.map(|(name, _)| format!("Test{name}")).collect();
+    let listed: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+    let new: BTreeSet<&str> = failed.difference(&listed).copied().collect();
+    let over: BTreeSet<&str> = listed.difference(failed).copied().collect();
+    ensure!(
+        new.is_empty(),
+        "these tests fail and {DOCUMENT} does not name them: {}",
+        join(&new)
+    );
+    ensure!(
+        over.is_empty(),
+        "these tests pass, take them out of {DOCUMENT}: {}",
+        join(&over)
+    );
+    Ok(())
+}
+
+fn join(names: &BTreeSet<&str>) -> String {
+    names.iter().copied().collect::<Vec<_>>().join(", ")
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
