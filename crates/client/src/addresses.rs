@@ -3,10 +3,13 @@
 //! It never looks up names or runs commands.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use crate::config::ConfigError;
+/// `-addresses` cannot be used; the text says why and what to write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AddressesError(String);
 
 /// Prefix of a command.
 const EXEC: &str = "exec=";
@@ -42,24 +45,24 @@ impl Addresses {
 }
 
 impl FromStr for Addresses {
-    type Err = ConfigError;
+    type Err = AddressesError;
 
     /// Reads a flag's text: `exec=COMMAND ARGUMENTS…` split at white space without quoting, or
     /// hosts without ports, separated by commas or white space. IPv6 addresses may stand in
     /// brackets.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
+    fn from_str(text: &str) -> Result<Self, AddressesError> {
         if let Some(command) = text.strip_prefix(EXEC) {
             let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
             if words.is_empty() {
                 let text = "-addresses is exec= without a command: write exec=COMMAND ARGUMENTS";
-                return Err(ConfigError::Addresses(text.to_owned()));
+                return Err(AddressesError(text.to_owned()));
             }
             return Ok(Self(Source::Exec(words)));
         }
         let mut hosts = Vec::new();
         let separator = |character: char| character == ',' || character.is_whitespace();
         for item in text.split(separator).filter(|item| !item.is_empty()) {
-            let host = host(item).map_err(ConfigError::Addresses)?;
+            let host = host(item).map_err(AddressesError)?;
             if !hosts.contains(&host) {
                 hosts.push(host);
             }
@@ -67,7 +70,7 @@ impl FromStr for Addresses {
         if hosts.is_empty() {
             let text = "no server address is given: set -addresses to a DNS name, an IP address or \
                         exec=COMMAND";
-            return Err(ConfigError::Addresses(text.to_owned()));
+            return Err(AddressesError(text.to_owned()));
         }
         Ok(Self(Source::Hosts(hosts)))
     }
@@ -125,6 +128,14 @@ impl fmt::Display for Addresses {
 impl fmt::Debug for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Addresses({self})")
+    }
+}
+
+/// Certificates have no zones: an IPv6 address's zone is the network interface to use.
+pub(crate) fn without_zone(host: &str) -> &str {
+    match host.split_once('%') {
+        Some((address, _)) if address.parse::<IpAddr>().is_ok() => address,
+        _ => host,
     }
 }
 

@@ -4,14 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use legate_identity::tls::{ClientTls, TlsError};
 use legate_model::Secret;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, AddressesError, without_zone};
 use crate::http_proxy::HttpProxy;
 use crate::tls::Name;
 
@@ -145,9 +144,9 @@ impl fmt::Display for Bearer {
 /// Settings that cannot work, found before the first connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// `-addresses` cannot be used; the text says why and what to write.
-    #[error("{0}")]
-    Addresses(String),
+    /// `-addresses` cannot be used.
+    #[error(transparent)]
+    Addresses(#[from] AddressesError),
     /// There is no name to verify certificates by.
     #[error(
         "addresses from a command have no name to verify certificates by: set -tls-server-name \
@@ -201,14 +200,6 @@ impl ClientConfig {
                     .collect(),
             )),
         }
-    }
-}
-
-/// Certificates have no zones: an IPv6 address's zone is the network interface to use.
-pub(crate) fn without_zone(host: &str) -> &str {
-    match host.split_once('%') {
-        Some((address, _)) if address.parse::<IpAddr>().is_ok() => address,
-        _ => host,
     }
 }
 

@@ -39,7 +39,7 @@ use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Spawner};
 use tokio::sync::{mpsc, watch};
 
-pub use self::addresses::Addresses;
+pub use self::addresses::{Addresses, AddressesError};
 pub use self::config::{
     Bearer, ClientConfig, ConfigError, Credentials, LoginConfig, Timing, TlsConfig,
 };

@@ -96,7 +96,7 @@ impl Tls {
     pub(crate) fn name(&self, host: Option<&str>) -> Option<String> {
         match (&self.name, host) {
             (Name::Given(name), _) => Some(name.clone()),
-            (Name::OfHost(_), Some(host)) => Some(crate::config::without_zone(host).to_owned()),
+            (Name::OfHost(_), Some(host)) => Some(crate::addresses::without_zone(host).to_owned()),
             (Name::OfHost(hosts), None) => hosts.first().cloned(),
             (Name::Unverified, _) => None,
         }

@@ -22,6 +22,7 @@ use crate::http_server::{self, Limits};
 use crate::leave::Drainer;
 use crate::restart::{Outcome, Restarter};
 use crate::settings;
+use crate::settings::lifecycle_paths::{TCP_CHECK, matches};
 use crate::signals::{StopSender, Urgency};
 use crate::status::{StatusSource, reasons};
 use crate::telemetry::Telemetry;
@@ -93,15 +94,6 @@ impl LifecycleListener {
         http_server::serve("lifecycle server", self.listener, router, limits, spawner);
     }
 }
-
-/// The paths that are always there. The settings refuse graceful paths that stand for one.
-pub(crate) const PATHS: [&str; 10] = [
-    "/live", "/healthz", "/ready", "/readyz", "/startup", "/restart", "/drain", "/status",
-    "/metrics", TCP_CHECK,
-];
-
-/// Below it stands the number of a port of this machine: whether it accepts connections.
-const TCP_CHECK: &str = "/check/tcp/";
 
 /// How long an application may take to accept: as long as the kubelet waits for a probe.
 const TCP_CHECK_TIME: Duration = Duration::from_secs(1);
@@ -180,11 +172,6 @@ async fn drain(parts: &LifecycleParts, request: &Parts) -> Result<Response, Refu
     })
 }
 
-/// A path that ends with a slash stands for everything below it.
-pub(crate) fn matches(pattern: &str, path: &str) -> bool {
-    path == pattern || (pattern.ends_with('/') && path.starts_with(pattern))
-}
-
 fn ready(readiness: &Readiness) -> Response {
     match readiness.is_ready() {
         true => "ready\n".into_response(),
@@ -229,17 +216,4 @@ async fn wait_until_ready(parts: &LifecycleParts) -> Response {
         );
     }
     StatusCode::OK.into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_final_slash_stands_for_everything_below() {
-        assert!(matches("/stop", "/stop"));
-        assert!(!matches("/stop", "/stop/now") && !matches("/stop", "/"));
-        assert!(matches("/stop/", "/stop/now") && matches("/stop/", "/stop/"));
-        assert!(!matches("/stop/", "/stop"));
-    }
 }

@@ -47,6 +47,18 @@ pub enum Level {
 }
 
 impl Level {
+    /// The level's name in settings, ours and Envoy's.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Trace => "trace",
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        }
+    }
+
     fn filter(self) -> tracing::Level {
         match self {
             Level::Trace => tracing::Level::TRACE,

@@ -11,8 +11,6 @@ use legate_envoy::bootstrap::XdsAddress;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
-use crate::settings::XdsBind;
-
 /// Why Envoy cannot be given an address to connect to.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -83,9 +81,9 @@ impl Listener {
     ///
     /// # Errors
     /// When the address is taken or not allowed; the error names the settings.
-    pub async fn bind(bind: &XdsBind) -> Result<Listener, BindError> {
+    pub async fn bind(bind: &XdsAddress) -> Result<Listener, BindError> {
         match bind {
-            XdsBind::Tcp(address) => {
+            XdsAddress::Tcp(address) => {
                 let failed = |source| BindError::Tcp {
                     address: *address,
                     source,
@@ -97,7 +95,7 @@ impl Listener {
                     address: XdsAddress::Tcp(bound),
                 })
             }
-            XdsBind::Unix(path) => {
+            XdsAddress::Unix(path) => {
                 let socket = bind_unix(path).await?;
                 let file = SocketFile(path.clone());
                 let address = XdsAddress::Unix(path.clone());
@@ -159,7 +157,7 @@ mod tests {
         let path = folder.path().join("xds.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let bind = XdsBind::Unix(path.clone());
+        let bind = XdsAddress::Unix(path.clone());
         let listener = Listener::bind(&bind).await.unwrap();
         assert_eq!(listener.address(), &XdsAddress::Unix(path.clone()));
         assert_eq!(
@@ -174,13 +172,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_ephemeral_port_is_told_and_a_taken_one_names_the_setting() {
-        let any = XdsBind::Tcp("127.0.0.1:0".parse().unwrap());
+        let any = XdsAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let listener = Listener::bind(&any).await.unwrap();
         let XdsAddress::Tcp(bound) = *listener.address() else {
             panic!("{listener:?}")
         };
         assert_ne!(bound.port(), 0);
-        let error = Listener::bind(&XdsBind::Tcp(bound))
+        let error = Listener::bind(&XdsAddress::Tcp(bound))
             .await
             .unwrap_err()
             .to_string();

@@ -11,9 +11,8 @@ use legate_envoy::bootstrap::{
     self as envoy_bootstrap, BootstrapError, BootstrapInputs, ProxyConfig, XdsAddress,
 };
 use legate_envoy::find_executable;
-use legate_envoy::process::{EnvoyLog, Launch, LogLevel};
+use legate_envoy::process::{EnvoyLog, Launch};
 use legate_envoy::supervision::EnvoyConfig;
-use legate_runtime::logging::Level;
 
 use crate::bootstrap;
 use crate::settings::Settings;
@@ -113,7 +112,7 @@ fn launch(settings: &Settings, bootstrap: String) -> anyhow::Result<Launch> {
         executable: Desired::executable(settings)?,
         bootstrap,
         log: EnvoyLog {
-            level: envoy_level(settings.logging.level),
+            level: settings.logging.level,
             json: settings.logging.json,
         },
         concurrency: settings.envoy.concurrency,
@@ -138,14 +137,4 @@ fn files(inputs: &BootstrapInputs) -> Vec<PathBuf> {
         files.push(ca.clone());
     }
     files
-}
-
-fn envoy_level(level: Level) -> LogLevel {
-    match level {
-        Level::Trace => LogLevel::Trace,
-        Level::Debug => LogLevel::Debug,
-        Level::Info => LogLevel::Info,
-        Level::Warn => LogLevel::Warn,
-        Level::Error => LogLevel::Error,
-    }
 }

@@ -11,7 +11,7 @@ use anyhow::{anyhow, bail};
 use legate_envoy::supervision::{Owner, Snapshot};
 use tokio::time::{Instant, sleep};
 
-use crate::settings::{Settings, XdsBind};
+use crate::settings::{Settings, XdsAddress};
 
 /// Files in the folder.
 const LOCK: &str = "lock";
@@ -133,8 +133,8 @@ fn owner(settings: &Settings) -> Owner {
         node_id: proxy.node_id.clone(),
         admin: settings.envoy.admin,
         xds: match &settings.xds {
-            XdsBind::Tcp(address) => address.to_string(),
-            XdsBind::Unix(path) => path.display().to_string(),
+            XdsAddress::Tcp(address) => address.to_string(),
+            XdsAddress::Unix(path) => path.display().to_string(),
         },
     }
 }

@@ -21,6 +21,7 @@ mod environment;
 mod file;
 mod flags;
 mod go;
+pub(crate) mod lifecycle_paths;
 mod reference;
 mod resolve;
 mod table;
@@ -35,10 +36,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use legate_envoy::bootstrap::XdsAddress;
 pub use reference::reference;
 pub use types::{
     Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
-    Telemetry, XdsBind,
+    Telemetry,
 };
 pub use usage::usage;
 

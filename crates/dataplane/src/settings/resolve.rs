@@ -7,18 +7,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
+use legate_envoy::bootstrap::XdsAddress;
 use legate_envoy::process::DrainStrategy;
 use legate_model::Secret;
 use legate_runtime::logging::Level;
 
+use super::lifecycle_paths;
 use super::table::Item;
 use super::types::{
     Environment, Envoy, Lifecycle, Logging, Mode, PrometheusTls, Proxy, Servers, Settings,
-    Telemetry, XdsBind,
+    Telemetry,
 };
 use super::values::{Source, Values};
 use super::{SettingsError, invalid};
-use crate::lifecycle;
 
 const DEFAULT_MERGE_PORT: u16 = 20100;
 const DEFAULT_GRACEFUL_PORT: u16 = 20300;
@@ -62,7 +63,7 @@ pub(super) fn resolve(
     let xds = match mode {
         Mode::Sidecar => xds(values)?,
         // Nothing listens there, so nothing that is said about it matters.
-        Mode::DnsProxy => XdsBind::Tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)),
+        Mode::DnsProxy => XdsAddress::Tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)),
     };
     let dns = dns(values, mode)?;
     if mode == Mode::DnsProxy && !matches!(proxy.namespace.as_str(), "" | "default") {
@@ -100,10 +101,10 @@ pub(super) fn resolve(
 }
 
 /// Whether a later dataplane will be found at the same address.
-fn is_fixed(xds: &XdsBind) -> bool {
+fn is_fixed(xds: &XdsAddress) -> bool {
     match xds {
-        XdsBind::Tcp(address) => address.port() != 0,
-        XdsBind::Unix(_) => true,
+        XdsAddress::Tcp(address) => address.port() != 0,
+        XdsAddress::Unix(_) => true,
     }
 }
 
@@ -194,18 +195,18 @@ fn sidecar_basics(values: &Values, proxy: &Proxy) -> Result<(), SettingsError> {
     Ok(())
 }
 
-fn xds(values: &Values) -> Result<XdsBind, SettingsError> {
+fn xds(values: &Values) -> Result<XdsAddress, SettingsError> {
     let address = values.text(Item::XdsBindAddr);
     if let Some(path) = address.strip_prefix("unix://") {
         if path.is_empty() {
             return Err(invalid("envoy xDS bind address not specified"));
         }
-        return Ok(XdsBind::Unix(path.into()));
+        return Ok(XdsAddress::Unix(path.into()));
     }
     let ip = ip(address)
         .filter(IpAddr::is_loopback)
         .ok_or_else(|| invalid("non-local xDS bind address not allowed"))?;
-    Ok(XdsBind::Tcp(SocketAddr::new(
+    Ok(XdsAddress::Tcp(SocketAddr::new(
         ip,
         port(values, Item::XdsBindPort)?,
     )))
@@ -440,7 +441,7 @@ fn check_paths(shutdown: &str, startup: &str) -> Result<(), SettingsError> {
             "-graceful-shutdown-path and -graceful-startup-path are both {shutdown:?}: they must differ"
         )));
     }
-    if lifecycle::matches(shutdown, startup) || lifecycle::matches(startup, shutdown) {
+    if lifecycle_paths::matches(shutdown, startup) || lifecycle_paths::matches(startup, shutdown) {
         return Err(invalid(format!(
             "-graceful-shutdown-path {shutdown:?} and -graceful-startup-path {startup:?} overlap: a path that ends with a slash stands for everything below it"
         )));
@@ -449,8 +450,11 @@ fn check_paths(shutdown: &str, startup: &str) -> Result<(), SettingsError> {
         (Item::GracefulShutdownPath, shutdown),
         (Item::GracefulStartupPath, startup),
     ] {
-        let taken = lifecycle::PATHS.iter();
-        if let Some(path) = taken.copied().find(|path| lifecycle::matches(value, path)) {
+        let taken = lifecycle_paths::PATHS.iter();
+        if let Some(path) = taken
+            .copied()
+            .find(|path| lifecycle_paths::matches(value, path))
+        {
             let flag = key.setting().flag;
             return Err(invalid(format!(
                 "-{flag} {value:?} stands for {path}, which the same port answers in another way: use another path"

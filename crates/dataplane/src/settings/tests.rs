@@ -7,8 +7,8 @@ use legate_client::{Bearer, Credentials, LoginConfig, TlsConfig};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::lifecycle_paths;
 use super::*;
-use crate::lifecycle;
 
 mod secrets;
 mod sources;
@@ -93,7 +93,7 @@ fn defaults_are_those_of_the_original() {
             level: legate_runtime::logging::Level::Info,
             json: false,
         },
-        xds: XdsBind::Tcp("127.0.0.1:0".parse().unwrap()),
+        xds: XdsAddress::Tcp("127.0.0.1:0".parse().unwrap()),
         dns: None,
         telemetry: Telemetry {
             use_central_config: true,
@@ -183,14 +183,14 @@ fn given_values_reach_their_place() {
     };
     assert_eq!(login.bearer, Bearer::File("/token".into()));
     assert_eq!(login.meta["pod"], "default/web");
-    assert_eq!(settings.xds, XdsBind::Tcp("[::1]:7001".parse().unwrap()));
+    assert_eq!(settings.xds, XdsAddress::Tcp("[::1]:7001".parse().unwrap()));
     assert_eq!(settings.envoy.ready, Some("[::]:21000".parse().unwrap()));
     assert_eq!(settings.lifecycle.bind, "[::1]:20600".parse().unwrap());
     assert_eq!(settings.lifecycle.shutdown_grace, Duration::from_secs(30));
     assert_eq!(settings.telemetry.merge_port, 20100);
     assert_eq!(settings.envoy.extra_args, ["--base-id", "1"]);
     let unix = self::settings(&["-xds-bind-addr", "unix:///run/xds.sock"]).xds;
-    assert_eq!(unix, XdsBind::Unix("/run/xds.sock".into()));
+    assert_eq!(unix, XdsAddress::Unix("/run/xds.sock".into()));
 }
 
 #[test]
@@ -636,7 +636,7 @@ fn a_running_dataplane_is_asked_where_it_listens() {
 fn every_path_of_the_lifecycle_port_has_one_meaning() {
     for question in [&[][..], &["-status"], &["-restart"]] {
         for flag in ["-graceful-shutdown-path", "-graceful-startup-path"] {
-            for path in lifecycle::PATHS {
+            for path in lifecycle_paths::PATHS {
                 let given = format!("{flag}={path}");
                 let error = invoke(&[&MINIMAL, question, &[&given]].concat(), &[]).unwrap_err();
                 assert!(error.contains(flag) && error.contains(path), "{error}");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_client::{Credentials, TlsConfig};
+use legate_envoy::bootstrap::XdsAddress;
 use legate_runtime::logging::Level;
 
 /// All settings, after merging flags, environment, file and defaults.
@@ -25,7 +26,7 @@ pub struct Settings {
     pub logging: Logging,
     /// Where Envoy finds the xDS relay (`-xds-bind-addr`, `-xds-bind-port`; default an ephemeral
     /// port on 127.0.0.1).
-    pub xds: XdsBind,
+    pub xds: XdsAddress,
     /// Where to answer DNS (`-consul-dns-bind-addr`, `-consul-dns-bind-port`); `None` when the
     /// port is -1, the default.
     pub dns: Option<SocketAddr>,
@@ -86,15 +87,6 @@ pub struct Logging {
     pub level: Level,
     /// `-log-json`: one JSON object a line; Envoy's log follows.
     pub json: bool,
-}
-
-/// Where the xDS relay listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum XdsBind {
-    /// A loopback address; port 0 means an ephemeral one.
-    Tcp(SocketAddr),
-    /// A unix socket (`unix://PATH`).
-    Unix(PathBuf),
 }
 
 /// What is measured and where it is offered.

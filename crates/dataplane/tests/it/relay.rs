@@ -7,8 +7,7 @@ use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::type_url::{CLUSTER, LISTENER};
 use legate_client::{ClientConfig, Credentials, Session};
 use legate_dataplane::relay::{Listener, Relay, RelayMetrics, RelayParts};
-use legate_dataplane::settings::XdsBind;
-use legate_envoy::bootstrap::XdsAddress;
+use legate_dataplane::settings::XdsAddress;
 use legate_runtime::metrics::{Registry, encode};
 use legate_runtime::{Clock, Readiness, ReadyState, Scope};
 use legate_testkit::fake_server::{Call, FakeServer, FakeServerOptions, server_entry};
@@ -32,14 +31,14 @@ pub(crate) async fn start(server: SocketAddr, watch: bool) -> Setup {
 }
 
 /// A free port of loopback.
-pub(crate) fn loopback() -> XdsBind {
-    XdsBind::Tcp((Ipv4Addr::LOCALHOST, 0).into())
+pub(crate) fn loopback() -> XdsAddress {
+    XdsAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into())
 }
 
 pub(crate) async fn start_as(
     server: SocketAddr,
     watch: bool,
-    bind: &XdsBind,
+    bind: &XdsAddress,
     credentials: Credentials,
 ) -> Setup {
     let config = ClientConfig {
@@ -483,7 +482,7 @@ async fn envoy_can_use_a_unix_socket() {
     let server = FakeServer::plaintext().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("xds.sock");
-    let bind = XdsBind::Unix(path.clone());
+    let bind = XdsAddress::Unix(path.clone());
     let setup = start_as(server.address(), false, &bind, Credentials::None).await;
     let mut envoy = setup.envoy().await;
     envoy.subscribe(CLUSTER).await;

@@ -9,8 +9,7 @@ use legate_api::rpc;
 use legate_api::type_url::{CLUSTER, ENDPOINT};
 use legate_client::Credentials;
 use legate_dataplane::relay::limits::MAX_STREAMS;
-use legate_dataplane::settings::XdsBind;
-use legate_envoy::bootstrap::XdsAddress;
+use legate_dataplane::settings::XdsAddress;
 use legate_model::Secret;
 use legate_runtime::metrics::encode;
 use legate_testkit::fake_server::{Call, FakeServer};
@@ -42,7 +41,7 @@ fn large() -> Vec<Resource> {
 #[tokio::test]
 async fn a_response_of_64_mib_passes_on_both_kinds_of_sockets() {
     let folder = tempfile::tempdir().unwrap();
-    for bind in [loopback(), XdsBind::Unix(folder.path().join("xds.sock"))] {
+    for bind in [loopback(), XdsAddress::Unix(folder.path().join("xds.sock"))] {
         let server = FakeServer::plaintext().await;
         let setup = start_as(server.address(), false, &bind, Credentials::None).await;
         let mut envoy = setup.envoy().await;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use legate_dataplane::telemetry::{self, Endpoints, Merger, Source, Target, Telemetry};
 use legate_envoy::admin::AdminClient;
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch};
 use legate_envoy::supervision::{
     EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
 use legate_runtime::Scope;
+use legate_runtime::logging::Level;
 use legate_testkit::metrics::series;
 use legate_testkit::network::free_port;
 use nix::sys::signal::{Signal, kill};
@@ -76,7 +77,7 @@ impl Place {
             executable: legate_testkit::envoy::binary(),
             bootstrap: document.to_string(),
             log: EnvoyLog {
-                level: LogLevel::Error,
+                level: Level::Error,
                 json: false,
             },
             concurrency: 2,

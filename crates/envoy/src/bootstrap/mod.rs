@@ -131,9 +131,9 @@ impl NodeInputs {
 /// Where the xDS relay listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XdsAddress {
-    /// The bound address, with its real port.
+    /// A loopback address. In settings port 0 asks for a free one; in a bootstrap it is the real one.
     Tcp(SocketAddr),
-    /// A unix socket.
+    /// A unix socket (`unix://PATH` in settings).
     Unix(PathBuf),
 }
 

@@ -118,8 +118,9 @@ fn is_option(argument: &OsStr, name: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{DrainStrategy, EnvoyLog, LogLevel};
+    use super::super::{DrainStrategy, EnvoyLog};
     use super::*;
+    use legate_runtime::logging::Level;
 
     fn arguments_for(bootstrap: &str, extra: &[&str]) -> Result<Vec<String>, SpawnError> {
         arguments_as(&Restart::Disabled, bootstrap, extra)
@@ -134,7 +135,7 @@ mod tests {
             executable: "envoy".into(),
             bootstrap: bootstrap.to_owned(),
             log: EnvoyLog {
-                level: LogLevel::Info,
+                level: Level::Info,
                 json: false,
             },
             concurrency: 2,

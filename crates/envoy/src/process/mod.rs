@@ -12,6 +12,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use legate_runtime::logging::Level;
+
 pub(crate) use arguments::hot_restart_option;
 pub use child::EnvoyProcess;
 pub(crate) use child::ValidationError;
@@ -81,37 +83,9 @@ pub enum Family {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnvoyLog {
     /// Least level that is written.
-    pub level: LogLevel,
+    pub level: Level,
     /// One JSON object a line, with the field names of the dataplane's own JSON log.
     pub json: bool,
-}
-
-/// Levels of Envoy's log that the dataplane's levels map to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// Everything.
-    Trace,
-    /// For developers.
-    Debug,
-    /// What happens.
-    Info,
-    /// What may go wrong.
-    Warn,
-    /// What went wrong.
-    Error,
-}
-
-impl LogLevel {
-    /// The word that Envoy's `--log-level` takes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Trace => "trace",
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
 }
 
 /// How clients are asked to close their connections while Envoy drains.

@@ -176,7 +176,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::process::{DrainStrategy, LogLevel};
+    use crate::process::DrainStrategy;
+    use legate_runtime::logging::Level;
 
     fn config() -> EnvoyConfig {
         EnvoyConfig {
@@ -184,7 +185,7 @@ mod tests {
                 executable: "/usr/bin/envoy".into(),
                 bootstrap: r#"{"node":{"id":"web"}}"#.to_owned(),
                 log: EnvoyLog {
-                    level: LogLevel::Info,
+                    level: Level::Info,
                     json: false,
                 },
                 concurrency: 2,
@@ -219,7 +220,7 @@ mod tests {
         let changes: [fn(&mut EnvoyConfig); 13] = [
             |it| it.launch.executable = "/opt/envoy".into(),
             |it| it.launch.bootstrap.push(' '),
-            |it| it.launch.log.level = LogLevel::Debug,
+            |it| it.launch.log.level = Level::Debug,
             |it| it.launch.log.json = true,
             |it| it.launch.concurrency = 3,
             |it| it.launch.drain_time = Duration::from_secs(31),

@@ -396,7 +396,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::process::{DrainStrategy, EnvoyLog, LogLevel};
+    use crate::process::{DrainStrategy, EnvoyLog};
+    use legate_runtime::logging::Level;
 
     /// A host that finds no room for more threads, and what it shall run; every check of that fails.
     fn no_room(folder: &Path) -> (EnvoyHost, EnvoyConfig) {
@@ -423,7 +424,7 @@ mod tests {
             executable,
             bootstrap: "{}".to_owned(),
             log: EnvoyLog {
-                level: LogLevel::Info,
+                level: Level::Info,
                 json: false,
             },
             concurrency: 2,

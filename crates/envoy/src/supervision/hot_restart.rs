@@ -188,14 +188,15 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::process::{DrainStrategy, EnvoyLog, LogLevel};
+    use crate::process::{DrainStrategy, EnvoyLog};
+    use legate_runtime::logging::Level;
 
     fn launch(bootstrap: &str, extra: &[&str]) -> Launch {
         Launch {
             executable: "envoy".into(),
             bootstrap: bootstrap.to_owned(),
             log: EnvoyLog {
-                level: LogLevel::Info,
+                level: Level::Info,
                 json: false,
             },
             concurrency: 1,

@@ -8,7 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel, Restart};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, Restart};
+use legate_runtime::logging::Level;
 use tokio::time::Instant;
 
 const PROGRAM: &str = "LEGATE_TEST_PROGRAM";
@@ -34,7 +35,7 @@ fn parent() {
             executable: program.into(),
             bootstrap: "{}".to_owned(),
             log: EnvoyLog {
-                level: LogLevel::Info,
+                level: Level::Info,
                 json: false,
             },
             concurrency: 1,

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use legate_envoy::admin::AdminClient;
-use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch, LogLevel};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, Launch};
 use legate_envoy::supervision::{
     Ended, EnvoyConfig, EnvoyHost, Handle, HotRestart, Options, Report, handle, run,
 };
+use legate_runtime::logging::Level;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -96,7 +97,7 @@ pub(crate) fn config(document: &Value) -> EnvoyConfig {
         executable: legate_testkit::envoy::binary(),
         bootstrap: document.to_string(),
         log: EnvoyLog {
-            level: LogLevel::Error,
+            level: Level::Error,
             json: false,
         },
         concurrency: 1,

@@ -6,13 +6,12 @@ use legate_envoy::admin::{AdminClient, AdminFailure};
 use legate_envoy::bootstrap::{
     BootstrapInputs, NodeInputs, PrometheusInputs, ProxyConfig, XdsAddress, build,
 };
-use legate_envoy::process::{
-    DrainStrategy, EnvoyLog, ExitReason, Launch, LogLevel, Restart, SpawnError,
-};
+use legate_envoy::process::{DrainStrategy, EnvoyLog, ExitReason, Launch, Restart, SpawnError};
 use legate_envoy::supervision::{
     self, Ended, EnvoyConfig, EnvoyHost, EpochState, Handle, Options, Outcome, Policy, Report,
 };
 use legate_runtime::http_client::HttpError;
+use legate_runtime::logging::Level;
 use legate_testkit::network::free_port;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -30,7 +29,7 @@ fn launch(document: &Value) -> Launch {
         executable: legate_testkit::envoy::binary(),
         bootstrap: document.to_string(),
         log: EnvoyLog {
-            level: LogLevel::Error,
+            level: Level::Error,
             json: false,
         },
         concurrency: 1,

@@ -301,14 +301,14 @@ fn listeners(flag: &str) -> Option<Case> {
             ["127.0.0.2", "unix:///run/xds", "[::1]"],
             &[],
             |s| match &s.xds {
-                XdsBind::Tcp(address) => address.ip().to_string(),
-                XdsBind::Unix(socket) => format!("socket {}", socket.display()),
+                XdsAddress::Tcp(address) => address.ip().to_string(),
+                XdsAddress::Unix(socket) => format!("socket {}", socket.display()),
             },
         )
         .showing(["127.0.0.2", "socket /run/xds", "::1"]),
         "xds-bind-port" => case(NUMBERS, &[], |s| match &s.xds {
-            XdsBind::Tcp(address) => address.port().to_string(),
-            XdsBind::Unix(socket) => panic!("{socket:?}"),
+            XdsAddress::Tcp(address) => address.port().to_string(),
+            XdsAddress::Unix(socket) => panic!("{socket:?}"),
         }),
         "consul-dns-bind-addr" => case(LOOPBACKS, &["-consul-dns-bind-port=53"], |s| ip(s.dns)),
         "consul-dns-bind-port" => case(NUMBERS, &[], |s| port(s.dns)),
