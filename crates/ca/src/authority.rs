@@ -338,7 +338,8 @@ fn random_serial() -> u128 {
 
 /// A new cluster id and the root of its mesh.
 fn first_root(clock: &Clock, config: &CaConfig) -> Result<CaState, CaError> {
-    let cluster_id = uuid::Uuid::new_v4().to_string();
+    let cluster_id = config.cluster_id.unwrap_or_else(uuid::Uuid::new_v4);
+    let cluster_id = cluster_id.to_string();
     let trust_domain = TrustDomain::of_cluster(&cluster_id);
     let identity = SpiffeId::Signing {
         trust_domain: trust_domain.clone(),

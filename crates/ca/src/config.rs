@@ -1,6 +1,8 @@
-//! Lifetimes of the CA's certificates.
+//! The name of the mesh, and lifetimes of the CA's certificates.
 
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use crate::CaError;
 
@@ -16,6 +18,9 @@ pub struct CaConfig {
     pub leaf_ttl: Duration,
     /// Lifetime of a new root. Default ten years (87600 h), Consul's `RootCertTTL`.
     pub root_ttl: Duration,
+    /// What the trust domain of a new mesh begins with, before `.consul`. Default: a random one.
+    /// Consul's `connect.ca_config.cluster_id`.
+    pub cluster_id: Option<Uuid>,
 }
 
 impl Default for CaConfig {
@@ -23,6 +28,7 @@ impl Default for CaConfig {
         Self {
             leaf_ttl: 72 * HOUR,
             root_ttl: 87_600 * HOUR,
+            cluster_id: None,
         }
     }
 }

@@ -165,7 +165,11 @@ async fn an_unusable_ca_in_the_store_is_an_error_and_stays_as_it_is() {
 #[tokio::test]
 async fn lifetimes_are_checked() {
     let check = async |leaf_ttl, root_ttl, expected: &str| {
-        let config = CaConfig { leaf_ttl, root_ttl };
+        let config = CaConfig {
+            leaf_ttl,
+            root_ttl,
+            ..CaConfig::default()
+        };
         let store = Store::new();
         let error = Ca::initialise(&store, "dc1", Clock::system(), config)
             .await

@@ -43,10 +43,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let args = match agent::with_two_dashes(std::env::args_os()) {
-        Ok(line) => Args::parse_from(config::with_two_dashes(line)),
-        Err(error) => return failed(&error),
-    };
+    let line = agent::with_two_dashes(std::env::args_os());
+    let args = Args::parse_from(config::with_two_dashes(line));
     let result = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -105,6 +105,12 @@ pub enum TlsError {
     /// A server's certificates that a client would not accept.
     #[error("{0}")]
     Refused(rustls::Error),
+    /// A cipher suite that is not spoken.
+    #[error("the cipher suite {name:?} is not served: those with ECDHE and GCM or ChaCha20 are")]
+    UnknownSuite {
+        /// Its name.
+        name: String,
+    },
     /// The TLS library refused the rest.
     #[error("TLS cannot be set up: {0}")]
     Library(#[source] rustls::Error),
@@ -256,6 +262,81 @@ pub fn server_config(
         .map_err(|source| bad_pair(certificate, key, source))?;
     config.alpn_protocols = vec![H2.to_vec()];
     Ok(Arc::new(config))
+}
+
+/// What a server asks of its clients beyond a handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerPolicy {
+    /// PEM files, or directories of them: clients need a certificate that one of these signed. Empty:
+    /// clients need none.
+    pub client_authorities: Vec<PathBuf>,
+    /// TLS 1.3 only.
+    pub only_newest: bool,
+    /// Names of the suites of TLS 1.2 that are spoken, as in `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`.
+    /// Empty: all.
+    pub cipher_suites: Vec<String>,
+}
+
+/// A server's configuration with the same certificates, for clients of whom this is asked.
+///
+/// # Errors
+///
+/// [`TlsError`] names the file or the suite that cannot be used.
+pub fn restricted(config: &ServerConfig, policy: &ServerPolicy) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(with_suites(&policy.cipher_suites)?);
+    let versions: &[_] = match policy.only_newest {
+        true => &[&rustls::version::TLS13],
+        false => rustls::ALL_VERSIONS,
+    };
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .map_err(TlsError::Library)?;
+    let builder = if policy.client_authorities.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let mut roots = RootCertStore::empty();
+        for path in &policy.client_authorities {
+            roots.extend(trust::from_path(path)?.store.roots);
+        }
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), self::provider()).build();
+        let verifier = verifier.map_err(|error| TlsError::BadCertificate {
+            origin: "the file of the clients' authorities".to_owned(),
+            reason: error.to_string(),
+        })?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let mut restricted = builder.with_cert_resolver(config.cert_resolver.clone());
+    restricted.alpn_protocols.clone_from(&config.alpn_protocols);
+    Ok(restricted)
+}
+
+/// The cryptography with these suites of TLS 1.2 only. Those of TLS 1.3 are all good.
+fn with_suites(names: &[String]) -> Result<CryptoProvider, TlsError> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    if names.is_empty() {
+        return Ok(provider);
+    }
+    let mut chosen = Vec::new();
+    for name in names {
+        // Go's short name of one of them.
+        let name = match name.strip_suffix("_CHACHA20_POLY1305") {
+            Some(_) => format!("{name}_SHA256"),
+            None => name.clone(),
+        };
+        let known = provider
+            .cipher_suites
+            .iter()
+            .find(|suite| format!("{:?}", suite.suite()).replace("TLS13_", "TLS_") == name);
+        let Some(known) = known else {
+            return Err(TlsError::UnknownSuite { name });
+        };
+        chosen.push(known.suite());
+    }
+    provider
+        .cipher_suites
+        .retain(|suite| suite.tls13().is_some() || chosen.contains(&suite.suite()));
+    Ok(provider)
 }
 
 fn bad_pair(certificate: Source, key: Source, source: rustls::Error) -> TlsError {

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod pool;
 pub mod program;
 pub mod readiness;
+pub mod rotating_file;
 
 pub use backoff::{Backoff, BackoffPolicy};
 pub use clock::Clock;

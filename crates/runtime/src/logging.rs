@@ -20,15 +20,17 @@ mod format;
 mod layer;
 mod queue;
 
-use std::io;
+use std::io::{self, Write};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-use self::queue::Queue;
+pub use self::queue::Lines;
 
 /// From which weight on events are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +59,21 @@ impl Level {
             Level::Warn => "warn",
             Level::Error => "error",
         }
+    }
+
+    /// All of them; the place of each is its number.
+    const ALL: [Level; 5] = [
+        Level::Trace,
+        Level::Debug,
+        Level::Info,
+        Level::Warn,
+        Level::Error,
+    ];
+
+    /// The level that is kept in a number.
+    fn of(number: &AtomicU8) -> Level {
+        let number = usize::from(number.load(Ordering::Relaxed));
+        Level::ALL.get(number).copied().unwrap_or_default()
     }
 
     fn filter(self) -> tracing::Level {
@@ -115,7 +132,8 @@ pub enum LogError {
 #[must_use = "what waits to be written is lost when the process ends without it"]
 #[derive(Debug)]
 pub struct Log {
-    queue: Queue,
+    queue: Lines,
+    level: Arc<AtomicU8>,
 }
 
 /// How long the end of the process waits for whoever reads the log.
@@ -125,6 +143,12 @@ impl Log {
     /// Writes a line as it is, behind those that were logged before. It takes no time.
     pub fn line(&self, line: &str) {
         self.queue.push(format!("{line}\n").as_bytes());
+    }
+
+    /// Logs events from this weight on, from now on.
+    pub fn set_level(&self, level: Level) {
+        self.level.store(level as u8, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
     }
 }
 
@@ -141,11 +165,22 @@ impl Drop for Log {
 ///
 /// [`LogError::AlreadySet`] on a second call; [`LogError::Thread`] where no thread can be started.
 pub fn init(options: LogOptions) -> Result<Log, LogError> {
+    init_to(options, io::stderr())
+}
+
+/// The same to another output.
+///
+/// # Errors
+///
+/// As of [`init`].
+pub fn init_to(options: LogOptions, output: impl Write + Send + 'static) -> Result<Log, LogError> {
     let note = move |lost| layer::lost_lines(options, lost);
-    let queue = Queue::start(io::stderr(), note).map_err(LogError::Thread)?;
-    let subscriber = subscriber(options, queue.clone());
+    let queue = Lines::start(output, note).map_err(LogError::Thread)?;
+    let layer = layer::LineLayer::new(options, queue.clone());
+    let level = layer.level();
+    let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadySet)?;
-    Ok(Log { queue })
+    Ok(Log { queue, level })
 }
 
 /// The same log written elsewhere, for one thread or one test: see `tracing::subscriber`.
@@ -154,6 +189,30 @@ where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
     tracing_subscriber::registry().with(layer::LineLayer::new(options, writer))
+}
+
+/// An output of two: the second one gets all that the first one gets, and its failures are the first
+/// one's lines.
+pub struct Both<A, B>(pub A, pub B);
+
+impl<A: Write, B: Write> Write for Both<A, B> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let first = self.0.write_all(bytes);
+        if let Err(error) = self.1.write_all(bytes) {
+            writeln!(self.0, "the log file cannot be written: {error}")?;
+        }
+        first
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()?;
+        self.1.flush()
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use legate_ca::Ca;
-use legate_identity::tls::{TlsError, server_config};
+use legate_identity::tls::{ServerPolicy, TlsError, restricted, server_config};
 use legate_runtime::{BoxError, CancellationToken, Clock};
 use legate_store::{Reader, Watch};
 use rustls::ServerConfig as TlsConfig;
@@ -18,6 +18,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::config::ServerConfig;
+use crate::operations::{TlsPolicy, TlsVersion};
 
 /// The certificate is renewed when this part of its lifetime has passed.
 const RENEW_AFTER: f64 = 0.66;
@@ -54,6 +55,25 @@ pub(crate) fn for_http(tls: &TlsConfig) -> Arc<TlsConfig> {
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(tls)
+}
+
+/// The same certificate, for clients of whom more is asked.
+pub(crate) fn with_policy(
+    tls: &Arc<TlsConfig>,
+    policy: &TlsPolicy,
+) -> Result<Arc<TlsConfig>, CertificateError> {
+    if *policy == TlsPolicy::default() {
+        return Ok(Arc::clone(tls));
+    }
+    let asked = ServerPolicy {
+        client_authorities: match policy.verify_incoming {
+            true => policy.client_authorities.clone(),
+            false => Vec::new(),
+        },
+        only_newest: policy.min_version == TlsVersion::V1_3,
+        cipher_suites: policy.cipher_suites.clone(),
+    };
+    Ok(Arc::new(restricted(tls, &asked)?))
 }
 
 /// Certificate and key from files.

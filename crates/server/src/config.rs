@@ -14,6 +14,10 @@ use legate_model::{CheckType, ConfigEntry, Secret, ServiceDefinition};
 pub use legate_store::{EtcdConfig, StoreConfig};
 
 use crate::net::ConnectionLimits;
+use crate::operations::{
+    AgentTokens, AuditSink, HttpPolicy, MoreListeners, QueryTimes, RequestLimits, ScriptChecks,
+    SizeLimits, TelemetryConfig, TlsPolicy,
+};
 
 /// Access control of a server.
 #[derive(Debug, Clone, Default)]
@@ -28,12 +32,22 @@ pub struct AclConfig {
 
 /// What a server is as an agent, and what is registered when it starts. All of it is expected to be
 /// valid.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct AgentConfig {
     /// Whether the catalog has the server itself, as Consul's has: the service `consul`, and the
     /// check `serfHealth` of its node, which always passes. Default: no. It is for a server that is
     /// alone with its store: nobody else would take back that it is well.
     pub registers_itself: bool,
+    /// The id of its node, a UUID. Default: the one that the node has, else a random one.
+    pub node_id: Option<String>,
+    /// Addresses of its node in other networks, in addition to `lan` and `wan`.
+    pub tagged_addresses: BTreeMap<String, String>,
+    /// Tokens that it uses by itself, until others are set.
+    pub tokens: AgentTokens,
+    /// Which checks may run commands.
+    pub script_checks: ScriptChecks,
+    /// How much of a check's output is kept, in bytes. Default 4096.
+    pub check_output_max_size: usize,
     /// Free key/value pairs of its node.
     pub node_meta: BTreeMap<String, String>,
     /// Services on its node.
@@ -42,6 +56,23 @@ pub struct AgentConfig {
     pub checks: Vec<CheckType>,
     /// Config entries. One that exists already is left as it is.
     pub config_entries: Vec<ConfigEntry>,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            registers_itself: false,
+            node_id: None,
+            tagged_addresses: BTreeMap::new(),
+            tokens: AgentTokens::default(),
+            script_checks: ScriptChecks::default(),
+            check_output_max_size: 4096,
+            node_meta: BTreeMap::new(),
+            services: Vec::new(),
+            checks: Vec::new(),
+            config_entries: Vec::new(),
+        }
+    }
 }
 
 /// The settings of one server.
@@ -69,6 +100,12 @@ pub struct ServerConfig {
     pub dns: Option<SocketAddr>,
     /// Whether DNS leaves out instances in `warning`. Default: they are shown, as in Consul.
     pub dns_only_passing: bool,
+    /// Where APIs listen, too.
+    pub more_listeners: MoreListeners,
+    /// The domain that DNS answers for, without dots around it. Default `consul`.
+    pub domain: String,
+    /// A second domain that DNS answers for.
+    pub alt_domain: Option<String>,
     /// Where the store keeps its rows. Default: in memory.
     pub store: StoreConfig,
     /// Certificate chain and key (PEM files) of gRPC with TLS. Default: a certificate of the mesh CA.
@@ -76,6 +113,28 @@ pub struct ServerConfig {
     /// Certificate chain and key (PEM files) of the HTTP API with TLS. Default: a certificate of the
     /// mesh CA.
     pub https_files: Option<(PathBuf, PathBuf)>,
+    /// What the HTTP API with TLS asks of its clients.
+    pub https_policy: TlsPolicy,
+    /// What gRPC with TLS asks of its clients.
+    pub grpc_tls_policy: TlsPolicy,
+    /// What the HTTP API lets through.
+    pub http_policy: HttpPolicy,
+    /// How many requests are taken in a second. Default: no limit.
+    pub request_limits: RequestLimits,
+    /// How large what is stored may be.
+    pub sizes: SizeLimits,
+    /// How long blocking queries wait.
+    pub query_times: QueryTimes,
+    /// The shortest time that a session may live without being renewed. Default 10 s.
+    pub session_ttl_min: Duration,
+    /// Files that get a line for every write and every denied request. Default: none.
+    pub audit: Vec<AuditSink>,
+    /// What is reported to others.
+    pub telemetry: TelemetryConfig,
+    /// Whether the profiles of `/debug/pprof` are served to everybody where ACLs are off.
+    pub debug: bool,
+    /// Whether there is a mesh. Default: yes. Without, the endpoints of its CA refuse.
+    pub connect: bool,
     /// How many connections each API holds. Fewer, when the process may not open as many files.
     pub connections: ConnectionLimits,
     /// Access control.
@@ -107,9 +166,23 @@ impl Default for ServerConfig {
             grpc_tls: loopback(8503),
             dns: loopback(8600),
             dns_only_passing: false,
+            more_listeners: MoreListeners::default(),
+            domain: "consul".to_owned(),
+            alt_domain: None,
             store: StoreConfig::Memory,
             grpc_tls_files: None,
             https_files: None,
+            https_policy: TlsPolicy::default(),
+            grpc_tls_policy: TlsPolicy::default(),
+            http_policy: HttpPolicy::default(),
+            request_limits: RequestLimits::default(),
+            sizes: SizeLimits::default(),
+            query_times: QueryTimes::default(),
+            session_ttl_min: Duration::from_secs(10),
+            audit: Vec::new(),
+            telemetry: TelemetryConfig::default(),
+            debug: false,
+            connect: true,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
             agent: AgentConfig::default(),

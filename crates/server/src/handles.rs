@@ -19,7 +19,10 @@ use legate_store::Store;
 use legate_xds::Proxies;
 
 use crate::acl::{Logins, Methods, Rights};
+use crate::audit::Audit;
 use crate::config::ServerConfig;
+use crate::control::Control;
+use crate::http::Rates;
 
 /// All handles of one server.
 #[derive(Clone)]
@@ -46,6 +49,13 @@ pub(crate) struct Handles {
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.
     pub(crate) registry: Registry,
+    /// Asks the program around the server to read its settings again, or to end.
+    #[allow(dead_code, reason = "the endpoints that ask are another area's")]
+    pub(crate) control: Control,
+    /// How many requests are answered.
+    pub(crate) rates: Rates,
+    /// Where requests are logged.
+    pub(crate) audit: Audit,
     /// Starts tasks that end with the server.
     pub(crate) spawner: Spawner,
 }

@@ -6,21 +6,31 @@
 //! stored live in the crates below.
 
 mod acl;
+mod audit;
 mod certificate;
 mod config;
+mod control;
 mod dns;
 mod grpc;
 mod handles;
 mod http;
 mod net;
+mod operations;
 mod program;
+mod reload;
 mod seed;
 mod server;
 
+pub use audit::AuditError;
 pub use certificate::CertificateError;
 pub use config::{AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig};
+pub use control::Control;
 pub use legate_ca::CaConfig;
 pub use legate_intentions::Action as IntentionAction;
 pub use net::{ApiLimit, ConnectionLimits};
-pub use program::run;
+pub use operations::{
+    AgentTokens, AuditSink, HttpPolicy, LimitMode, MoreListeners, QueryTimes, RequestLimits,
+    ScriptChecks, SizeLimits, TelemetryConfig, TlsPolicy, TlsVersion, UnixSocket,
+};
+pub use program::{Program, Settings, run};
 pub use server::{Parts, Server, StartError};

@@ -29,12 +29,13 @@ pub(crate) async fn seed(
 ) -> Result<(), StartError> {
     let refused = |what| move |source| StartError::Refused { what, source };
     let registration = own_node(config);
+    let named = config.agent.node_id.is_some();
     store
         .write(move |txn| {
             let mut registration = registration.clone();
             let node = &mut registration.node;
             // Another server of this name may have been here first.
-            if let Some(known) = txn.read().node(&node.node) {
+            if !named && let Some(known) = txn.read().node(&node.node) {
                 node.id.clone_from(&known.id);
             }
             Ok::<_, WriteError>(txn.apply(Command::Register(Box::new(registration)))?)
@@ -54,8 +55,9 @@ pub(crate) async fn seed(
 /// The node, and where the server registers itself also its service.
 fn own_node(config: &ServerConfig) -> Registration {
     let address = config.advertise.to_string();
+    let id = config.agent.node_id.clone();
     let node = Node {
-        id: Uuid::new_v4().to_string(),
+        id: id.unwrap_or_else(|| Uuid::new_v4().to_string()),
         node: config.node_name.clone(),
         address: address.clone(),
         datacenter: config.datacenter.clone(),
@@ -91,7 +93,9 @@ fn own_node(config: &ServerConfig) -> Registration {
     }
     Registration {
         node: Node {
-            tagged_addresses: tagged.collect(),
+            tagged_addresses: tagged
+                .chain(config.agent.tagged_addresses.clone())
+                .collect(),
             ..node
         },
         service: Some(ServiceInstance {
@@ -113,7 +117,7 @@ fn own_node(config: &ServerConfig) -> Registration {
 }
 
 /// Writes what the settings register, one after the other, so that an error says which it is about.
-async fn register(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
+pub(crate) async fn register(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
     let agent = &config.agent;
     let node = &config.node_name;
     for entry in &agent.config_entries {
@@ -148,7 +152,8 @@ async fn register(config: &ServerConfig, store: &Store) -> Result<(), StartError
     Ok(())
 }
 
-async fn write(
+/// Writes what the settings ask for; `what` names it in errors.
+pub(crate) async fn write(
     store: &Store,
     what: String,
     transaction: impl FnMut(&mut WriteTxn) -> Result<(), ApiError> + Send + 'static,

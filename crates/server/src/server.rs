@@ -16,13 +16,16 @@ use legate_runtime::{Clock, Scope, StopError, TaskError, file_limit};
 use legate_store::{OpenError, ReadTxn, Store, WriteError};
 use legate_xds::Proxies;
 use rustls::ServerConfig as TlsConfig;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
 use crate::acl;
+use crate::audit::{Audit, AuditError};
 use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
+use crate::control::Control;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
+use crate::reload::{self, Reloadable};
 use crate::{dns, grpc, http, seed};
 
 /// Files of a certificate chain and its key.
@@ -41,6 +44,8 @@ pub struct Parts {
     pub store: Option<Store>,
     /// The time.
     pub clock: Clock,
+    /// Asks the program that the server is part of.
+    pub control: Control,
 }
 
 impl Default for Parts {
@@ -49,6 +54,7 @@ impl Default for Parts {
         Self {
             store: None,
             clock: Clock::system(),
+            control: Control::default(),
         }
     }
 }
@@ -75,6 +81,20 @@ pub enum StartError {
     /// The mesh CA cannot be set up.
     #[error("the mesh CA cannot start: {0}")]
     Ca(#[from] CaError),
+    /// A socket in the file system cannot be listened at.
+    #[error("the HTTP API cannot listen at {}: {reason}; choose another path", path.display())]
+    Socket {
+        /// The socket's file.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// Two parts have metrics of one name.
+    #[error("the metrics cannot be put together: {0}")]
+    Metrics(#[from] legate_runtime::metrics::Error),
     /// There is no certificate for a listener with TLS.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
@@ -113,6 +133,8 @@ pub struct Server {
     ca: Ca,
     manager: Manager,
     config: Arc<ServerConfig>,
+    audit: Audit,
+    reloadable: Reloadable,
 }
 
 impl Server {
@@ -123,12 +145,19 @@ impl Server {
     pub async fn start(config: ServerConfig, parts: Parts) -> Result<Self, StartError> {
         legate_model::name::validate_datacenter(&config.datacenter)?;
         legate_model::name::validate_node_name(&config.node_name)?;
-        let Parts { store, clock } = parts;
+        let Parts {
+            store,
+            clock,
+            control,
+        } = parts;
         let listening = Listening::open(&config).await?;
         let config = Arc::new(ServerConfig {
             connections: connection_limits(config.connections),
             ..listening.with_addresses(config)
         });
+        let audit = Audit::open(&config.audit, &clock)?;
+        let registry = Registry::new();
+        let rates = http::Rates::new(config.request_limits, &registry)?;
         let scope = Scope::new("server");
         // It is written to until the last request has been answered.
         let storage = scope.spawner().child_with_own_token("storage");
@@ -152,18 +181,22 @@ impl Server {
         let (reader, writer) = (store.reader(), store.writer());
         let (checks, reports) = Runner::new(&config.node_name, reader, writer, exposes_checks);
         scope.spawn("checks", checks.run(scope.token()));
+        let rights = acl::Rights::new(store.reader(), clock.clone(), config.clone());
         let handles = Handles {
             reports,
+            control,
+            rates: rates.clone(),
+            audit: audit.clone(),
             config: config.clone(),
             store: store.clone(),
-            rights: acl::Rights::new(store.reader(), clock.clone(), config.clone()),
+            rights: rights.clone(),
             ca: ca.clone(),
             proxies: Proxies::new(clock.clone()),
             clock,
             manager: manager.clone(),
             methods: Arc::new(acl::Methods::new(store.reader())),
             generator: Arc::new(Generator::new()),
-            registry: Registry::new(),
+            registry,
             spawner: scope.spawner(),
         };
         let server = Self {
@@ -172,7 +205,9 @@ impl Server {
             store,
             ca,
             manager,
+            reloadable: Reloadable::new(&config, rights, rates),
             config,
+            audit,
         };
         server.spawn(&handles, listening)?;
         Ok(server)
@@ -181,28 +216,36 @@ impl Server {
     fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
         let stop = self.scope.token();
         let mut certificates = Vec::new();
-        let mut tls = |listener: Option<TcpListener>, files| match listener {
-            Some(listener) => {
-                let tls = self.tls(files, &handles.clock, &mut certificates)?;
-                Ok::<_, StartError>(Some((listener, tls)))
+        let mut tls = |listeners: Vec<TcpListener>, files, policy| {
+            if listeners.is_empty() {
+                return Ok(None);
             }
-            None => Ok(None),
+            let tls = self.tls(files, &handles.clock, &mut certificates)?;
+            let tls = certificate::with_policy(&tls, policy)?;
+            Ok::<_, StartError>(Some((listeners, tls)))
         };
-        let grpc_tls = tls(listening.grpc_tls, &self.config.grpc_tls_files)?;
-        let https = tls(listening.https, &self.config.https_files)?;
+        let config = &self.config;
+        let grpc_tls = tls(
+            listening.grpc_tls,
+            &config.grpc_tls_files,
+            &config.grpc_tls_policy,
+        )?;
+        let https = tls(listening.https, &config.https_files, &config.https_policy)?;
         if self.config.acl.enabled {
             let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
             self.scope.spawn("expired tokens", sweep);
         }
-        if listening.http.is_some() || https.is_some() {
+        let sockets = listening.http_sockets;
+        if !listening.http.is_empty() || !sockets.is_empty() || https.is_some() {
             let listeners = http::Listeners {
                 plain: listening.http,
-                tls: https.map(|(listener, tls)| (listener, certificate::for_http(&tls))),
+                sockets,
+                tls: https.map(|(listeners, tls)| (listeners, certificate::for_http(&tls))),
             };
             let api = http::serve(handles.clone(), listeners, stop.clone());
             self.scope.spawn("HTTP API", api);
         }
-        if listening.grpc.is_some() || grpc_tls.is_some() {
+        if !listening.grpc.is_empty() || grpc_tls.is_some() {
             let listeners = grpc::Listeners {
                 plain: listening.grpc,
                 tls: grpc_tls,
@@ -210,13 +253,13 @@ impl Server {
             let api = grpc::serve(handles.clone(), listeners, stop.clone());
             self.scope.spawn("gRPC API", api);
         }
-        if let Some((udp, tcp)) = listening.dns {
+        for (udp, tcp) in listening.dns {
             let api = dns::serve(
                 dns::Responder::new(handles),
                 self.scope.spawner(),
                 udp,
                 tcp,
-                stop,
+                stop.clone(),
             );
             self.scope.spawn("DNS", api);
         }
@@ -292,6 +335,25 @@ impl Server {
         self.manager.proxies()
     }
 
+    /// Takes of other settings what can change while the server runs: services and checks, tokens, and
+    /// the rates of requests.
+    ///
+    /// # Errors
+    /// [`StartError`] names what cannot be registered.
+    pub async fn reload(&self, settings: &ServerConfig) -> Result<(), StartError> {
+        self.reloadable
+            .take(&self.config, settings, &self.store)
+            .await
+    }
+
+    /// Takes the server's node out of the catalog, with all that is registered on it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn leave(&self) -> Result<(), StartError> {
+        reload::leave(&self.config.node_name, &self.store).await
+    }
+
     /// Returns when a part of the server has failed; until then it waits. Cancel safe.
     pub async fn failed(&self) -> TaskError {
         self.scope.failed().await
@@ -304,6 +366,7 @@ impl Server {
     /// [`StopError`] names the parts that did not end in time, or that had failed before.
     pub async fn stop(self, deadline: Duration) -> Result<(), StopError> {
         let stopped = self.scope.stop(deadline).await;
+        self.audit.flush();
         stopped.and(self.storage.stop(STORAGE_STOP).await)
     }
 }
@@ -337,33 +400,47 @@ fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
     limits
 }
 
-/// Sockets that are bound, before anything is served.
+/// Sockets that are bound, before anything is served. The first of each API is its address.
 struct Listening {
-    http: Option<TcpListener>,
-    https: Option<TcpListener>,
-    grpc: Option<TcpListener>,
-    grpc_tls: Option<TcpListener>,
-    dns: Option<(UdpSocket, TcpListener)>,
+    http: Vec<TcpListener>,
+    http_sockets: Vec<UnixListener>,
+    https: Vec<TcpListener>,
+    grpc: Vec<TcpListener>,
+    grpc_tls: Vec<TcpListener>,
+    dns: Vec<(UdpSocket, TcpListener)>,
 }
 
 impl Listening {
     async fn open(config: &ServerConfig) -> Result<Self, StartError> {
+        let more = &config.more_listeners;
+        let mut dns = Vec::new();
+        for address in config.dns.iter().chain(&more.dns) {
+            dns.extend(listen_dns(Some(*address)).await?);
+        }
+        let sockets = more.http_sockets.iter().map(|socket| {
+            net::listen_local(socket).map_err(|reason| StartError::Socket {
+                path: socket.path.clone(),
+                reason,
+            })
+        });
         Ok(Self {
-            http: listen("the HTTP API", config.http)?,
-            https: listen("the HTTP API with TLS", config.https)?,
-            grpc: listen("the gRPC API", config.grpc)?,
-            grpc_tls: listen("the gRPC API with TLS", config.grpc_tls)?,
-            dns: listen_dns(config.dns).await?,
+            http: listen("the HTTP API", config.http, &more.http)?,
+            https: listen("the HTTP API with TLS", config.https, &more.https)?,
+            grpc: listen("the gRPC API", config.grpc, &more.grpc)?,
+            grpc_tls: listen("the gRPC API with TLS", config.grpc_tls, &more.grpc_tls)?,
+            dns,
+            // The last, so that a server that cannot start has replaced no socket of another one.
+            http_sockets: sockets.collect::<Result<_, _>>()?,
         })
     }
 
     /// The settings with the ports that were really bound.
     fn with_addresses(&self, config: ServerConfig) -> ServerConfig {
-        let address = |listener: &Option<TcpListener>, asked: Option<SocketAddr>| {
-            let bound = listener.as_ref()?.local_addr().ok();
+        let address = |listeners: &[TcpListener], asked: Option<SocketAddr>| {
+            let bound = listeners.first()?.local_addr().ok();
             bound.or(asked)
         };
-        let dns = self.dns.as_ref();
+        let dns = self.dns.first();
         ServerConfig {
             http: address(&self.http, config.http),
             https: address(&self.https, config.https),
@@ -377,17 +454,18 @@ impl Listening {
 
 fn listen(
     api: &'static str,
-    address: Option<SocketAddr>,
-) -> Result<Option<TcpListener>, StartError> {
-    let Some(address) = address else {
-        return Ok(None);
-    };
-    let bound = net::listen(address);
-    bound.map(Some).map_err(|reason| StartError::Listen {
-        api,
-        address,
-        reason,
-    })
+    first: Option<SocketAddr>,
+    more: &[SocketAddr],
+) -> Result<Vec<TcpListener>, StartError> {
+    let addresses = first.iter().chain(more);
+    let bound = addresses.map(|address| {
+        net::listen(*address).map_err(|reason| StartError::Listen {
+            api,
+            address: *address,
+            reason,
+        })
+    });
+    bound.collect()
 }
 
 /// The port that is free for TCP may be taken for UDP: then another one is asked for.

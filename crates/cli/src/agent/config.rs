@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Defines settings that a file may have or not, and how those of a later file replace them.
 macro_rules! settings {
-    ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)+ })+) => {$(
+    ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })+) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
@@ -17,7 +17,7 @@ macro_rules! settings {
             $(
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub(super) $field: Option<$type>,
-            )+
+            )*
         }
     )+};
 }
@@ -28,50 +28,83 @@ settings! {
         acl: Acl,
         addresses: Addresses,
         advertise_addr: String,
+        advertise_addr_ipv4: String,
+        advertise_addr_ipv6: String,
+        alt_domain: String,
+        audit: Audit,
+        auto_reload_config: bool,
         bind_addr: String,
         bootstrap: bool,
         bootstrap_expect: i64,
+        check_output_max_size: i64,
         client_addr: String,
         connect: Connect,
         data_dir: String,
         datacenter: String,
         default_intention_policy: String,
+        default_query_time: String,
         dns_config: Dns,
-        disable_remote_exec: bool,
-        disable_update_check: bool,
         domain: String,
-        enable_central_service_config: bool,
+        enable_debug: bool,
         enable_local_script_checks: bool,
         enable_script_checks: bool,
+        http_config: HttpApi,
+        leave_on_terminate: bool,
         limits: Limits,
+        log_file: String,
         log_json: bool,
         log_level: String,
+        log_rotate_bytes: i64,
+        log_rotate_duration: String,
+        log_rotate_max_files: i64,
+        max_query_time: String,
+        node_id: String,
         node_meta: BTreeMap<String, String>,
         node_name: String,
-        peering: Switch,
+        partition: String,
+        peering: Nothing,
+        pid_file: String,
         ports: Ports,
         primary_datacenter: String,
+        rpc: Nothing,
         server: bool,
+        session_ttl_min: String,
+        skip_leave_on_interrupt: bool,
+        tagged_addresses: BTreeMap<String, String>,
+        telemetry: Telemetry,
         tls: Tls,
-        ui: bool,
-        ui_config: Switch,
+        unix_sockets: UnixSockets,
         xds: Xds,
     }
     /// `acl`
     Acl { enabled: bool, default_policy: String, tokens: Tokens, }
     /// `acl.tokens`
-    Tokens { initial_management: Secret, }
+    Tokens { initial_management: Secret, agent: Secret, agent_recovery: Secret, default: Secret,
+        dns: Secret, config_file_service_registration: Secret, }
     /// `addresses`
     Addresses { dns: String, http: String, https: String, grpc: String, grpc_tls: String, }
+    /// `audit`
+    Audit { enabled: bool, rpc_enabled: bool, sink: BTreeMap<String, Sink>, }
+    /// `audit.sink`
+    Sink {
+        r#type: String,
+        format: String,
+        path: String,
+        delivery_guarantee: String,
+        mode: String,
+        rotate_bytes: i64,
+        rotate_duration: String,
+        rotate_max_files: i64,
+    }
     /// `connect`
     Connect {
         enabled: bool,
         ca_provider: String,
         ca_config: CaSettings,
-        enable_mesh_gateway_wan_federation: bool,
     }
     /// `connect.ca_config`
     CaSettings {
+        cluster_id: String,
         leaf_cert_ttl: String,
         root_cert_ttl: String,
         private_key_type: String,
@@ -79,16 +112,51 @@ settings! {
     }
     /// `dns_config`
     Dns { only_passing: bool, }
+    /// `http_config`
+    HttpApi {
+        allow_write_http_from: Vec<String>,
+        block_endpoints: Vec<String>,
+        max_header_bytes: i64,
+        response_headers: BTreeMap<String, String>,
+    }
     /// `limits`
-    Limits { http_max_conns_per_client: usize, }
+    Limits {
+        http_max_conns_per_client: usize,
+        https_handshake_timeout: String,
+        kv_max_value_size: u64,
+        request_limits: RequestRates,
+        txn_max_req_len: u64,
+    }
+    /// `limits.request_limits`
+    RequestRates { mode: String, read_rate: f64, write_rate: f64, }
+    /// A key of which nothing has an effect.
+    Nothing { }
     /// `ports`
     Ports { dns: i64, http: i64, https: i64, grpc: i64, grpc_tls: i64, }
-    /// What is on or off.
-    Switch { enabled: bool, }
+    /// `telemetry`
+    Telemetry {
+        dogstatsd_addr: String,
+        dogstatsd_tags: Vec<String>,
+        otlp_endpoint: String,
+        otlp_headers: BTreeMap<String, Secret>,
+        otlp_interval: String,
+        otlp_traces_ratio: f64,
+        statsd_address: String,
+    }
     /// `tls`
-    Tls { defaults: Files, https: Files, grpc: Files, }
+    Tls { defaults: Protocol, https: Protocol, grpc: Protocol, }
     /// `tls.defaults`, `tls.https` and `tls.grpc`
-    Files { cert_file: String, key_file: String, verify_incoming: bool, }
+    Protocol {
+        ca_file: String,
+        ca_path: String,
+        cert_file: String,
+        key_file: String,
+        tls_cipher_suites: String,
+        tls_min_version: String,
+        verify_incoming: bool,
+    }
+    /// `unix_sockets`
+    UnixSockets { user: String, group: String, mode: String, }
     /// `xds`
     Xds { update_max_per_second: f64, }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 use serde_json::{Map, Value, json};
 
-use super::refused;
+use super::sources::{self, Form};
 
 /// The flags of `legate agent`.
 #[derive(Debug, Default, Args)]
@@ -73,6 +73,57 @@ pub(crate) struct Flags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     bootstrap: Option<bool>,
+    /// Form of all files, whatever their names end in: hcl or json
+    #[arg(long, value_name = "FORM")]
+    pub(crate) config_format: Option<String>,
+    /// Domain that DNS answers for [default: consul]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Second domain that DNS answers for
+    #[arg(long, value_name = "NAME")]
+    alt_domain: Option<String>,
+    /// Id of this node, a UUID [default: a random one that stays with the state]
+    #[arg(long, value_name = "ID")]
+    node_id: Option<String>,
+    /// File that gets the number of the process while it runs
+    #[arg(long, value_name = "FILE")]
+    pid_file: Option<String>,
+    /// How long a blocking query waits that does not say [default: 5m]
+    #[arg(long, value_name = "TIME")]
+    default_query_time: Option<String>,
+    /// How long a blocking query waits at most [default: 10m]
+    #[arg(long, value_name = "TIME")]
+    max_query_time: Option<String>,
+    /// Network that may write over HTTP, such as 10.0.0.0/8; may be repeated [default: all]
+    #[arg(long, value_name = "NETWORK")]
+    allow_write_http_from: Vec<String>,
+    /// How much of the output of a check is kept, in bytes [default: 4096]
+    #[arg(long, value_name = "BYTES", alias = "check_output_max_size")]
+    check_output_max_size: Option<i64>,
+    /// Run checks that are commands, whoever registers them
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), value_name = "BOOL")]
+    enable_script_checks: Option<bool>,
+    /// Run checks that are commands, when a file has them
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), value_name = "BOOL")]
+    enable_local_script_checks: Option<bool>,
+    /// Read the files again when one of them changes
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), value_name = "BOOL")]
+    auto_reload_config: Option<bool>,
+    /// File that gets the log, too
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<String>,
+    /// Begin another log file from so many bytes on [default: never]
+    #[arg(long, value_name = "BYTES")]
+    log_rotate_bytes: Option<i64>,
+    /// Begin another log file after this time [default: 24h]
+    #[arg(long, value_name = "TIME")]
+    log_rotate_duration: Option<String>,
+    /// How many log files before the current one are kept; 0 keeps all, -1 none [default: 0]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    log_rotate_max_files: Option<i64>,
     /// From which weight on events are logged: trace, debug, info, warn or error [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -80,9 +131,98 @@ pub(crate) struct Flags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     log_json: Option<bool>,
+    #[command(flatten)]
+    without_effect: WithoutEffect,
+}
+
+/// Flags of `consul agent` that have no effect here: the same is said about them as about their keys.
+#[derive(Debug, Default, Args)]
+struct WithoutEffect {
+    #[arg(long, hide = true)]
+    advertise_wan: Option<String>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    disable_host_node_id: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    disable_keyring_file: Option<bool>,
+    #[arg(long, hide = true)]
+    encrypt: Option<String>,
+    #[arg(long, hide = true)]
+    join: Vec<String>,
+    #[arg(long, hide = true)]
+    join_wan: Vec<String>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    non_voting_server: Option<bool>,
+    #[arg(long, hide = true)]
+    primary_gateway: Vec<String>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    protocol: Option<i64>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    raft_protocol: Option<i64>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    read_replica: Option<bool>,
+    #[arg(long, hide = true)]
+    recursor: Vec<String>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    rejoin: Option<bool>,
+    #[arg(long, hide = true)]
+    retry_interval: Option<String>,
+    #[arg(long, hide = true)]
+    retry_interval_wan: Option<String>,
+    #[arg(long, hide = true)]
+    retry_join: Vec<String>,
+    #[arg(long, hide = true)]
+    retry_join_wan: Vec<String>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    retry_max: Option<i64>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    retry_max_wan: Option<i64>,
+    #[arg(long, hide = true)]
+    segment: Option<String>,
+    #[arg(long, hide = true)]
+    serf_lan_allowed_cidrs: Vec<String>,
+    #[arg(long, hide = true)]
+    serf_lan_bind: Option<String>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    serf_lan_port: Option<i64>,
+    #[arg(long, hide = true)]
+    serf_wan_allowed_cidrs: Vec<String>,
+    #[arg(long, hide = true)]
+    serf_wan_bind: Option<String>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    serf_wan_port: Option<i64>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    server_port: Option<i64>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    syslog: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), hide = true)]
+    ui: Option<bool>,
+    #[arg(long, hide = true)]
+    ui_content_path: Option<String>,
+    #[arg(long, hide = true)]
+    ui_dir: Option<String>,
 }
 
 impl Flags {
+    /// What all files are written in, if the command line says it.
+    ///
+    /// # Errors
+    /// When it is no form that there is.
+    pub(super) fn form(&self) -> anyhow::Result<Option<Form>> {
+        match self.config_format.as_deref() {
+            None | Some("") => Ok(None),
+            Some("hcl") => Ok(Some(Form::Hcl)),
+            Some("json") => Ok(Some(Form::Json)),
+            Some(other) => anyhow::bail!("-config-format={other:?} must be hcl or json"),
+        }
+    }
+
     /// What the flags set, as a configuration.
     ///
     /// # Errors
@@ -96,19 +236,34 @@ impl Flags {
                 None => anyhow::bail!("-node-meta {pair:?} must be KEY:VALUE"),
             })
             .collect();
-        Ok(json!({
+        let mut settings = json!({
             "server": self.server,
             "data_dir": self.data_dir,
             "datacenter": self.datacenter,
             "node_name": self.node,
+            "node_id": self.node_id,
             "node_meta": meta?,
             "client_addr": self.client,
             "bind_addr": self.bind,
             "advertise_addr": self.advertise,
+            "alt_domain": self.alt_domain,
+            "auto_reload_config": self.auto_reload_config,
             "bootstrap": self.bootstrap,
             "bootstrap_expect": self.bootstrap_expect,
-            "log_level": self.log_level,
+            "check_output_max_size": self.check_output_max_size,
+            "default_query_time": self.default_query_time,
+            "domain": self.domain,
+            "enable_local_script_checks": self.enable_local_script_checks,
+            "enable_script_checks": self.enable_script_checks,
+            "http_config": { "allow_write_http_from": lists(&self.allow_write_http_from) },
+            "log_file": self.log_file,
             "log_json": self.log_json,
+            "log_level": self.log_level,
+            "log_rotate_bytes": self.log_rotate_bytes,
+            "log_rotate_duration": self.log_rotate_duration,
+            "log_rotate_max_files": self.log_rotate_max_files,
+            "max_query_time": self.max_query_time,
+            "pid_file": self.pid_file,
             "ports": {
                 "http": self.http_port,
                 "https": self.https_port,
@@ -116,20 +271,63 @@ impl Flags {
                 "grpc_tls": self.grpc_tls_port,
                 "dns": self.dns_port,
             },
-        }))
+        });
+        sources::merge(&mut settings, self.without_effect.settings());
+        Ok(settings)
+    }
+}
+
+/// A list that was given at all.
+fn lists(list: &[String]) -> Option<&[String]> {
+    (!list.is_empty()).then_some(list)
+}
+
+impl WithoutEffect {
+    /// The keys of these flags.
+    fn settings(&self) -> Value {
+        json!({
+            "ports": {
+                "serf_lan": self.serf_lan_port,
+                "serf_wan": self.serf_wan_port,
+                "server": self.server_port,
+            },
+            "advertise_addr_wan": self.advertise_wan,
+            "disable_host_node_id": self.disable_host_node_id,
+            "disable_keyring_file": self.disable_keyring_file,
+            "encrypt": self.encrypt,
+            "start_join": lists(&self.join),
+            "start_join_wan": lists(&self.join_wan),
+            "non_voting_server": self.non_voting_server,
+            "primary_gateways": lists(&self.primary_gateway),
+            "protocol": self.protocol,
+            "raft_protocol": self.raft_protocol,
+            "read_replica": self.read_replica,
+            "recursors": lists(&self.recursor),
+            "rejoin_after_leave": self.rejoin,
+            "retry_interval": self.retry_interval,
+            "retry_interval_wan": self.retry_interval_wan,
+            "retry_join": lists(&self.retry_join),
+            "retry_join_wan": lists(&self.retry_join_wan),
+            "retry_max": self.retry_max,
+            "retry_max_wan": self.retry_max_wan,
+            "segment": self.segment,
+            "serf_lan_allowed_cidrs": lists(&self.serf_lan_allowed_cidrs),
+            "serf_lan": self.serf_lan_bind,
+            "serf_wan_allowed_cidrs": lists(&self.serf_wan_allowed_cidrs),
+            "serf_wan": self.serf_wan_bind,
+            "enable_syslog": self.syslog,
+            "ui": self.ui,
+            "ui_content_path": self.ui_content_path,
+            "ui_dir": self.ui_dir,
+        })
     }
 }
 
 /// The command line as clap takes it: Go's flags may have one dash.
-///
-/// # Errors
-/// Names a flag of `consul agent` that is not served, and why.
-pub(crate) fn with_two_dashes(
-    args: impl IntoIterator<Item = OsString>,
-) -> anyhow::Result<Vec<OsString>> {
+pub(crate) fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     if args.get(1).is_none_or(|command| command != "agent") {
-        return Ok(args);
+        return args;
     }
     for arg in args.iter_mut().skip(2) {
         let Some(text) = arg.to_str() else { continue };
@@ -141,13 +339,9 @@ pub(crate) fn with_two_dashes(
         if !flag.starts_with(|first: char| first.is_ascii_alphabetic()) {
             continue;
         }
-        let name = flag.split_once('=').map_or(flag, |(name, _)| name);
-        if let Some(reason) = refused::flag(name) {
-            anyhow::bail!("the flag -{name} is not served: {reason}");
-        }
         *arg = format!("--{flag}").into();
     }
-    Ok(args)
+    args
 }
 
 #[cfg(test)]
@@ -164,7 +358,7 @@ mod tests {
 
     fn parse(args: &[&str]) -> anyhow::Result<Flags> {
         let line = ["legate", "agent"].iter().chain(args);
-        let mut line = with_two_dashes(line.map(Into::into))?;
+        let mut line = with_two_dashes(line.map(Into::into));
         line.remove(1);
         Ok(Program::try_parse_from(line)?.flags)
     }
@@ -216,8 +410,6 @@ mod tests {
     #[test]
     fn what_is_not_served_is_named() {
         let refused = |args: &[&str]| parse(args).unwrap_err().to_string();
-        assert!(refused(&["-retry-join", "x"]).contains("-retry-join is not served"));
-        assert!(refused(&["-ui"]).contains("-ui"));
         assert!(refused(&["-nonsense"]).contains("--nonsense"));
         let meta = parse(&["-node-meta", "x"]).unwrap().settings();
         assert!(meta.unwrap_err().to_string().contains("KEY:VALUE"));
@@ -226,6 +418,6 @@ mod tests {
     #[test]
     fn other_commands_keep_their_dashes() {
         let line = ["legate", "dev", "-h"].map(OsString::from);
-        assert_eq!(with_two_dashes(line.clone()).unwrap(), line);
+        assert_eq!(with_two_dashes(line.clone()), line);
     }
 }

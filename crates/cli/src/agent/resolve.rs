@@ -1,18 +1,25 @@
 //! From settings to a server: defaults, what fits together, and what is refused for its value.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod listeners;
+mod operations;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use legate_model::duration;
-use legate_runtime::logging::{Level, LogOptions};
+use legate_model::{CheckType, ConfigEntry, ServiceDefinition, duration};
+use legate_runtime::logging::LogOptions;
+use legate_runtime::rotating_file::Rotation;
 use legate_server::{
-    AclConfig, AgentConfig, ApiLimit, CaConfig, ConnectionLimits, DefaultPolicy, IntentionAction,
-    ServerConfig, StoreConfig,
+    AclConfig, AgentConfig, AgentTokens, ApiLimit, CaConfig, ConnectionLimits, DefaultPolicy,
+    IntentionAction, ScriptChecks, ServerConfig, StoreConfig,
 };
+use uuid::Uuid;
 
-use super::config::{Acl, CaSettings, Files, Ports, Settings, Switch};
+use self::listeners::Listeners;
+use super::config::{Acl, CaSettings, Settings};
 use super::sockaddr;
 use super::sources::Sources;
 
@@ -21,46 +28,49 @@ use super::sources::Sources;
 pub(super) struct Resolved {
     pub(super) server: ServerConfig,
     pub(super) log: LogOptions,
+    pub(super) log_file: Option<LogFile>,
+    /// The file that gets the number of the process.
+    pub(super) pid_file: Option<PathBuf>,
+    pub(super) leave: Leave,
+    /// Whether the files are read again when one of them changes.
+    pub(super) reload_by_itself: bool,
+}
+
+/// Which signals make the node leave the catalog before the server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leave {
+    pub(super) on_terminate: bool,
+    pub(super) on_interrupt: bool,
+}
+
+/// A file that gets the log, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LogFile {
+    pub(super) path: PathBuf,
+    pub(super) rotation: Rotation,
 }
 
 const SERVER: bool = true;
+
+/// The most of a check's output that is kept.
+const MAX_OUTPUT: usize = 1024 * 1024;
 
 /// Refuses values that are not served, of one file.
 ///
 /// # Errors
 /// Names the key and why.
 pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
-    for (key, set, served, reason) in switches(settings) {
-        if set.is_some_and(|set| set != served) {
-            bail!("{key} = {} is not served: {reason}", !served);
-        }
-    }
-    let tls = settings.tls.clone().unwrap_or_default();
-    let all = [
-        ("defaults", tls.defaults),
-        ("https", tls.https),
-        ("grpc", tls.grpc),
-    ];
-    for (key, files) in all {
-        if files.and_then(|files| files.verify_incoming) == Some(true) {
-            bail!(
-                "tls.{key}.verify_incoming = true is not served: certificates of clients are not \
-                 asked for; tokens say who may do what"
-            );
-        }
+    if settings.server == Some(!SERVER) {
+        bail!("server = false is not served: client agents are not served, run a server");
     }
     let connect = settings.connect.as_ref();
     let ca = connect.and_then(|connect| connect.ca_config.as_ref());
     let provider = connect.and_then(|connect| connect.ca_provider.as_deref());
     let key_type = ca.and_then(|ca| ca.private_key_type.as_deref());
-    let domain = settings
-        .domain
-        .as_deref()
-        .map(|name| name.trim_matches('.'));
     for (key, set, served) in [
         ("connect.ca_provider", provider, "consul"),
         ("connect.ca_config.private_key_type", key_type, "ec"),
-        ("domain", domain, "consul"),
+        ("partition", settings.partition.as_deref(), "default"),
     ] {
         if let Some(set) = set.filter(|set| !set.is_empty() && *set != served) {
             bail!("{key} = {set:?} is not served: it is always {served:?}");
@@ -82,74 +92,6 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// A key, what it is set to, the one value that is served, and why there is no other.
-type OneValue = (&'static str, Option<bool>, bool, &'static str);
-
-fn switches(settings: &Settings) -> [OneValue; 11] {
-    let on = |switch: &Option<Switch>| switch.as_ref().and_then(|one| one.enabled);
-    let connect = settings.connect.clone().unwrap_or_default();
-    let no_scripts = "checks that run a command are not run";
-    let no_web = "there is no web interface";
-    [
-        (
-            "connect.enabled",
-            connect.enabled,
-            true,
-            "the mesh is what this server is for",
-        ),
-        (
-            "connect.enable_mesh_gateway_wan_federation",
-            connect.enable_mesh_gateway_wan_federation,
-            false,
-            "federation is not part of this server",
-        ),
-        (
-            "enable_central_service_config",
-            settings.enable_central_service_config,
-            true,
-            "proxies always get what config entries say",
-        ),
-        (
-            "enable_script_checks",
-            settings.enable_script_checks,
-            false,
-            no_scripts,
-        ),
-        (
-            "enable_local_script_checks",
-            settings.enable_local_script_checks,
-            false,
-            no_scripts,
-        ),
-        (
-            "disable_remote_exec",
-            settings.disable_remote_exec,
-            true,
-            "there is no remote execution",
-        ),
-        (
-            "disable_update_check",
-            settings.disable_update_check,
-            true,
-            "nobody is asked for updates",
-        ),
-        (
-            "peering.enabled",
-            on(&settings.peering),
-            false,
-            "cluster peering is not served",
-        ),
-        ("ui", settings.ui, false, no_web),
-        ("ui_config.enabled", on(&settings.ui_config), false, no_web),
-        (
-            "server",
-            settings.server,
-            SERVER,
-            "client agents are not served: run a server",
-        ),
-    ]
 }
 
 /// # Errors
@@ -175,9 +117,8 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     }
     let ports = Listeners::of(&settings, dev)?;
     let tls = settings.tls.clone().unwrap_or_default();
-    let defaults = files("tls.defaults", tls.defaults.as_ref())?;
-    let https = files("tls.https", tls.https.as_ref())?;
-    let grpc = files("tls.grpc", tls.grpc.as_ref())?;
+    let (https_files, https_policy) = operations::tls("https", &tls, tls.https.as_ref())?;
+    let (grpc_tls_files, grpc_tls_policy) = operations::tls("grpc", &tls, tls.grpc.as_ref())?;
     let default_intention_policy = intention_policy(&settings)?;
     let acl = acl(settings.acl.clone())?;
     let server = ServerConfig {
@@ -189,38 +130,176 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc: ports.grpc,
         grpc_tls: ports.grpc_tls,
         dns: ports.dns,
-        dns_only_passing: settings.dns_config.and_then(|dns| dns.only_passing) == Some(true),
-        store: store(settings.data_dir, dev)?,
-        grpc_tls_files: grpc.or_else(|| defaults.clone()),
-        https_files: https.or(defaults),
-        connections: connections(settings.limits.and_then(|l| l.http_max_conns_per_client)),
+        more_listeners: ports.more,
+        dns_only_passing: settings
+            .dns_config
+            .as_ref()
+            .and_then(|dns| dns.only_passing)
+            == Some(true),
+        domain: domain("domain", settings.domain.as_deref())?
+            .unwrap_or_else(|| "consul".to_owned()),
+        alt_domain: domain("alt_domain", settings.alt_domain.as_deref())?,
+        store: store(settings.data_dir.clone(), dev)?,
+        grpc_tls_files,
+        https_files,
+        https_policy,
+        grpc_tls_policy,
+        http_policy: operations::http_policy(&settings)?,
+        request_limits: operations::request_limits(settings.limits.as_ref())?,
+        sizes: operations::sizes(settings.limits.as_ref())?,
+        query_times: operations::query_times(&settings)?,
+        session_ttl_min: time("session_ttl_min", settings.session_ttl_min.as_deref())?
+            .unwrap_or(Duration::from_secs(10)),
+        audit: operations::audit(settings.audit.as_ref())?,
+        telemetry: operations::telemetry(settings.telemetry.as_ref())?,
+        debug: settings.enable_debug.unwrap_or(dev),
+        connect: settings
+            .connect
+            .as_ref()
+            .and_then(|connect| connect.enabled)
+            != Some(false),
+        connections: connections(
+            settings
+                .limits
+                .as_ref()
+                .and_then(|l| l.http_max_conns_per_client),
+        ),
         acl,
-        agent: AgentConfig {
-            registers_itself: true,
-            node_meta: settings.node_meta.unwrap_or_default(),
-            services: sources.services,
-            checks: sources.checks,
-            config_entries: sources.config_entries,
-        },
+        agent: agent(
+            &settings,
+            sources.services,
+            sources.checks,
+            sources.config_entries,
+        )?,
         default_intention_policy,
         ca: ca(settings
             .connect
+            .clone()
             .and_then(|connect| connect.ca_config)
             .unwrap_or_default())?,
-        update_max_per_second: update_rate(settings.xds.and_then(|x| x.update_max_per_second))?,
+        update_max_per_second: update_rate(
+            settings
+                .xds
+                .as_ref()
+                .and_then(|xds| xds.update_max_per_second),
+        )?,
         ..ServerConfig::default()
     };
-    let level = settings.log_level.as_deref().unwrap_or("info");
-    let level = match level.to_ascii_lowercase().as_str() {
-        "err" => "error".to_owned(),
-        other => other.to_owned(),
+    Ok(Resolved {
+        server,
+        log: operations::log(&settings)?,
+        log_file: operations::log_file(&settings)?,
+        pid_file: settings
+            .pid_file
+            .clone()
+            .filter(|file| !file.is_empty())
+            .map(PathBuf::from),
+        leave: Leave {
+            on_terminate: settings.leave_on_terminate == Some(true),
+            // As of a server of Consul's.
+            on_interrupt: settings.skip_leave_on_interrupt == Some(false),
+        },
+        reload_by_itself: settings.auto_reload_config == Some(true),
+    })
+}
+
+fn agent(
+    settings: &Settings,
+    services: Vec<ServiceDefinition>,
+    checks: Vec<CheckType>,
+    config_entries: Vec<ConfigEntry>,
+) -> anyhow::Result<AgentConfig> {
+    let tokens = settings.acl.as_ref().and_then(|acl| acl.tokens.clone());
+    let tokens = tokens.unwrap_or_default();
+    let default = AgentConfig::default();
+    let check_output_max_size = match settings.check_output_max_size {
+        None => default.check_output_max_size,
+        Some(size) => usize::try_from(size)
+            .ok()
+            .filter(|size| (1..=MAX_OUTPUT).contains(size))
+            .with_context(|| {
+                format!("check_output_max_size is {size}: it must be from 1 to {MAX_OUTPUT}")
+            })?,
     };
-    let log = LogOptions {
-        name: "legate",
-        level: level.parse::<Level>().context("log_level")?,
-        json: settings.log_json == Some(true),
+    Ok(AgentConfig {
+        registers_itself: true,
+        node_id: node_id(settings.node_id.as_deref())?,
+        tagged_addresses: tagged_addresses(settings)?,
+        tokens: AgentTokens {
+            default: tokens.default.unwrap_or_default(),
+            agent: tokens.agent.unwrap_or_default(),
+            agent_recovery: tokens.agent_recovery.unwrap_or_default(),
+            registration: tokens.config_file_service_registration.unwrap_or_default(),
+            dns: tokens.dns.unwrap_or_default(),
+            ..AgentTokens::default()
+        },
+        script_checks: match (
+            settings.enable_script_checks,
+            settings.enable_local_script_checks,
+        ) {
+            (Some(true), _) => ScriptChecks::All,
+            (_, Some(true)) => ScriptChecks::Local,
+            _ => ScriptChecks::None,
+        },
+        check_output_max_size,
+        node_meta: settings.node_meta.clone().unwrap_or_default(),
+        services,
+        checks,
+        config_entries,
+    })
+}
+
+/// The id of the node in the form in which UUIDs are compared.
+fn node_id(id: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(id) = id.filter(|id| !id.is_empty()) else {
+        return Ok(None);
     };
-    Ok(Resolved { server, log })
+    let id = Uuid::parse_str(id).with_context(|| format!("node_id {id:?} is no UUID"))?;
+    Ok(Some(id.to_string()))
+}
+
+fn tagged_addresses(settings: &Settings) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut addresses = settings.tagged_addresses.clone().unwrap_or_default();
+    for (tag, address) in [
+        ("lan_ipv4", &settings.advertise_addr_ipv4),
+        ("lan_ipv6", &settings.advertise_addr_ipv6),
+    ] {
+        if let Some(address) = address {
+            addresses.insert(tag.to_owned(), address.clone());
+        }
+    }
+    addresses
+        .into_iter()
+        .map(|(tag, address)| {
+            let ip = sockaddr::resolve(&address).with_context(|| format!("the address {tag}"))?;
+            Ok((tag, ip.to_string()))
+        })
+        .collect()
+}
+
+/// A name of domains without dots around it.
+fn domain(key: &str, name: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(name) = name
+        .map(|name| name.trim_matches('.'))
+        .filter(|name| !name.is_empty())
+    else {
+        return Ok(None);
+    };
+    let valid = |label: &str| {
+        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        !label.is_empty() && label.len() <= 63 && label.chars().all(letters)
+    };
+    if name.len() > 200 || !name.split('.').all(valid) {
+        bail!("{key} {name:?} is no name of a domain");
+    }
+    Ok(Some(name.to_ascii_lowercase()))
+}
+
+/// A time in Go's notation.
+fn time(key: &str, text: Option<&str>) -> anyhow::Result<Option<Duration>> {
+    let text = text.filter(|text| !text.is_empty());
+    text.map(|text| duration::parse(text).map_err(|error| anyhow::anyhow!("{key}: {error}")))
+        .transpose()
 }
 
 fn node_name(settings: &Settings) -> anyhow::Result<String> {
@@ -250,69 +329,6 @@ fn advertise(settings: &Settings) -> anyhow::Result<IpAddr> {
         return Ok(ip);
     }
     sockaddr::private().context("bind_addr is every address; set advertise_addr")
-}
-
-/// Where each API listens.
-struct Listeners {
-    http: Option<SocketAddr>,
-    https: Option<SocketAddr>,
-    grpc: Option<SocketAddr>,
-    grpc_tls: Option<SocketAddr>,
-    dns: Option<SocketAddr>,
-}
-
-impl Listeners {
-    /// The ports are Consul's: without TLS gRPC is on in development only.
-    fn of(settings: &Settings, dev: bool) -> anyhow::Result<Self> {
-        let client = match &settings.client_addr {
-            Some(address) => sockaddr::resolve(address).context("client_addr")?,
-            None => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        };
-        let ports = settings.ports.clone().unwrap_or_default();
-        let own = settings.addresses.clone().unwrap_or_default();
-        let Ports {
-            dns,
-            http,
-            https,
-            grpc,
-            grpc_tls,
-        } = ports;
-        let listen = |name: &str, address: Option<String>, port: Option<i64>, default: i64| {
-            let ip = match address {
-                Some(own) => {
-                    sockaddr::resolve(&own).with_context(|| format!("addresses.{name}"))?
-                }
-                None => client,
-            };
-            match port.unwrap_or(default) {
-                -1 => Ok(None),
-                port => {
-                    let port = u16::try_from(port).ok();
-                    let port = port.with_context(|| {
-                        format!("ports.{name} must be a port from 0 to 65535, or -1 for none")
-                    })?;
-                    Ok::<_, anyhow::Error>(Some(SocketAddr::new(ip, port)))
-                }
-            }
-        };
-        Ok(Self {
-            http: listen("http", own.http, http, 8500)?,
-            https: listen("https", own.https, https, -1)?,
-            grpc: listen("grpc", own.grpc, grpc, if dev { 8502 } else { -1 })?,
-            grpc_tls: listen("grpc_tls", own.grpc_tls, grpc_tls, 8503)?,
-            dns: listen("dns", own.dns, dns, 8600)?,
-        })
-    }
-}
-
-fn files(key: &str, files: Option<&Files>) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
-    let Some(files) = files else { return Ok(None) };
-    let named = |file: &Option<String>| file.clone().filter(|file| !file.is_empty());
-    match (named(&files.cert_file), named(&files.key_file)) {
-        (Some(cert), Some(key)) => Ok(Some((cert.into(), key.into()))),
-        (None, None) => Ok(None),
-        _ => bail!("{key} needs both cert_file and key_file"),
-    }
 }
 
 fn store(data_dir: Option<String>, dev: bool) -> anyhow::Result<StoreConfig> {
@@ -387,15 +403,18 @@ fn acl(acl: Option<Acl>) -> anyhow::Result<AclConfig> {
 }
 
 fn ca(settings: CaSettings) -> anyhow::Result<CaConfig> {
-    let time = |key: &str, text: Option<String>, default: Duration| match text {
-        None => Ok(default),
-        Some(text) => duration::parse(&text)
-            .map_err(|error| anyhow::anyhow!("connect.ca_config.{key}: {error}")),
-    };
     let default = CaConfig::default();
+    let (leaf, root) = (settings.leaf_cert_ttl, settings.root_cert_ttl);
+    let cluster_id = settings.cluster_id.filter(|id| !id.is_empty()).map(|id| {
+        Uuid::parse_str(&id)
+            .with_context(|| format!("connect.ca_config.cluster_id {id:?} is no UUID"))
+    });
     Ok(CaConfig {
-        leaf_ttl: time("leaf_cert_ttl", settings.leaf_cert_ttl, default.leaf_ttl)?,
-        root_ttl: time("root_cert_ttl", settings.root_cert_ttl, default.root_ttl)?,
+        leaf_ttl: time("connect.ca_config.leaf_cert_ttl", leaf.as_deref())?
+            .unwrap_or(default.leaf_ttl),
+        root_ttl: time("connect.ca_config.root_cert_ttl", root.as_deref())?
+            .unwrap_or(default.root_ttl),
+        cluster_id: cluster_id.transpose()?,
     })
 }
 

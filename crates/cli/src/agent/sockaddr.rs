@@ -6,6 +6,31 @@ use std::net::{IpAddr, Ipv4Addr};
 use anyhow::{Context, bail};
 use nix::ifaddrs::getifaddrs;
 
+/// The addresses that a setting stands for, with spaces between them.
+///
+/// # Errors
+/// When one is no address, or a template that has no answer on this machine.
+pub(super) fn resolve_all(text: &str) -> anyhow::Result<Vec<IpAddr>> {
+    let mut all = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let end = match rest.starts_with("{{") {
+            true => rest.find("}}").map_or(rest.len(), |at| at + 2),
+            false => rest.find(char::is_whitespace).unwrap_or(rest.len()),
+        };
+        let (one, more) = rest.split_at(end);
+        let ip = resolve(one)?;
+        if !all.contains(&ip) {
+            all.push(ip);
+        }
+        rest = more.trim_start();
+    }
+    if all.is_empty() {
+        bail!("there is no address in {text:?}");
+    }
+    Ok(all)
+}
+
 /// The address that a setting stands for.
 ///
 /// # Errors

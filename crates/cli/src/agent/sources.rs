@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use legate_model::json::{DecodeError, Request, from_hcl, same_key};
 use legate_model::{CheckType, ConfigEntry, ServiceDefinition, hcl};
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::config::{REGISTERED, Registered, Settings};
 use super::flags::Flags;
-use super::refused;
+use super::keys;
 
 /// The largest file that is read, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -25,6 +25,10 @@ pub(super) struct Sources {
     pub(super) services: Vec<ServiceDefinition>,
     pub(super) checks: Vec<CheckType>,
     pub(super) config_entries: Vec<ConfigEntry>,
+    /// One line for each key that has no effect, with what happens instead.
+    pub(super) notes: Vec<String>,
+    /// The files that were read, in their order.
+    pub(super) files: Vec<PathBuf>,
 }
 
 /// # Errors
@@ -32,18 +36,32 @@ pub(super) struct Sources {
 pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
     let mut sources = Sources::default();
     let mut merged = Value::Object(Map::new());
-    for file in files(flags)? {
+    let form = flags.form()?;
+    sources.files = files(flags, form)?;
+    for file in sources.files.clone() {
         let text = read_file(&file)?;
         let name = file.display().to_string();
+        if form == Some(Form::Json) && !text.trim_start().starts_with('{') {
+            bail!("{name} cannot be read as JSON, which -config-format asks for");
+        }
         sources.add(&name, &text, &mut merged)?;
     }
     for text in &flags.hcl {
         sources.add("-hcl", text, &mut merged)?;
     }
-    let flags = settings("the command line", flags.settings()?)?;
-    merge(&mut merged, serde_json::to_value(flags)?);
+    let Value::Object(given) = flags.settings()? else {
+        bail!("the command line is not an object")
+    };
+    sources.add_settings("the command line", given, &mut merged)?;
     sources.settings = serde_json::from_value(merged)?;
     Ok(sources)
+}
+
+/// What a file is written in, whatever its name ends in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Hcl,
+    Json,
 }
 
 impl Sources {
@@ -56,9 +74,7 @@ impl Sources {
         let (registered, rest): (Map<_, _>, Map<_, _>) = fields
             .into_iter()
             .partition(|(key, _)| REGISTERED.iter().any(|one| same_key(one, key)));
-        let settings = settings(source, Value::Object(rest))?;
-        super::resolve::refuse(&settings).with_context(|| source.to_owned())?;
-        merge(merged, serde_json::to_value(settings)?);
+        self.add_settings(source, rest, merged)?;
 
         let registered: Registered = decode(source, Value::Object(registered))?;
         self.services.extend(registered.service);
@@ -71,10 +87,25 @@ impl Sources {
         }
         Ok(())
     }
-}
 
-fn settings(source: &str, value: Value) -> anyhow::Result<Settings> {
-    decode(source, value)
+    fn add_settings(
+        &mut self,
+        source: &str,
+        mut fields: Map<String, Value>,
+        merged: &mut Value,
+    ) -> anyhow::Result<()> {
+        let notes = keys::settle(&mut fields).map_err(|error| anyhow!("{source}: {error}"))?;
+        for note in notes {
+            // What two files say alike is said once.
+            if !self.notes.iter().any(|known| known.ends_with(&note)) {
+                self.notes.push(format!("{source}: {note}"));
+            }
+        }
+        let settings: Settings = decode(source, Value::Object(fields))?;
+        super::resolve::refuse(&settings).with_context(|| source.to_owned())?;
+        merge(merged, serde_json::to_value(settings)?);
+        Ok(())
+    }
 }
 
 fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> {
@@ -82,8 +113,9 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
         Ok(request) => request,
         Err(DecodeError::UnknownFields { fields }) => {
             let fields = fields.iter();
-            let named = fields.map(|key| format!("{key} is not served: {}", refused::key(key)));
-            bail!("{source}: {}", named.collect::<Vec<_>>().join("; "))
+            let named = fields.map(|key| format!("invalid config key {key}"));
+            let named = named.collect::<Vec<_>>().join(", ");
+            bail!("{source}: {named}: no agent has such a setting; docs/agent.md has all of them")
         }
         Err(error) => bail!("{source}: {error}"),
     };
@@ -95,7 +127,7 @@ fn decode<T: DeserializeOwned>(source: &str, value: Value) -> anyhow::Result<T> 
 }
 
 /// A later source replaces single values and adds keys.
-fn merge(into: &mut Value, later: Value) {
+pub(super) fn merge(into: &mut Value, later: Value) {
     match (into, later) {
         (Value::Object(into), Value::Object(later)) => {
             for (key, value) in later {
@@ -107,16 +139,16 @@ fn merge(into: &mut Value, later: Value) {
 }
 
 /// The files in the order in which they are read.
-fn files(flags: &Flags) -> anyhow::Result<Vec<PathBuf>> {
+fn files(flags: &Flags, form: Option<Form>) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     // Consul reads both kinds of arguments in the order of the command line; whoever mixes them names
     // files for what wins.
     for path in flags.config_dir.iter().chain(&flags.config_file) {
         if path.is_dir() {
-            files.extend(in_directory(path)?);
+            files.extend(in_directory(path, form)?);
             continue;
         }
-        if !is_configuration(path) {
+        if !is_configuration(path, form) {
             bail!(
                 "{}: a configuration file must exist and end in .hcl or .json",
                 path.display()
@@ -133,12 +165,12 @@ fn files(flags: &Flags) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn in_directory(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+fn in_directory(path: &Path, form: Option<Form>) -> anyhow::Result<Vec<PathBuf>> {
     let failed = || format!("cannot list the configuration directory {}", path.display());
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).with_context(failed)? {
         let file = entry.with_context(failed)?.path();
-        if is_configuration(&file) && !file.is_dir() {
+        if is_configuration(&file, form) && !file.is_dir() {
             files.push(file);
         }
     }
@@ -146,9 +178,11 @@ fn in_directory(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn is_configuration(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|ending| ending == "hcl" || ending == "json")
+fn is_configuration(path: &Path, form: Option<Form>) -> bool {
+    form.is_some()
+        || path
+            .extension()
+            .is_some_and(|ending| ending == "hcl" || ending == "json")
 }
 
 fn read_file(path: &Path) -> anyhow::Result<String> {

@@ -371,10 +371,17 @@ async fn a_service_is_waited_for_by_its_hash() {
 #[tokio::test]
 async fn what_is_not_served_ends_it_with_the_file_and_the_key() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("a.json"), r#"{"retry_join": ["x"]}"#).unwrap();
+    std::fs::write(
+        directory.path().join("a.json"),
+        r#"{"retry_join_wan": ["x"]}"#,
+    )
+    .unwrap();
     let output = command(&["-dev"], directory.path()).output();
     let output = timeout(LIMIT, output).await.unwrap().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("a.json: retry_join is not served"), "{text}");
+    assert!(
+        text.contains("a.json: retry_join_wan is not served"),
+        "{text}"
+    );
 }

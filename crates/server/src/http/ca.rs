@@ -10,6 +10,11 @@ use super::error::ApiError;
 
 /// `GET /v1/connect/ca/roots`
 pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
+    if !call.config.connect {
+        return Err(ApiError::internal(
+            "Connect must be enabled in order to use this endpoint",
+        ));
+    }
     let pem = call.params.flag("pem")?;
     let answer = call.read(|state| state.ca_roots()).await?;
     let Some(roots) = answer.value else {

@@ -94,6 +94,11 @@ fn token_of(params: &Params, headers: &HeaderMap) -> String {
         );
         return token.to_owned();
     }
+    token_in(headers)
+}
+
+/// The token that a request carries in its headers.
+pub(super) fn token_in(headers: &HeaderMap) -> String {
     // A token that is no text is still one, and not the absence of one.
     let text = |name: &str| {
         let value = headers.get(name)?;
@@ -158,11 +163,12 @@ impl Call {
         let params = Params::parse(&head.uri)?;
         params.refuse_unserved(&config.datacenter)?;
         refuse_dry_run(&params, &head.uri)?;
-        let token = token_of(&params, &head.headers);
+        let rights = Rights::from_ref(state);
+        let token = rights.held().or_default(token_of(&params, &head.headers));
         Ok(Self {
             config,
             reader: Reader::from_ref(state),
-            rights: Rights::from_ref(state),
+            rights,
             stop: CancellationToken::from_ref(state),
             params,
             token,
@@ -256,7 +262,9 @@ impl Call {
         if self.filtered.get().is_none() {
             self.refuse_filter()?;
         }
-        let query = self.params.blocking(rand::random())?;
+        let query = self
+            .params
+            .blocking(self.config.query_times, rand::random())?;
         let before = self.rights.of(&self.token);
         let answer = tokio::select! {
             answer = self.reader.blocking(query, read) => answer,
@@ -278,7 +286,11 @@ impl Call {
         read: impl Fn(&ReadTxn<'_>) -> Result<(String, T), ApiError> + Send + Sync,
     ) -> Result<(String, T), ApiError> {
         let seen = self.params.get("hash").unwrap_or_default();
-        let deadline = Instant::now() + self.params.blocking(rand::random())?.wait;
+        let deadline = Instant::now()
+            + self
+                .params
+                .blocking(self.config.query_times, rand::random())?
+                .wait;
         let before = self.rights.of(&self.token)?;
         loop {
             let (found, mut watch) = {

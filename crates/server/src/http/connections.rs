@@ -2,7 +2,7 @@
 //! per client and in all. It knows nothing of what the requests mean.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -20,7 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -28,10 +29,9 @@ use tower::Service as _;
 
 use super::Listeners;
 use super::error::ApiError;
+use super::guard::Guard;
 use crate::net::{self, Admission, ApiLimit};
 
-/// How long a client may take for a TLS handshake.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long a client may take to send the head of a request.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 /// How long a refused client gets to ask and to take its answer.
@@ -40,6 +40,9 @@ const REFUSAL_TIME: Duration = Duration::from_secs(1);
 const REFUSALS: usize = 64;
 /// How long open requests may go on after the stop.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// What stands for the address of a client that came through the file system.
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: 65\r\n\r\n\
@@ -61,17 +64,18 @@ pub(super) async fn serve(
         refusals: Arc::new(Semaphore::new(REFUSALS)),
         stop,
     };
-    let plain = async {
-        if let Some(listener) = listeners.plain {
-            acceptor.accept_plain(listener).await;
-        }
-    };
-    let tls = async {
-        if let Some((listener, config)) = listeners.tls {
-            acceptor.accept_tls(listener, config.into()).await;
-        }
-    };
-    tokio::join!(plain, tls);
+    let plain = listeners.plain.into_iter();
+    let plain = join_all(plain.map(|listener| acceptor.accept_plain(listener)));
+    let sockets = listeners.sockets.into_iter();
+    let sockets = join_all(sockets.map(|listener| acceptor.accept_local(listener)));
+    let (tls, config) = listeners.tls.unzip();
+    let config = config.map(TlsAcceptor::from);
+    let tls = tls
+        .unwrap_or_default()
+        .into_iter()
+        .zip(config.into_iter().cycle());
+    let tls = join_all(tls.map(|(listener, config)| acceptor.accept_tls(listener, config)));
+    tokio::join!(plain, sockets, tls);
     match connections.stop(DRAIN_TIME).await {
         Err(error) if !error.dropped.is_empty() => {
             tracing::info!("HTTP requests that have not ended are cut off");
@@ -104,6 +108,19 @@ impl Acceptor {
         }
     }
 
+    /// Clients of one machine count as one address, its own.
+    async fn accept_local(&self, listener: UnixListener) {
+        loop {
+            let accepted = self.stop.run_until_cancelled(net::accept_local(&listener));
+            let Some(stream) = accepted.await else { return };
+            let Some(place) = self.admission.admit(LOCAL.ip()) else {
+                continue;
+            };
+            let serve = connection(self.service.clone(), stream, LOCAL, self.stop.clone());
+            self.spawn(serve, place);
+        }
+    }
+
     /// A client that has no place is closed without an answer: a handshake costs more than serving.
     async fn accept_tls(&self, listener: TcpListener, tls: TlsAcceptor) {
         while let Some((stream, client)) = self.next(&listener).await {
@@ -111,8 +128,9 @@ impl Acceptor {
                 continue;
             };
             let (service, stop, tls) = (self.service.clone(), self.stop.clone(), tls.clone());
+            let handshake_time = self.service.guard.policy.handshake_timeout;
             let serve = async move {
-                let handshake = timeout(HANDSHAKE_TIME, tls.accept(stream));
+                let handshake = timeout(handshake_time, tls.accept(stream));
                 match stop.run_until_cancelled(handshake).await {
                     Some(Ok(Ok(stream))) => connection(service, stream, client, stop).await,
                     Some(Ok(Err(error))) => {
@@ -154,12 +172,14 @@ async fn connection(
     client: SocketAddr,
     stop: CancellationToken,
 ) {
+    let largest = service.guard.policy.max_header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(client));
-        service.clone().handle(request)
+        service.clone().handle(request, client)
     });
     let mut builder = http1::Builder::new();
     builder
+        .max_buf_size(largest)
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIME);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -179,13 +199,18 @@ async fn connection(
 #[derive(Clone)]
 pub(super) struct Service {
     router: Router,
+    guard: Guard,
     requests: IntCounterVec,
 }
 
 impl Service {
     /// # Errors
     /// When the registry holds metrics of these names already.
-    pub(super) fn new(router: Router, registry: &Registry) -> Result<Self, MetricsError> {
+    pub(super) fn new(
+        router: Router,
+        guard: Guard,
+        registry: &Registry,
+    ) -> Result<Self, MetricsError> {
         let requests = IntCounterVec::new(
             Opts::new(
                 "legate_http_requests_total",
@@ -194,14 +219,37 @@ impl Service {
             &["method", "status"],
         )?;
         registry.register(Box::new(requests.clone()))?;
-        Ok(Self { router, requests })
+        Ok(Self {
+            router,
+            guard,
+            requests,
+        })
     }
 
-    async fn handle(mut self, request: Request<Incoming>) -> Result<Response, Infallible> {
+    async fn handle(
+        mut self,
+        request: Request<Incoming>,
+        client: SocketAddr,
+    ) -> Result<Response, Infallible> {
         // The query string is left out: it may carry a token.
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let mut passing = self.guard.enter(&request, client);
+        let mut response = match passing.refusal.take() {
+            Some(refusal) => refusal,
+            None => self.call(request, &method, &path).await,
+        };
+        self.guard.leave(&passing, &mut response);
+        let status = response.status();
+        tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
+        self.requests
+            .with_label_values(&[label(&method), status.as_str()])
+            .inc();
+        Ok(response)
+    }
+
+    async fn call(&mut self, request: Request<Incoming>, method: &Method, path: &str) -> Response {
         let handling = AssertUnwindSafe(self.router.call(request.map(Body::new)));
-        let response = match handling.catch_unwind().await {
+        match handling.catch_unwind().await {
             Ok(Ok(response)) => response,
             // One request must not end the control plane for everybody else, nor pass in silence.
             Err(_) => {
@@ -209,13 +257,7 @@ impl Service {
                 ApiError::internal("The server failed on this request; its log says more")
                     .into_response()
             }
-        };
-        let status = response.status();
-        tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
-        self.requests
-            .with_label_values(&[label(&method), status.as_str()])
-            .inc();
-        Ok(response)
+        }
     }
 }
 

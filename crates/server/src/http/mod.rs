@@ -15,6 +15,7 @@ mod discovery_chain;
 mod dry_run;
 mod error;
 mod graph;
+mod guard;
 mod health;
 mod intentions;
 mod jwt_providers;
@@ -24,6 +25,7 @@ mod permissive;
 mod prepared_query;
 mod protocol;
 mod proxies;
+mod rates;
 mod snapshot;
 mod state;
 mod status;
@@ -39,22 +41,26 @@ use axum::routing::{get, post, put};
 use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
 use rustls::ServerConfig as TlsConfig;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 
 use self::acl::{auth_methods, authorize, policies, roles, templates, tokens};
 pub(crate) use self::agent::checks::register_check;
 pub(crate) use self::agent::{OWN_SERVICE, acceptable, register_definition};
 pub(crate) use self::bootstrap::bootstrap_entry;
 pub(crate) use self::error::ApiError;
+use self::guard::Guard;
+pub(crate) use self::rates::Rates;
 use self::state::ApiState;
 use crate::handles::Handles;
 
 /// Where the API listens: in plaintext, with TLS, or both.
 pub(crate) struct Listeners {
     /// Without TLS.
-    pub(crate) plain: Option<TcpListener>,
+    pub(crate) plain: Vec<TcpListener>,
+    /// Without TLS, in the file system.
+    pub(crate) sockets: Vec<UnixListener>,
     /// With TLS.
-    pub(crate) tls: Option<(TcpListener, Arc<TlsConfig>)>,
+    pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
 }
 
 /// Serves the API until the token is cancelled; then the listeners are closed and open requests
@@ -67,7 +73,13 @@ pub(crate) async fn serve(
     let spawner = handles.spawner.clone();
     let limit = handles.config.connections.http;
     let registry = handles.registry.clone();
-    let service = connections::Service::new(router(ApiState::new(handles)), &registry)?;
+    let guard = Guard {
+        policy: Arc::new(handles.config.http_policy.clone()),
+        rates: handles.rates.clone(),
+        audit: handles.audit.clone(),
+        rights: handles.rights(),
+    };
+    let service = connections::Service::new(router(ApiState::new(handles)), guard, &registry)?;
     connections::serve(service, listeners, limit, spawner, stop).await
 }
 

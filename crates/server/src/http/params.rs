@@ -9,11 +9,8 @@ use legate_model::duration;
 use legate_store::BlockingQuery;
 
 use super::error::ApiError;
+use crate::operations::QueryTimes;
 
-/// How long a blocking query waits when it does not say.
-const DEFAULT_WAIT: Duration = Duration::from_secs(300);
-/// How long a blocking query waits at most.
-const MAX_WAIT: Duration = Duration::from_secs(600);
 /// A random part of the wait of up to one in so many is added, so that clients do not come back
 /// all at once.
 const JITTER_FRACTION: f64 = 16.0;
@@ -126,7 +123,11 @@ impl Params {
 
     /// What the client has seen, and how long it wants to wait for something newer. `random` is
     /// from 0 to 1.
-    pub(crate) fn blocking(&self, random: f64) -> Result<BlockingQuery, ApiError> {
+    pub(crate) fn blocking(
+        &self,
+        times: QueryTimes,
+        random: f64,
+    ) -> Result<BlockingQuery, ApiError> {
         let min_index = match self.get("index").unwrap_or_default() {
             "" => 0,
             text => text.parse().map_err(|_| {
@@ -143,8 +144,8 @@ impl Params {
             })?,
         };
         let wait = match wait {
-            Duration::ZERO => DEFAULT_WAIT,
-            some => some.min(MAX_WAIT),
+            Duration::ZERO => times.default,
+            some => some.min(times.max),
         };
         let extra = wait.mul_f64(random.clamp(0.0, 1.0) / JITTER_FRACTION);
         Ok(BlockingQuery {
@@ -211,7 +212,11 @@ mod tests {
 
     #[test]
     fn waits_are_bounded_and_stretched_by_at_most_a_sixteenth() {
-        let wait = |query: &str, random| params(query).blocking(random).map(|q| q.wait);
+        let wait = |query: &str, random| {
+            params(query)
+                .blocking(QueryTimes::default(), random)
+                .map(|q| q.wait)
+        };
         assert_eq!(wait("index=1", 0.0), Ok(DEFAULT_WAIT));
         assert_eq!(wait("index=1&wait=10s", 0.0), Ok(Duration::from_secs(10)));
         assert_eq!(wait("wait=16s", 1.0), Ok(Duration::from_secs(17)));
@@ -222,7 +227,13 @@ mod tests {
     #[test]
     fn nonsense_is_refused_by_name() {
         let text = |error: ApiError| format!("{error:?}");
-        let bad = |query: &str| text(params(query).blocking(0.0).expect_err(query));
+        let bad = |query: &str| {
+            text(
+                params(query)
+                    .blocking(QueryTimes::default(), 0.0)
+                    .expect_err(query),
+            )
+        };
         assert!(bad("index=-1").contains("Invalid index"));
         assert!(bad("index=abc").contains("Invalid index"));
         assert!(bad("wait=soon").contains("Invalid wait time"));

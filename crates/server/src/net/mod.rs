@@ -3,6 +3,7 @@
 
 mod admission;
 mod limits;
+mod local;
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub(crate) use admission::{Admission, Place};
 pub use limits::{ApiLimit, ConnectionLimits};
+pub(crate) use local::{accept_local, listen_local};
 
 /// Connections that the kernel may hold until they are accepted. It takes no more than
 /// `net.core.somaxconn`, 4,096 by default.

@@ -1,5 +1,7 @@
 use clap::Parser;
 
+use legate_runtime::logging::Level;
+
 use super::*;
 use crate::agent::{Flags, sources, with_two_dashes};
 
@@ -19,7 +21,7 @@ fn read(args: &[&str], files: &[(&str, &str)]) -> Result<Resolved, String> {
     let begin = ["legate", "agent", "-config-dir", dir];
     let line = begin.iter().chain(args);
     let text = |error: anyhow::Error| format!("{error:#}").replace(&format!("{dir}/"), "");
-    let mut line = with_two_dashes(line.map(Into::into)).map_err(text)?;
+    let mut line = with_two_dashes(line.map(Into::into));
     line.remove(1);
     let flags = Program::try_parse_from(line).unwrap().flags;
     let settings = sources::read(&flags).map_err(text)?;
@@ -67,7 +69,7 @@ fn a_server_keeps_its_state_and_has_no_grpc_without_tls() {
     let text = |args: &[&str]| read(args, &[]).unwrap_err();
     assert!(text(&["-server"]).contains("data_dir"));
     assert!(text(&["-data-dir=/x"]).contains("client agents are not served"));
-    assert!(text(&["-server=false", "-data-dir=/x"]).contains("server = false"));
+    assert!(text(&["-server=false", "-data-dir=/x"]).contains("server = false is not served"));
     assert!(text(&["-server", "-data-dir=/x", "-bootstrap-expect=3"]).contains("etcd"));
 }
 
@@ -189,29 +191,22 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "wan_federation = true",
         ),
         ("connect { ca_provider = \"vault\" }", "connect.ca_provider"),
-        ("connect { enabled = false }", "connect.enabled = false"),
-        ("peering { enabled = true }", "peering.enabled = true"),
-        ("ui_config { enabled = true }", "ui_config.enabled = true"),
-        (
-            "tls { internal_rpc { ca_file = \"x\" } }",
-            "tls.internal_rpc is not served",
-        ),
         (
             "tls { https { verify_incoming = true } }",
-            "verify_incoming = true",
+            "tls.https.verify_incoming needs",
         ),
         (
-            "acl { tokens { agent = \"x\" } }",
-            "acl.tokens.agent is not served",
-        ),
-        ("telemetry { }", "telemetry is not served"),
-        (
-            "leave_on_terminate = true",
-            "leave_on_terminate is not served",
+            "auto_encrypt { tls = true }",
+            "auto_encrypt.tls is not served",
         ),
         (
-            "prots { http = 1 }",
-            "prots is not served: it is no setting",
+            "segments = [{ name = \"a\" }]",
+            "segments is not served: there is no gossip",
+        ),
+        ("prots { http = 1 }", "invalid config key prots"),
+        (
+            "telemetry { nonsense = 1 }",
+            "invalid config key telemetry.nonsense",
         ),
         ("ports { http = \"many\" }", "ports.http"),
         (
@@ -244,11 +239,124 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
     assert!(refused("acl { default_policy = \"maybe\" }").contains("acl.default_policy"));
 }
 
+/// What the official Go client's tests start their servers with.
+const GO_CLIENT: &str = r#"{
+    "node_name": "node-a1", "node_id": "0B6AC1A0-5E4C-4B3F-8A1D-2D0A0C2B6A11",
+    "performance": {"raft_multiplier": 1}, "bootstrap": true, "server": true,
+    "data_dir": "/x", "segments": null, "disable_update_check": true, "log_level": "debug",
+    "bind_addr": "127.0.0.1", "addresses": {}, "ports": {"dns": 1, "http": 2, "https": 3,
+    "serf_lan": 4, "serf_wan": 5, "server": 6, "grpc": 7, "grpc_tls": 8}, "raft_protocol": 3,
+    "acl_default_policy": "deny", "acl": {"enabled": true, "tokens": {"master": "root"}},
+    "connect": {"ca_config": {"cluster_id": "11111111-2222-3333-4444-555555555555"}, "enabled": true},
+    "skip_leave_on_interrupt": true, "peering": {"enabled": true}, "version": "1.21.0",
+    "encrypt": "key", "retry_join": ["127.0.0.1:4"], "autopilot": {"server_stabilization_time": "1ms"},
+    "ca_file": "ca.pem", "cert_file": "a.pem", "key_file": "b.pem", "enable_debug": true
+}"#;
+
 #[test]
-fn peers_and_clients_that_are_off_are_no_reason_to_refuse() {
-    let off = "peering { enabled = false } ui_config { enabled = false } server = true \
-               primary_datacenter = \"dc1\" tls { defaults { verify_incoming = false } }";
-    config(&["-dev"], &[("a.hcl", off)]);
+fn the_go_clients_servers_start_and_are_said_what_happens_instead() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    std::fs::write(&file, GO_CLIENT).unwrap();
+    let line = ["legate", "agent", "-config-file", file.to_str().unwrap()];
+    let mut line = with_two_dashes(line.map(Into::into));
+    line.remove(1);
+    let flags = Program::try_parse_from(line).unwrap().flags;
+    let sources = sources::read(&flags).unwrap();
+    let mut notes: Vec<_> = sources
+        .notes
+        .iter()
+        .filter_map(|note| note.rsplit_once(".json: ").map(|(_, note)| note))
+        .filter_map(|note| note.split_once(' ').map(|(key, _)| key))
+        .collect();
+    notes.sort_unstable();
+    assert_eq!(
+        notes,
+        [
+            "acl.tokens.master",
+            "acl_default_policy",
+            "autopilot",
+            "ca_file",
+            "cert_file",
+            "encrypt",
+            "key_file",
+            "peering.enabled",
+            "performance",
+            "ports.serf_lan",
+            "ports.serf_wan",
+            "ports.server",
+            "raft_protocol",
+            "retry_join",
+        ]
+    );
+    let server = resolve(sources, false).unwrap().server;
+    assert_eq!(
+        server.agent.node_id.as_deref(),
+        Some("0b6ac1a0-5e4c-4b3f-8a1d-2d0a0c2b6a11")
+    );
+    assert_eq!(server.default_intention_policy, Some(IntentionAction::Deny));
+    assert!(server.ca.cluster_id.is_some() && server.debug && server.connect);
+    assert_eq!(server.https_files, server.grpc_tls_files);
+    assert!(server.acl.initial_management.is_some());
+}
+
+#[test]
+fn addresses_sockets_and_limits() {
+    let text = r#"
+        client_addr = "127.0.0.1 ::1"
+        addresses { http = "unix:///run/legate.sock 127.0.0.2" }
+        unix_sockets { user = "1" group = "2" mode = "0770" }
+        http_config {
+          block_endpoints = ["/v1/agent/self"]
+          response_headers { "X-Frame-Options" = "DENY" }
+          allow_write_http_from = ["10.0.0.0/8"]
+        }
+        limits { request_limits { mode = "enforcing" read_rate = 10 write_rate = -1 }
+                 kv_max_value_size = 100 https_handshake_timeout = "3s" }
+        tls { defaults { ca_file = "ca.pem" verify_incoming = true tls_min_version = "TLSv1_3" }
+              grpc { verify_incoming = false } }
+        max_query_time = "60s" domain = "Mesh.Example." alt_domain = "other"
+        audit { enabled = true sink "one" { type = "file" path = "/x" rotate_bytes = 10 } }
+        telemetry { statsd_address = "127.0.0.1:8125" prometheus_retention_time = "1h" }
+        log_file = "/logs/" log_rotate_max_files = -1 enable_local_script_checks = true
+    "#;
+    let resolved = read(
+        &["-dev", "-allow-write-http-from=::1/128"],
+        &[("a.hcl", text)],
+    )
+    .unwrap();
+    let server = resolved.server;
+    assert_eq!(server.http.unwrap().to_string(), "127.0.0.2:8500");
+    let socket = &server.more_listeners.http_sockets[0];
+    assert_eq!(
+        (socket.path.to_str(), socket.mode),
+        (Some("/run/legate.sock"), Some(0o770))
+    );
+    assert_eq!(server.more_listeners.dns[0].to_string(), "[::1]:8600");
+    assert_eq!(
+        server.http_policy.allow_write_from[0].to_string(),
+        "::1/128"
+    );
+    assert_eq!(server.http_policy.handshake_timeout, Duration::from_secs(3));
+    assert_eq!(server.request_limits.read_rate, Some(10.0));
+    assert_eq!(server.request_limits.write_rate, None);
+    assert_eq!(
+        (server.sizes.kv_value, server.sizes.transaction),
+        (100, 100)
+    );
+    assert!(server.https_policy.verify_incoming && !server.grpc_tls_policy.verify_incoming);
+    assert_eq!(server.query_times.default, Duration::from_secs(60));
+    assert_eq!(
+        (server.domain.as_str(), server.alt_domain.as_deref()),
+        ("mesh.example", Some("other"))
+    );
+    assert_eq!(server.audit[0].rotation.bytes, 10);
+    assert_eq!(server.telemetry.statsd.as_deref(), Some("127.0.0.1:8125"));
+    let file = resolved.log_file.unwrap();
+    assert_eq!(
+        (file.path.to_str(), file.rotation.keep),
+        (Some("/logs/consul.log"), Some(0))
+    );
 }
 
 #[test]

@@ -1,0 +1,179 @@
+//! The audit log: a line of JSON for every write and every denied request of the HTTP API, in the form
+//! of Consul Enterprise. Lines are written by a thread of each file from a bounded queue, so that no
+//! request waits for a disk; what finds no room is counted in a line of its own.
+//!
+//! Tokens appear by their public ids only, and of a URL its path: parameters may hold secrets. Bodies
+//! are not logged.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, Method, StatusCode, header};
+use legate_model::acl::{ANONYMOUS_SECRET, Token};
+use legate_model::timestamp;
+use legate_runtime::Clock;
+use legate_runtime::logging::Lines;
+use legate_runtime::rotating_file::RotatingFile;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::acl::{Rights, is_anonymous};
+use crate::operations::AuditSink;
+
+/// Who may read the files, unless their settings say it.
+const MODE: u32 = 0o600;
+
+/// How long the end of the server waits for a file.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How much of what a client says about itself is logged, in bytes.
+const SAID: usize = 1024;
+
+/// A file cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("the audit log {} cannot be opened: {source}", path.display())]
+pub struct AuditError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The files of one server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Audit {
+    files: Vec<Lines>,
+    clock: Option<Clock>,
+}
+
+/// A request that is logged.
+pub(crate) struct Event {
+    auth: Value,
+    request: Value,
+}
+
+/// What is logged about a request, in its own words.
+pub(crate) struct Asked<'r> {
+    pub(crate) method: &'r Method,
+    pub(crate) path: &'r str,
+    pub(crate) headers: &'r HeaderMap,
+    pub(crate) client: String,
+}
+
+impl Audit {
+    /// Opens all files.
+    pub(crate) fn open(sinks: &[AuditSink], clock: &Clock) -> Result<Self, AuditError> {
+        let files = sinks.iter().map(|sink| {
+            let mode = sink.mode.unwrap_or(MODE);
+            let failed = |source| AuditError {
+                path: sink.path.clone(),
+                source,
+            };
+            let file =
+                RotatingFile::open(sink.path.clone(), mode, sink.rotation).map_err(failed)?;
+            let at = clock.clone();
+            let lost = move |lost: u64| line(&at, json!({ "type": "LostEvents", "count": lost }));
+            Lines::start(file, lost).map_err(failed)
+        });
+        Ok(Self {
+            files: files.collect::<Result<_, _>>()?,
+            clock: Some(clock.clone()),
+        })
+    }
+
+    /// Whether anything is logged.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Begins to log a request of the owner of `token`.
+    pub(crate) fn event(&self, rights: &Rights, token: &str, asked: &Asked<'_>) -> Event {
+        let said = |name: header::HeaderName| {
+            let value = asked.headers.get(name)?;
+            let text = String::from_utf8_lossy(value.as_bytes());
+            Some(text.chars().take(SAID).collect::<String>())
+        };
+        Event {
+            auth: auth(rights, token),
+            request: json!({
+                "operation": asked.method.as_str(),
+                "endpoint": asked.path,
+                "remote_addr": asked.client,
+                "user_agent": said(header::USER_AGENT).unwrap_or_default(),
+                "host": said(header::HOST).unwrap_or_default(),
+            }),
+        }
+    }
+
+    /// Logs that a request has begun.
+    pub(crate) fn begin(&self, event: &Event) {
+        self.write(event, None);
+    }
+
+    /// Logs how a request has ended.
+    pub(crate) fn end(&self, event: &Event, status: StatusCode) {
+        self.write(event, Some(status));
+    }
+
+    fn write(&self, event: &Event, status: Option<StatusCode>) {
+        let Some(clock) = &self.clock else { return };
+        let mut payload = json!({
+            "id": Uuid::new_v4().to_string(),
+            "version": "1",
+            "type": "HTTPEvent",
+            "timestamp": now(clock),
+            "auth": event.auth,
+            "request": event.request,
+            "stage": if status.is_some() { "OperationComplete" } else { "OperationStart" },
+        });
+        if let Some(status) = status {
+            payload["response"] = json!({ "status": status.as_str() });
+        }
+        let line = line(clock, payload);
+        for file in &self.files {
+            file.push(line.as_bytes());
+        }
+    }
+
+    /// Waits until everything is written, but not for long.
+    pub(crate) fn flush(&self) {
+        for file in &self.files {
+            if !file.flush(FLUSH) {
+                tracing::warn!("the end of the audit log was not written in time");
+            }
+        }
+    }
+}
+
+fn line(clock: &Clock, payload: Value) -> String {
+    let event = json!({ "created_at": now(clock), "event_type": "audit", "payload": payload });
+    format!("{event}\n")
+}
+
+fn now(clock: &Clock) -> String {
+    timestamp::format(clock.now()).unwrap_or_default()
+}
+
+/// Who asks, by public ids. Of a token that nobody has nothing is known but that it was sent.
+fn auth(rights: &Rights, token: &str) -> Value {
+    let owner = rights.owner(token);
+    let anonymous = is_anonymous(token) || token == ANONYMOUS_SECRET;
+    let created = |token: &Token| {
+        let at = token.create_time.unwrap_or(SystemTime::UNIX_EPOCH);
+        timestamp::format(at).unwrap_or_default()
+    };
+    match owner {
+        Some(token) => json!({
+            "accessor_id": token.accessor_id,
+            "description": token.description,
+            "create_time": created(&token),
+        }),
+        None if anonymous => {
+            let token = Token::anonymous();
+            json!({ "accessor_id": token.accessor_id, "description": token.description })
+        }
+        None if rights.held().is_recovery(token) => {
+            json!({ "accessor_id": "", "description": "Agent Recovery Token" })
+        }
+        None => json!({ "accessor_id": "", "description": "a token that is not known" }),
+    }
+}

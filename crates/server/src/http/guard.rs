@@ -1,0 +1,100 @@
+//! What every request of the HTTP API passes on its way to its endpoint and back, whatever it asks for:
+//! blocked paths, networks that may write, the rate of requests, the audit log, traces, and headers of
+//! all answers. It judges nobody's rights.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use http::{Method, Request, StatusCode};
+
+use super::call::token_in;
+use super::error::ApiError;
+use super::params::Params;
+use super::rates::{Rates, is_write};
+use crate::acl::Rights;
+use crate::audit::{Asked, Audit, Event};
+use crate::operations::HttpPolicy;
+
+/// The guard of one API. Copies share it.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub(crate) policy: Arc<HttpPolicy>,
+    pub(crate) rates: Rates,
+    pub(crate) audit: Audit,
+    pub(crate) rights: Rights,
+}
+
+/// A request that has passed, or was refused at once.
+pub(super) struct Passing {
+    pub(super) refusal: Option<Response>,
+    /// What is logged about it, if it can be.
+    event: Option<Event>,
+    is_write: bool,
+}
+
+impl Guard {
+    /// Looks at a request before its endpoint does.
+    pub(super) fn enter<B>(&self, request: &Request<B>, client: SocketAddr) -> Passing {
+        let (method, path) = (request.method(), request.uri().path());
+        let is_write = is_write(method, path);
+        let event = self.audit.is_on().then(|| {
+            let asked = Asked {
+                method,
+                path,
+                headers: request.headers(),
+                client: client.to_string(),
+            };
+            self.audit.event(&self.rights, &self.token(request), &asked)
+        });
+        if is_write && let Some(event) = &event {
+            self.audit.begin(event);
+        }
+        Passing {
+            refusal: self.refusal(method, path, client.ip()),
+            event,
+            is_write,
+        }
+    }
+
+    /// Looks at the answer.
+    pub(super) fn leave(&self, passing: &Passing, response: &mut Response) {
+        let headers = response.headers_mut();
+        for (name, value) in &self.policy.response_headers {
+            if !headers.contains_key(name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        let status = response.status();
+        let denied = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
+        if let Some(event) = &passing.event
+            && (passing.is_write || denied)
+        {
+            self.audit.end(event, status);
+        }
+    }
+
+    fn refusal(&self, method: &Method, path: &str, client: IpAddr) -> Option<Response> {
+        let refused = |text: &str| ApiError::new(StatusCode::FORBIDDEN, text).into_response();
+        let mut blocked = self.policy.block_endpoints.iter();
+        if blocked.any(|beginning| path.starts_with(beginning.as_str())) {
+            return Some(refused("Endpoint is blocked by agent configuration"));
+        }
+        // As in Consul every method but these counts as a write here, questions with a body too.
+        let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let networks = &self.policy.allow_write_from;
+        let client = client.to_canonical();
+        if !reads && !networks.is_empty() && !networks.iter().any(|one| one.contains(&client)) {
+            return Some(refused("Access is restricted"));
+        }
+        self.rates.refusal(method, path)
+    }
+
+    /// The token that the request is judged by.
+    fn token<B>(&self, request: &Request<B>) -> String {
+        let params = Params::parse(request.uri()).unwrap_or_default();
+        let in_url = params.get("token").filter(|token| !token.is_empty());
+        let token = in_url.map_or_else(|| token_in(request.headers()), ToOwned::to_owned);
+        self.rights.held().or_default(token)
+    }
+}
