@@ -26,6 +26,7 @@ mod intention;
 mod invalid;
 pub mod json;
 mod jwt_requirement;
+mod kv;
 mod locality;
 mod meta;
 pub mod name;
@@ -37,10 +38,12 @@ mod register;
 mod secret;
 pub mod served;
 mod service;
+mod session;
 pub mod sni;
 mod spiffe;
 mod tenancy;
 pub mod timestamp;
+pub mod transaction;
 mod validate;
 pub mod virtual_ip;
 
@@ -62,6 +65,7 @@ pub use intention::{
 };
 pub use invalid::Invalid;
 pub use jwt_requirement::{JwtRequirement, RequiredClaim, RequiredProvider};
+pub use kv::{KvEntry, KvValue, MAX_KEY};
 pub use locality::{Distance, Locality, LocalityMode, PrioritizeByLocality};
 pub use node::Node;
 pub use prepared_query::{
@@ -76,6 +80,9 @@ pub use proxy::{
 pub use register::{DeregisterRequest, RegisterRequest, RegistrationParts};
 pub use secret::Secret;
 pub use service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
+pub use session::{
+    InvalidSession, LockDelay, NewSession, ServiceCheck, Session, SessionBehavior, SessionRequest,
+};
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
 pub use tenancy::{Ignored, NoPeer, NotServed, OnlyDefault, Tenancy, is_served_tenancy};
 

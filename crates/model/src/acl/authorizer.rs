@@ -260,6 +260,36 @@ impl Authorizer {
         self.named(Resource::Query, name, Access::Write)
     }
 
+    /// Seeing a key.
+    pub fn key_read(&self, key: &str) -> bool {
+        self.named(Resource::Key, key, Access::Read)
+    }
+
+    /// Listing the keys that begin with a prefix.
+    pub fn key_list(&self, prefix: &str) -> bool {
+        self.named(Resource::Key, prefix, Access::List)
+    }
+
+    /// Changing a key.
+    pub fn key_write(&self, key: &str) -> bool {
+        self.named(Resource::Key, key, Access::Write)
+    }
+
+    /// Changing every key that begins with a prefix.
+    pub fn key_write_prefix(&self, prefix: &str) -> bool {
+        self.trie(Resource::Key, |trie| trie.below(prefix, Access::Write))
+    }
+
+    /// Seeing the sessions of a node.
+    pub fn session_read(&self, node: &str) -> bool {
+        self.named(Resource::Session, node, Access::Read)
+    }
+
+    /// Making, renewing and ending sessions of a node.
+    pub fn session_write(&self, node: &str) -> bool {
+        self.named(Resource::Session, node, Access::Write)
+    }
+
     /// Seeing mesh-wide settings.
     pub fn mesh_read(&self) -> bool {
         self.operated(Resource::Mesh, Access::Read)
@@ -294,8 +324,7 @@ impl Authorizer {
             "write" => Access::Write,
             "list" if resource == Resource::Key => Access::List,
             "write-prefix" if resource == Resource::Key => {
-                let below = |trie: &Trie| trie.below(name, Access::Write);
-                return Ok(self.trie(Resource::Key, below));
+                return Ok(self.key_write_prefix(name));
             }
             _ => {
                 let access = access.to_owned();

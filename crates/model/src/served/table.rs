@@ -389,4 +389,48 @@ pub(super) const TABLE: &[Rows] = &[
         &[(REPORTED, "Datacenter"), (REFUSED, "Peer")],
     ),
     ("QueryDns", &[(REPORTED, "TTL")]),
+    // Sessions and transactions.
+    (
+        "SessionRequest",
+        &[
+            (
+                Yes,
+                "ID Name Node LockDelay Behavior TTL NodeChecks Checks CreateIndex ModifyIndex",
+            ),
+            (Inside, "ServiceChecks"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    ("ServiceCheck", &[(Yes, "ID"), (DEFAULT_ONLY, "Namespace")]),
+    ("Operation", &[(Inside, "KV Node Service Check Session")]),
+    (
+        "KvOperation",
+        &[
+            (Yes, "Verb Key Value Flags Index Session"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+    ("NodeOperation", &[(Yes, "Verb"), (Inside, "Node")]),
+    (
+        "NodeOperand",
+        &[
+            (
+                Yes,
+                "ID Node Address Datacenter TaggedAddresses Meta CreateIndex ModifyIndex",
+            ),
+            (Inside, "Locality"),
+            (REFUSED, "PeerName"),
+            (DEFAULT_ONLY, "Partition"),
+        ],
+    ),
+    (
+        "ServiceOperation",
+        &[(Yes, "Verb Node"), (Inside, "Service")],
+    ),
+    ("CheckOperation", &[(Yes, "Verb"), (Inside, "Check")]),
+    ("SessionOperation", &[(Yes, "Verb"), (Inside, "Session")]),
+    (
+        "SessionOperand",
+        &[(Yes, "ID"), (DEFAULT_ONLY, "Namespace Partition")],
+    ),
 ];

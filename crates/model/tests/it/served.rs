@@ -4,16 +4,18 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token, Variables};
 use legate_model::json::{self, Request};
 use legate_model::served::{self, Served};
+use legate_model::transaction::Operation;
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
     ChainOverrides, ConfigEntry, ConnectAuthorize, DeregisterRequest, Intention, Invalid,
     JwtProvider, Mesh, PreparedQuery, ProxyDefaults, RegisterRequest, ServiceDefaults,
     ServiceDefinition, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
-    TerminatingGateway,
+    SessionRequest, TerminatingGateway,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -337,6 +339,7 @@ fn requests() -> Vec<Kind> {
     let mut all = registrations();
     all.extend(entries());
     all.extend(access_control());
+    all.extend(keys());
     all
 }
 
@@ -380,6 +383,45 @@ fn registrations() -> Vec<Kind> {
             accept(value, |query: &PreparedQuery| {
                 let checked = query.validate();
                 checked.map_err(|error| Invalid::new("", error.to_string()))
+            })
+        }),
+    ]
+}
+
+/// Sessions and transactions.
+fn keys() -> Vec<Kind> {
+    let session = json!({"ServiceChecks": [{"ID": "c"}]});
+    let proxy = json!({
+        "DestinationServiceName": "web", "LocalServicePort": 8080,
+        "Upstreams": [{"DestinationName": "api", "LocalBindPort": 9191}],
+        "EnvoyExtensions": [{"Name": "builtin/lua"}],
+        "Expose": {"Paths": [{"Path": "/x", "ListenerPort": 1, "LocalPathPort": 2}]},
+    });
+    let operation = json!({
+        "KV": {"Verb": "set", "Key": "k"},
+        "Node": {"Verb": "set", "Node": {"Node": "n1", "Address": "10.0.0.1"}},
+        "Service": {"Verb": "set", "Node": "n1", "Service": {
+            "Kind": "connect-proxy", "Service": "web-proxy", "Port": 20000, "Proxy": proxy,
+        }},
+        "Check": {"Verb": "set", "Check": {"Node": "n1", "Name": "c"}},
+        "Session": {"Verb": "delete", "Session": {"ID": "s"}},
+    });
+    vec![
+        (fields::<SessionRequest>(), session, |value| {
+            accept(value, |request: &SessionRequest| {
+                let made = request.clone().into_session("n", "c", Duration::ZERO);
+                made.map(|_| ())
+                    .map_err(|error| Invalid::new("", error.to_string()))
+            })
+        }),
+        (fields::<Operation>(), operation, |value| {
+            accept(value, |operation: &Operation| {
+                let operation = operation.clone();
+                let node = operation.node.map(|node| node.node.into_registration());
+                let service = operation.service.map(|service| service.into_registration());
+                let check = operation.check.map(|check| check.into_registration());
+                let all = [node, service, check];
+                all.iter().flatten().try_for_each(RegisterRequest::validate)
             })
         }),
     ]
