@@ -77,6 +77,9 @@ impl WriteTxn {
         let Some(check) = self.read().check(node, &run.check_id).filter(|_| same) else {
             return false;
         };
+        if status == CheckStatus::Critical {
+            self.end_sessions_of_check(node, &check.check_id);
+        }
         if check.status != status || check.output != output {
             self.put(HealthCheck {
                 status,
@@ -125,7 +128,9 @@ impl WriteTxn {
 
     /// Removes a check, and how it is run.
     pub(crate) fn remove_check(&mut self, node: &str, check_id: &str) {
-        self.remove::<HealthCheck>(&[node, check_id]);
+        if self.remove::<HealthCheck>(&[node, check_id]) {
+            self.end_sessions_of_check(node, check_id);
+        }
         self.remove::<AgentCheckRow>(&[node, check_id]);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
+use legate_model::{CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance};
 
 use crate::command::{Deregistration, Registration, Rejected};
 use crate::key::{Table, fold};
@@ -323,6 +323,9 @@ impl WriteTxn {
         let index = self.index();
         check.create_index = existing.as_ref().map_or(index, |c| c.create_index);
         check.modify_index = existing.as_ref().map_or(index, |c| c.modify_index);
+        if check.status == CheckStatus::Critical {
+            self.end_sessions_of_check(node, &check.check_id);
+        }
         if existing.as_deref() != Some(&check) {
             check.modify_index = index;
             self.put(check);
@@ -345,6 +348,7 @@ impl WriteTxn {
         if !self.remove::<Node>(&[node]) {
             return;
         }
+        self.end_sessions_on(node);
         for instance in self.read().instances_on(node) {
             self.remove_instance(node, &instance.id);
         }

@@ -47,6 +47,12 @@ pub(crate) enum Table {
     AgentChecks = 15,
     /// Id.
     PreparedQueries = 16,
+    /// Directories and name of a key of the KV store, compared exactly.
+    Kv = 17,
+    /// Id.
+    Sessions = 18,
+    /// As [`Table::Kv`].
+    LockDelays = 29,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,
@@ -80,9 +86,18 @@ pub(crate) enum Table {
     PreparedQueriesByName = 142,
     /// Name of a template, which may be empty.
     PreparedQueryTemplates = 143,
+    /// Session id, directories and name of a key of the KV store.
+    KvBySession = 144,
+    /// Node name, session id.
+    SessionsByNode = 145,
+    /// Node name, check id, session id.
+    SessionsByCheck = 146,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
 }
+
+/// How many directories of a path are parts of their own. Each costs those who write below it.
+const DIRECTORIES: usize = 16;
 
 const END: u8 = 0;
 const ESCAPE: u8 = 1;
@@ -106,6 +121,35 @@ impl Key {
     pub(crate) fn exact(table: Table, tenancy: &Tenancy, name: &str) -> Self {
         let mut bytes = Self::begin(table, tenancy);
         push(&mut bytes, name);
+        Self(bytes.into())
+    }
+
+    /// A path such as `a/b/c`, compared exactly, behind names. Its first directories are parts, so that
+    /// what stands below one can be watched; the order is that of the paths.
+    pub(crate) fn path(table: Table, tenancy: &Tenancy, names: &[&str], path: &str) -> Self {
+        let mut bytes = Self::new(table, tenancy, names).0.to_vec();
+        let (directories, rest) = split(path);
+        for part in directories {
+            push(&mut bytes, part);
+        }
+        push(&mut bytes, rest);
+        Self(bytes.into())
+    }
+
+    /// What the keys of all paths that start with a text start with, and no others. It may end within
+    /// a part: nobody is woken by it.
+    pub(crate) fn path_prefix(table: Table, tenancy: &Tenancy, prefix: &str) -> Self {
+        let mut key = Self::path(table, tenancy, &[], prefix).0.to_vec();
+        key.pop();
+        Self(key.into())
+    }
+
+    /// The nearest prefix of [`Self::path_prefix`] that is woken.
+    pub(crate) fn path_directory(table: Table, tenancy: &Tenancy, prefix: &str) -> Self {
+        let mut bytes = Self::begin(table, tenancy);
+        for part in split(prefix).0 {
+            push(&mut bytes, part);
+        }
         Self(bytes.into())
     }
 
@@ -199,6 +243,20 @@ pub(crate) fn fold(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// The first directories of a path, each with its slash, and the rest.
+fn split(path: &str) -> (Vec<&str>, &str) {
+    let mut directories = Vec::new();
+    let mut rest = path;
+    while directories.len() < DIRECTORIES
+        && let Some(slash) = rest.find('/')
+    {
+        let (directory, behind) = rest.split_at(slash + 1);
+        directories.push(directory);
+        rest = behind;
+    }
+    (directories, rest)
+}
+
 /// Zero ends a part, so zero and the escape itself are escaped; the order of parts stays.
 fn push(bytes: &mut Vec<u8>, part: &str) {
     for byte in part.bytes() {
@@ -255,6 +313,21 @@ mod tests {
             prop_assert_eq!(key(&[&a]).cmp(&key(&[&b])), a.cmp(&b));
             prop_assert_eq!(key(&[&a, &c]).is_below(&key(&[&b])), a == b);
             prop_assert_eq!(key(&[&a]).tenancy(), Some(Tenancy::default()));
+        }
+
+        #[test]
+        fn paths_keep_their_order_and_stand_below_their_prefixes(
+            a in "[\\x00-\\x020ab/]{0,40}", b in "[\\x00-\\x020ab/]{0,6}",
+        ) {
+            let path = |path: &str| Key::path(Table::Kv, &Tenancy::default(), &[], path);
+            prop_assert_eq!(path(&a).cmp(&path(&b)), a.cmp(&b));
+            prop_assert_eq!(path(&a).parts().unwrap()[3..].concat(), a.clone());
+            let prefix = Key::path_prefix(Table::Kv, &Tenancy::default(), &b);
+            prop_assert_eq!(path(&a).is_below(&prefix), a.starts_with(&b));
+            let directory = Key::path_directory(Table::Kv, &Tenancy::default(), &b);
+            prop_assert!(prefix.is_below(&directory));
+            let woken = path(&a).prefixes().any(|key| key == &*directory.to_bytes());
+            prop_assert!(woken || !a.starts_with(&b));
         }
     }
 }

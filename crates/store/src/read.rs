@@ -157,6 +157,29 @@ impl<'s> ReadTxn<'s> {
         rows
     }
 
+    /// The row at a path.
+    pub(crate) fn get_path<R: Row>(&self, path: &str) -> Option<Arc<R>> {
+        let key = Key::path(R::TABLE, &self.tenancy, &[], path);
+        let row = self.state.get(&key);
+        self.note(key);
+        self.read_row(row?)
+    }
+
+    /// The rows whose paths start with a text, in the order of the paths. What else stands in the same
+    /// directory wakes the reader, too, and does not change the index.
+    pub(crate) fn scan_paths<R: Row>(&self, prefix: &str) -> Vec<Arc<R>> {
+        let below = Key::path_prefix(R::TABLE, &self.tenancy, prefix);
+        let rows = self.state.below(&below);
+        let rows = rows.filter_map(|(_, row)| self.read_row(row)).collect();
+        let removed = self.state.removed_below(&below);
+        let mut reads = self.reads.borrow_mut();
+        reads.newest = reads.newest.max(removed);
+        let directory = Key::path_directory(R::TABLE, &self.tenancy, prefix);
+        reads.keys.insert(directory);
+        drop(reads);
+        rows
+    }
+
     /// The row that an index entry leads to.
     pub(crate) fn find<R: Row>(&self, entry: Key) -> Option<Arc<R>> {
         let row = self.state.found(&entry);

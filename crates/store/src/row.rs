@@ -8,14 +8,14 @@ use std::sync::Arc;
 use legate_identity::IdentityError;
 use legate_model::Tenancy;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
-use legate_model::{ConfigEntry, HealthCheck, Node, PreparedQuery};
+use legate_model::{ConfigEntry, HealthCheck, KvEntry, Node, PreparedQuery};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::key::{Key, Table};
 use crate::rows::{
-    AgentCheckRow, CaRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, ManagementRow,
-    VirtualIpRow,
+    AgentCheckRow, CaRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, LockDelayRow,
+    ManagementRow, SessionRow, VirtualIpRow,
 };
 
 /// A value of one table.
@@ -119,7 +119,7 @@ struct StoredTable {
 }
 
 /// Every table that is stored.
-const READERS: [StoredTable; 16] = [
+const READERS: [StoredTable; 19] = [
     stored::<Node>(),
     stored::<InstanceRow>(),
     stored::<HealthCheck>(),
@@ -136,6 +136,9 @@ const READERS: [StoredTable; 16] = [
     stored::<Role>(),
     stored::<AgentCheckRow>(),
     stored::<PreparedQuery>(),
+    stored::<KvEntry>(),
+    stored::<SessionRow>(),
+    stored::<LockDelayRow>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

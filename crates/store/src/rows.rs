@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
-    CheckType, ConfigEntry, HealthCheck, Node, PreparedQuery, ServiceInstance, Tenancy,
+    CheckType, ConfigEntry, HealthCheck, KvEntry, Node, PreparedQuery, ServiceInstance, Session,
+    Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +75,21 @@ impl FreedVirtualIpRow {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LastVirtualIpRow {
     pub(crate) ip: VirtualIp,
+    pub(crate) modify_index: u64,
+}
+
+/// A session, and how often it was renewed. Being renewed is no change of the session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SessionRow {
+    pub(crate) session: Arc<Session>,
+    pub(crate) renewals: u64,
+}
+
+/// Says that nobody may lock a key for some time from when the row was written.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LockDelayRow {
+    pub(crate) key: String,
+    pub(crate) delay: Duration,
     pub(crate) modify_index: u64,
 }
 
@@ -363,6 +380,61 @@ impl Row for LastVirtualIpRow {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::new(Self::TABLE, tenancy, &[])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for KvEntry {
+    const TABLE: Table = Table::Kv;
+    // Applications keep their passwords there.
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::path(Self::TABLE, tenancy, &[], &self.key)
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let by_session = || Key::path(Table::KvBySession, tenancy, &[&self.session], &self.key);
+        let locked = !self.session.is_empty();
+        locked.then(by_session).into_iter().collect()
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for SessionRow {
+    const TABLE: Table = Table::Sessions;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.session.id])
+    }
+
+    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+        let Session { id, node, .. } = &*self.session;
+        let by_node = Key::new(Table::SessionsByNode, tenancy, &[node, id]);
+        let checks = self.session.check_ids();
+        let by_check = checks.map(|check| {
+            let names = [node.as_str(), check, id.as_str()];
+            Key::new(Table::SessionsByCheck, tenancy, &names)
+        });
+        std::iter::once(by_node).chain(by_check).collect()
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.session.modify_index
+    }
+}
+
+impl Row for LockDelayRow {
+    const TABLE: Table = Table::LockDelays;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::path(Self::TABLE, tenancy, &[], &self.key)
     }
 
     fn modify_index(&self) -> u64 {

@@ -83,7 +83,15 @@ impl WriteTxn {
 
     /// Removes a row. Says whether there was one.
     pub(crate) fn remove<R: Row>(&mut self, names: &[&str]) -> bool {
-        let key = Key::new(R::TABLE, &self.tenancy, names);
+        self.remove_key(Key::new(R::TABLE, &self.tenancy, names))
+    }
+
+    /// Removes the row at a path. Says whether there was one.
+    pub(crate) fn remove_path<R: Row>(&mut self, path: &str) -> bool {
+        self.remove_key(Key::path(R::TABLE, &self.tenancy, &[], path))
+    }
+
+    fn remove_key(&mut self, key: Key) -> bool {
         let Some(touched) = self.state.delete(&key, self.index) else {
             return false;
         };

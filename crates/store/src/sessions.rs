@@ -1,0 +1,208 @@
+//! Sessions: made, renewed and ended, and what becomes of their locks. Consul's rules.
+//!
+//! Time is not looked at here. Whoever watches the time reads [`ReadTxn::expiring_sessions`] and
+//! [`ReadTxn::lock_delays`], measures how long each has stayed as it is, and ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use legate_model::{CheckStatus, NewSession, Session, SessionBehavior};
+
+use crate::key::Table;
+use crate::read::ReadTxn;
+use crate::rows::{LockDelayRow, SessionRow};
+use crate::write::WriteTxn;
+
+/// A session that ends when nobody renews it for some time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Expiring {
+    /// Its id.
+    pub id: String,
+    /// How long it lives without being renewed.
+    pub time_to_live: Duration,
+    /// How often it was renewed.
+    pub renewals: u64,
+}
+
+/// A key that nobody may lock for some time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LockDelay {
+    /// The key.
+    pub key: String,
+    /// For how long.
+    pub delay: Duration,
+    /// The index of the write that the time is counted from.
+    pub since: u64,
+}
+
+/// Why a session cannot be made. Consul's texts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionConflict {
+    /// Its node does not exist.
+    #[error("Missing node registration")]
+    MissingNode,
+    /// One of its checks does not exist.
+    #[error("Missing check '{0}' registration")]
+    MissingCheck(String),
+    /// One of its checks fails.
+    #[error("Check '{0}' is in critical state")]
+    CriticalCheck(String),
+}
+
+impl ReadTxn<'_> {
+    /// A session, by its id.
+    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+        let row: Arc<SessionRow> = self.get(&[id])?;
+        Some(Arc::clone(&row.session))
+    }
+
+    /// All sessions in the order of their ids.
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        sessions_of(&self.scan(&[]))
+    }
+
+    /// The sessions of a node in the order of their ids.
+    pub fn sessions_on(&self, node: &str) -> Vec<Arc<Session>> {
+        sessions_of(&self.find_all(Table::SessionsByNode, &[node]))
+    }
+
+    /// The sessions that end when nobody renews them.
+    pub fn expiring_sessions(&self) -> Vec<Expiring> {
+        let rows: Vec<Arc<SessionRow>> = self.scan(&[]);
+        rows.iter().filter_map(|row| expiring(row)).collect()
+    }
+
+    /// The keys that nobody may lock yet.
+    pub fn lock_delays(&self) -> Vec<LockDelay> {
+        let rows: Vec<Arc<LockDelayRow>> = self.scan_paths("");
+        rows.iter().map(|row| lock_delay(row)).collect()
+    }
+}
+
+fn sessions_of(rows: &[Arc<SessionRow>]) -> Vec<Arc<Session>> {
+    rows.iter().map(|row| Arc::clone(&row.session)).collect()
+}
+
+fn expiring(row: &SessionRow) -> Option<Expiring> {
+    Some(Expiring {
+        id: row.session.id.clone(),
+        time_to_live: row.session.time_to_live()?,
+        renewals: row.renewals,
+    })
+}
+
+fn lock_delay(row: &LockDelayRow) -> LockDelay {
+    LockDelay {
+        key: row.key.clone(),
+        delay: row.delay,
+        since: row.modify_index,
+    }
+}
+
+impl WriteTxn {
+    /// Makes a session, which has its id already.
+    ///
+    /// # Errors
+    /// [`SessionConflict`]
+    pub fn create_session(&mut self, new: NewSession) -> Result<(), SessionConflict> {
+        let NewSession {
+            mut session,
+            default_check,
+        } = new;
+        let read = self.read();
+        let Some(node) = read.node(&session.node) else {
+            return Err(SessionConflict::MissingNode);
+        };
+        if default_check {
+            session
+                .node_checks
+                .retain(|id| read.check(&node.node, id).is_some());
+        }
+        for id in session.check_ids() {
+            match read.check(&node.node, id) {
+                None => return Err(SessionConflict::MissingCheck(id.to_owned())),
+                Some(check) if check.status == CheckStatus::Critical => {
+                    return Err(SessionConflict::CriticalCheck(id.to_owned()));
+                }
+                Some(_) => {}
+            }
+        }
+        session.create_index = self.index();
+        session.modify_index = self.index();
+        self.put(SessionRow {
+            session: Arc::new(session),
+            renewals: 0,
+        });
+        Ok(())
+    }
+
+    /// Lets the time of a session begin anew. One that does not exist is no error, and one that never
+    /// ends by itself is left as it is.
+    pub fn renew_session(&mut self, id: &str) {
+        let row: Option<Arc<SessionRow>> = self.read().get(&[id]);
+        if let Some(row) = row.filter(|row| row.session.time_to_live().is_some()) {
+            self.put(SessionRow {
+                session: Arc::clone(&row.session),
+                renewals: row.renewals + 1,
+            });
+        }
+    }
+
+    /// Ends a session, and what it has locked is released or deleted and stays closed for the lock
+    /// delay. One that does not exist is no error.
+    pub fn end_session(&mut self, id: &str) {
+        let Some(session) = self.read().session(id) else {
+            return;
+        };
+        self.remove::<SessionRow>(&[id]);
+        let delay = session.closed_for();
+        for entry in self.read().kv_locked_by(&session.id) {
+            match session.behavior {
+                SessionBehavior::Release => self.release_kv(&entry),
+                SessionBehavior::Delete => self.kv_delete(&entry.key),
+            }
+            if !delay.is_zero() {
+                let modify_index = self.index();
+                let key = entry.key.clone();
+                self.put(LockDelayRow {
+                    key,
+                    delay,
+                    modify_index,
+                });
+            }
+        }
+    }
+
+    /// Ends a session whose time is over, if nobody has renewed it since.
+    pub fn expire_session(&mut self, expired: &Expiring) {
+        let row: Option<Arc<SessionRow>> = self.read().get(&[&expired.id]);
+        if row.is_some_and(|row| expiring(&row).as_ref() == Some(expired)) {
+            self.end_session(&expired.id);
+        }
+    }
+
+    /// Lets a key be locked again, if its delay is still the one that was looked at.
+    pub fn end_lock_delay(&mut self, over: &LockDelay) {
+        let row: Option<Arc<LockDelayRow>> = self.read().get_path(&over.key);
+        if row.is_some_and(|row| lock_delay(&row) == *over) {
+            self.remove_path::<LockDelayRow>(&over.key);
+        }
+    }
+
+    /// Ends the sessions that depend on a check, which is gone or fails.
+    pub(crate) fn end_sessions_of_check(&mut self, node: &str, check_id: &str) {
+        let rows = self
+            .read()
+            .find_all(Table::SessionsByCheck, &[node, check_id]);
+        for session in sessions_of(&rows) {
+            self.end_session(&session.id);
+        }
+    }
+
+    /// Ends the sessions of a node, which is gone.
+    pub(crate) fn end_sessions_on(&mut self, node: &str) {
+        for session in self.read().sessions_on(node) {
+            self.end_session(&session.id);
+        }
+    }
+}
