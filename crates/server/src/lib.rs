@@ -20,10 +20,13 @@ mod program;
 mod reload;
 mod seed;
 mod server;
+mod sessions;
 
 pub use audit::AuditError;
 pub use certificate::CertificateError;
-pub use config::{AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig};
+pub use config::{
+    AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, KvConfig, ServerConfig, StoreConfig,
+};
 pub use control::Control;
 pub use legate_ca::CaConfig;
 pub use legate_intentions::Action as IntentionAction;

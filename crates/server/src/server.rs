@@ -26,7 +26,7 @@ use crate::control::Control;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::reload::{self, Reloadable};
-use crate::{dns, grpc, http, seed};
+use crate::{dns, grpc, http, seed, sessions};
 
 /// Files of a certificate chain and its key.
 type FilePair = (PathBuf, PathBuf);
@@ -235,6 +235,8 @@ impl Server {
             let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
             self.scope.spawn("expired tokens", sweep);
         }
+        let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
+        self.scope.spawn("expired sessions", overdue);
         let sockets = listening.http_sockets;
         if !listening.http.is_empty() || !sockets.is_empty() || https.is_some() {
             let listeners = http::Listeners {

@@ -31,7 +31,7 @@ use crate::config::ServerConfig;
 pub(crate) const BODY_LIMIT: usize = 512 * 1024;
 
 /// How long a client may take to send a body.
-const BODY_TIME: Duration = Duration::from_secs(30);
+pub(super) const BODY_TIME: Duration = Duration::from_secs(30);
 
 const INDEX: HeaderName = HeaderName::from_static("x-consul-index");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-consul-knownleader");
@@ -176,6 +176,11 @@ impl Call {
             filtered: OnceLock::new(),
             not_served: OnceLock::new(),
         })
+    }
+
+    /// The same request with the body that the endpoint has read.
+    pub(super) fn with_body(self, body: Bytes) -> Self {
+        Self { body, ..self }
     }
 
     /// What the caller's token allows.
@@ -380,11 +385,21 @@ impl Call {
 
     /// Answers a read that found nothing, so that the client can wait for it to appear.
     pub(crate) fn absent(&self, index: u64, text: &str) -> Result<Response, ApiError> {
+        self.nothing(index, text, false)
+    }
+
+    /// The same, and says whether the token hides what there is.
+    pub(crate) fn nothing(
+        &self,
+        index: u64,
+        text: &str,
+        filtered: bool,
+    ) -> Result<Response, ApiError> {
         let mut response = Response::new(Body::from(text.to_owned()));
         *response.status_mut() = StatusCode::NOT_FOUND;
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, plain);
-        self.mark(response, index, false)
+        self.mark(response, index, filtered)
     }
 
     /// Adds the headers of a read.

@@ -60,7 +60,7 @@ pub(super) fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), Api
     )))
 }
 
-fn may_register(
+pub(super) fn may_register(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
     registration: &Registration,
@@ -162,7 +162,7 @@ pub(super) async fn deregister(
 }
 
 /// Who may write a node may remove what is on it; who may write a service, its instances.
-fn may_deregister(
+pub(super) fn may_deregister(
     authorizer: &Authorizer,
     state: &ReadTxn<'_>,
     what: &Deregistration,

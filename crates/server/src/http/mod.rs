@@ -19,6 +19,7 @@ mod guard;
 mod health;
 mod intentions;
 mod jwt_providers;
+mod kv;
 mod metrics;
 mod params;
 mod permissive;
@@ -26,9 +27,11 @@ mod prepared_query;
 mod protocol;
 mod proxies;
 mod rates;
+mod sessions;
 mod snapshot;
 mod state;
 mod status;
+mod transactions;
 mod unserved;
 mod virtual_ips;
 
@@ -88,6 +91,7 @@ fn router(state: ApiState) -> Router {
         .merge(catalog_routes())
         .merge(mesh_routes())
         .merge(acl_routes())
+        .merge(kv_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)
@@ -120,6 +124,20 @@ fn query_routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/query", get(list).post(create))
         .route("/v1/query/{*rest}", one)
+}
+
+fn kv_routes() -> Router<ApiState> {
+    let all = get(kv::get).put(kv::put).delete(kv::delete);
+    Router::new()
+        .route("/v1/kv/", all.clone())
+        .route("/v1/kv/{*key}", all)
+        .route("/v1/session/create", put(sessions::create))
+        .route("/v1/session/destroy/{id}", put(sessions::destroy))
+        .route("/v1/session/renew/{id}", put(sessions::renew))
+        .route("/v1/session/info/{id}", get(sessions::info))
+        .route("/v1/session/node/{node}", get(sessions::of_node))
+        .route("/v1/session/list", get(sessions::list))
+        .route("/v1/txn", put(transactions::apply))
 }
 
 fn agent_routes() -> Router<ApiState> {

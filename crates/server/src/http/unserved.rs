@@ -21,7 +21,6 @@ const PATHS: &[&str] = &[
     "/v1/event/list",
     "/v1/exported-services",
     "/v1/peerings",
-    "/v1/txn",
 ];
 
 /// What paths of Consul 1.21 without a route here start with.
@@ -41,10 +40,8 @@ const PREFIXES: &[&str] = &[
     "/v1/health/ingress/",
     "/v1/health/state/",
     "/v1/internal/",
-    "/v1/kv/",
     "/v1/operator/",
     "/v1/peering/",
-    "/v1/session/",
 ];
 
 /// Methods of Consul 1.21 that a served path does not have here, with what to use instead.

@@ -326,9 +326,9 @@ async fn the_server_tells_about_itself() {
 #[tokio::test]
 async fn paths_and_methods_that_are_not_served_say_so() {
     let (_server, client) = start(|_| {}).await;
-    let unserved = client.get("/v1/kv/x").await;
+    let unserved = client.get("/v1/internal/federation-states").await;
     assert_eq!(unserved.status, StatusCode::NOT_IMPLEMENTED);
-    assert!(unserved.text().contains("/v1/kv/x"));
+    assert!(unserved.text().contains("/v1/internal/federation-states"));
     let create = client.send(Method::POST, "/v1/connect/intentions", "{}");
     let create = create.await;
     assert_eq!(create.status, StatusCode::NOT_IMPLEMENTED);

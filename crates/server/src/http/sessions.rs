@@ -1,0 +1,130 @@
+//! `/v1/session`: what locks are held by. Consul's statuses and texts.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::Authorizer;
+use legate_model::{InvalidSession, Session, SessionRequest};
+use legate_store::{ReadTxn, SessionConflict, Writer};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::call::{Call, visible};
+use super::error::ApiError;
+use crate::seed::SERF_HEALTH;
+
+/// `PUT /v1/session/create`
+pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let request: SessionRequest = match call.has_body() {
+        true => call.decode()?,
+        false => SessionRequest::default(),
+    };
+    let (node, least) = (&call.config.node_name, call.config.kv.session_ttl_min);
+    let named = request.node.as_ref().unwrap_or(node);
+    if !named.is_empty() {
+        may_write(&authorizer, named)?;
+    }
+    let mut new = request.into_session(node, SERF_HEALTH, least)?;
+    let id = Uuid::new_v4().to_string();
+    new.session.id.clone_from(&id);
+    call.write(&writer, move |txn| Ok(txn.create_session(new.clone())?))
+        .await?;
+    call.json(&json!({ "ID": id }))
+}
+
+/// `PUT /v1/session/destroy/:id`
+pub(super) async fn destroy(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    call.write(&writer, move |txn| {
+        may_end(&authorizer, &txn.read(), &id)?;
+        txn.end_session(&id);
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
+}
+
+/// Asks for the right to end a session. Anybody may end one that does not exist.
+pub(super) fn may_end(
+    authorizer: &Authorizer,
+    state: &ReadTxn<'_>,
+    id: &str,
+) -> Result<(), ApiError> {
+    match state.session(id) {
+        Some(session) => may_write(authorizer, &session.node),
+        None => Ok(()),
+    }
+}
+
+/// `PUT /v1/session/renew/:id`
+pub(super) async fn renew(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let session = call
+        .write(&writer, move |txn| {
+            let session = txn.read().session(&id);
+            let session = session
+                .ok_or_else(|| ApiError::not_found(format!("Session id '{id}' not found")))?;
+            may_write(&authorizer, &session.node)?;
+            txn.renew_session(&id);
+            Ok(session)
+        })
+        .await?;
+    call.json(&[session])
+}
+
+/// `GET /v1/session/info/:id`
+pub(super) async fn info(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    read(&call, |state| state.session(&id).into_iter().collect()).await
+}
+
+/// `GET /v1/session/node/:node`
+pub(super) async fn of_node(Path(node): Path<String>, call: Call) -> Result<Response, ApiError> {
+    read(&call, |state| state.sessions_on(&node)).await
+}
+
+/// `GET /v1/session/list`
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    read(&call, |state| state.sessions()).await
+}
+
+async fn read(
+    call: &Call,
+    find: impl Fn(&ReadTxn<'_>) -> Vec<Arc<Session>> + Send,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let answer = call.read(find).await?;
+    let may_see = |session: &Arc<Session>| authorizer.session_read(&session.node);
+    let (sessions, filtered) = visible(answer.value, may_see);
+    call.answer(answer.index, &sessions, filtered)
+}
+
+fn may_write(authorizer: &Authorizer, node: &str) -> Result<(), ApiError> {
+    match authorizer.session_write(node) {
+        true => Ok(()),
+        false => Err(ApiError::denied("session:write", node)),
+    }
+}
+
+impl From<InvalidSession> for ApiError {
+    fn from(error: InvalidSession) -> Self {
+        // Consul's status.
+        Self::internal(error.to_string())
+    }
+}
+
+impl From<SessionConflict> for ApiError {
+    fn from(error: SessionConflict) -> Self {
+        // Consul's status.
+        Self::internal(error.to_string())
+    }
+}

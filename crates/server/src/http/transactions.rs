@@ -1,0 +1,644 @@
+//! `PUT /v1/txn`: operations on keys, the catalog and sessions that happen together or not at all.
+//! Consul's verbs, statuses and texts.
+//!
+//! All rights are looked at before anything is written, so that who lacks one learns nothing of what
+//! the operations would have met.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+use http::header::HeaderMap;
+use legate_model::acl::Authorizer;
+use legate_model::transaction::{
+    CheckOperation, KvOperation, MAX_OPERATIONS, NodeOperation, Operation, ServiceOperation,
+    SessionOperation,
+};
+use legate_model::{HealthCheck, KvEntry, KvValue, Node, RegisterRequest, ServiceInstance};
+use legate_store::{Deregistration, KvWrite, ReadTxn, Registration, Unavailable, WriteTxn, Writer};
+use serde::Serialize;
+
+use super::call::{Head, visible};
+use super::catalog::{may_deregister, may_register};
+use super::error::ApiError;
+use super::kv::{bounded_body, may_delete_tree, refuse_long};
+use super::sessions::may_end;
+
+/// `PUT /v1/txn`
+pub(super) async fn apply(
+    State(writer): State<Writer>,
+    Head(call): Head,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let limits = call.config.kv;
+    let limit = limits.max_transaction_size.max(limits.max_value_size);
+    let body = bounded_body(&headers, body, limit).await?;
+    let call = call.with_body(body);
+    let operations: Vec<Operation> = call.decode()?;
+    refuse_large(&operations, limits.max_value_size)?;
+    let writes = operations.iter().any(Operation::writes);
+    let transaction = Transaction {
+        operations: operations.into(),
+        authorizer,
+        datacenter: call.config.datacenter.clone(),
+    };
+    let (done, about) = match writes {
+        true => {
+            let run = transaction.clone();
+            let done = writer.write(move |txn| run.run(txn)).await;
+            (done.map(|(_, results)| results), None)
+        }
+        false => {
+            let consistency = call.params.consistency()?.as_str();
+            let done = call.reader.state().after(|txn| transaction.run(txn));
+            let done = done.map(|(_, results)| results);
+            (done, Some(About::of(consistency)))
+        }
+    };
+    let (results, errors) = match done {
+        Ok(results) => (Some(results), None),
+        Err(Failed::Operations(errors)) => (None, Some(errors)),
+        Err(Failed::Unavailable(error)) => return Err(error.into()),
+    };
+    let failed = errors.is_some();
+    let (results, filtered) = transaction.seen(results);
+    let mut response = call.list(
+        &Outcome {
+            results,
+            errors,
+            about,
+        },
+        filtered,
+    )?;
+    if failed {
+        *response.status_mut() = StatusCode::CONFLICT;
+    }
+    Ok(response)
+}
+
+fn refuse_large(operations: &[Operation], largest: usize) -> Result<(), ApiError> {
+    let too_large = |text| Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+    let count = operations.len();
+    if count > MAX_OPERATIONS {
+        return too_large(format!(
+            "Transaction contains too many operations ({count} > {MAX_OPERATIONS})"
+        ));
+    }
+    for operation in operations
+        .iter()
+        .filter_map(|operation| operation.kv.as_ref())
+    {
+        let size = operation.value.as_bytes().len();
+        if size > largest {
+            return too_large(format!(
+                "Value for key {:?} is too large ({size} > {largest} bytes)",
+                operation.key
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The answer.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Outcome {
+    results: Option<Vec<Outcoming>>,
+    errors: Option<Vec<OperationError>>,
+    #[serde(flatten)]
+    about: Option<About>,
+}
+
+/// What an operation has found or written.
+#[derive(Serialize)]
+enum Outcoming {
+    #[serde(rename = "KV")]
+    Kv(Arc<KvEntry>),
+    Node(Arc<Node>),
+    Service(Arc<ServiceInstance>),
+    Check(Arc<HealthCheck>),
+}
+
+/// Why an operation, and with it the transaction, was not done.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct OperationError {
+    op_index: usize,
+    what: String,
+}
+
+/// What Consul says about transactions that only read.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct About {
+    index: u64,
+    last_contact: u64,
+    known_leader: bool,
+    consistency_level: &'static str,
+    not_modified: bool,
+    backend: u32,
+}
+
+impl About {
+    fn of(consistency_level: &'static str) -> Self {
+        Self {
+            index: 1,
+            last_contact: 0,
+            known_leader: true,
+            consistency_level,
+            not_modified: false,
+            backend: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Failed {
+    Operations(Vec<OperationError>),
+    Unavailable(Unavailable),
+}
+
+impl From<Unavailable> for Failed {
+    fn from(error: Unavailable) -> Self {
+        Self::Unavailable(error)
+    }
+}
+
+#[derive(Clone)]
+struct Transaction {
+    operations: Arc<[Operation]>,
+    authorizer: Authorizer,
+    datacenter: String,
+}
+
+impl Transaction {
+    fn run(&self, txn: &mut WriteTxn) -> Result<Vec<Outcoming>, Failed> {
+        self.each(|operation| self.check(&txn.read(), operation))?;
+        let mut results = Vec::new();
+        self.each(|operation| {
+            results.extend(self.operate(txn, operation)?);
+            Ok(())
+        })?;
+        Ok(results)
+    }
+
+    /// Goes on behind an error, so that all are named.
+    fn each(&self, mut run: impl FnMut(&Operation) -> Result<(), ApiError>) -> Result<(), Failed> {
+        let mut errors = Vec::new();
+        for (op_index, operation) in self.operations.iter().enumerate() {
+            if let Err(error) = run(operation) {
+                let what = error.text().to_owned();
+                errors.push(OperationError { op_index, what });
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(Failed::Operations(errors)),
+        }
+    }
+
+    /// Whether an operation makes sense, and the caller may do it.
+    fn check(&self, state: &ReadTxn<'_>, operation: &Operation) -> Result<(), ApiError> {
+        match operation {
+            Operation { kv: Some(kv), .. } => self.check_kv(state, kv),
+            Operation {
+                node: Some(node), ..
+            } => self.check_node(state, node),
+            Operation {
+                service: Some(service),
+                ..
+            } => self.check_service(state, service),
+            Operation {
+                check: Some(check), ..
+            } => self.check_check(state, check),
+            Operation {
+                session: Some(session),
+                ..
+            } => match session.verb.as_str() {
+                "delete" => may_end(&self.authorizer, state, &session.session.id),
+                verb => Err(unknown("session", verb)),
+            },
+            _ => Err(ApiError::bad_request("unknown operation type")),
+        }
+    }
+
+    fn check_kv(&self, state: &ReadTxn<'_>, kv: &KvOperation) -> Result<(), ApiError> {
+        let KvOperation { verb, key, .. } = kv;
+        if key.is_empty() && verb != "delete-tree" {
+            return Err(ApiError::bad_request("Must provide key"));
+        }
+        refuse_long(key)?;
+        match verb.as_str() {
+            // What the caller may not see is left out of the answer.
+            "get" | "get-or-empty" | "get-tree" => Ok(()),
+            "delete-tree" => may_delete_tree(&self.authorizer, key),
+            "check-session" | "check-index" => match self.authorizer.key_read(key) {
+                true => Ok(()),
+                false => Err(ApiError::denied("key:read", key)),
+            },
+            "set" | "cas" | "lock" | "unlock" | "delete" | "delete-cas" | "check-not-exists" => {
+                if !self.authorizer.key_write(key) {
+                    return Err(ApiError::denied("key:write", key));
+                }
+                match verb == "lock" && state.is_lock_delayed(key) {
+                    false => Ok(()),
+                    true => Err(stale(format!(
+                        "failed to lock key {key:?} due to lock delay"
+                    ))),
+                }
+            }
+            verb => Err(unknown("KV", verb)),
+        }
+    }
+
+    fn check_node(&self, state: &ReadTxn<'_>, node: &NodeOperation) -> Result<(), ApiError> {
+        let name = &node.node.node;
+        match node.verb.as_str() {
+            "get" => return Ok(()),
+            "set" | "cas" => {
+                self.registration(node.node.clone().into_registration())?;
+            }
+            "delete" | "delete-cas" => {}
+            verb => return Err(unknown("node", verb)),
+        }
+        let renamed = state
+            .node_by_id(&node.node.id)
+            .map(|node| node.node.clone());
+        for name in std::iter::once(name).chain(renamed.as_ref()) {
+            if !self.authorizer.node_write(name) {
+                return Err(ApiError::denied("node:write", name));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_service(
+        &self,
+        state: &ReadTxn<'_>,
+        service: &ServiceOperation,
+    ) -> Result<(), ApiError> {
+        match service.verb.as_str() {
+            "get" => Ok(()),
+            "set" | "cas" => {
+                let registration = self.registration(service.clone().into_registration())?;
+                may_register(&self.authorizer, state, &registration)
+            }
+            "delete" | "delete-cas" => {
+                let what = instance_of(service);
+                require_id("service", &what.service_id)?;
+                may_deregister(&self.authorizer, state, &what)
+            }
+            verb => Err(unknown("service", verb)),
+        }
+    }
+
+    fn check_check(&self, state: &ReadTxn<'_>, check: &CheckOperation) -> Result<(), ApiError> {
+        match check.verb.as_str() {
+            "get" => Ok(()),
+            "set" | "cas" => {
+                let registration = self.registration(check.clone().into_registration())?;
+                may_register(&self.authorizer, state, &registration)
+            }
+            "delete" | "delete-cas" => {
+                let what = check_of(check);
+                require_id("check", &what.check_id)?;
+                may_deregister(&self.authorizer, state, &what)
+            }
+            verb => Err(unknown("check", verb)),
+        }
+    }
+
+    fn registration(&self, request: RegisterRequest) -> Result<Registration, ApiError> {
+        request.validate()?;
+        let local = &self.datacenter;
+        if !request.datacenter.is_empty() && !request.datacenter.eq_ignore_ascii_case(local) {
+            return Err(ApiError::bad_request(format!(
+                "No path to datacenter {:?}: this server serves {local:?} only",
+                request.datacenter
+            )));
+        }
+        if let Some(service) = &request.service {
+            let refused = service.proxy.refuse_other_datacenters(local);
+            refused.map_err(|invalid| invalid.within("Service"))?;
+        }
+        let parts = request.into_parts(local);
+        Ok(Registration {
+            node: parts.node,
+            service: parts.service,
+            checks: parts.checks,
+            skip_node_update: parts.skip_node_update,
+        })
+    }
+
+    fn operate(
+        &self,
+        txn: &mut WriteTxn,
+        operation: &Operation,
+    ) -> Result<Vec<Outcoming>, ApiError> {
+        match operation {
+            Operation { kv: Some(kv), .. } => operate_kv(txn, kv),
+            Operation {
+                node: Some(node), ..
+            } => self.operate_node(txn, node),
+            Operation {
+                service: Some(service),
+                ..
+            } => self.operate_service(txn, service),
+            Operation {
+                check: Some(check), ..
+            } => self.operate_check(txn, check),
+            Operation {
+                session: Some(SessionOperation { session, .. }),
+                ..
+            } => {
+                txn.end_session(&session.id);
+                Ok(Vec::new())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn operate_node(
+        &self,
+        txn: &mut WriteTxn,
+        operation: &NodeOperation,
+    ) -> Result<Vec<Outcoming>, ApiError> {
+        let NodeOperation { verb, node } = operation;
+        let name = &node.node;
+        let find = |txn: &WriteTxn| match node.id.is_empty() {
+            true => txn.read().node(name),
+            false => txn.read().node_by_id(&node.id),
+        };
+        let actual = txn.read().node(name).map_or(0, |node| node.modify_index);
+        match verb.as_str() {
+            "get" => {
+                let absent = || stale(format!("node {name:?} doesn't exist"));
+                Ok(vec![Outcoming::Node(find(txn).ok_or_else(absent)?)])
+            }
+            "cas" if actual != node.modify_index => Err(stale(format!(
+                "failed to set node {name:?}, index is stale"
+            ))),
+            "delete-cas" if actual == 0 || actual != node.modify_index => Err(stale(format!(
+                "failed to delete node {name:?}, index is stale"
+            ))),
+            "set" | "cas" => {
+                txn.register(self.registration(node.clone().into_registration())?)?;
+                Ok(find(txn).map(Outcoming::Node).into_iter().collect())
+            }
+            _ => {
+                txn.deregister(&Deregistration {
+                    node: name.clone(),
+                    service_id: None,
+                    check_id: None,
+                });
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn operate_service(
+        &self,
+        txn: &mut WriteTxn,
+        operation: &ServiceOperation,
+    ) -> Result<Vec<Outcoming>, ApiError> {
+        let ServiceOperation {
+            verb,
+            node,
+            service,
+        } = operation;
+        let id = match service.id.is_empty() {
+            true => &service.service,
+            false => &service.id,
+        };
+        let find = |txn: &WriteTxn| Some(txn.read().instance(node, id)?.service);
+        let actual = find(txn).map_or(0, |service| service.modify_index);
+        match verb.as_str() {
+            "get" => {
+                let absent = || stale(format!("service {id:?} on node {node:?} doesn't exist"));
+                Ok(vec![Outcoming::Service(find(txn).ok_or_else(absent)?)])
+            }
+            "cas" if actual != service.modify_index => Err(stale(format!(
+                "failed to set service {id:?} on node {node:?}, index is stale"
+            ))),
+            "delete-cas" if actual == 0 || actual != service.modify_index => Err(stale(format!(
+                "failed to delete service {id:?} on node {node:?}, index is stale"
+            ))),
+            "set" | "cas" => {
+                txn.register(self.registration(operation.clone().into_registration())?)?;
+                Ok(find(txn).map(Outcoming::Service).into_iter().collect())
+            }
+            _ => {
+                txn.deregister(&instance_of(operation));
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn operate_check(
+        &self,
+        txn: &mut WriteTxn,
+        operation: &CheckOperation,
+    ) -> Result<Vec<Outcoming>, ApiError> {
+        let CheckOperation { verb, check } = operation;
+        let node = &check.node;
+        let id = match check.check_id.is_empty() {
+            true => &check.name,
+            false => &check.check_id,
+        };
+        let find = |txn: &WriteTxn| txn.read().check(node, id);
+        let actual = find(txn).map_or(0, |check| check.modify_index);
+        match verb.as_str() {
+            "get" => {
+                let absent = || stale(format!("check {id:?} on node {node:?} doesn't exist"));
+                Ok(vec![Outcoming::Check(find(txn).ok_or_else(absent)?)])
+            }
+            "cas" if actual != check.modify_index => Err(stale(format!(
+                "failed to set check {id:?} on node {node:?}, index is stale"
+            ))),
+            "delete-cas" if actual == 0 || actual != check.modify_index => Err(stale(format!(
+                "failed to delete check {id:?} on node {node:?}, index is stale"
+            ))),
+            "set" | "cas" => {
+                txn.register(self.registration(operation.clone().into_registration())?)?;
+                Ok(find(txn).map(Outcoming::Check).into_iter().collect())
+            }
+            _ => {
+                txn.deregister(&check_of(operation));
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// What of the results the caller may see.
+    fn seen(&self, results: Option<Vec<Outcoming>>) -> (Option<Vec<Outcoming>>, bool) {
+        let Some(results) = results else {
+            return (None, false);
+        };
+        let may = &self.authorizer;
+        let (seen, filtered) = visible(results, |result| match result {
+            Outcoming::Kv(entry) => may.key_read(&entry.key),
+            Outcoming::Node(node) => may.node_read(&node.node),
+            Outcoming::Service(service) => may.service_read(&service.service),
+            Outcoming::Check(check) if check.service_name.is_empty() => may.node_read(&check.node),
+            Outcoming::Check(check) => may.service_read(&check.service_name),
+        });
+        (Some(seen), filtered)
+    }
+}
+
+fn operate_kv(txn: &mut WriteTxn, kv: &KvOperation) -> Result<Vec<Outcoming>, ApiError> {
+    let KvOperation {
+        verb,
+        key,
+        index,
+        session,
+        ..
+    } = kv;
+    let write = KvWrite {
+        key: key.clone(),
+        flags: kv.flags,
+        value: kv.value.clone(),
+    };
+    let unless = |done: Option<Arc<KvEntry>>, what: String| done.ok_or_else(|| stale(what));
+    let written = match verb.as_str() {
+        "get" => unless(txn.read().kv(key), format!("key {key:?} doesn't exist"))
+            .map(|entry| vec![Outcoming::Kv(entry)]),
+        "get-or-empty" => Ok(vec![Outcoming::Kv(kv_or_empty(txn, kv))]),
+        "get-tree" => {
+            let found = txn.read().kv_below(key);
+            Ok(found.into_iter().map(Outcoming::Kv).collect())
+        }
+        "set" => Ok(without_value(txn.kv_set(write))),
+        "cas" => unless(
+            txn.kv_cas(write, *index),
+            format!("failed to set key {key:?}, index is stale"),
+        )
+        .map(without_value),
+        "lock" => unless(
+            txn.kv_lock(write, session)?,
+            format!("failed to lock key {key:?}, lock is already held"),
+        )
+        .map(without_value),
+        "unlock" => unless(
+            txn.kv_unlock(write, session)?,
+            format!("failed to unlock key {key:?}, lock isn't held, or is held by another session"),
+        )
+        .map(without_value),
+        "check-index" | "check-session" => check_kv(txn, kv).map(without_value),
+        "check-not-exists" => match txn.read().kv(key) {
+            None => Ok(Vec::new()),
+            Some(_) => Err(stale(format!("key {key:?} exists"))),
+        },
+        "delete-cas" if !txn.kv_delete_cas(key, *index) => Err(stale(format!(
+            "failed to delete key {key:?}, index is stale"
+        ))),
+        "delete-cas" => Ok(Vec::new()),
+        "delete-tree" => {
+            txn.kv_delete_tree(key);
+            Ok(Vec::new())
+        }
+        _ => {
+            txn.kv_delete(key);
+            Ok(Vec::new())
+        }
+    };
+    written
+}
+
+/// A key; where there is none, what was asked for without a value.
+fn kv_or_empty(txn: &WriteTxn, kv: &KvOperation) -> Arc<KvEntry> {
+    let empty = || {
+        Arc::new(KvEntry {
+            key: kv.key.clone(),
+            flags: kv.flags,
+            session: kv.session.clone(),
+            modify_index: kv.index,
+            ..KvEntry::default()
+        })
+    };
+    txn.read().kv(&kv.key).unwrap_or_else(empty)
+}
+
+fn check_kv(txn: &WriteTxn, kv: &KvOperation) -> Result<Arc<KvEntry>, ApiError> {
+    let KvOperation {
+        verb,
+        key,
+        index,
+        session,
+        ..
+    } = kv;
+    let what = match verb.as_str() {
+        "check-index" => "index",
+        _ => "session",
+    };
+    let Some(entry) = txn.read().kv(key) else {
+        return Err(stale(format!(
+            "failed to check {what}, key {key:?} doesn't exist"
+        )));
+    };
+    let (actual, held) = (entry.modify_index, &entry.session);
+    if what == "index" && actual != *index {
+        return Err(stale(format!(
+            "failed index check for key {key:?}, current modify index {actual} != {index}"
+        )));
+    }
+    if what == "session" && held != session {
+        return Err(stale(format!(
+            "failed session check for key {key:?}, current session {held:?} != {session:?}"
+        )));
+    }
+    Ok(entry)
+}
+
+/// Who writes knows the value.
+fn without_value(entry: Arc<KvEntry>) -> Vec<Outcoming> {
+    vec![Outcoming::Kv(Arc::new(KvEntry {
+        value: KvValue::default(),
+        ..KvEntry::clone(&entry)
+    }))]
+}
+
+fn instance_of(service: &ServiceOperation) -> Deregistration {
+    let id = match service.service.id.is_empty() {
+        true => &service.service.service,
+        false => &service.service.id,
+    };
+    Deregistration {
+        node: service.node.clone(),
+        service_id: Some(id.clone()),
+        check_id: None,
+    }
+}
+
+fn check_of(check: &CheckOperation) -> Deregistration {
+    let id = match check.check.check_id.is_empty() {
+        true => &check.check.name,
+        false => &check.check.check_id,
+    };
+    Deregistration {
+        node: check.check.node.clone(),
+        service_id: None,
+        check_id: Some(id.clone()),
+    }
+}
+
+/// Without an id the whole node would go.
+fn require_id(what: &str, id: &Option<String>) -> Result<(), ApiError> {
+    match id.as_deref() {
+        None | Some("") => Err(ApiError::bad_request(format!("Must provide {what} ID"))),
+        Some(_) => Ok(()),
+    }
+}
+
+fn unknown(what: &str, verb: &str) -> ApiError {
+    ApiError::bad_request(format!("unknown {what} operation: {verb}"))
+}
+
+/// An operation that the state does not allow. Only its text is shown.
+fn stale(text: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, text)
+}
