@@ -297,6 +297,11 @@ impl Server {
         Ok(tls)
     }
 
+    /// The settings, with the ports that were really bound.
+    pub fn config(&self) -> &ServerConfig {
+        &self.config
+    }
+
     /// Where the HTTP API listens.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.config.http

@@ -2,7 +2,8 @@
 //! `consul agent`.
 //!
 //! Everything that is asked for is served, taken with a line that says what happens instead, or refused
-//! with the name of the flag, or the file and key. It runs the server of `legate-server` in this process and has no mesh logic of its own.
+//! with the name of the flag, or the file and key. It runs the server of `legate-server` in this process
+//! and has no mesh logic of its own.
 
 mod config;
 mod flags;
@@ -11,9 +12,15 @@ mod resolve;
 mod sockaddr;
 mod sources;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use legate_runtime::logging;
+use anyhow::Context;
+use legate_runtime::logging::{self, Log};
+use legate_runtime::rotating_file::RotatingFile;
+use legate_server::{Program, Server, ServerConfig, Settings};
 
 pub(crate) use self::flags::{Flags, with_two_dashes};
 use self::resolve::Resolved;
@@ -21,19 +28,152 @@ use self::resolve::Resolved;
 /// How long open requests and streams get to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
+/// Who may read the log file, as in Consul.
+const LOG_MODE: u32 = 0o640;
+
 /// Runs the server until SIGTERM, SIGINT, or a failure.
 ///
 /// # Errors
 ///
 /// When a setting is wrong or not served, or a part of the server cannot start or fails.
 pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
-    let settings = sources::read(&flags)?;
-    let notes = settings.notes.clone();
-    let Resolved { server, log, .. } = resolve::resolve(settings, flags.dev)?;
+    let sources = sources::read(&flags)?;
+    let (notes, files) = (sources.notes.clone(), sources.files.clone());
+    let resolved = resolve::resolve(sources, flags.dev)?;
     // It is kept to the end, so that the last line is written.
-    let _log = logging::init(log)?;
-    for note in notes {
+    let log = start_log(&resolved)?;
+    for note in &notes {
         tracing::warn!("{note}");
     }
-    legate_server::run(server, "legate agent", STOP_LIMIT).await
+    let pid_file = resolved.pid_file.map(PidFile::write).transpose()?;
+    let seen = resolved.reload_by_itself.then(|| seen(&files));
+    let with_lines = !resolved.log.json;
+    let settings = Reread { flags, log, seen };
+    let program = Program {
+        leave_on_terminate: resolved.leave.on_terminate,
+        leave_on_interrupt: resolved.leave.on_interrupt,
+        settings: Some(Box::new(settings)),
+        started: Box::new(move |server| started(server, with_lines)),
+        ..Program::new("legate agent", STOP_LIMIT)
+    };
+    let ended = program.run(resolved.server).await;
+    drop(pid_file);
+    ended
+}
+
+fn start_log(resolved: &Resolved) -> anyhow::Result<Log> {
+    let Some(file) = &resolved.log_file else {
+        return Ok(logging::init(resolved.log)?);
+    };
+    let opened = RotatingFile::open(file.path.clone(), LOG_MODE, file.rotation)
+        .with_context(|| format!("the log file {} cannot be opened", file.path.display()))?;
+    let both = logging::Both(io::stderr(), opened);
+    Ok(logging::init_to(resolved.log, both)?)
+}
+
+/// Whether the program is called by the name of Consul's: then it also speaks of itself by it, because
+/// scripts wait for its lines.
+fn is_consul() -> bool {
+    let name = std::env::args_os().next().map(PathBuf::from);
+    name.is_some_and(|name| name.file_name().is_some_and(|name| name == "consul"))
+}
+
+/// Says on standard output what people and scripts wait for.
+fn started(server: &Server, with_lines: bool) {
+    let name = if is_consul() { "Consul" } else { "Legate" };
+    tracing::info!("{name} agent running!");
+    if !with_lines {
+        return;
+    }
+    let config = server.config();
+    let port = |api: Option<std::net::SocketAddr>| api.map_or(-1, |api| i32::from(api.port()));
+    let ip = config
+        .http
+        .or(config.https)
+        .map_or_else(String::new, |api| api.ip().to_string());
+    let text = format!(
+        "==> {name} agent running!\n         Node name: '{}'\n        Datacenter: '{}'\n            \
+         Server: true\n       Client Addr: [{ip}] (HTTP: {}, HTTPS: {}, gRPC: {}, gRPC-TLS: {}, DNS: \
+         {})\n      Cluster Addr: {}\n       ACL Enabled: {}\n",
+        config.node_name,
+        config.datacenter,
+        port(config.http),
+        port(config.https),
+        port(config.grpc),
+        port(config.grpc_tls),
+        port(config.dns),
+        config.advertise,
+        config.acl.enabled,
+    );
+    // Whoever started it may not listen.
+    let _ = io::stdout().write_all(text.as_bytes());
+    let _ = io::stdout().flush();
+}
+
+/// Reads the files and flags again.
+struct Reread {
+    flags: Flags,
+    log: Log,
+    /// The files and when each was changed, where they are read again by themselves.
+    seen: Option<BTreeMap<PathBuf, Option<SystemTime>>>,
+}
+
+impl Settings for Reread {
+    fn read(&mut self) -> anyhow::Result<ServerConfig> {
+        let sources = sources::read(&self.flags)?;
+        let files = sources.files.clone();
+        let resolved = resolve::resolve(sources, self.flags.dev)?;
+        self.log.set_level(resolved.log.level);
+        if self.seen.is_some() {
+            self.seen = Some(seen(&files));
+        }
+        Ok(resolved.server)
+    }
+
+    fn have_changed(&mut self) -> bool {
+        let Some(known) = &self.seen else {
+            return false;
+        };
+        // What cannot be read now is reported when something has changed.
+        let Ok(files) = sources::list(&self.flags) else {
+            return false;
+        };
+        let now = seen(&files);
+        let changed = now != *known;
+        if changed {
+            self.seen = Some(now);
+        }
+        changed
+    }
+}
+
+/// When each file was changed.
+fn seen(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<SystemTime>> {
+    let changed = |file: &Path| {
+        std::fs::metadata(file)
+            .and_then(|known| known.modified())
+            .ok()
+    };
+    files
+        .iter()
+        .map(|file| (file.clone(), changed(file)))
+        .collect()
+}
+
+/// A file with the number of the process, until the program ends.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(path: PathBuf) -> anyhow::Result<Self> {
+        let failed = || format!("the pid file {} cannot be written", path.display());
+        std::fs::write(&path, std::process::id().to_string()).with_context(failed)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // It may have been removed by somebody else.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }

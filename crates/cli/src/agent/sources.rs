@@ -57,6 +57,14 @@ pub(super) fn read(flags: &Flags) -> anyhow::Result<Sources> {
     Ok(sources)
 }
 
+/// The files that there are to read now.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub(super) fn list(flags: &Flags) -> anyhow::Result<Vec<PathBuf>> {
+    files(flags, flags.form()?)
+}
+
 /// What a file is written in, whatever its name ends in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
