@@ -195,6 +195,30 @@ pub struct CheckDefinition {
     pub deregister_critical_service_after: Duration,
 }
 
+impl CheckDefinition {
+    /// What the check's `Type` says when whoever registered it says nothing; empty without a
+    /// definition.
+    pub(crate) fn type_name(&self) -> &'static str {
+        let probes = [
+            ("grpc", !self.grpc.is_empty()),
+            ("http", !self.http.is_empty()),
+            ("tcp", !self.tcp.is_empty()),
+            ("udp", !self.udp.is_empty()),
+            ("docker", !self.docker_container_id.is_empty()),
+            ("script", !self.script_args.is_empty()),
+            ("h2ping", !self.h2ping.is_empty()),
+            ("os_service", !self.os_service.is_empty()),
+        ];
+        let is_alias = !self.alias_node.is_empty() || !self.alias_service.is_empty();
+        match probes.into_iter().find(|(_, set)| *set) {
+            Some((name, _)) if !self.interval.is_zero() => name,
+            _ if !self.ttl.is_zero() => "ttl",
+            _ if is_alias => "alias",
+            _ => "",
+        }
+    }
+}
+
 pub(crate) fn is_zero_u64(value: &u64) -> bool {
     *value == 0
 }

@@ -14,6 +14,7 @@ mod check;
 mod check_type;
 mod config_entry;
 mod connect_authorize;
+mod coordinate;
 mod definition;
 pub mod duration;
 mod exposed;
@@ -57,6 +58,7 @@ pub use check::{CheckDefinition, CheckStatus, HealthCheck};
 pub use check_type::{CheckType, DefinedCheck, OUTPUT_MAX_SIZE, printed_url};
 pub use config_entry::*;
 pub use connect_authorize::ConnectAuthorize;
+pub use coordinate::{Coordinate, NodeCoordinate};
 pub use definition::{ConnectDefinition, DefinitionParts, ServiceDefinition, sidecar_id};
 pub use instance::CheckServiceNode;
 pub use intention::{

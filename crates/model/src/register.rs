@@ -170,6 +170,9 @@ impl RegisterRequest {
             if check.check_id.is_empty() {
                 check.check_id.clone_from(&check.name);
             }
+            if check.r#type.is_empty() {
+                check.r#type = check.definition.type_name().to_owned();
+            }
             let own = service
                 .as_ref()
                 .filter(|service| service.id == check.service_id);

@@ -1,6 +1,6 @@
 //! Nodes, instances and checks. Knows nothing of who is allowed to see them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,6 +11,9 @@ use crate::key::{Table, fold};
 use crate::read::ReadTxn;
 use crate::rows::InstanceRow;
 use crate::write::WriteTxn;
+
+/// The check of a node that an agent keeps for as long as the node is there.
+const AGENT_CHECK: &str = "serfHealth";
 
 impl ReadTxn<'_> {
     /// A node, by its name.
@@ -68,6 +71,16 @@ impl ReadTxn<'_> {
         self.scan(&[node])
     }
 
+    /// All checks in the order of their nodes and ids.
+    pub fn checks(&self) -> Vec<Arc<HealthCheck>> {
+        self.scan(&[])
+    }
+
+    /// The checks of the instances of a service in the order of their nodes and ids.
+    pub fn checks_of_service(&self, name: &str) -> Vec<Arc<HealthCheck>> {
+        self.find_all(Table::ChecksByService, &[name])
+    }
+
     /// One check, of the node or of an instance on it.
     pub fn check(&self, node: &str, check_id: &str) -> Option<Arc<HealthCheck>> {
         self.get(&[node, check_id])
@@ -82,6 +95,33 @@ impl ReadTxn<'_> {
     /// and ids: its `connect-proxy` instances and those that speak the mesh protocol themselves.
     pub fn connect(&self, destination: &str) -> Vec<CheckServiceNode> {
         self.instances_by(Table::InstancesByDestination, destination)
+    }
+
+    /// All instances with their nodes and checks, in the order of their nodes and ids. Notes the
+    /// three tables, and not each of their rows.
+    pub fn instances(&self) -> Vec<CheckServiceNode> {
+        let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
+        let named = |node: Arc<Node>| (fold(&node.node).into_owned(), node);
+        let nodes: HashMap<_, _> = self.nodes().into_iter().map(named).collect();
+        let mut checks = HashMap::<_, Vec<Arc<HealthCheck>>>::new();
+        for check in self.checks() {
+            let owner = (
+                fold(&check.node).into_owned(),
+                fold(&check.service_id).into_owned(),
+            );
+            checks.entry(owner).or_default().push(check);
+        }
+        let with_node = |row: &Arc<InstanceRow>| {
+            let node = fold(&row.node).into_owned();
+            let of = |id: &str| checks.get(&(node.clone(), fold(id).into_owned()));
+            let all = of("").into_iter().chain(of(&row.instance.id)).flatten();
+            Some(CheckServiceNode {
+                node: Arc::clone(nodes.get(&node)?),
+                service: Arc::clone(&row.instance),
+                checks: all.cloned().collect(),
+            })
+        };
+        rows.iter().filter_map(with_node).collect()
     }
 
     /// Every service with the tags of its instances.
@@ -189,7 +229,7 @@ impl WriteTxn {
         {
             node.id = old.id.clone();
         }
-        self.refuse_foreign_id(&node, existing.as_deref())?;
+        let existing = self.renamed(&node, existing)?;
         let index = self.index();
         node.create_index = existing.as_ref().map_or(index, |n| n.create_index);
         node.modify_index = existing.as_ref().map_or(index, |n| n.modify_index);
@@ -201,28 +241,42 @@ impl WriteTxn {
         Ok(name)
     }
 
-    fn refuse_foreign_id(&self, node: &Node, existing: Option<&Node>) -> Result<(), Rejected> {
+    /// The node whose place a registration takes: the one of the same id, whose name goes with all
+    /// that is on it, else the one of the same name.
+    fn renamed(
+        &mut self,
+        node: &Node,
+        named: Option<Arc<Node>>,
+    ) -> Result<Option<Arc<Node>>, Rejected> {
         if node.id.is_empty() {
-            return Ok(());
+            return Ok(named);
         }
-        if let Some(held) = existing.map(|old| &old.id)
-            && !held.is_empty()
-            && fold(held) != fold(&node.id)
+        let same = |other: &Arc<Node>| fold(&other.node) == fold(&node.node);
+        let holder = self.read().node_by_id(&node.id);
+        let holder = holder.filter(|holder| !same(holder));
+        if let Some(named) = &named
+            && fold(&named.id) != fold(&node.id)
+            && !(named.id.is_empty() && holder.is_none())
+            && self.is_alive(&named.node)
         {
             return Err(Rejected::NodeNameTaken {
-                node: node.node.clone(),
-                held: held.clone(),
+                node: named.node.clone(),
+                held: named.id.clone(),
+                address: named.address.clone(),
                 asked: node.id.clone(),
             });
         }
-        match self.read().node_by_id(&node.id) {
-            Some(holder) if fold(&holder.node) != fold(&node.node) => Err(Rejected::NodeIdTaken {
-                id: node.id.clone(),
-                holder: holder.node.clone(),
-                node: node.node.clone(),
-            }),
-            _ => Ok(()),
+        if let Some(holder) = holder {
+            self.remove_node(&holder.node);
+            return Ok(Some(holder));
         }
+        Ok(named)
+    }
+
+    /// Whether an agent watches over a node and has not given it up.
+    fn is_alive(&self, node: &str) -> bool {
+        let check = self.read().check(node, AGENT_CHECK);
+        check.is_some_and(|check| check.status != CheckStatus::Critical)
     }
 
     pub(crate) fn put_instance(
@@ -356,5 +410,6 @@ impl WriteTxn {
         for check in left {
             self.remove_check(node, &check.check_id);
         }
+        self.remove_coordinate(node);
     }
 }

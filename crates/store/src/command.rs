@@ -226,29 +226,19 @@ pub enum Rejected {
         /// The node of the registration.
         node: String,
     },
-    /// Another node has this id.
+    /// Another node has the name, and an agent watches over it. What stands first is Consul's.
     #[error(
-        "node id {id} belongs to node {holder:?} already: give node {node:?} an id of its own, or \
-         deregister {holder:?} first"
-    )]
-    NodeIdTaken {
-        /// The id.
-        id: String,
-        /// The node that has it.
-        holder: String,
-        /// The node that asked for it.
-        node: String,
-    },
-    /// The node has another id.
-    #[error(
-        "node {node:?} is registered with id {held}, not {asked}: send that id or none, or \
-         deregister the node first"
+        "Node name {node} is reserved by node {held} with name {node} ({address}), so that a node with \
+         id {asked} cannot have it: choose another name, send that id or none, or deregister that \
+         node first"
     )]
     NodeNameTaken {
         /// The node's name.
         node: String,
         /// The id it has.
         held: String,
+        /// The address it has.
+        address: String,
         /// The id that was sent.
         asked: String,
     },

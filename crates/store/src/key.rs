@@ -53,6 +53,8 @@ pub(crate) enum Table {
     Sessions = 18,
     /// As [`Table::Kv`].
     LockDelays = 29,
+    /// Node name.
+    Coordinates = 19,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,

@@ -19,6 +19,7 @@ mod codec;
 mod command;
 mod commit;
 mod committer;
+mod coordinates;
 mod entries;
 mod kept;
 mod key;

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::key::{Key, Table};
 use crate::rows::{
-    AgentCheckRow, CaRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow, LockDelayRow,
-    ManagementRow, SessionRow, VirtualIpRow,
+    AgentCheckRow, CaRow, CoordinateRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow,
+    LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
 };
 
 /// A value of one table.
@@ -119,7 +119,7 @@ struct StoredTable {
 }
 
 /// Every table that is stored.
-const READERS: [StoredTable; 19] = [
+const READERS: &[StoredTable] = &[
     stored::<Node>(),
     stored::<InstanceRow>(),
     stored::<HealthCheck>(),
@@ -139,6 +139,7 @@ const READERS: [StoredTable; 19] = [
     stored::<KvEntry>(),
     stored::<SessionRow>(),
     stored::<LockDelayRow>(),
+    stored::<CoordinateRow>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

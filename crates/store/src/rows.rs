@@ -8,8 +8,8 @@ use std::time::Duration;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
-    CheckType, ConfigEntry, HealthCheck, KvEntry, Node, PreparedQuery, ServiceInstance, Session,
-    Tenancy,
+    CheckType, ConfigEntry, HealthCheck, KvEntry, Node, NodeCoordinate, PreparedQuery,
+    ServiceInstance, Session, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -435,6 +435,25 @@ impl Row for LockDelayRow {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::path(Self::TABLE, tenancy, &[], &self.key)
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+/// Where a node is in the network.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CoordinateRow {
+    pub(crate) coordinate: Arc<NodeCoordinate>,
+    pub(crate) modify_index: u64,
+}
+
+impl Row for CoordinateRow {
+    const TABLE: Table = Table::Coordinates;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.coordinate.node])
     }
 
     fn modify_index(&self) -> u64 {

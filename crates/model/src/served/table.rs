@@ -433,4 +433,15 @@ pub(super) const TABLE: &[Rows] = &[
         "SessionOperand",
         &[(Yes, "ID"), (DEFAULT_ONLY, "Namespace Partition")],
     ),
+    // Coordinates. There are no network segments.
+    (
+        "NodeCoordinate",
+        &[
+            (Yes, "Node"),
+            (REFUSED, "Segment"),
+            (DEFAULT_ONLY, "Partition"),
+            (Inside, "Coord"),
+        ],
+    ),
+    ("Coordinate", &[(Yes, "Vec Error Adjustment Height")]),
 ];

@@ -13,9 +13,9 @@ use legate_model::transaction::Operation;
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
     ChainOverrides, ConfigEntry, ConnectAuthorize, DeregisterRequest, Intention, Invalid,
-    JwtProvider, Mesh, PreparedQuery, ProxyDefaults, RegisterRequest, ServiceDefaults,
-    ServiceDefinition, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
-    SessionRequest, TerminatingGateway,
+    JwtProvider, Mesh, NodeCoordinate, PreparedQuery, ProxyDefaults, RegisterRequest,
+    ServiceDefaults, ServiceDefinition, ServiceIntentions, ServiceResolver, ServiceRouter,
+    ServiceSplitter, SessionRequest, TerminatingGateway,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -379,6 +379,9 @@ fn registrations() -> Vec<Kind> {
             json!({"Service": "web"}),
             |value| accept(value, AssignVirtualIps::validate),
         ),
+        (fields::<NodeCoordinate>(), json!({"Node": "n1"}), |value| {
+            accept(value, NodeCoordinate::validate)
+        }),
         (fields::<PreparedQuery>(), query, |value| {
             accept(value, |query: &PreparedQuery| {
                 let checked = query.validate();

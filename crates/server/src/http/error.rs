@@ -91,8 +91,7 @@ impl IntoResponse for ApiError {
 impl From<Rejected> for ApiError {
     fn from(rejected: Rejected) -> Self {
         let status = match &rejected {
-            Rejected::NodeIdTaken { .. }
-            | Rejected::NodeNameTaken { .. }
+            Rejected::NodeNameTaken { .. }
             | Rejected::SecretTaken
             | Rejected::CasMismatch { .. } => StatusCode::CONFLICT,
             Rejected::MissingNode { .. }

@@ -2,7 +2,7 @@
 
 use super::{apply, check, deregister, index_of, instance, native, node, proxy, refuse, register};
 use crate::{Command, Registration, Rejected, State, Store};
-use legate_model::{CheckServiceNode, CheckStatus, Node};
+use legate_model::{CheckServiceNode, CheckStatus, HealthCheck, Node, NodeCoordinate};
 
 fn ids(instances: &[CheckServiceNode]) -> Vec<(&str, &str)> {
     instances
@@ -255,37 +255,77 @@ fn a_node_that_exists_can_be_left_alone() {
 }
 
 #[test]
-fn node_ids_are_unique() {
+fn a_node_is_known_by_its_id_and_may_change_its_name() {
     let store = Store::new();
     let with_id = |name: &str, id: &str| Node {
         id: id.to_owned(),
         ..node(name)
     };
-    apply(&store, register(with_id("a", "1"), None, vec![]));
-    let taken = refuse(&store, register(with_id("b", "1"), None, vec![]));
-    assert!(matches!(taken, Rejected::NodeIdTaken { .. }), "{taken}");
-    let renamed = refuse(&store, register(with_id("a", "2"), None, vec![]));
-    assert!(
-        matches!(renamed, Rejected::NodeNameTaken { .. }),
-        "{renamed}"
-    );
-
+    let on_a = Some(instance("web", "w"));
+    apply(&store, register(with_id("a", "1"), on_a, vec![]));
     let silent = apply(&store, register(node("a"), None, vec![]));
     assert!(
         !silent.changed,
         "a registration without an id keeps the one there is"
     );
-    apply(&store, deregister("a", None, None));
     apply(&store, register(with_id("b", "1"), None, vec![]));
-    assert_eq!(
-        store
-            .state()
-            .read()
-            .node_by_id("1")
-            .expect("it is there")
-            .node,
-        "b"
-    );
+    let state = store.state();
+    let txn = state.read();
+    assert_eq!(txn.node_by_id("1").expect("it is there").node, "b");
+    assert!(txn.node("a").is_none(), "the old name is gone");
+    assert!(txn.service("web").is_empty(), "with what was on it");
+
+    // Nobody watches over it: a machine that was set up anew takes its name.
+    apply(&store, register(with_id("b", "2"), None, vec![]));
+    assert!(store.state().read().node_by_id("1").is_none());
+    // Somebody does: neither a new node nor a renamed one gets it.
+    let alive = |status| HealthCheck {
+        check_id: "serfHealth".to_owned(),
+        status,
+        ..HealthCheck::default()
+    };
+    let watched = |status| register(with_id("b", "2"), None, vec![alive(status)]);
+    apply(&store, watched(CheckStatus::Passing));
+    apply(&store, register(with_id("c", "3"), None, vec![]));
+    for id in ["3", "4"] {
+        let taken = refuse(&store, register(with_id("b", id), None, vec![]));
+        let text = taken.to_string();
+        assert!(
+            text.starts_with("Node name b is reserved by node 2"),
+            "{text}"
+        );
+    }
+    apply(&store, watched(CheckStatus::Critical));
+    apply(&store, register(with_id("b", "3"), None, vec![]));
+    let state = store.state();
+    assert_eq!(state.read().node_by_id("3").expect("it is there").node, "b");
+    assert!(state.read().node("c").is_none());
+}
+
+#[test]
+fn a_coordinate_goes_with_its_node() {
+    let store = Store::new();
+    let put = |node: &str| {
+        let coordinate = NodeCoordinate {
+            node: node.to_owned(),
+            ..NodeCoordinate::default()
+        };
+        let mut txn = crate::WriteTxn::on(&store.state());
+        txn.put_coordinate(coordinate);
+        txn.into_parts().0
+    };
+    assert!(put("A").read().coordinates().is_empty(), "no such node");
+    apply(&store, register(node("a"), None, vec![]));
+    let state = put("A");
+    assert_eq!(state.read().coordinate("a").expect("it is there").node, "a");
+    let mut txn = crate::WriteTxn::on(&state);
+    txn.deregister(&crate::Deregistration {
+        node: "a".to_owned(),
+        service_id: None,
+        check_id: None,
+    });
+    let (state, _) = txn.into_parts();
+    assert!(state.read().coordinates().is_empty());
 }
 
 #[test]
