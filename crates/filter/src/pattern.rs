@@ -60,7 +60,8 @@ impl Pattern {
             .collect()
     }
 
-    pub(crate) fn is_match(&self, text: &str) -> bool {
+    /// Whether it matches a part of the text.
+    pub fn is_match(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::instance::CheckServiceNode;
+use crate::locality::Locality;
 use crate::proxy::ConnectProxy;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceKind, Weights};
 
@@ -53,6 +54,9 @@ pub struct ServiceNode {
     pub service_proxy: ConnectProxy,
     /// The instance's mesh settings.
     pub service_connect: ServiceConnect,
+    /// Region and zone of the instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_locality: Option<Box<Locality>>,
     /// Index of the write that created the instance.
     pub create_index: u64,
     /// Index of the last write that changed the instance.
@@ -82,6 +86,7 @@ impl From<&CheckServiceNode> for ServiceNode {
             service_enable_tag_override: service.enable_tag_override,
             service_proxy: service.proxy,
             service_connect: service.connect,
+            service_locality: service.locality,
             create_index: service.create_index,
             modify_index: service.modify_index,
         }

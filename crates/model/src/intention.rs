@@ -135,7 +135,7 @@ pub struct HttpHeaderPermission {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Intention {
-    /// Set only by writers of the oldest API; kept empty here.
+    /// What the oldest endpoints know it by; empty for what other endpoints wrote.
     #[serde(rename = "ID", skip_serializing_if = "String::is_empty")]
     pub id: String,
     /// For people, at most 512 bytes.
@@ -263,7 +263,7 @@ impl Intention {
         if !self.id.is_empty() {
             return Err(Invalid::new(
                 "ID",
-                "intentions with ids of their own are not served: leave it out, the two names \
+                "ID must be empty when creating a new intention: leave it out, the two names \
                  identify the intention",
             ));
         }

@@ -51,6 +51,24 @@ impl ReadTxn<'_> {
         all.find(|i| i.source_name == source).map(Arc::new)
     }
 
+    /// The intention that the oldest endpoints made with this id.
+    pub fn intention_by_id(&self, id: &str) -> Option<Arc<Intention>> {
+        let mut all = self.intentions().into_iter();
+        all.find(|intention| fold(&intention.id) == fold(id))
+    }
+
+    /// Whether intentions of this destination were written otherwise than with the oldest endpoints,
+    /// which then cannot change them any more.
+    pub fn has_intentions_without_id(&self, destination: &str) -> bool {
+        let entry = self.service_intentions(destination);
+        entry.is_some_and(|entry| {
+            entry
+                .sources
+                .iter()
+                .any(|source| source.legacy_id.is_empty())
+        })
+    }
+
     fn service_intentions(&self, destination: &str) -> Option<ServiceIntentions> {
         match &*self.config_entry(ConfigKind::ServiceIntentions, destination)? {
             ConfigEntry::ServiceIntentions(entry) => Some(entry.clone()),
@@ -146,6 +164,24 @@ impl WriteTxn {
         self.replace_sources(entry)
     }
 
+    /// Replaces the intention with an id, whose source may be another one now. An id that no
+    /// intention of this destination has is no error.
+    ///
+    /// # Errors
+    /// [`Rejected::InvalidEntry`] when the entry would not be valid.
+    pub fn replace_intention(&mut self, intention: Intention) -> Result<(), Rejected> {
+        let destination = &intention.destination_name;
+        let Some(mut entry) = self.read().service_intentions(destination) else {
+            return Ok(());
+        };
+        let mut sources = entry.sources.iter_mut();
+        let old = sources.find(|source| fold(&source.legacy_id) == fold(&intention.id));
+        if let Some(source) = old {
+            *source = SourceIntention::from(intention);
+        }
+        self.replace_sources(entry)
+    }
+
     /// Removes one source from the `service-intentions` entry of its destination, and the entry
     /// with its last source. What does not exist is no error.
     ///
@@ -169,7 +205,9 @@ impl WriteTxn {
             entry: format!("{}/{name}", ConfigKind::ServiceIntentions),
             reason: invalid.to_string(),
         })?;
-        entry.normalise();
+        if let ConfigEntry::ServiceIntentions(entry) = &mut entry {
+            entry.arrange();
+        }
         self.put_config_entry(entry, None)
     }
 }

@@ -290,6 +290,16 @@ impl Authorizer {
         self.named(Resource::Session, node, Access::Write)
     }
 
+    /// Seeing events of a name.
+    pub fn event_read(&self, name: &str) -> bool {
+        self.named(Resource::Event, name, Access::Read)
+    }
+
+    /// Firing events of a name.
+    pub fn event_write(&self, name: &str) -> bool {
+        self.named(Resource::Event, name, Access::Write)
+    }
+
     /// Seeing mesh-wide settings.
     pub fn mesh_read(&self) -> bool {
         self.operated(Resource::Mesh, Access::Read)

@@ -15,7 +15,7 @@ use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED};
+use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
 use crate::tenancy::{NoPeer, NotServed, OnlyDefault};
 use crate::{meta, name};
 
@@ -74,12 +74,12 @@ pub struct SourceIntention {
     pub permissions: Vec<IntentionPermission>,
     /// Computed from the names; what a client sends is ignored.
     pub precedence: u32,
-    /// Left from Consul's oldest versions; not served.
-    #[serde(rename = "LegacyID", skip_serializing)]
-    pub legacy_id: NotServed,
-    /// Left from Consul's oldest versions; not served.
-    #[serde(skip_serializing)]
-    pub legacy_meta: NotServed,
+    /// The id that the oldest endpoints know it by; empty for what other endpoints wrote.
+    #[serde(rename = "LegacyID", skip_serializing_if = "String::is_empty")]
+    pub legacy_id: String,
+    /// Free key/value pairs of an intention with an id.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub legacy_meta: BTreeMap<String, String>,
     /// Left from Consul's oldest versions; not served.
     #[serde(skip_serializing)]
     pub legacy_create_time: NotServed,
@@ -97,18 +97,38 @@ impl ServiceIntentions {
     /// The intentions of the entry, one for every source, in the order of the sources.
     pub fn intentions(&self) -> impl Iterator<Item = Intention> + '_ {
         self.sources.iter().map(|source| Intention {
+            id: source.legacy_id.clone(),
             description: source.description.clone(),
             source_name: source.name.clone(),
             destination_name: self.name.clone(),
             action: source.action,
             permissions: source.permissions.clone(),
-            meta: self.meta.clone(),
+            meta: match source.legacy_id.is_empty() {
+                true => self.meta.clone(),
+                false => source.legacy_meta.clone(),
+            },
             jwt: self.jwt.clone(),
             precedence: precedence(&source.name, &self.name),
             create_index: self.create_index,
             modify_index: self.modify_index,
             ..Intention::default()
         })
+    }
+}
+
+impl ServiceIntentions {
+    /// Fills what is computed, and puts the sources in the order in which they decide.
+    pub fn arrange(&mut self) {
+        for source in &mut self.sources {
+            source.precedence = precedence(&source.name, &self.name);
+            if source.r#type.is_empty() {
+                source.r#type = SOURCE_TYPE_CONSUL.to_owned();
+            }
+            normalise_permissions(&mut source.permissions);
+        }
+        // Stable: sources of the same precedence stay as the user ordered them.
+        self.sources
+            .sort_by_key(|source| Reverse(source.precedence));
     }
 }
 
@@ -130,9 +150,10 @@ impl Entry for ServiceIntentions {
                 (DEFAULT_ONLY, "Namespace Partition"),
                 (
                     REFUSED,
-                    "Peer SamenessGroup LegacyID LegacyMeta LegacyCreateTime \
-                 LegacyUpdateTime",
+                    "Peer SamenessGroup LegacyCreateTime LegacyUpdateTime",
                 ),
+                // They stand in what is read, and go when it is written back.
+                (REPORTED, "LegacyID LegacyMeta"),
                 (Inside, "Permissions"),
             ],
         ),
@@ -171,17 +192,13 @@ impl Entry for ServiceIntentions {
         meta::validate_entry("Meta", &self.meta)
     }
 
+    /// Who writes the whole entry writes it for good: the oldest endpoints know it no more.
     fn normalise(&mut self) {
         for source in &mut self.sources {
-            source.precedence = precedence(&source.name, &self.name);
-            if source.r#type.is_empty() {
-                source.r#type = SOURCE_TYPE_CONSUL.to_owned();
-            }
-            normalise_permissions(&mut source.permissions);
+            source.legacy_id.clear();
+            source.legacy_meta.clear();
         }
-        // Stable: sources of the same precedence stay as the user ordered them.
-        self.sources
-            .sort_by_key(|source| Reverse(source.precedence));
+        self.arrange();
     }
 }
 
@@ -208,6 +225,11 @@ impl From<Intention> for SourceIntention {
             permissions: intention.permissions,
             r#type: intention.source_type,
             description: intention.description,
+            legacy_meta: match intention.id.is_empty() {
+                true => BTreeMap::new(),
+                false => intention.meta,
+            },
+            legacy_id: intention.id,
             ..SourceIntention::default()
         }
     }

@@ -7,7 +7,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{HeaderName, StatusCode, Uri};
 use http_body_util::LengthLimitError;
@@ -19,10 +19,11 @@ use legate_store::{Answer, ReadTxn, Reader, WriteTxn, Writer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::error::ApiError;
-use super::params::Params;
+use super::params::{CacheControl, Params};
 use super::state::ApiState;
 use crate::acl::Rights;
 use crate::config::ServerConfig;
@@ -38,6 +39,7 @@ const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-consul-knownleader")
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-consul-lastcontact");
 const CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
 const BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
+const CACHE: HeaderName = HeaderName::from_static("x-cache");
 const FILTERED: HeaderName = HeaderName::from_static("x-consul-results-filtered-by-acls");
 const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
 /// The fields of a write that are kept and have no effect. Consul has no such header.
@@ -54,6 +56,7 @@ pub(crate) struct Call {
     /// Cancelled when the server stops.
     stop: CancellationToken,
     pub(crate) params: Params,
+    cache: CacheControl,
     /// The secret of the caller's token; empty when there is none.
     pub(crate) token: String,
     body: Bytes,
@@ -170,6 +173,7 @@ impl Call {
             reader: Reader::from_ref(state),
             rights,
             stop: CancellationToken::from_ref(state),
+            cache: CacheControl::parse(&head.headers)?,
             params,
             token,
             body: Bytes::new(),
@@ -251,6 +255,11 @@ impl Call {
         }
     }
 
+    /// The body as it was sent.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// Whether there is a body at all.
     pub(crate) fn has_body(&self) -> bool {
         !self.body.iter().all(u8::is_ascii_whitespace)
@@ -317,6 +326,37 @@ impl Call {
             }
             if ended {
                 return Ok(found);
+            }
+        }
+    }
+
+    /// Reads what is not in the store, after waiting for another index than the one that the client has
+    /// seen, if it names one. Such indexes have no order.
+    pub(crate) async fn read_changing<T>(
+        &self,
+        mut changed: watch::Receiver<()>,
+        read: impl Fn() -> (u64, T) + Send,
+    ) -> Result<(u64, T), ApiError> {
+        self.refuse_filter()?;
+        let query = self.params.blocking(rand::random())?;
+        let deadline = Instant::now() + query.wait;
+        let before = self.rights.of(&self.token)?;
+        loop {
+            changed.mark_unchanged();
+            let (index, found) = read();
+            if index != query.min_index {
+                return Ok((index, found));
+            }
+            let ended = tokio::select! {
+                news = changed.changed() => news.is_err(),
+                () = sleep_until(deadline) => true,
+                () = self.stop.cancelled() => return Err(shutting_down()),
+            };
+            if self.rights.of(&self.token)? != before {
+                return Err(token_changed());
+            }
+            if ended {
+                return Ok(read());
             }
         }
     }
@@ -417,7 +457,22 @@ impl Call {
         headers.insert(CONSISTENCY, HeaderValue::from_static(consistency.as_str()));
         headers.insert(BACKEND, HeaderValue::from_static("blocking-query"));
         self.add_filtered(headers, filtered);
+        self.add_cache(headers);
         Ok(response)
+    }
+
+    /// What is in memory is what an agent of Consul keeps up to date in its cache: it is always there,
+    /// and never older than the moment.
+    pub(crate) fn add_cache(&self, headers: &mut HeaderMap) {
+        if !self.params.has("cached") {
+            return;
+        }
+        if self.cache.must_revalidate {
+            headers.insert(CACHE, HeaderValue::from_static("MISS"));
+        } else {
+            headers.insert(CACHE, HeaderValue::from_static("HIT"));
+            headers.insert(AGE, HeaderValue::from_static("0"));
+        }
     }
 
     /// Says what of an accepted write has no effect, to the client and in the log.

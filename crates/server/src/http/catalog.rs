@@ -12,9 +12,11 @@ use legate_model::{
     ServiceKind, ServiceNode, filters,
 };
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
+use serde_json::{Value, json};
 
 use super::call::{Call, visible};
 use super::error::ApiError;
+use super::near;
 
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(
@@ -70,6 +72,14 @@ pub(super) fn may_register(
     let checks_node = registration.checks.iter().any(|c| c.service_id.is_empty());
     if (checks_node || changes_node(state, registration)) && !authorizer.node_write(node) {
         return Err(ApiError::denied("node:write", node));
+    }
+    // A node that gets another name takes the old one along.
+    let renamed = Some(&registration.node.id).filter(|id| !id.is_empty());
+    let renamed = renamed.and_then(|id| state.node_by_id(id));
+    if let Some(old) = renamed.filter(|old| !authorizer.node_write(&old.node))
+        && !old.node.eq_ignore_ascii_case(node)
+    {
+        return Err(ApiError::denied("node:write", &old.node));
     }
     may_take_checks(authorizer, state, node, &registration.checks)?;
     let existing = |id: &str| state.instance(node, id).map(|i| i.service.service.clone());
@@ -184,7 +194,9 @@ pub(super) fn may_deregister(
 
 /// `GET /v1/catalog/datacenters`
 pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
-    call.json(&[&call.config.datacenter])
+    let mut response = call.json(&[&call.config.datacenter])?;
+    call.add_cache(response.headers_mut());
+    Ok(response)
 }
 
 /// `GET /v1/catalog/nodes`
@@ -201,31 +213,72 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
         .await?;
     let (mut nodes, filtered) = visible(answer.value, |node| authorizer.node_read(&node.node));
     nodes.retain(|node| filter.matches(node));
+    near::sort(&call, &mut nodes, |node| &node.node);
     call.answer(answer.index, &nodes, filtered)
 }
 
 /// `GET /v1/catalog/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let found = on_node(&call, &name, false).await?;
+    let Some((node, services)) = &found.value else {
+        return call.answer(found.index, &Value::Null, found.filtered);
+    };
+    let by_id: BTreeMap<_, _> = services.iter().map(|s| (&s.id, s)).collect();
+    let body = json!({ "Node": node, "Services": by_id });
+    call.answer(found.index, &body, found.filtered)
+}
+
+/// `GET /v1/catalog/node-services/:node`
+pub(super) async fn node_services(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let merge = call.params.flag("merge-central-config")?;
+    let found = on_node(&call, &name, merge).await?;
+    let (node, services) = found.value.unzip();
+    // A list that is not there is one of Go's without items.
+    let body = json!({ "Node": node, "Services": services });
+    call.answer(found.index, &body, found.filtered)
+}
+
+/// A node and what is on it, as far as the caller may see and wants to.
+struct OnNode {
+    index: u64,
+    value: Option<(Arc<Node>, Vec<Arc<ServiceInstance>>)>,
+    filtered: bool,
+}
+
+async fn on_node(call: &Call, name: &str, merge: bool) -> Result<OnNode, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::SERVICE)?;
     let answer = call
         .read(|state| {
-            let node = state.node(&name)?;
-            Some((node, state.instances_on(&name)))
+            let node = state.node(name)?;
+            let mut services = state.instances_on(name);
+            if merge {
+                for service in &mut services {
+                    *service = Arc::new(legate_proxycfg::merge_central_config(service, state));
+                }
+            }
+            Some((node, services))
         })
         .await?;
     let exists = answer.value.is_some();
-    let Some((node, services)) = answer
+    let seen = answer
         .value
-        .filter(|(node, _)| authorizer.node_read(&node.node))
-    else {
-        return call.answer(answer.index, &serde_json::Value::Null, exists);
-    };
-    let (mut services, filtered) = visible(services, |s| authorizer.service_read(&s.service));
-    services.retain(|service| filter.matches(service));
-    let by_id: BTreeMap<_, _> = services.iter().map(|s| (&s.id, s)).collect();
-    let body = serde_json::json!({ "Node": node, "Services": by_id });
-    call.answer(answer.index, &body, filtered)
+        .filter(|(node, _)| authorizer.node_read(&node.node));
+    let mut filtered = exists && seen.is_none();
+    let value = seen.map(|(node, services)| {
+        let (mut services, hidden) = visible(services, |s| authorizer.service_read(&s.service));
+        services.retain(|service| filter.matches(service));
+        filtered |= hidden;
+        (node, services)
+    });
+    Ok(OnNode {
+        index: answer.index,
+        value,
+        filtered,
+    })
 }
 
 /// `GET /v1/catalog/services`
@@ -312,7 +365,7 @@ async fn list(
     let filter = call.filter(&filters::SERVICE_NODE)?;
     let answer = call
         .read(|state| {
-            let found = selection.apply(find(state));
+            let found = selection.apply(find(state), state);
             found.iter().map(ServiceNode::from).collect::<Vec<_>>()
         })
         .await?;
@@ -320,14 +373,16 @@ async fn list(
         authorizer.node_read(&row.node) && authorizer.service_read(&row.service_name)
     });
     rows.retain(|row| filter.matches(row));
+    near::sort(call, &mut rows, |row| &row.node);
     call.answer(answer.index, &rows, filtered)
 }
 
-/// Which instances of a service the client asked for.
+/// Which instances of a service the client asked for, and in which shape.
 pub(super) struct Selection<'a> {
     tags: Vec<&'a str>,
     node_meta: Vec<(&'a str, &'a str)>,
     passing: bool,
+    merge: bool,
 }
 
 impl<'a> Selection<'a> {
@@ -337,10 +392,15 @@ impl<'a> Selection<'a> {
             tags: tags.filter(|tag| !tag.is_empty()).collect(),
             node_meta: call.params.node_meta(),
             passing: call.params.flag("passing")?,
+            merge: call.params.flag("merge-central-config")?,
         })
     }
 
-    pub(super) fn apply(&self, mut instances: Vec<CheckServiceNode>) -> Vec<CheckServiceNode> {
+    pub(super) fn apply(
+        &self,
+        mut instances: Vec<CheckServiceNode>,
+        state: &ReadTxn<'_>,
+    ) -> Vec<CheckServiceNode> {
         instances.retain(|instance| {
             let has = |tag: &&str| {
                 let tags = &instance.service.tags;
@@ -350,11 +410,17 @@ impl<'a> Selection<'a> {
                 && has_meta(&instance.node, &self.node_meta)
                 && (!self.passing || instance.health() == legate_model::CheckStatus::Passing)
         });
+        if self.merge {
+            for instance in &mut instances {
+                let merged = legate_proxycfg::merge_central_config(&instance.service, state);
+                instance.service = Arc::new(merged);
+            }
+        }
         instances
     }
 }
 
-fn has_meta(node: &Node, wanted: &[(&str, &str)]) -> bool {
+pub(super) fn has_meta(node: &Node, wanted: &[(&str, &str)]) -> bool {
     wanted
         .iter()
         .all(|(key, value)| node.meta.get(*key).is_some_and(|own| own == value))

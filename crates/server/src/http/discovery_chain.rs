@@ -34,16 +34,9 @@ async fn show(call: &Call, service: &str, overrides: Overrides) -> Result<Respon
     if !call.authorizer()?.service_read(service) {
         return Err(ApiError::denied("service:read", service));
     }
-    let datacenter = &call.config.datacenter;
-    if let Some(other) = call.params.get("compile-dc")
-        && !other.is_empty()
-        && !other.eq_ignore_ascii_case(datacenter)
-    {
-        return Err(ApiError::bad_request(format!(
-            "Invalid query parameter ?compile-dc={other}: this server has callers in {datacenter:?} \
-             only, leave it out"
-        )));
-    }
+    // Where the caller is, for whom it is compiled.
+    let of_caller = call.params.get("compile-dc").filter(|dc| !dc.is_empty());
+    let datacenter = of_caller.unwrap_or(&call.config.datacenter);
     let read = |state: &ReadTxn<'_>| chain(state, service, datacenter, overrides);
     let answer = call.read(read).await?;
     match &answer.value {

@@ -1,15 +1,16 @@
-//! `/v1/health`: instances with their nodes and checks, and the checks of a node.
+//! `/v1/health`: instances with their nodes and checks, and checks by themselves.
 
 use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::response::Response;
-use legate_model::{CheckServiceNode, filters};
-use legate_store::ReadTxn;
+use legate_model::{CheckServiceNode, HealthCheck, filters};
+use legate_store::{Answer, ReadTxn};
 
 use super::call::{Call, visible};
-use super::catalog::{Selection, seen_proxies};
+use super::catalog::{Selection, has_meta, seen_proxies};
 use super::error::ApiError;
+use super::near;
 
 /// `GET /v1/health/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
@@ -22,18 +23,67 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
     list(&call, |state| seen_proxies(state, &authorizer, &name)).await
 }
 
+/// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service. There are none.
+pub(super) async fn ingress(Path(_): Path<String>, call: Call) -> Result<Response, ApiError> {
+    list(&call, |_| Vec::new()).await
+}
+
 /// `GET /v1/health/node/:node`
 pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    checks(&call, |state| state.checks_on(&name)).await
+}
+
+/// `GET /v1/health/checks/:service`
+pub(super) async fn service_checks(
+    Path(name): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let wanted = call.params.node_meta();
+    let find = |state: &ReadTxn<'_>| on_nodes(state, state.checks_of_service(&name), &wanted);
+    checks(&call, find).await
+}
+
+/// `GET /v1/health/state/:state`
+pub(super) async fn state(Path(status): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let wanted = call.params.node_meta();
+    let find = |state: &ReadTxn<'_>| {
+        let mut found = state.checks();
+        found.retain(|check| status == "any" || check.status.as_str() == status);
+        on_nodes(state, found, &wanted)
+    };
+    checks(&call, find).await
+}
+
+/// The checks whose nodes have what is wanted.
+fn on_nodes(
+    state: &ReadTxn<'_>,
+    mut checks: Vec<Arc<HealthCheck>>,
+    wanted: &[(&str, &str)],
+) -> Vec<Arc<HealthCheck>> {
+    if !wanted.is_empty() {
+        checks.retain(|check| {
+            let node = state.node(&check.node);
+            node.is_some_and(|node| has_meta(&node, wanted))
+        });
+    }
+    checks
+}
+
+async fn checks(
+    call: &Call,
+    find: impl Fn(&ReadTxn<'_>) -> Vec<Arc<HealthCheck>> + Send + Sync,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::CHECK)?;
-    let answer = call.read(|state| state.checks_on(&name)).await?;
-    let (mut checks, filtered) = visible(answer.value, |check| {
+    let Answer { index, value } = call.read(find).await?;
+    let (mut checks, filtered) = visible(value, |check| {
         let service = &check.service_name;
         authorizer.node_read(&check.node)
             && (check.service_id.is_empty() || authorizer.service_read(service))
     });
     checks.retain(|check| filter.matches(check));
-    call.answer(answer.index, &checks, filtered)
+    near::sort(call, &mut checks, |check| &check.node);
+    call.answer(index, &checks, filtered)
 }
 
 async fn list(
@@ -43,23 +93,14 @@ async fn list(
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;
     let filter = call.filter(&filters::INSTANCE)?;
-    let merge = call.params.flag("merge-central-config")?;
     let answer = call
-        .read(|state| {
-            let mut found = selection.apply(find(state));
-            if merge {
-                for instance in &mut found {
-                    let merged = legate_proxycfg::merge_central_config(&instance.service, state);
-                    instance.service = Arc::new(merged);
-                }
-            }
-            found
-        })
+        .read(|state| selection.apply(find(state), state))
         .await?;
     let (mut instances, filtered) = visible(answer.value, |instance| {
         authorizer.node_read(&instance.node.node)
             && authorizer.service_read(&instance.service.service)
     });
     instances.retain(|instance| instance.matches(&filter));
+    near::sort(call, &mut instances, |instance| &instance.node.node);
     call.answer(answer.index, &instances, filtered)
 }

@@ -24,7 +24,7 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     call.answer(answer.index, &intentions, filtered)
 }
 
-fn may_read(authorizer: &Authorizer, intention: &Intention) -> bool {
+pub(super) fn may_read(authorizer: &Authorizer, intention: &Intention) -> bool {
     authorizer.intention_read(&intention.source_name)
         || authorizer.intention_read(&intention.destination_name)
 }

@@ -8,19 +8,25 @@ mod ca;
 mod call;
 mod catalog;
 mod change;
+mod compression;
 mod config;
 mod connect_authorize;
 mod connections;
+mod coordinates;
 mod discovery_chain;
 mod dry_run;
 mod error;
+mod events;
+mod gateway_services;
 mod graph;
 mod guard;
 mod health;
 mod intentions;
+mod intentions_by_id;
 mod jwt_providers;
 mod kv;
 mod metrics;
+mod near;
 mod params;
 mod permissive;
 mod prepared_query;
@@ -32,6 +38,7 @@ mod snapshot;
 mod state;
 mod status;
 mod transactions;
+mod ui;
 mod unserved;
 mod virtual_ips;
 
@@ -89,11 +96,13 @@ pub(crate) async fn serve(
 fn router(state: ApiState) -> Router {
     Router::new()
         .merge(catalog_routes())
+        .merge(list_routes())
         .merge(mesh_routes())
         .merge(acl_routes())
         .merge(kv_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(compression::layer())
         .with_state(state)
 }
 
@@ -115,6 +124,36 @@ fn catalog_routes() -> Router<ApiState> {
         .route("/v1/snapshot", get(snapshot::save).put(snapshot::restore))
         .route("/v1/status/leader", get(status::leader))
         .route("/v1/status/peers", get(status::peers))
+}
+
+/// Lists of what is registered besides the catalog's own, coordinates, events, and what the user
+/// interface shows.
+fn list_routes() -> Router<ApiState> {
+    use intentions_by_id::{create, delete, get as one, update};
+    let gateway = get(gateway_services::list);
+    let node_services = get(catalog::node_services);
+    Router::new()
+        .route("/v1/catalog/node-services/{name}", node_services)
+        .route("/v1/catalog/gateway-services/{name}", gateway)
+        .route("/v1/health/checks/{name}", get(health::service_checks))
+        .route("/v1/health/state/{state}", get(health::state))
+        .route("/v1/health/ingress/{name}", get(health::ingress))
+        .route("/v1/coordinate/datacenters", get(coordinates::datacenters))
+        .route("/v1/coordinate/nodes", get(coordinates::nodes))
+        .route("/v1/coordinate/node/{name}", get(coordinates::node))
+        .route("/v1/coordinate/update", put(coordinates::update))
+        .route("/v1/event/fire/{*name}", put(events::fire))
+        .route("/v1/event/list", get(events::list))
+        .route("/v1/connect/intentions", post(create))
+        .route(
+            "/v1/connect/intentions/{id}",
+            get(one).put(update).delete(delete),
+        )
+        .route("/v1/internal/ui/nodes", get(ui::nodes))
+        .route("/v1/internal/ui/node/{name}", get(ui::node))
+        .route("/v1/internal/ui/services", get(ui::services))
+        .route("/v1/internal/ui/catalog-overview", get(ui::overview))
+        .route("/v1/internal/ui/service-topology/{name}", get(ui::topology))
 }
 
 fn query_routes() -> Router<ApiState> {
@@ -238,9 +277,6 @@ fn acl_routes() -> Router<ApiState> {
 async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         return StatusCode::OK.into_response();
-    }
-    if let Some(error) = unserved::method(&request) {
-        return error.into_response();
     }
     ApiError::new(
         StatusCode::METHOD_NOT_ALLOWED,

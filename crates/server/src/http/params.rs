@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::extract::Query;
 use http::Uri;
+use http::header::{CACHE_CONTROL, HeaderMap};
 use legate_model::duration;
 use legate_store::BlockingQuery;
 
@@ -35,6 +36,36 @@ impl Consistency {
             Self::Stale => "stale",
             Self::Consistent => "consistent",
         }
+    }
+}
+
+/// What a request says about answers from a cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheControl {
+    /// It must be asked anew.
+    pub(crate) must_revalidate: bool,
+}
+
+impl CacheControl {
+    /// Reads the `Cache-Control` header.
+    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let mut found = Self::default();
+        let Some(value) = headers.get(CACHE_CONTROL) else {
+            return Ok(found);
+        };
+        let invalid = || ApiError::bad_request("Invalid Cache-Control header.");
+        let text = value.to_str().map_err(|_| invalid())?.to_ascii_lowercase();
+        for directive in text.split(',').map(str::trim) {
+            if directive == "must-revalidate" {
+                found.must_revalidate = true;
+            } else if let Some(age) = directive.strip_prefix("max-age=") {
+                let age: i64 = age.parse().map_err(|_| invalid())?;
+                found.must_revalidate |= age == 0;
+            } else if let Some(age) = directive.strip_prefix("stale-if-error=") {
+                age.parse::<i64>().map_err(|_| invalid())?;
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -105,20 +136,31 @@ impl Params {
             .transpose()
     }
 
+    /// How fresh the answer has to be. `leader` asks for what is done without a word too.
     pub(crate) fn consistency(&self) -> Result<Consistency, ApiError> {
         let consistent = self.has("consistent");
-        for other in ["stale", "cached"] {
-            if consistent && self.has(other) {
+        let stale = self.has("stale") || !self.max_stale()?.is_zero();
+        for (other, given) in [("stale", stale), ("cached", self.has("cached"))] {
+            if consistent && given {
                 return Err(ApiError::bad_request(format!(
-                    "Cannot specify ?{other} with ?consistent: they exclude each other"
+                    "Cannot specify ?{other} with ?consistent, conflicting semantics."
                 )));
             }
         }
-        Ok(match (consistent, self.has("stale")) {
+        Ok(match (consistent, stale) {
             (true, _) => Consistency::Consistent,
             (false, true) => Consistency::Stale,
             (false, false) => Consistency::Leader,
         })
+    }
+
+    /// How old an answer may be. What is answered here is never older than the moment.
+    fn max_stale(&self) -> Result<Duration, ApiError> {
+        match self.get("max_stale").unwrap_or_default() {
+            "" => Ok(Duration::ZERO),
+            text => duration::parse(text)
+                .map_err(|_| ApiError::bad_request(format!("Invalid max_stale value {text:?}"))),
+        }
     }
 
     /// What the client has seen, and how long it wants to wait for something newer. `random` is
@@ -252,6 +294,27 @@ mod tests {
         );
         assert!(params("stale&consistent").consistency().is_err());
         assert!(params("cached&consistent").consistency().is_err());
+        assert!(params("max_stale=1s&consistent").consistency().is_err());
+        assert_eq!(
+            params("max_stale=0s&consistent").consistency(),
+            Ok(Consistency::Consistent)
+        );
+        assert_eq!(params("max_stale=1s").consistency(), Ok(Consistency::Stale));
+        let error = params("max_stale=old").consistency().expect_err("no time");
+        assert_eq!(error.text(), "Invalid max_stale value \"old\"");
+    }
+
+    #[test]
+    fn who_wants_no_cache_says_so() {
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CACHE_CONTROL, http::HeaderValue::from_static(text));
+            CacheControl::parse(&headers).map(|cache| cache.must_revalidate)
+        };
+        assert_eq!(read("max-age=30, stale-if-error=60"), Ok(false));
+        assert_eq!(read("Max-Age=0"), Ok(true));
+        assert_eq!(read("no-store,must-revalidate"), Ok(true));
+        assert!(read("max-age=soon").is_err());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::call::{Call, visible};
 use super::error::ApiError;
+use super::near;
 
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
@@ -204,7 +205,8 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
             && authorizer.service_read(&instance.service.service)
     });
     nodes.shuffle(&mut rand::rng());
-    if let Some(near) = near(call, &txn, &wanted.near, source) {
+    if let Some(near) = origin(call, &txn, &wanted.near, source) {
+        near::sort_from(&txn, &near, &mut nodes, |one| &one.node.node);
         put_node_first(&mut nodes, &near);
     }
     nodes.truncate(limit);
@@ -264,11 +266,11 @@ fn limit(call: &Call) -> Result<usize, ApiError> {
 }
 
 /// The node whose instances come first: what the caller says, else what the query says.
-fn near(call: &Call, txn: &ReadTxn<'_>, of_query: &str, source: IpAddr) -> Option<String> {
+fn origin(call: &Call, txn: &ReadTxn<'_>, of_query: &str, source: IpAddr) -> Option<String> {
     let of_caller = call.params.get("near").filter(|near| !near.is_empty());
     match of_caller.unwrap_or(of_query) {
         "" => None,
-        "_agent" => Some(call.config.node_name.clone()),
+        near::AGENT => Some(call.config.node_name.clone()),
         "_ip" => txn.node_at(source, |_| true).map(|node| node.node.clone()),
         node => Some(node.to_owned()),
     }

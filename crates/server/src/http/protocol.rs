@@ -87,7 +87,7 @@ fn looks_into_requests(entry: &ServiceIntentions) -> Option<&'static str> {
     asks.then_some("JWT")
 }
 
-fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {
+pub(super) fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {
     own_protocol(state, service).unwrap_or_else(|| default_protocol(state))
 }
 

@@ -11,6 +11,7 @@ use legate_store::{Reader, Writer};
 use legate_xds::Proxies;
 
 use super::dry_run::DryRuns;
+use super::events::Events;
 use super::snapshot::Snapshots;
 use crate::acl::{Logins, Rights};
 use crate::config::ServerConfig;
@@ -22,6 +23,7 @@ pub(super) struct ApiState {
     handles: Arc<Handles>,
     snapshots: Snapshots,
     dry_runs: DryRuns,
+    events: Events,
 }
 
 impl ApiState {
@@ -29,6 +31,7 @@ impl ApiState {
         Self {
             snapshots: Snapshots::new(&handles),
             dry_runs: DryRuns::new(&handles),
+            events: Events::new(),
             handles: Arc::new(handles),
         }
     }
@@ -53,6 +56,7 @@ handles! {
     Reports: |state| state.handles.reports.clone();
     Logins: |state| state.handles.logins();
     DryRuns: |state| state.dry_runs.clone();
+    Events: |state| state.events.clone();
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();

@@ -4,7 +4,7 @@
 //! Knows names only; whatever is served has a route and never gets here.
 
 use axum::extract::Request;
-use http::{Method, StatusCode};
+use http::StatusCode;
 
 use super::error::ApiError;
 
@@ -18,7 +18,6 @@ const PATHS: &[&str] = &[
     "/v1/agent/monitor",
     "/v1/agent/reload",
     "/v1/connect/ca/configuration",
-    "/v1/event/list",
     "/v1/exported-services",
     "/v1/peerings",
 ];
@@ -31,25 +30,10 @@ const PREFIXES: &[&str] = &[
     "/v1/agent/join/",
     "/v1/agent/service/",
     "/v1/agent/token/",
-    "/v1/catalog/gateway-services/",
-    "/v1/catalog/node-services/",
-    "/v1/connect/intentions/",
-    "/v1/coordinate/",
-    "/v1/event/fire/",
-    "/v1/health/checks/",
-    "/v1/health/ingress/",
-    "/v1/health/state/",
     "/v1/internal/",
     "/v1/operator/",
     "/v1/peering/",
 ];
-
-/// Methods of Consul 1.21 that a served path does not have here, with what to use instead.
-const METHODS: &[(Method, &str, &str)] = &[(
-    Method::POST,
-    "/v1/connect/intentions",
-    "PUT /v1/connect/intentions/exact?source=<source>&destination=<destination>",
-)];
 
 /// Answers a request without a route.
 pub(super) async fn path(request: Request) -> ApiError {
@@ -66,17 +50,6 @@ pub(super) async fn path(request: Request) -> ApiError {
     ApiError::not_found(format!(
         "Unknown path {path}: this server does not serve it"
     ))
-}
-
-/// The answer to a method that Consul has on a path that is served, and this server has not.
-pub(super) fn method(request: &Request) -> Option<ApiError> {
-    let path = request.uri().path();
-    let (method, path, instead) = METHODS
-        .iter()
-        .find(|(method, served, _)| (method, *served) == (request.method(), path))?;
-    Some(not_implemented(format!(
-        "{method} {path} is not served: use {instead}"
-    )))
 }
 
 fn not_implemented(text: String) -> ApiError {

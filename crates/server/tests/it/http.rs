@@ -329,10 +329,6 @@ async fn paths_and_methods_that_are_not_served_say_so() {
     let unserved = client.get("/v1/internal/federation-states").await;
     assert_eq!(unserved.status, StatusCode::NOT_IMPLEMENTED);
     assert!(unserved.text().contains("/v1/internal/federation-states"));
-    let create = client.send(Method::POST, "/v1/connect/intentions", "{}");
-    let create = create.await;
-    assert_eq!(create.status, StatusCode::NOT_IMPLEMENTED);
-    assert!(create.text().contains("/v1/connect/intentions/exact"));
 
     let wrong = client.delete("/v1/catalog/register").await;
     assert_eq!(wrong.status, StatusCode::METHOD_NOT_ALLOWED);

@@ -60,8 +60,12 @@ async fn a_caller_may_ask_with_what_it_has_otherwise() {
         let refused = ask(&wrong).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
     }
-    let elsewhere = client.get(&format!("{WEB}?compile-dc=dc2")).await;
-    assert_eq!(elsewhere.status, StatusCode::BAD_REQUEST);
+    let elsewhere = client.get(&format!("{WEB}?compile-dc=dc2")).await.json();
+    assert_eq!(elsewhere["Chain"]["Datacenter"], "dc2");
+    assert_eq!(
+        elsewhere["Chain"]["StartNode"],
+        "resolver:web.default.default.dc2"
+    );
 }
 
 #[tokio::test]

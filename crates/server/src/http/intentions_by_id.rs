@@ -1,0 +1,172 @@
+//! `/v1/connect/intentions` by id, as Consul's oldest clients write them. They are kept in the
+//! `service-intentions` entries of their destinations like all others, as sources with an id.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::acl::Authorizer;
+use legate_model::{ConfigKind, Intention};
+use legate_store::{ReadTxn, WriteTxn, Writer};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::call::Call;
+use super::error::ApiError;
+use super::intentions::may_read;
+use super::{jwt_providers, protocol};
+
+/// `POST /v1/connect/intentions`
+pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let intention: Intention = call.decode()?;
+    if !intention.id.is_empty() {
+        return Err(ApiError::internal(
+            "ID must be empty when creating a new intention",
+        ));
+    }
+    let mut intention = checked(intention)?;
+    require_write(&authorizer, &intention.destination_name)?;
+    intention.id = Uuid::new_v4().to_string();
+    let made = json!({ "ID": intention.id });
+    call.write(&writer, move |txn| {
+        let (source, destination) = (&intention.source_name, &intention.destination_name);
+        if txn.read().intention(source, destination).is_some() {
+            return Err(ApiError::internal(format!(
+                "duplicate intention found: {source} to {destination}: change that one"
+            )));
+        }
+        require_all_by_id(&txn.read(), destination)?;
+        txn.put_intention(intention.clone())?;
+        check_entry(txn, &intention.destination_name)
+    })
+    .await?;
+    call.json(&made)
+}
+
+/// `GET /v1/connect/intentions/:id`
+pub(super) async fn get(Path(id): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    require_uuid(&id)?;
+    let answer = call.read(|state| state.intention_by_id(&id)).await?;
+    match answer.value {
+        None => call.absent(answer.index, "Intention not found"),
+        Some(intention) if may_read(&authorizer, &intention) => {
+            call.answer(answer.index, &intention, false)
+        }
+        Some(intention) => Err(ApiError::denied(
+            "intention:read",
+            &intention.destination_name,
+        )),
+    }
+}
+
+/// `PUT /v1/connect/intentions/:id`
+pub(super) async fn update(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    // The path has the id that counts.
+    let mut intention: Intention = call.decode()?;
+    intention.id.clear();
+    let mut intention = checked(intention)?;
+    let made = json!({ "ID": id });
+    call.write(&writer, move |txn| {
+        let old = stored(&txn.read(), &authorizer, &id)?;
+        if old.destination_name != intention.destination_name {
+            return Err(ApiError::internal(
+                "Cannot modify Destination partition/namespace/name for an intention once it \
+                 exists: make another intention",
+            ));
+        }
+        require_all_by_id(&txn.read(), &old.destination_name)?;
+        intention.id.clone_from(&old.id);
+        txn.replace_intention(intention.clone())?;
+        check_entry(txn, &intention.destination_name)
+    })
+    .await?;
+    call.json(&made)
+}
+
+/// `DELETE /v1/connect/intentions/:id`
+pub(super) async fn delete(
+    Path(id): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    call.write(&writer, move |txn| {
+        let old = stored(&txn.read(), &authorizer, &id)?;
+        Ok(txn.remove_intention(&old.source_name, &old.destination_name)?)
+    })
+    .await?;
+    call.json(&true)
+}
+
+/// What an intention must be, whatever its id.
+fn checked(mut intention: Intention) -> Result<Intention, ApiError> {
+    if intention.jwt.is_some() {
+        return Err(ApiError::bad_request(
+            "Invalid request: JWT: it belongs to the destination's service-intentions config \
+             entry; leave it out here and write the entry with PUT /v1/config",
+        ));
+    }
+    intention.validate()?;
+    intention.normalise();
+    Ok(intention)
+}
+
+fn stored(
+    state: &ReadTxn<'_>,
+    authorizer: &Authorizer,
+    id: &str,
+) -> Result<Arc<Intention>, ApiError> {
+    require_uuid(id)?;
+    let Some(old) = state.intention_by_id(id) else {
+        return Err(ApiError::internal(format!(
+            "Cannot modify non-existent intention: '{id}'"
+        )));
+    };
+    require_write(authorizer, &old.destination_name)?;
+    Ok(old)
+}
+
+fn require_write(authorizer: &Authorizer, destination: &str) -> Result<(), ApiError> {
+    match authorizer.intention_write(destination) {
+        true => Ok(()),
+        false => Err(ApiError::denied("intention:write", destination)),
+    }
+}
+
+/// What somebody wrote as an entry has no ids, and is not taken apart again.
+fn require_all_by_id(state: &ReadTxn<'_>, destination: &str) -> Result<(), ApiError> {
+    if !state.has_intentions_without_id(destination) {
+        return Ok(());
+    }
+    Err(ApiError::internal(format!(
+        "cannot use legacy intention API to edit intentions with a destination of {destination:?} \
+         after editing them via a service-intentions config entry"
+    )))
+}
+
+fn check_entry(txn: &WriteTxn, destination: &str) -> Result<(), ApiError> {
+    let entry = txn
+        .read()
+        .config_entry(ConfigKind::ServiceIntentions, destination);
+    if let Some(entry) = entry {
+        protocol::refuse_mismatch(&txn.read(), &entry)?;
+        jwt_providers::refuse_unknown(&txn.read(), &entry)?;
+    }
+    Ok(())
+}
+
+fn require_uuid(id: &str) -> Result<(), ApiError> {
+    match id.len() == 36 && Uuid::try_parse(id).is_ok() {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(
+            "failed intention lookup: index error: UUID must be 36 characters",
+        )),
+    }
+}

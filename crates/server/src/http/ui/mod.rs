@@ -1,0 +1,226 @@
+//! `/v1/internal/ui`: what Consul's user interface reads, and dashboards with it. Only reads; it shows
+//! what is in the catalog, put together.
+
+mod summary;
+mod topology;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use axum::extract::Path;
+use axum::response::Response;
+use legate_filter::{Field, Shape};
+use legate_model::acl::Authorizer;
+use legate_model::{
+    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, filters,
+};
+use legate_store::ReadTxn;
+use serde::Serialize;
+
+use self::summary::{Summary, summaries};
+pub(super) use self::topology::topology;
+use super::call::{Call, visible};
+use super::error::ApiError;
+
+/// A node with all that is on it.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct NodeInfo {
+    #[serde(rename = "ID")]
+    id: String,
+    node: String,
+    address: String,
+    tagged_addresses: BTreeMap<String, String>,
+    meta: BTreeMap<String, String>,
+    services: Vec<Arc<ServiceInstance>>,
+    checks: Vec<Arc<HealthCheck>>,
+}
+
+/// The fields that a filter of nodes may name.
+static NODE_INFO: [Field; 9] = [
+    Field::new("ID", Shape::Text),
+    Field::new("Node", Shape::Text),
+    Field::new("Partition", Shape::Text),
+    Field::new("PeerName", Shape::Text),
+    Field::new("Address", Shape::Text),
+    Field::new("TaggedAddresses", Shape::Map(&Shape::Text)),
+    Field::new("Meta", Shape::Map(&Shape::Text)),
+    Field::new("Services", Shape::List(&filters::SERVICE)),
+    Field::new("Checks", Shape::List(&filters::CHECK)),
+];
+
+impl NodeInfo {
+    fn of(state: &ReadTxn<'_>, node: &Node) -> Self {
+        Self {
+            id: node.id.clone(),
+            node: node.node.clone(),
+            address: node.address.clone(),
+            tagged_addresses: node.tagged_addresses.clone(),
+            meta: node.meta.clone(),
+            services: state.instances_on(&node.node),
+            checks: state.checks_on(&node.node),
+        }
+    }
+
+    /// Leaves out what the caller may not see of what is on the node. Says whether there was any.
+    fn hide(&mut self, authorizer: &Authorizer) -> bool {
+        let before = self.services.len() + self.checks.len();
+        self.services
+            .retain(|service| authorizer.service_read(&service.service));
+        self.checks.retain(|check| {
+            check.service_id.is_empty() || authorizer.service_read(&check.service_name)
+        });
+        self.services.len() + self.checks.len() < before
+    }
+}
+
+/// `GET /v1/internal/ui/nodes`
+pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let filter = call.filter(&NODE_INFO)?;
+    let answer = call
+        .read(|state| {
+            let nodes = state.nodes();
+            let infos = nodes.iter().map(|node| NodeInfo::of(state, node));
+            infos.collect::<Vec<_>>()
+        })
+        .await?;
+    let (mut nodes, mut filtered) = visible(answer.value, |one| authorizer.node_read(&one.node));
+    for node in &mut nodes {
+        filtered |= node.hide(&authorizer);
+    }
+    nodes.retain(|node| filter.matches(node));
+    call.answer(answer.index, &nodes, filtered)
+}
+
+/// `GET /v1/internal/ui/node/:node`
+pub(super) async fn node(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let answer = call
+        .read(|state| Some(NodeInfo::of(state, &*state.node(&name)?)))
+        .await?;
+    let exists = answer.value.is_some();
+    let Some(mut node) = answer.value.filter(|one| authorizer.node_read(&one.node)) else {
+        let response = call.absent(answer.index, "")?;
+        return call.mark(response, answer.index, exists);
+    };
+    let filtered = node.hide(&authorizer);
+    call.answer(answer.index, &node, filtered)
+}
+
+/// A service in the list of services.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    #[serde(flatten)]
+    summary: Summary,
+    connected_with_proxy: bool,
+    /// No gateway is registered for a service.
+    connected_with_gateway: bool,
+}
+
+/// `GET /v1/internal/ui/services`
+pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    let filter = call.filter(&filters::INSTANCE)?;
+    let answer = call.read(|state| state.instances()).await?;
+    let (mut instances, filtered) = visible(answer.value, |one| may_see(&authorizer, one));
+    instances.retain(|instance| instance.matches(&filter));
+    let summaries = summaries(&instances);
+    let listed: Vec<Listed> = summaries
+        .into_values()
+        .map(|found| Listed {
+            connected_with_proxy: found.has_proxy,
+            connected_with_gateway: false,
+            summary: found.finish(),
+        })
+        .collect();
+    call.answer(answer.index, &listed, filtered)
+}
+
+fn may_see(authorizer: &Authorizer, instance: &CheckServiceNode) -> bool {
+    authorizer.node_read(&instance.node.node) && authorizer.service_read(&instance.service.service)
+}
+
+/// How many of what there are, by the worst of their checks.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Health {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    total: u64,
+    passing: u64,
+    warning: u64,
+    critical: u64,
+}
+
+impl Health {
+    fn add(&mut self, status: CheckStatus) {
+        self.total += 1;
+        match status {
+            CheckStatus::Passing => self.passing += 1,
+            CheckStatus::Warning => self.warning += 1,
+            CheckStatus::Critical => self.critical += 1,
+        }
+    }
+}
+
+/// How the whole catalog is.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Overview {
+    nodes: Vec<Health>,
+    services: Vec<Health>,
+    checks: Vec<Health>,
+}
+
+/// `GET /v1/internal/ui/catalog-overview`
+pub(super) async fn overview(call: Call) -> Result<Response, ApiError> {
+    if !matches!(call.authorizer()?.permits("operator", "read", ""), Ok(true)) {
+        return Err(ApiError::denied("operator:read", ""));
+    }
+    call.refuse_filter()?;
+    let state = call.reader.state();
+    call.json(&overview_of(&state.read()))
+}
+
+fn overview_of(state: &ReadTxn<'_>) -> Overview {
+    let named = |name: &str| Health {
+        name: name.to_owned(),
+        ..Health::default()
+    };
+    let mut checks = BTreeMap::<String, Health>::new();
+    let mut worst = HashMap::<(String, String), CheckStatus>::new();
+    for check in state.checks() {
+        let sum = checks.entry(check.name.clone());
+        sum.or_insert_with(|| named(&check.name)).add(check.status);
+        let owner = (check.node.to_lowercase(), check.service_id.to_lowercase());
+        let worst = worst.entry(owner).or_insert(check.status);
+        *worst = (*worst).max(check.status);
+    }
+    let health = |node: &str, id: &str| {
+        let found = worst.get(&(node.to_lowercase(), id.to_lowercase()));
+        found.copied().unwrap_or(CheckStatus::Passing)
+    };
+    let mut services = BTreeMap::<String, Health>::new();
+    for instance in state.instances() {
+        let service = &instance.service;
+        let sum = services.entry(service.service.clone());
+        let status = health(&instance.node.node, &service.id);
+        sum.or_insert_with(|| named(&service.service)).add(status);
+    }
+    let mut nodes = Health::default();
+    for node in state.nodes() {
+        nodes.add(health(&node.node, ""));
+    }
+    Overview {
+        nodes: vec![nodes],
+        services: services.into_values().collect(),
+        checks: checks.into_values().collect(),
+    }
+}
+
+/// Applications are shown without a kind.
+fn is_typical(kind: &ServiceKind) -> bool {
+    *kind == ServiceKind::Typical
+}
