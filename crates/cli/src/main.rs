@@ -1,75 +1,128 @@
 //! `legate`: the command people type.
 //!
-//! It composes the products and talks to their public APIs; it holds no mesh logic of its own.
+//! It composes the products and talks to their public APIs; it holds no mesh logic of its own. Under the
+//! name `consul` it is the same program: what it knows of Consul's command language it knows under both.
 #![expect(
     clippy::print_stdout,
     reason = "a command line tool talks to a terminal"
 )]
 
+mod acl;
 mod agent;
+mod catalog;
+mod commands;
+mod completion;
 mod config;
+mod connect;
+mod debug;
 mod dev;
+mod go_flags;
 mod http_client;
+mod input;
+mod intention;
+mod keygen;
 mod kubernetes;
+mod kv;
+mod local_agent;
+mod lock;
+mod login;
+mod members;
+mod not_served;
+mod operator;
+mod output;
+mod peering;
+mod rtt;
 mod server_api;
+mod services;
+mod signals;
+mod snapshot;
+mod subprocess;
+mod tenants;
+mod tls;
+mod validate;
+mod version;
+mod watch;
 
-use std::io::Write;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 
-/// Legate: a service mesh that speaks Consul's APIs.
-#[derive(Parser)]
-#[command(name = "legate", version)]
-struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
+use commands::Args;
 
-#[derive(Subcommand)]
-enum Command {
-    /// Run one server of the control plane as `consul agent` does: with its flags and its files
-    #[command(args_override_self = true)]
-    Agent(Box<agent::Flags>),
-    /// Run a whole mesh on this machine: a control plane, two services and a sidecar for each
-    Dev(dev::Options),
-    /// Read and write config entries, or look at what a write would change
-    Config(config::Options),
-    /// Check whether the mesh on a Kubernetes cluster is healthy; fails when it is not
-    Check(kubernetes::check::Options),
-    /// List the sidecars of a Kubernetes cluster or the proxies of a server, and show what one of them
-    /// does and has
-    Proxy(kubernetes::proxy::Options),
-}
+/// What Consul's program ends with when it is given no command, or one that there is not.
+const NO_COMMAND: u8 = 127;
 
 fn main() -> ExitCode {
-    let line = agent::with_two_dashes(std::env::args_os());
-    let args = Args::parse_from(config::with_two_dashes(line));
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let program = line.first().cloned().unwrap_or_default();
+    let consul = version::is_consul(&program);
+    let asks_version = |word: &OsString| word == "-v" || word == "-version" || word == "--version";
+    if line.get(1).is_some_and(asks_version) {
+        return ended(output::line(&version::text(consul)).map(|()| ExitCode::SUCCESS));
+    }
+    let install = line.get(1).and_then(|word| word.to_str()).and_then(|word| {
+        match word.trim_start_matches('-') {
+            "autocomplete-install" => Some(true),
+            "autocomplete-uninstall" => Some(false),
+            _ => None,
+        }
+    });
+    if let Some(on) = install {
+        let home = server_api::environment("HOME").unwrap_or_default();
+        return ended(completion::install(&program, home.as_ref(), on));
+    }
+    let args = match parsed(line) {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
     let result = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(anyhow::Error::from)
-        .and_then(|runtime| legate_runtime::block_on(runtime, run(args.command)));
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => failed(&error),
-    }
+        .and_then(|runtime| {
+            legate_runtime::block_on(runtime, commands::run(args.command, &program))
+        });
+    ended(result)
+}
+
+fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| failed(&error))
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    // The terminal may be gone.
-    let _ = writeln!(std::io::stderr(), "error: {error:#}");
+    output::warn(&format!("{error:#}"));
     ExitCode::FAILURE
 }
 
-/// Whether what was asked for is as it should be.
-async fn run(command: Command) -> anyhow::Result<bool> {
-    match command {
-        Command::Agent(flags) => agent::run(*flags).await.map(|()| true),
-        Command::Dev(options) => dev::run(options).await.map(|()| true),
-        Command::Config(options) => config::run(options).await.map(|()| true),
-        Command::Check(options) => kubernetes::check::run(options).await,
-        Command::Proxy(options) => kubernetes::proxy::run(options).await.map(|()| true),
-    }
+/// Takes the command line apart. What is wrong with it is printed, with the code to end with.
+fn parsed(line: Vec<OsString>) -> Result<Args, ExitCode> {
+    // The last one of a flag that is given twice counts.
+    let mut command = Args::command().mut_subcommands(override_self);
+    command.build();
+    let known = command.get_subcommands().any(|known| {
+        let word = line.get(1).and_then(|word| word.to_str());
+        word.is_some_and(|word| known.get_name() == word)
+    });
+    let words = line.len();
+    let line = agent::with_two_dashes(line);
+    let line = go_flags::translated(line, &command, commands::is_consuls);
+    let line = line.map_err(|error| failed(&error))?;
+    let matches = command.try_get_matches_from_mut(line);
+    let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
+    args.map_err(|error| {
+        // The terminal may be gone.
+        let _ = error.print();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+            _ if words < 2 || !known => ExitCode::from(NO_COMMAND),
+            _ => ExitCode::FAILURE,
+        }
+    })
+}
+
+fn override_self(command: clap::Command) -> clap::Command {
+    let command = command.args_override_self(true);
+    command.mut_subcommands(override_self)
 }

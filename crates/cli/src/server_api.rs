@@ -1,142 +1,393 @@
-//! Questions to the HTTP API of a server, wherever it is.
+//! Questions to the HTTP API of a server, wherever it is: with the flags, the variables and the texts of
+//! errors that Consul's command line has. One connection a request; it follows no redirect and repeats
+//! nothing.
 
-use std::convert::Infallible;
-use std::path::PathBuf;
+mod address;
+mod flags;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow};
 use bytes::Bytes;
-use clap::Args;
-use http::{Request, StatusCode, header};
-use http_body_util::Full;
-use legate_identity::tls::{self, ClientTls};
+use http::{HeaderMap, Method, Request, StatusCode, header};
 use legate_model::Secret;
+use legate_runtime::http_client::{self, Body, Reply};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use crate::http_client;
+use self::address::{Address, Place};
+pub(crate) use self::flags::{ApiFlags, ServerApi, environment};
 
-/// How long an answer may take, connecting included.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Largest answer that is read, in bytes: some kilobytes for each of 10,000 proxies.
+/// How long an answer may take, connecting included, unless the question says otherwise.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Largest answer that is read into memory, in bytes.
 const SIZE_LIMIT: usize = 64 << 20;
 
-/// Which server is asked, and as whom.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ServerApi {
-    /// Ask the HTTP API of this server, instead of sidecars on Kubernetes: HOST:PORT, http://HOST:PORT
-    /// or https://HOST:PORT
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) http_addr: Option<String>,
-    /// ACL token for the server
-    #[arg(
-        long,
-        env = "CONSUL_HTTP_TOKEN",
-        hide_env_values = true,
-        value_parser = |text: &str| Ok::<_, Infallible>(Secret::new(text.to_owned())),
-        value_name = "TOKEN"
-    )]
+/// The header in which a server names the fields of a write that have no effect.
+const NOT_SERVED: &str = "x-legate-not-served";
+
+/// A server, and as whom it is asked.
+pub(crate) struct Api {
+    address: Address,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     token: Option<Secret>,
-    /// File with the ACL token for the server; it wins over --token
-    #[arg(long, env = "CONSUL_HTTP_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Certificates that an https server is verified with: a PEM file, or a folder of them. Default:
-    /// those of the system
-    #[arg(long, env = "CONSUL_CACERT", value_name = "PATH")]
-    ca_file: Option<PathBuf>,
-    /// The name in the certificate of an https server. Default: the host of --http-addr
-    #[arg(long, env = "CONSUL_TLS_SERVER_NAME", value_name = "NAME")]
-    tls_server_name: Option<String>,
+    /// `user:password` of a proxy in front of the server.
+    basic: Option<Secret>,
+    /// What every question carries: datacenter and tenant.
+    parameters: Vec<(&'static str, String)>,
 }
 
-/// An address that was taken apart.
-#[derive(Debug, PartialEq, Eq)]
-struct Address<'a> {
-    /// With the port.
-    authority: &'a str,
-    host: &'a str,
-    https: bool,
+/// A status that is no success. Its text is the one that scripts look for.
+#[derive(Debug, thiserror::Error)]
+#[error("Unexpected response code: {} ({text})", status.as_u16())]
+pub(crate) struct Unexpected {
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
 }
 
-fn parse(text: &str) -> anyhow::Result<Address<'_>> {
-    let (https, authority) = match text.split_once("://") {
-        None => (false, text),
-        Some(("http", authority)) => (false, authority),
-        Some(("https", authority)) => (true, authority),
-        Some((scheme, _)) => bail!("--http-addr {text:?}: {scheme} is neither http nor https"),
+/// The status of a refusal, where an error is one.
+pub(crate) fn refused(error: &anyhow::Error) -> Option<StatusCode> {
+    error.downcast_ref::<Unexpected>().map(|it| it.status)
+}
+
+impl Api {
+    /// `GET` of a path.
+    pub(crate) fn get(&self, path: impl Into<String>) -> Ask<'_> {
+        self.ask(Method::GET, path)
+    }
+
+    /// `PUT` to a path.
+    pub(crate) fn put(&self, path: impl Into<String>) -> Ask<'_> {
+        self.ask(Method::PUT, path)
+    }
+
+    /// `POST` to a path.
+    pub(crate) fn post(&self, path: impl Into<String>) -> Ask<'_> {
+        self.ask(Method::POST, path)
+    }
+
+    /// `DELETE` of a path.
+    pub(crate) fn delete(&self, path: impl Into<String>) -> Ask<'_> {
+        self.ask(Method::DELETE, path)
+    }
+
+    fn ask(&self, method: Method, path: impl Into<String>) -> Ask<'_> {
+        Ask {
+            api: self,
+            method,
+            path: path.into(),
+            query: Vec::new(),
+            body: Bytes::new(),
+            limit: TIME_LIMIT,
+        }
+    }
+
+    /// The token that is used, if any.
+    pub(crate) fn token(&self) -> Option<&Secret> {
+        self.token.as_ref()
+    }
+
+    /// One of `dc`, `ns` and `partition`, as every question carries it.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
+        let found = self.parameters.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// A question that is being put together.
+#[must_use]
+pub(crate) struct Ask<'a> {
+    api: &'a Api,
+    method: Method,
+    path: String,
+    query: Vec<(String, String)>,
+    body: Bytes,
+    limit: Duration,
+}
+
+impl Ask<'_> {
+    /// A parameter.
+    pub(crate) fn query(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.query.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A parameter that is left out where it is empty.
+    pub(crate) fn maybe(self, name: &str, value: &str) -> Self {
+        match value.is_empty() {
+            true => self,
+            false => self.query(name, value),
+        }
+    }
+
+    /// A parameter without value, where `set`.
+    pub(crate) fn flag(self, name: &str, set: bool) -> Self {
+        match set {
+            true => self.query(name, ""),
+            false => self,
+        }
+    }
+
+    /// A JSON body.
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.bytes(body.to_string())
+    }
+
+    /// A body as it is.
+    pub(crate) fn bytes(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// How long the answer may take.
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Sends it and reads the whole answer, whatever its status.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked or does not answer in time.
+    pub(crate) async fn send(self) -> anyhow::Result<Answer> {
+        let (deadline, what) = (Instant::now() + self.limit, self.description());
+        let reply = self.open(deadline).await?;
+        let (status, headers) = (reply.status, reply.headers.clone());
+        let body = reply.body(SIZE_LIMIT, deadline).await.context(what)?;
+        Ok(Answer {
+            status,
+            headers,
+            body,
+        })
+    }
+
+    /// Like [`Ask::send`], for answers that have to be a success.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Unexpected`] for another status.
+    pub(crate) async fn ok(self) -> anyhow::Result<Answer> {
+        let answer = self.send().await?;
+        answer.success()?;
+        if let Some(fields) = answer.headers.get(NOT_SERVED) {
+            for field in String::from_utf8_lossy(fields.as_bytes()).split(", ") {
+                crate::output::warn(&format!("warning: {field} is not served and has no effect"));
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The JSON of a success.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ask::ok`], and when it is no JSON.
+    pub(crate) async fn value(self) -> anyhow::Result<Value> {
+        self.ok().await?.value()
+    }
+
+    /// The JSON of a success; `None` for what does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ask::value`].
+    pub(crate) async fn found(self) -> anyhow::Result<Option<Value>> {
+        let answer = self.send().await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        answer.success()?;
+        answer.value().map(Some)
+    }
+
+    /// Sends it, and returns a successful answer of which the body is read piece by piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ask::ok`].
+    pub(crate) async fn stream(self) -> anyhow::Result<Reply> {
+        let deadline = Instant::now() + self.limit;
+        let reply = self.open(deadline).await?;
+        if reply.status.is_success() {
+            return Ok(reply);
+        }
+        let (status, headers) = (reply.status, reply.headers.clone());
+        let body = reply.body(SIZE_LIMIT, deadline).await?;
+        let answer = Answer {
+            status,
+            headers,
+            body,
+        };
+        Err(answer
+            .success()
+            .err()
+            .unwrap_or_else(|| anyhow!("{status}")))
+    }
+
+    /// As Go's client names a request in errors: `Get "http://127.0.0.1:8500/v1/kv/x"`.
+    fn description(&self) -> String {
+        let method = self.method.as_str();
+        let (first, rest) = method.split_at(1);
+        let address = &self.api.address;
+        format!(
+            "{first}{} \"{address}{}\"",
+            rest.to_ascii_lowercase(),
+            self.target()
+        )
+    }
+
+    /// Path and parameters.
+    fn target(&self) -> String {
+        let own = self
+            .query
+            .iter()
+            .map(|(name, value)| (name.as_str(), value));
+        let all = self.api.parameters.iter();
+        let mut seen = Vec::new();
+        let mut text = format!("{}{}", self.api.address.prefix, self.path);
+        // What a question says itself wins.
+        for (name, value) in own.chain(all.map(|(name, value)| (*name, value))) {
+            if seen.contains(&name) && name == "partition" {
+                continue;
+            }
+            seen.push(name);
+            let sign = if text.contains('?') { '&' } else { '?' };
+            text.push(sign);
+            text.push_str(name);
+            if !value.is_empty() {
+                text.push('=');
+                text.push_str(&encoded(value));
+            }
+        }
+        text
+    }
+
+    async fn open(self, deadline: Instant) -> anyhow::Result<Reply> {
+        let what = self.description();
+        let api = self.api;
+        let mut request = Request::builder()
+            .method(self.method.clone())
+            .uri(self.target())
+            .header(header::HOST, api.address.host_header());
+        if !self.body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(token) = &api.token {
+            request = request.header("x-consul-token", token.expose());
+        }
+        if let Some(basic) = &api.basic {
+            use base64::Engine as _;
+            let text = base64::engine::general_purpose::STANDARD.encode(basic.expose());
+            request = request.header(header::AUTHORIZATION, format!("Basic {text}"));
+        }
+        let request = request.body(Body::from(self.body))?;
+        let reply = async {
+            match &api.address.place {
+                Place::Unix(path) => {
+                    let shown = path.display();
+                    let stream = UnixStream::connect(path).await;
+                    let stream = stream.map_err(|error| dial("unix", &shown.to_string(), error))?;
+                    Ok(http_client::send_over(stream, request, deadline).await?)
+                }
+                Place::Tcp { authority, .. } => {
+                    let connecting = TcpStream::connect(authority.as_str());
+                    let stream = tokio::time::timeout_at(deadline, connecting).await;
+                    let stream =
+                        stream.map_err(|_| anyhow!("dial tcp {authority}: i/o timeout"))?;
+                    let stream = stream.map_err(|error| dial("tcp", authority, error))?;
+                    let Some((config, name)) = &api.tls else {
+                        return Ok(http_client::send_over(stream, request, deadline).await?);
+                    };
+                    let connector = TlsConnector::from(Arc::clone(config));
+                    let stream = connector.connect(name.clone(), stream).await?;
+                    Ok(http_client::send_over(stream, request, deadline).await?)
+                }
+            }
+        };
+        let reply: anyhow::Result<Reply> = reply.await;
+        reply.context(what)
+    }
+}
+
+/// An error of connecting, in the words of Go.
+fn dial(network: &str, address: &str, error: std::io::Error) -> anyhow::Error {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::ConnectionRefused => {
+            anyhow!("dial {network} {address}: connect: connection refused")
+        }
+        ErrorKind::NotFound => {
+            anyhow!("dial {network} {address}: connect: no such file or directory")
+        }
+        _ => anyhow!("dial {network} {address}: {error}"),
+    }
+}
+
+/// A whole answer.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// # Errors
+    ///
+    /// [`Unexpected`] for a status that is no success.
+    pub(crate) fn success(&self) -> anyhow::Result<()> {
+        match self.status.is_success() {
+            true => Ok(()),
+            false => Err(Unexpected {
+                status: self.status,
+                text: String::from_utf8_lossy(&self.body).trim().to_owned(),
+            }
+            .into()),
+        }
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub(crate) fn value(&self) -> anyhow::Result<Value> {
+        serde_json::from_slice(&self.body).context("the answer is not JSON")
+    }
+
+    /// The index of the state that it shows.
+    pub(crate) fn index(&self) -> u64 {
+        index(&self.headers)
+    }
+}
+
+/// The index of the state that an answer shows, 0 where it does not say.
+pub(crate) fn index(headers: &HeaderMap) -> u64 {
+    let value = headers.get("x-consul-index");
+    let value = value.and_then(|value| value.to_str().ok());
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// A part of a URL.
+pub(crate) fn encoded(text: &str) -> String {
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    let of = |byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
     };
-    let authority = authority.trim_end_matches('/');
-    let parts = authority.rsplit_once(':');
-    let (host, _) = parts
-        .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-        .with_context(|| format!("--http-addr {text:?} is not HOST:PORT"))?;
-    Ok(Address {
-        authority,
-        host: host.trim_start_matches('[').trim_end_matches(']'),
-        https,
-    })
+    text.bytes().map(of).collect()
 }
 
-impl ServerApi {
-    /// `GET` of a path whose answer is JSON.
-    ///
-    /// # Errors
-    ///
-    /// When the server cannot be asked, or does not answer with a success.
-    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let address = self.http_addr.as_deref().unwrap_or_default();
-        let to = parse(address)?;
-        let asking = async {
-            let (status, body) = self.ask(&to, path).await?;
-            let text = String::from_utf8_lossy(&body);
-            ensure!(status.is_success(), "{status}: {}", text.trim());
-            serde_json::from_slice(&body).context("the answer is not JSON")
-        };
-        tokio::time::timeout(TIME_LIMIT, asking)
-            .await
-            .context("no answer in time")
-            .flatten()
-            .with_context(|| format!("GET {path} of {address}"))
-    }
-
-    async fn ask(&self, to: &Address<'_>, path: &str) -> anyhow::Result<(StatusCode, Bytes)> {
-        let mut request = Request::get(path).header(header::HOST, to.authority);
-        if let Some(token) = self.token()? {
-            request = request.header("x-consul-token", token);
-        }
-        let request = request.body(Full::new(Bytes::new()))?;
-        let stream = TcpStream::connect(to.authority).await?;
-        if !to.https {
-            return http_client::exchange(stream, request, SIZE_LIMIT).await;
-        }
-        let config = tls::client_config(&ClientTls {
-            ca: self.ca_file.clone(),
-            ..ClientTls::default()
-        })?;
-        let name = self.tls_server_name.as_deref().unwrap_or(to.host);
-        let name = ServerName::try_from(name.to_owned())
-            .with_context(|| format!("{name:?} is no name of a server"))?;
-        let connector = TlsConnector::from(Arc::clone(&config));
-        let stream = connector.connect(name, stream).await?;
-        http_client::exchange(stream, request, SIZE_LIMIT).await
-    }
-
-    /// The ACL token, where one is given.
-    ///
-    /// # Errors
-    ///
-    /// When the file of the token cannot be read.
-    pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
-        let Some(file) = &self.token_file else {
-            return Ok(self.token.as_ref().map(|token| token.expose().to_owned()));
-        };
-        let token = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read the token file {}", file.display()))?;
-        Ok(Some(token.trim().to_owned()))
-    }
+/// A path of which the slashes separate parts, as keys have them.
+pub(crate) fn encoded_path(text: &str) -> String {
+    let parts: Vec<String> = text.split('/').map(encoded).collect();
+    parts.join("/")
 }
 
 #[cfg(test)]
@@ -144,16 +395,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
-        let of = |text: &'static str| {
-            let address = parse(text).unwrap();
-            (address.authority, address.host, address.https)
+    fn parts_of_urls() {
+        assert_eq!(encoded("a b/*"), "a%20b%2F%2A");
+        assert_eq!(encoded_path("a b/c"), "a%20b/c");
+    }
+
+    #[test]
+    fn a_question_carries_what_all_carry() {
+        let flags = ApiFlags {
+            http_addr: Some("http://h:1/base/".to_owned()),
+            datacenter: Some("dc2".to_owned()),
+            partition: Some("p".to_owned()),
+            ..ApiFlags::default()
         };
-        assert_eq!(of("127.0.0.1:8500"), ("127.0.0.1:8500", "127.0.0.1", false));
-        assert_eq!(of("https://a.b:8501/"), ("a.b:8501", "a.b", true));
-        assert_eq!(of("http://[::1]:8500"), ("[::1]:8500", "::1", false));
-        for wrong in ["", "localhost", "unix:///a", "localhost:http", ":8500"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
+        let api = flags.connect_without_environment().unwrap();
+        let ask = api
+            .get("/v1/x")
+            .query("partition", "q")
+            .flag("recurse", true);
+        assert_eq!(ask.target(), "/base/v1/x?partition=q&recurse&dc=dc2");
+        assert_eq!(
+            ask.description(),
+            "Get \"http://h:1/base/v1/x?partition=q&recurse&dc=dc2\""
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! It signs what it is asked to sign: who may have which name is decided by its callers. It never
 //! reads the clock, and keys are printed as `***`.
 
+mod agents;
 mod authority;
 mod certificate;
 mod error;
@@ -12,6 +13,7 @@ mod key;
 mod sealing;
 pub mod tls;
 
+pub use agents::{AgentAuthorityRequest, AgentRequest, generate_agent_authority, issue_for_agent};
 pub use authority::{
     Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names_hosts, csr_uris,
 };

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use legate_model::ServiceDefinition;
 use legate_runtime::logging::{self, Log};
 use legate_runtime::rotating_file::RotatingFile;
 use legate_server::{Program, Server, ServerConfig, Settings};
@@ -176,4 +177,29 @@ impl Drop for PidFile {
         // It may have been removed by somebody else.
         let _ = std::fs::remove_file(&self.0);
     }
+}
+
+fn of_files(files: Vec<PathBuf>) -> Flags {
+    let mut flags = Flags::default();
+    flags.config_file = files;
+    flags
+}
+
+/// Whether an agent could run with these files and directories.
+///
+/// # Errors
+///
+/// Names the file and the key that cannot be used.
+pub(crate) fn validate(files: Vec<PathBuf>) -> anyhow::Result<()> {
+    let settings = sources::read(&of_files(files))?;
+    resolve::resolve(settings, false).map(drop)
+}
+
+/// The services that files and directories define.
+///
+/// # Errors
+///
+/// As [`validate`], for what is read.
+pub(crate) fn services(files: Vec<PathBuf>) -> anyhow::Result<Vec<ServiceDefinition>> {
+    Ok(sources::read(&of_files(files))?.services)
 }

@@ -6,7 +6,6 @@
 
 mod control_plane;
 mod folder;
-mod interrupt;
 mod proof;
 mod service;
 mod sidecar;
@@ -19,8 +18,8 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use legate_runtime::Scope;
 
+use crate::signals::Interrupt;
 use control_plane::ControlPlane;
-use interrupt::Interrupt;
 use service::Service;
 use sidecar::{Programs, Sidecar};
 

@@ -1,0 +1,299 @@
+//! `acl auth-method`: whom to believe at a login.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::{Args, Subcommand};
+use legate_model::{Secret, duration};
+use serde_json::{Value, json};
+
+use super::{Printed, shown};
+use crate::input;
+use crate::output::{line, quoted, text};
+use crate::server_api::{ApiFlags, encoded};
+
+/// What is done with auth methods.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make an auth method
+    Create(Create),
+    /// Delete an auth method
+    Delete(Delete),
+    /// Print all auth methods
+    List(List),
+    /// Print an auth method
+    Read(Read),
+    /// Change an auth method
+    Update(Update),
+}
+
+/// What an auth method is.
+#[derive(Args)]
+struct Fields {
+    /// Name of the auth method
+    #[arg(long, default_value = "")]
+    name: String,
+    /// Name that people see
+    #[arg(long, default_value = "")]
+    display_name: String,
+    /// Description, for people
+    #[arg(long, default_value = "")]
+    description: String,
+    /// How long tokens of its logins are valid
+    #[arg(long, value_parser = input::duration, value_name = "DURATION")]
+    max_token_ttl: Option<Duration>,
+    /// Where those tokens are valid: local or global
+    #[arg(long, default_value = "", value_name = "LOCALITY")]
+    token_locality: String,
+    /// Configuration as JSON: text, @FILE, or - for standard input
+    #[arg(long, default_value = "", value_name = "JSON")]
+    config: String,
+    /// Address of the API server, for the type kubernetes
+    #[arg(long, default_value = "", value_name = "URL")]
+    kubernetes_host: String,
+    /// PEM of its authority: text, or @FILE
+    #[arg(long, default_value = "", value_name = "PEM")]
+    kubernetes_ca_cert: String,
+    /// Token of the service account that may review tokens
+    #[arg(long, value_parser = input::secret, value_name = "JWT")]
+    kubernetes_service_account_jwt: Option<Secret>,
+}
+
+#[derive(Args)]
+pub(crate) struct Create {
+    /// Type: jwt, kubernetes, oidc or aws-iam
+    #[arg(long, name = "type", default_value = "")]
+    kind: String,
+    #[command(flatten)]
+    fields: Fields,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Delete {
+    /// Name of the auth method
+    #[arg(long, default_value = "")]
+    name: String,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Read {
+    /// Name of the auth method
+    #[arg(long, default_value = "")]
+    name: String,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Update {
+    #[command(flatten)]
+    fields: Fields,
+    /// Replace all fields, also those that are not given
+    #[arg(long)]
+    no_merge: bool,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create(options) => options.run().await,
+        Command::Delete(options) => options.run().await,
+        Command::List(options) => {
+            let methods = options
+                .api
+                .connect()?
+                .get("/v1/acl/auth-methods")
+                .value()
+                .await;
+            let methods = methods.context("Failed to retrieve the auth method list")?;
+            options
+                .printed
+                .print_list(&methods, "", shown::listed_auth_method)
+        }
+        Command::Read(options) => {
+            let name = &options.name;
+            ensure!(!name.is_empty(), "Must specify the -name parameter");
+            let method = options.api.connect()?.get(path(name)).found().await;
+            let method =
+                method.with_context(|| format!("Error reading auth method {}", quoted(name)))?;
+            let method = method
+                .with_context(|| format!("Auth method not found with name {}", quoted(name)))?;
+            options.printed.print(&method, shown::auth_method)
+        }
+        Command::Update(options) => options.run().await,
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/v1/acl/auth-method/{}", encoded(name))
+}
+
+impl Fields {
+    /// Sets those that are given.
+    fn apply(&self, method: &mut Value) {
+        let ttl = self.max_token_ttl.filter(|ttl| !ttl.is_zero());
+        for (field, value) in [
+            ("DisplayName", self.display_name.clone()),
+            ("Description", self.description.clone()),
+            ("TokenLocality", self.token_locality.clone()),
+            ("MaxTokenTTL", ttl.map(duration::format).unwrap_or_default()),
+        ] {
+            if !value.is_empty() {
+                method[field] = value.into();
+            }
+        }
+    }
+
+    /// The configuration of `-config`, if it is given.
+    fn config(&self) -> anyhow::Result<Option<Value>> {
+        if self.config.is_empty() {
+            return Ok(None);
+        }
+        ensure!(
+            self.kubernetes_host.is_empty()
+                && self.kubernetes_ca_cert.is_empty()
+                && self.kubernetes_service_account_jwt.is_none(),
+            "Cannot use command line arguments with '-config' flags"
+        );
+        let data = input::text_or_file(&self.config);
+        let data = data.context("Error loading configuration file")?;
+        let config = serde_json::from_str(&data);
+        Ok(Some(
+            config.context("Error parsing JSON configuration file")?,
+        ))
+    }
+
+    /// What is said about Kubernetes.
+    fn kubernetes(&self) -> anyhow::Result<[(&'static str, String); 3]> {
+        let ca = input::text_or_file(&self.kubernetes_ca_cert);
+        let ca = ca.context("Invalid '-kubernetes-ca-cert' value")?;
+        ensure!(
+            !ca.is_empty() || self.kubernetes_ca_cert.is_empty(),
+            "Kubernetes CA Cert is empty"
+        );
+        let jwt = self.kubernetes_service_account_jwt.as_ref();
+        Ok([
+            ("Host", self.kubernetes_host.clone()),
+            ("CACert", ca),
+            (
+                "ServiceAccountJWT",
+                jwt.map(|jwt| jwt.expose().to_owned()).unwrap_or_default(),
+            ),
+        ])
+    }
+
+    /// The whole configuration of something new.
+    fn whole_config(&self, kind: &str) -> anyhow::Result<Option<Value>> {
+        let config = self.config()?;
+        if kind != "kubernetes" || config.is_some() {
+            return Ok(config);
+        }
+        let mut config = json!({});
+        let flags = [
+            "kubernetes-host",
+            "kubernetes-ca-cert",
+            "kubernetes-service-account-jwt",
+        ];
+        for (flag, (field, value)) in flags.into_iter().zip(self.kubernetes()?) {
+            ensure!(!value.is_empty(), "Missing required '-{flag}' flag");
+            config[field] = value.into();
+        }
+        Ok(Some(config))
+    }
+}
+
+impl Create {
+    async fn run(self) -> anyhow::Result<()> {
+        ensure!(!self.kind.is_empty(), "Missing required '-type' flag");
+        ensure!(
+            !self.fields.name.is_empty(),
+            "Missing required '-name' flag"
+        );
+        let api = self.api.connect()?;
+        let mut method = json!({"Type": self.kind, "Name": self.fields.name});
+        self.fields.apply(&mut method);
+        method["Config"] = self.fields.whole_config(&self.kind)?.into();
+        let made = api.put("/v1/acl/auth-method").json(&method).value().await;
+        let made = made.context("Failed to create new auth method")?;
+        self.printed.print(&made, shown::auth_method)
+    }
+}
+
+impl Delete {
+    async fn run(self) -> anyhow::Result<()> {
+        let name = &self.name;
+        ensure!(!name.is_empty(), "Must specify the -name parameter");
+        let deleted = self.api.connect()?.delete(path(name)).ok().await;
+        deleted.with_context(|| format!("Error deleting auth method {}", quoted(name)))?;
+        line(&format!(
+            "Auth method {} deleted successfully",
+            quoted(name)
+        ))
+    }
+}
+
+impl Update {
+    async fn run(self) -> anyhow::Result<()> {
+        let fields = &self.fields;
+        let name = &fields.name;
+        ensure!(
+            !name.is_empty(),
+            "Cannot update an auth method without specifying the -name parameter"
+        );
+        let api = self.api.connect()?;
+        let known = api.get(path(name)).found().await;
+        let known = known.context("Error when retrieving current auth method")?;
+        let known =
+            known.with_context(|| format!("Auth method not found with name {}", quoted(name)))?;
+        let kind = text(&known, "Type").to_owned();
+        let mut method = match self.no_merge {
+            true => json!({"Name": name, "Type": kind}),
+            false => known,
+        };
+        fields.apply(&mut method);
+        if self.no_merge {
+            method["Config"] = fields.whole_config(&kind)?.into();
+        } else if let Some(config) = fields.config()? {
+            method["Config"] = config;
+        } else if kind == "kubernetes" {
+            for (field, value) in fields.kubernetes()? {
+                if !value.is_empty() {
+                    method["Config"][field] = value.into();
+                }
+            }
+        }
+        let written = api.put(path(name)).json(&method).value().await;
+        let written =
+            written.with_context(|| format!("Error updating auth method {}", quoted(name)))?;
+        self.printed.print(&written, shown::auth_method)
+    }
+}

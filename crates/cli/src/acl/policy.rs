@@ -1,0 +1,259 @@
+//! `acl policy`: policies.
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Printed, policy_id, shown};
+use crate::input;
+use crate::output::{line, quoted, text};
+use crate::server_api::{Api, ApiFlags, encoded};
+
+/// What is done with policies.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a policy
+    Create(Create),
+    /// Delete a policy
+    Delete(Delete),
+    /// Print all policies
+    List(List),
+    /// Print a policy
+    Read(Read),
+    /// Change a policy
+    Update(Update),
+}
+
+#[derive(Args)]
+pub(crate) struct Create {
+    /// Name of the policy
+    #[arg(long, default_value = "")]
+    name: String,
+    /// Description, for people
+    #[arg(long, default_value = "")]
+    description: String,
+    /// Datacenter where it holds; may be repeated [default: all]
+    #[arg(long, value_name = "NAME")]
+    valid_datacenter: Vec<String>,
+    /// Rules: text, @FILE, or - for standard input
+    #[arg(long, default_value = "")]
+    rules: String,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+/// Which policy.
+#[derive(Args)]
+struct Which {
+    /// Id of the policy, or its beginning
+    #[arg(long, default_value = "")]
+    id: String,
+    /// Name of the policy
+    #[arg(long, default_value = "")]
+    name: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Delete {
+    #[command(flatten)]
+    which: Which,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Read {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Update {
+    /// Id of the policy, or its beginning
+    #[arg(long, default_value = "")]
+    id: String,
+    /// Another name; without -id the name of the policy
+    #[arg(long)]
+    name: Option<String>,
+    /// Another description
+    #[arg(long)]
+    description: Option<String>,
+    /// Datacenter where it holds; may be repeated
+    #[arg(long, value_name = "NAME")]
+    valid_datacenter: Vec<String>,
+    /// Other rules: text, @FILE, or - for standard input
+    #[arg(long)]
+    rules: Option<String>,
+    /// Replace all fields, also those that are not given
+    #[arg(long)]
+    no_merge: bool,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create(options) => options.run().await,
+        Command::Delete(options) => options.run().await,
+        Command::List(options) => {
+            let policies = options.api.connect()?.get("/v1/acl/policies").value().await;
+            let policies = policies.context("Failed to retrieve the policy list")?;
+            options
+                .printed
+                .print_list(&policies, "", shown::listed_policy)
+        }
+        Command::Read(options) => options.run().await,
+        Command::Update(options) => options.run().await,
+    }
+}
+
+/// The policy of a name; `None` where there is none.
+async fn by_name(api: &Api, name: &str) -> anyhow::Result<Option<Value>> {
+    let found = api
+        .get(format!("/v1/acl/policy/name/{}", encoded(name)))
+        .found();
+    let found = found.await;
+    found.with_context(|| format!("Failed to find policy with name {name}"))
+}
+
+async fn id_of(api: &Api, id: &str, name: &str) -> anyhow::Result<String> {
+    if !id.is_empty() {
+        return policy_id(api, id).await;
+    }
+    match by_name(api, name).await? {
+        Some(policy) => Ok(text(&policy, "ID").to_owned()),
+        None => bail!("No such policy with name: {name}"),
+    }
+}
+
+impl Create {
+    async fn run(self) -> anyhow::Result<()> {
+        ensure!(!self.name.is_empty(), "Missing required '-name' flag");
+        let api = self.api.connect()?;
+        let rules = input::text_or_file(&self.rules).context("Error loading rules")?;
+        let mut policy = json!({
+            "Name": self.name,
+            "Description": self.description,
+            "Rules": rules,
+        });
+        if !self.valid_datacenter.is_empty() {
+            policy["Datacenters"] = self.valid_datacenter.into();
+        }
+        let made = api.put("/v1/acl/policy").json(&policy).value().await;
+        let made = made.context("Failed to create new policy")?;
+        self.printed.print(&made, shown::policy)
+    }
+}
+
+impl Delete {
+    async fn run(self) -> anyhow::Result<()> {
+        let (id, name) = (&self.which.id, &self.which.name);
+        ensure!(
+            !id.is_empty() || !name.is_empty(),
+            "Must specify either the -id or -name parameters"
+        );
+        let api = self.api.connect()?;
+        let id = id_of(&api, id, name)
+            .await
+            .context("Error determining policy ID")?;
+        let deleted = api
+            .delete(format!("/v1/acl/policy/{}", encoded(&id)))
+            .ok()
+            .await;
+        deleted.with_context(|| format!("Error deleting policy {}", quoted(&id)))?;
+        line(&format!("Policy {} deleted successfully", quoted(&id)))
+    }
+}
+
+impl Read {
+    async fn run(self) -> anyhow::Result<()> {
+        let (id, name) = (&self.which.id, &self.which.name);
+        ensure!(
+            !id.is_empty() || !name.is_empty(),
+            "Must specify either the -id or -name parameters"
+        );
+        let api = self.api.connect()?;
+        let policy = if id.is_empty() {
+            let found = by_name(&api, name).await;
+            let what = quoted(&format!("name:{name}"));
+            let found = found.with_context(|| format!("Error reading policy {what}"))?;
+            found.with_context(|| format!("Error policy not found: {name}"))?
+        } else {
+            let id = policy_id(&api, id)
+                .await
+                .context("Error determining policy ID")?;
+            let found = api
+                .get(format!("/v1/acl/policy/{}", encoded(&id)))
+                .value()
+                .await;
+            found
+                .with_context(|| format!("Error reading policy {}", quoted(&format!("id:{id}"))))?
+        };
+        self.printed.print(&policy, shown::policy)
+    }
+}
+
+impl Update {
+    async fn run(self) -> anyhow::Result<()> {
+        let name = self.name.clone().unwrap_or_default();
+        ensure!(
+            !self.id.is_empty() || !name.is_empty(),
+            "Must specify either the -id or -name parameters"
+        );
+        let api = self.api.connect()?;
+        let id = id_of(&api, &self.id, &name).await;
+        let id = id.context("Error determining policy ID")?;
+        let path = format!("/v1/acl/policy/{}", encoded(&id));
+        let rules = self.rules.as_deref().map(input::text_or_file).transpose();
+        let rules = rules.context("Error loading data source")?;
+        let mut policy = json!({"ID": id, "Name": "", "Description": "", "Rules": ""});
+        if !self.no_merge {
+            let known = api.get(path.as_str()).value().await;
+            let known = known.with_context(|| format!("Error reading policy {}", quoted(&id)))?;
+            for field in ["Name", "Description", "Rules", "Datacenters"] {
+                policy[field] = known[field].clone();
+            }
+        }
+        for (field, value) in [
+            ("Name", self.name),
+            ("Description", self.description),
+            ("Rules", rules),
+        ] {
+            if let Some(value) = value {
+                policy[field] = value.into();
+            }
+        }
+        if !self.valid_datacenter.is_empty() {
+            policy["Datacenters"] = self.valid_datacenter.into();
+        }
+        let written = api.put(path).json(&policy).value().await;
+        let written = written.with_context(|| format!("Error updating policy {}", quoted(&id)))?;
+        self.printed.print(&written, shown::policy)
+    }
+}

@@ -1,0 +1,138 @@
+//! `acl templated-policy`: policies that are made of a template.
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::links::templated_policies;
+use super::{Printed, shown};
+use crate::output::{Format, quoted, text};
+use crate::server_api::{ApiFlags, encoded_path};
+
+/// What is done with templated policies.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Print the names of all
+    List(List),
+    /// Print one
+    Read(Read),
+    /// Print the policy that one makes
+    Preview(Preview),
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    /// How to print them
+    #[arg(long, value_enum, default_value_t = Format::Pretty)]
+    format: Format,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Read {
+    /// Its name, such as builtin/service
+    #[arg(long, default_value = "")]
+    name: String,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Preview {
+    /// Its name, such as builtin/service
+    #[arg(long, default_value = "")]
+    name: String,
+    /// File with one, in HCL or JSON
+    #[arg(long, default_value = "")]
+    file: String,
+    /// Variable; may be repeated
+    #[arg(long, value_name = "NAME:VALUE")]
+    var: Vec<String>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Pretty)]
+    format: Format,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List(options) => options.run().await,
+        Command::Read(options) => options.run().await,
+        Command::Preview(options) => options.run().await,
+    }
+}
+
+fn printed(format: Format) -> Printed {
+    Printed {
+        meta: false,
+        format,
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<()> {
+        let policies = self
+            .api
+            .connect()?
+            .get("/v1/acl/templated-policies")
+            .value()
+            .await;
+        let policies = policies.context("Failed to retrieve the templated policies list")?;
+        let names = |policies: &Value, _| {
+            let policies = policies.as_object().into_iter().flatten();
+            let mut names: Vec<String> = policies
+                .map(|(_, policy)| format!("{}\n", text(policy, "TemplateName")))
+                .collect();
+            names.sort();
+            names.concat()
+        };
+        printed(self.format).print(&policies, names)
+    }
+}
+
+impl Read {
+    async fn run(self) -> anyhow::Result<()> {
+        let name = &self.name;
+        ensure!(!name.is_empty(), "Must specify the -name parameter");
+        let path = format!("/v1/acl/templated-policy/name/{}", encoded_path(name));
+        let policy = self.api.connect()?.get(path).found().await;
+        let policy =
+            policy.with_context(|| format!("Error reading templated policy {}", quoted(name)))?;
+        let policy = policy
+            .with_context(|| format!("Templated policy not found with name {}", quoted(name)))?;
+        self.printed.print(&policy, shown::templated_policy)
+    }
+}
+
+impl Preview {
+    async fn run(self) -> anyhow::Result<()> {
+        ensure!(
+            !self.name.is_empty() || !self.file.is_empty(),
+            "Cannot preview a templated policy without specifying -name or -file"
+        );
+        let policies = templated_policies(&self.name, &self.file, &self.var)?;
+        let [policy] = policies.as_slice() else {
+            bail!("Can only preview a single templated policy at a time.");
+        };
+        let name = encoded_path(text(policy, "TemplateName"));
+        let ask = format!("/v1/acl/templated-policy/preview/{name}");
+        let api = self.api.connect()?;
+        let made = api
+            .post(ask)
+            .json(&policy["TemplateVariables"])
+            .value()
+            .await;
+        let made = made.context("Failed to generate the templated policy preview")?;
+        printed(self.format).print(&made, shown::policy)
+    }
+}

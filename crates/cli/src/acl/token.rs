@@ -1,0 +1,286 @@
+//! `acl token`: tokens.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use legate_model::{Secret, duration};
+use serde_json::json;
+
+use super::links::{self, Links, Templates};
+use super::token_update::Update;
+use super::{Printed, shown, token_id};
+use crate::input;
+use crate::output::{Format, line, quoted, warn};
+use crate::server_api::{ApiFlags, encoded};
+
+/// What is done with tokens.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a token with the rights of another one
+    Clone(Clone),
+    /// Make a token
+    Create(Create),
+    /// Delete a token
+    Delete(Delete),
+    /// Print all tokens
+    List(List),
+    /// Print a token
+    Read(Read),
+    /// Change a token
+    Update(Update),
+}
+
+/// Which token.
+#[derive(Args)]
+pub(super) struct Which {
+    /// Accessor id of the token, or its beginning
+    #[arg(long, default_value = "", value_name = "ID")]
+    pub(super) accessor_id: String,
+    /// The same under its old name
+    #[arg(long, default_value = "", value_name = "ID")]
+    pub(super) id: String,
+}
+
+impl Which {
+    /// The id that is given, under whichever name.
+    pub(super) fn given(&self, missing: &str) -> anyhow::Result<&str> {
+        if !self.accessor_id.is_empty() {
+            return Ok(&self.accessor_id);
+        }
+        ensure!(!self.id.is_empty(), "{missing}");
+        warn("Use the -accessor-id parameter to specify token by Accessor ID");
+        Ok(&self.id)
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Clone {
+    #[command(flatten)]
+    which: Which,
+    /// Description of the new token [default: that of the other one]
+    #[arg(long, default_value = "")]
+    description: String,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Pretty)]
+    format: Format,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Create {
+    /// Accessor id [default: a random one]
+    #[arg(long, default_value = "", value_name = "ID")]
+    accessor: String,
+    /// Secret id [default: a random one]
+    #[arg(long, value_parser = input::secret, value_name = "ID")]
+    secret: Option<Secret>,
+    /// Only for this datacenter
+    #[arg(long)]
+    local: bool,
+    /// Description, for people
+    #[arg(long, default_value = "")]
+    description: String,
+    #[command(flatten)]
+    links: Links,
+    /// Id of a role, or its beginning; may be repeated
+    #[arg(long, value_name = "ID")]
+    role_id: Vec<String>,
+    /// Name of a role; may be repeated
+    #[arg(long, value_name = "NAME")]
+    role_name: Vec<String>,
+    /// How long it is valid
+    #[arg(long, value_parser = input::duration, value_name = "DURATION")]
+    expires_ttl: Option<Duration>,
+    #[command(flatten)]
+    templates: Templates,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Delete {
+    #[command(flatten)]
+    which: Which,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+#[derive(Args)]
+pub(crate) struct Read {
+    #[command(flatten)]
+    which: Which,
+    /// The token that is used for this request
+    #[arg(long, name = "self")]
+    own: bool,
+    /// Print all that it allows, and why
+    #[arg(long)]
+    expanded: bool,
+    #[command(flatten)]
+    printed: Printed,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+pub(super) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Clone(options) => options.run().await,
+        Command::Create(options) => options.run().await,
+        Command::Delete(options) => options.run().await,
+        Command::List(options) => options.run().await,
+        Command::Read(options) => options.run().await,
+        Command::Update(options) => options.run().await,
+    }
+}
+
+impl Clone {
+    async fn run(self) -> anyhow::Result<()> {
+        let missing = "Cannot update a token without specifying the -accessor-id parameter";
+        let given = self.which.given(missing)?;
+        let api = self.api.connect()?;
+        let id = token_id(&api, given).await;
+        let id = id.context("Error determining token Accessor ID")?;
+        let body = match self.description.as_str() {
+            "" => json!({}),
+            description => json!({"Description": description}),
+        };
+        let path = format!("/v1/acl/token/{}/clone", encoded(&id));
+        let token = api.put(path).json(&body).value().await;
+        let token = token.context("Error cloning token")?;
+        let printed = Printed {
+            meta: false,
+            format: self.format,
+        };
+        printed.print(&token, shown::token)
+    }
+}
+
+impl Create {
+    async fn run(self) -> anyhow::Result<()> {
+        let templates = &self.templates;
+        let (template, file) = (
+            &templates.templated_policy,
+            &templates.templated_policy_file,
+        );
+        ensure!(
+            !self.links.is_empty()
+                || !(self.role_id.is_empty() && self.role_name.is_empty())
+                || !(template.is_empty() && file.is_empty()),
+            "Cannot create a token without specifying -policy-name, -policy-id, -role-name, \
+             -role-id, -service-identity, -node-identity, -templated-policy, or \
+             -templated-policy-file at least once"
+        );
+        ensure!(
+            template.is_empty() || file.is_empty(),
+            "Cannot combine the use of templated-policy flag with templated-policy-file. To create \
+             a token with a single templated policy and simple use case, use -templated-policy. For \
+             multiple templated policies and more complicated use cases, use \
+             -templated-policy-file"
+        );
+        let api = self.api.connect()?;
+        let links = &self.links;
+        let mut token = json!({
+            "Description": self.description,
+            "Local": self.local,
+            "Policies": links::policies(&api, &links.policy_id, &links.policy_name).await?,
+            "Roles": links::roles(&api, &self.role_id, &self.role_name).await?,
+            "ServiceIdentities": links::service_identities(&links.service_identity)?,
+            "NodeIdentities": links::node_identities(&links.node_identity)?,
+            "TemplatedPolicies": links::templated_policies(template, file, &links.var)?,
+        });
+        if !self.accessor.is_empty() {
+            token["AccessorID"] = self.accessor.as_str().into();
+        }
+        if let Some(secret) = &self.secret {
+            token["SecretID"] = secret.expose().into();
+        }
+        if let Some(ttl) = self.expires_ttl.filter(|ttl| !ttl.is_zero()) {
+            token["ExpirationTTL"] = duration::format(ttl).into();
+        }
+        let made = api.put("/v1/acl/token").json(&token).value().await;
+        let made = made.context("Failed to create new token")?;
+        self.printed.print(&made, shown::token)
+    }
+}
+
+impl Delete {
+    async fn run(self) -> anyhow::Result<()> {
+        let given = self
+            .which
+            .given("Must specify the -accessor-id parameter")?;
+        let api = self.api.connect()?;
+        let id = token_id(&api, given)
+            .await
+            .context("Error determining token ID")?;
+        let deleted = api
+            .delete(format!("/v1/acl/token/{}", encoded(&id)))
+            .ok()
+            .await;
+        deleted.with_context(|| format!("Error deleting token {}", quoted(&id)))?;
+        line(&format!("Token {} deleted successfully", quoted(&id)))
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<()> {
+        let tokens = self.api.connect()?.get("/v1/acl/tokens").value().await;
+        let tokens = tokens.context("Failed to retrieve the token list")?;
+        self.printed.print_list(&tokens, "\n", shown::token)
+    }
+}
+
+impl Read {
+    async fn run(self) -> anyhow::Result<()> {
+        let api = self.api.connect()?;
+        if self.own {
+            ensure!(
+                !self.expanded,
+                "Cannot use both -expanded and -self. Instead, use -expanded and \
+                 -accessor-id=<accessor id>."
+            );
+            let token = api.get("/v1/acl/token/self").value().await;
+            let token = token.context("Error reading token")?;
+            return self.printed.print(&token, shown::token);
+        }
+        let given = self
+            .which
+            .given("Must specify the -accessor-id parameter")?;
+        let id = token_id(&api, given)
+            .await
+            .context("Error determining token ID")?;
+        let mut ask = api.get(format!("/v1/acl/token/{}", encoded(&id)));
+        if self.expanded {
+            ask = ask.query("expanded", "true");
+        }
+        let token = ask.value().await;
+        let token = token.with_context(|| format!("Error reading token {}", quoted(&id)))?;
+        if token.is_null() {
+            bail!("Error reading token {}: it does not exist", quoted(&id));
+        }
+        match self.expanded {
+            true => self.printed.print(&token, shown::expanded_token),
+            false => self.printed.print(&token, shown::token),
+        }
+    }
+}

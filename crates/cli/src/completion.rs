@@ -1,0 +1,104 @@
+//! Completions for shells and pages for `man`, made from the commands themselves.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::commands;
+use crate::output;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The shell: bash, elvish, fish, powershell or zsh
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct Man {
+    /// The folder
+    folder: PathBuf,
+}
+
+/// Prints what a shell has to read, for the name under which the program was started.
+///
+/// # Errors
+///
+/// When standard output is gone.
+pub(crate) fn run(options: &Options, program: &OsStr) -> anyhow::Result<ExitCode> {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    let mut out = Vec::new();
+    let mut command = commands::Args::command();
+    clap_complete::generate(
+        options.shell,
+        &mut command,
+        name.to_string_lossy(),
+        &mut out,
+    );
+    output::raw(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a page for each command.
+///
+/// # Errors
+///
+/// When the folder cannot be written to.
+pub(crate) fn man(options: &Man) -> anyhow::Result<ExitCode> {
+    let folder = &options.folder;
+    let failed = || format!("cannot write pages to {}", folder.display());
+    std::fs::create_dir_all(folder).with_context(failed)?;
+    clap_mangen::generate_to(commands::Args::command(), folder).with_context(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the shells of this user complete the program's commands, or no longer.
+///
+/// # Errors
+///
+/// When a file of the user cannot be read or written.
+pub(crate) fn install(program: &OsStr, home: &Path, on: bool) -> anyhow::Result<ExitCode> {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    let name = name.to_string_lossy();
+    for (file, shell) in [(".bashrc", "bash"), (".zshrc", "zsh")] {
+        let path = home.join(file);
+        let failed = || format!("cannot change {}", path.display());
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(failed),
+        };
+        let changed = changed(&text, &format!("source <({name} completion {shell})"), on);
+        if changed != text {
+            std::fs::write(&path, changed).with_context(failed)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The text with the line, or without it.
+fn changed(text: &str, line: &str, on: bool) -> String {
+    let kept = text.lines().filter(|known| *known != line);
+    let mut lines: Vec<&str> = kept.collect();
+    if on {
+        lines.push(line);
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_added_once() {
+        let text = changed("a\n", "x", true);
+        assert_eq!(text, "a\nx\n");
+        assert_eq!(changed(&text, "x", true), text);
+        assert_eq!(changed(&text, "x", false), "a\n");
+    }
+}

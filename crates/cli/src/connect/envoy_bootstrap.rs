@@ -1,0 +1,317 @@
+//! The bootstrap document of an Envoy that asks the server itself: what legate-dataplane's Envoys get, with
+//! the server's address, TLS and token in place of the dataplane's.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use legate_envoy::bootstrap::{
+    BootstrapInputs, LOCAL_AGENT_CLUSTER, NodeInputs, PrometheusInputs, PrometheusTls, ProxyConfig,
+    XdsAddress, build,
+};
+use serde_json::{Map, Value, json};
+
+use super::envoy::{BootstrapOptions, Options, Proxy, check_token, registration};
+use crate::output::{list, text, warn};
+use crate::server_api::{Api, environment};
+
+/// How Consul calls the server in documents for Envoys that ask it themselves.
+const SERVER_CLUSTER: &str = "local_agent";
+/// Where the gRPC API is when nobody says.
+const DEFAULT_PORT: u64 = 8502;
+
+/// Where configuration comes from.
+struct Server {
+    address: XdsAddress,
+    /// PEM of the authorities, for TLS.
+    authorities: Option<String>,
+}
+
+/// The document.
+pub(super) async fn document(options: &Options, api: &Api, proxy: &Proxy) -> anyhow::Result<Value> {
+    let of = &options.bootstrap_of;
+    let server = server(of, api, options.api.ca_file.as_deref()).await?;
+    check_token(api).await;
+    let node = &options.which.node_name;
+    let registered = registration(api, node, &proxy.id).await?;
+    let service = &registered.service;
+    if !service["Proxy"].is_object() {
+        bail!("service is not a Connect proxy or gateway");
+    }
+    let destination = text(&service["Proxy"], "DestinationServiceName");
+    let either = |own: &str, parameter: &str| match own {
+        "" => api.parameter(parameter).unwrap_or_default().to_owned(),
+        own => own.to_owned(),
+    };
+    let admin = resolved(&of.admin_bind)
+        .await
+        .context("Failed to resolve admin bind address")?;
+    let config = service["Proxy"]["Config"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    let config = if of.no_central_config {
+        Map::new()
+    } else {
+        config
+    };
+    let inputs = BootstrapInputs {
+        node: NodeInputs {
+            id: proxy.id.clone(),
+            cluster: match destination {
+                "" => proxy.stands_for.clone(),
+                destination => destination.to_owned(),
+            },
+            node_name: node.clone(),
+            namespace: either(text(service, "Namespace"), "ns"),
+            partition: either(text(service, "Partition"), "partition"),
+            datacenter: either(&registered.datacenter, "dc"),
+        },
+        admin,
+        access_logs: vec![admin_log(&of.admin_access_log_path)],
+        xds: server.address.clone(),
+        ready: ready(of, service, &options.register.address)?,
+        prometheus: prometheus(of, admin)?,
+        proxy_config: ProxyConfig::decode(&config)?,
+    };
+    let built = build(&inputs, &environment)?;
+    for warning in built.warnings() {
+        warn(warning);
+    }
+    let document = serde_json::from_str(&built.to_json())?;
+    Ok(for_server(document, &server, api))
+}
+
+fn admin_log(path: &str) -> String {
+    json!({
+        "name": "envoy.access_loggers.file",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+            "path": path,
+        },
+    })
+    .to_string()
+}
+
+fn ready(
+    of: &BootstrapOptions,
+    service: &Value,
+    gateway: &str,
+) -> anyhow::Result<Option<SocketAddr>> {
+    let address = match (
+        of.envoy_ready_bind_address.as_str(),
+        of.envoy_ready_bind_port,
+    ) {
+        (host, port) if !host.is_empty() && port != 0 => format!("{host}:{port}"),
+        _ if service["Kind"] == "ingress-gateway" && !gateway.is_empty() => match gateway {
+            port if port.starts_with(':') => format!("127.0.0.1{port}"),
+            address => address.to_owned(),
+        },
+        _ => return Ok(None),
+    };
+    let parsed = address.parse();
+    parsed
+        .map(Some)
+        .with_context(|| format!("{address:?} is not ADDRESS:PORT"))
+}
+
+fn prometheus(of: &BootstrapOptions, admin: SocketAddr) -> anyhow::Result<PrometheusInputs> {
+    let backend = match of.prometheus_backend_port.as_str() {
+        // Envoy's own metrics.
+        "" => admin,
+        port => SocketAddr::from((
+            [127, 0, 0, 1],
+            port.parse()
+                .with_context(|| format!("-prometheus-backend-port {port:?}"))?,
+        )),
+    };
+    let ca = of
+        .prometheus_ca_file
+        .as_ref()
+        .or(of.prometheus_ca_path.as_ref());
+    let tls = match (ca, &of.prometheus_cert_file, &of.prometheus_key_file) {
+        (Some(ca), Some(certificate), Some(key)) => {
+            Some(PrometheusTls::load(ca, certificate.clone(), key.clone())?)
+        }
+        _ => None,
+    };
+    Ok(PrometheusInputs {
+        scrape_path: of.prometheus_scrape_path.clone(),
+        backend,
+        tls,
+    })
+}
+
+async fn resolved(address: &str) -> anyhow::Result<SocketAddr> {
+    let mut found = tokio::net::lookup_host(address).await?;
+    found
+        .next()
+        .with_context(|| format!("{address:?} has no address"))
+}
+
+/// Where the server's gRPC API is: as flags say, else as the agent does.
+async fn server(
+    of: &BootstrapOptions,
+    api: &Api,
+    http_ca: Option<&Path>,
+) -> anyhow::Result<Server> {
+    let given = of
+        .grpc_addr
+        .clone()
+        .or_else(|| environment("CONSUL_GRPC_ADDR"));
+    let address = match given.filter(|address| !address.is_empty()) {
+        Some(address) => address,
+        None => said_by_agent(api)
+            .await
+            .context("Error looking up xDS port")?,
+    };
+    let path = |flag: &Option<PathBuf>, name: &str| {
+        flag.clone()
+            .or_else(|| environment(name).map(PathBuf::from))
+    };
+    let ca = path(&of.grpc_ca_file, "CONSUL_GRPC_CACERT");
+    let ca = ca.or_else(|| path(&of.grpc_ca_path, "CONSUL_GRPC_CAPATH"));
+    let (tls, address) = if let Some(socket) = address.strip_prefix("unix://") {
+        (ca.is_some(), XdsAddress::Unix(socket.into()))
+    } else {
+        let tls = address.to_ascii_lowercase().starts_with("https://");
+        let bare = address
+            .split_once("://")
+            .map_or(address.as_str(), |(_, rest)| rest);
+        let resolved = resolved(bare)
+            .await
+            .context("Failed to resolve agent address")?;
+        (tls, XdsAddress::Tcp(resolved))
+    };
+    let http_ca = || {
+        http_ca
+            .map(PathBuf::from)
+            .or_else(|| path(&None, "CONSUL_CACERT"))
+    };
+    let authorities = match (tls, ca.or_else(http_ca)) {
+        (false, _) => None,
+        (true, Some(ca)) => Some(pem(&ca)?),
+        // Servers show a certificate of the mesh where they have no other one.
+        (true, None) => Some(roots(api).await?),
+    };
+    Ok(Server {
+        address,
+        authorities,
+    })
+}
+
+async fn said_by_agent(api: &Api) -> anyhow::Result<String> {
+    let own = api.get("/v1/agent/self").value().await?;
+    let ports = &own["xDS"]["Ports"];
+    let set = |value: &Value| value.as_u64().filter(|port| *port > 0);
+    if let Some(port) = set(&ports["TLS"]) {
+        return Ok(format!("https://localhost:{port}"));
+    }
+    let plain = set(&ports["Plaintext"]).or(set(&own["DebugConfig"]["GRPCPort"]));
+    if plain.is_none() {
+        warn(
+            "-grpc-addr not provided and unable to discover a gRPC address for xDS. Defaulting to \
+             localhost:8502",
+        );
+    }
+    Ok(format!("localhost:{}", plain.unwrap_or(DEFAULT_PORT)))
+}
+
+/// The certificates of a file, or of all files of a folder.
+fn pem(path: &Path) -> anyhow::Result<String> {
+    let failed = || format!("cannot read {}", path.display());
+    if !path.is_dir() {
+        return std::fs::read_to_string(path).with_context(failed);
+    }
+    let mut all = String::new();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(path)
+        .with_context(failed)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    for file in files {
+        all.push_str(&std::fs::read_to_string(&file).with_context(failed)?);
+    }
+    Ok(all)
+}
+
+async fn roots(api: &Api) -> anyhow::Result<String> {
+    let roots = api.get("/v1/connect/ca/roots").value().await;
+    let roots =
+        roots.context("no -grpc-ca-file is given, and the roots of the mesh cannot be read")?;
+    Ok(list(&roots, "Roots")
+        .iter()
+        .map(|root| text(root, "RootCert"))
+        .collect())
+}
+
+/// Replaces the dataplane by the server.
+fn for_server(mut document: Value, server: &Server, api: &Api) -> Value {
+    rename(&mut document);
+    if let Some(authorities) = &server.authorities {
+        let clusters = document["static_resources"]["clusters"].as_array_mut();
+        for cluster in clusters.into_iter().flatten() {
+            if cluster["name"] == SERVER_CLUSTER {
+                cluster["transport_socket"] = json!({
+                    "name": "tls",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+                        "common_tls_context": {"validation_context": {
+                            "trusted_ca": {"inline_string": authorities},
+                        }},
+                    },
+                });
+            }
+        }
+    }
+    let token = api.token().map(|token| token.expose()).unwrap_or_default();
+    let services = &mut document["dynamic_resources"]["ads_config"]["grpc_services"];
+    // Where a template made the document, it says itself where configuration comes from.
+    if services.is_array() {
+        services[0]["initial_metadata"] = json!([{"key": "x-consul-token", "value": token}]);
+    }
+    document
+}
+
+/// Gives the server's cluster its usual name, wherever it stands.
+fn rename(value: &mut Value) {
+    match value {
+        Value::String(text) if text == LOCAL_AGENT_CLUSTER => *text = SERVER_CLUSTER.to_owned(),
+        Value::Array(values) => values.iter_mut().for_each(rename),
+        Value::Object(fields) => fields.values_mut().for_each(rename),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server_api::ApiFlags;
+
+    #[test]
+    fn the_server_takes_the_dataplanes_place() {
+        let flags = ApiFlags {
+            token: Some("secret".into()),
+            ..ApiFlags::default()
+        };
+        let api = flags.connect_without_environment().unwrap();
+        let server = Server {
+            address: XdsAddress::Unix("/x".into()),
+            authorities: Some("PEM".to_owned()),
+        };
+        let document = json!({
+            "static_resources": {"clusters": [{"name": LOCAL_AGENT_CLUSTER}, {"name": "other"}]},
+            "dynamic_resources": {"ads_config": {"grpc_services": [
+                {"envoy_grpc": {"cluster_name": LOCAL_AGENT_CLUSTER}}]}},
+        });
+        let made = for_server(document, &server, &api);
+        let clusters = &made["static_resources"]["clusters"];
+        assert_eq!(clusters[0]["name"], SERVER_CLUSTER);
+        assert!(clusters[0]["transport_socket"].is_object());
+        assert!(clusters[1]["transport_socket"].is_null());
+        let service = &made["dynamic_resources"]["ads_config"]["grpc_services"][0];
+        assert_eq!(service["envoy_grpc"]["cluster_name"], SERVER_CLUSTER);
+        assert_eq!(service["initial_metadata"][0]["value"], "secret");
+    }
+}

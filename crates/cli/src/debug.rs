@@ -1,0 +1,291 @@
+//! `debug`: what there is to know about an agent, collected for a limited time into a folder or an archive.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, ensure};
+use clap::Args;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use legate_model::duration;
+use legate_runtime::Clock;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tokio::time::Instant;
+
+use crate::input;
+use crate::output::{json as pretty, line, text, warn};
+use crate::server_api::{Api, ApiFlags};
+use crate::signals::Interrupt;
+
+/// What can be collected.
+const TARGETS: [&str; 5] = ["metrics", "logs", "host", "agent", "members"];
+/// The largest file of what is collected, in bytes.
+const LARGEST: u64 = 256 << 20;
+const SHORTEST: Duration = Duration::from_secs(10);
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What is collected: metrics, logs, host, agent or members; may be repeated [default: all]
+    #[arg(long, value_name = "WHAT")]
+    capture: Vec<String>,
+    /// How often metrics are read
+    #[arg(long, default_value = "30s", value_parser = input::duration, value_name = "DURATION")]
+    interval: Duration,
+    /// How long
+    #[arg(long, default_value = "5m", value_parser = input::duration, value_name = "DURATION")]
+    duration: Duration,
+    /// Make an archive of it
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true",
+        default_missing_value = "true", value_name = "BOOL")]
+    archive: bool,
+    /// Folder, and name of the archive without its ending [default: consul-debug-TIME]
+    #[arg(long, value_name = "PATH")]
+    output: Option<PathBuf>,
+    #[arg(hide = true)]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+/// Collects it.
+///
+/// # Errors
+///
+/// When nothing can be asked, or the folder is there already.
+pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    ensure!(
+        options.arguments.is_empty(),
+        "debug: Too many arguments provided, expected 0"
+    );
+    let mut interrupt = Interrupt::listen()?;
+    let api = options.api.connect()?;
+    let (folder, targets, version) = prepare(&options, &api).await?;
+    let archive = PathBuf::from(format!("{}.tar.gz", folder.display()));
+    let saved = if options.archive { &archive } else { &folder };
+    line("Starting debugger and capturing static information...")?;
+    line(&format!(" Agent Version: '{version}'"))?;
+    line(&format!(
+        "      Interval: '{}'",
+        duration::format(options.interval)
+    ))?;
+    line(&format!(
+        "      Duration: '{}'",
+        duration::format(options.duration)
+    ))?;
+    line(&format!("        Output: '{}'", saved.display()))?;
+    line(&format!("       Capture: '{}'", targets.join(", ")))?;
+
+    for (target, path) in [
+        ("host", "/v1/agent/host"),
+        ("agent", "/v1/agent/self"),
+        ("members", "/v1/agent/members?wan=1"),
+    ] {
+        if !targets.contains(&target) {
+            continue;
+        }
+        match api.get(path).value().await {
+            Ok(value) => write_json(&folder.join(format!("{target}.json")), &value)?,
+            Err(error) => warn(&format!("Static capture failed: {error:#}")),
+        }
+    }
+    let wants = |target| targets.contains(&target);
+    if wants("metrics") || wants("logs") {
+        let until = Instant::now() + options.duration;
+        let collecting = async {
+            tokio::join!(
+                collect(wants("metrics").then(|| metrics(&api, &folder, options.interval, until))),
+                collect(wants("logs").then(|| logs(&api, &folder, until))),
+            )
+        };
+        tokio::select! {
+            ((), ()) = collecting => {}
+            () = interrupt.wait() => {
+                return Err(anyhow!(
+                    "Error encountered during collection: stopping collection due to shutdown signal"
+                ));
+            }
+        }
+    }
+    let index = json!({
+        "Version": 1,
+        "AgentVersion": version,
+        "Interval": duration::format(options.interval),
+        "Duration": duration::format(options.duration),
+        "Targets": targets,
+    });
+    write_json(&folder.join("index.json"), &index).context("Error creating index document")?;
+    if options.archive {
+        pack(&folder, &archive).context("Archive creation failed")?;
+    }
+    line(&format!("Saved debug archive: {}", saved.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does one of the two that take time, and says when it fails.
+async fn collect(work: Option<impl Future<Output = anyhow::Result<()>>>) {
+    if let Some(work) = work
+        && let Err(error) = work.await
+    {
+        warn(&format!("Capture failed: {error:#}"));
+    }
+}
+
+/// Checks what is asked for, and makes the folder.
+async fn prepare(
+    options: &Options,
+    api: &Api,
+) -> anyhow::Result<(PathBuf, Vec<&'static str>, String)> {
+    let failed = "Capture validation failed";
+    let (whole, interval) = (options.duration, options.interval);
+    let shown = duration::format;
+    ensure!(
+        whole >= SHORTEST && whole <= LONGEST,
+        "{failed}: duration must be longer than {} and at most {}",
+        shown(SHORTEST),
+        shown(LONGEST)
+    );
+    ensure!(
+        interval >= SHORTEST_INTERVAL,
+        "{failed}: interval must be longer than {}",
+        shown(SHORTEST_INTERVAL)
+    );
+    ensure!(
+        whole >= interval,
+        "{failed}: duration ({}) must be longer than interval ({})",
+        shown(whole),
+        shown(interval)
+    );
+    let mut targets = Vec::new();
+    for wanted in &options.capture {
+        // An old name.
+        let wanted = if wanted == "cluster" {
+            "members"
+        } else {
+            wanted
+        };
+        if wanted == "pprof" {
+            warn("[WARN] pprof is not captured: servers have no profiles of Go");
+            continue;
+        }
+        let target = TARGETS.iter().find(|target| **target == wanted);
+        targets.push(*target.with_context(|| format!("{failed}: target not found: {wanted}"))?);
+    }
+    if options.capture.is_empty() {
+        targets = TARGETS.to_vec();
+    }
+    let own = api.get("/v1/agent/self").value().await;
+    let own = own.with_context(|| {
+        format!("{failed}: error querying target agent. verify connectivity and agent address")
+    })?;
+    let version = text(&own["Config"], "Version").to_owned();
+    let folder = options.output.clone().unwrap_or_else(default_folder);
+    ensure!(
+        !folder.exists(),
+        "{failed}: output directory already exists: {}",
+        folder.display()
+    );
+    let made = std::fs::create_dir_all(&folder);
+    made.with_context(|| format!("{failed}: could not create output directory"))?;
+    Ok((folder, targets, version))
+}
+
+fn default_folder() -> PathBuf {
+    let format = format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z");
+    let now = OffsetDateTime::from(Clock::system().now());
+    format!("consul-debug-{}", now.format(&format).unwrap_or_default()).into()
+}
+
+fn write_json(path: &Path, value: &Value) -> anyhow::Result<()> {
+    let text = pretty(value, "\t");
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Metrics, one JSON document a line.
+async fn metrics(
+    api: &Api,
+    folder: &Path,
+    interval: Duration,
+    until: Instant,
+) -> anyhow::Result<()> {
+    let mut file = File::create(folder.join("metrics.json"))?;
+    let mut written = 0;
+    loop {
+        let metrics = api.get("/v1/agent/metrics").value().await?;
+        let text = format!("{metrics}\n");
+        written += text.len() as u64;
+        ensure!(
+            written <= LARGEST,
+            "the metrics are larger than {LARGEST} bytes"
+        );
+        file.write_all(text.as_bytes())?;
+        let next = Instant::now() + interval;
+        if next > until {
+            tokio::time::sleep_until(until).await;
+            return Ok(());
+        }
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// The log, as it is written.
+async fn logs(api: &Api, folder: &Path, until: Instant) -> anyhow::Result<()> {
+    let ask = api.get("/v1/agent/monitor").query("loglevel", "trace");
+    let mut reply = ask.stream().await?;
+    let mut file = File::create(folder.join("consul.log"))?;
+    let mut written = 0;
+    // The end of the time is an error of the next piece.
+    while let Ok(Some(piece)) = reply.piece(until).await {
+        written += piece.len() as u64;
+        ensure!(written <= LARGEST, "the log is larger than {LARGEST} bytes");
+        file.write_all(&piece)?;
+    }
+    Ok(())
+}
+
+/// Makes an archive of a folder, which is removed then.
+fn pack(folder: &Path, archive: &Path) -> anyhow::Result<()> {
+    let place = match archive.parent() {
+        Some(place) if !place.as_os_str().is_empty() => place,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::NamedTempFile::new_in(place)?;
+    let name = folder.file_name().unwrap_or_default();
+    let mut tar = tar::Builder::new(GzEncoder::new(file.as_file_mut(), Compression::default()));
+    tar.append_dir_all(name, folder)?;
+    tar.into_inner()?.finish()?;
+    file.as_file().sync_all()?;
+    file.persist(archive)?;
+    std::fs::remove_dir_all(folder)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_replaces_the_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("d");
+        std::fs::create_dir(&folder).unwrap();
+        write_json(&folder.join("index.json"), &json!({"Version": 1})).unwrap();
+        let archive = place.path().join("d.tar.gz");
+        pack(&folder, &archive).unwrap();
+        assert!(!folder.exists());
+        let content = flate2::read::GzDecoder::new(File::open(&archive).unwrap());
+        let mut tar = tar::Archive::new(content);
+        let names: Vec<PathBuf> = tar
+            .entries()
+            .unwrap()
+            .map(|one| one.unwrap().path().unwrap().into_owned())
+            .collect();
+        assert!(names.contains(&PathBuf::from("d/index.json")), "{names:?}");
+    }
+}

@@ -1,0 +1,42 @@
+//! `validate`: whether files of an agent's configuration can be used.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use crate::output::line;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Language of the files, hcl or json; both are always recognised
+    #[arg(long, default_value = "", value_name = "FORMAT")]
+    config_format: String,
+    /// Print nothing when all is well
+    #[arg(long)]
+    quiet: bool,
+    /// FILE or DIRECTORY, or several
+    arguments: Vec<PathBuf>,
+}
+
+/// Says so, or what is wrong.
+///
+/// # Errors
+///
+/// Names the file and the key that cannot be used.
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !options.arguments.is_empty(),
+        "Must specify at least one config file or directory"
+    );
+    ensure!(
+        matches!(options.config_format.as_str(), "" | "hcl" | "json"),
+        "-config-format must be either 'hcl' or 'json'"
+    );
+    crate::agent::validate(options.arguments).context("Config validation failed")?;
+    if !options.quiet {
+        line("Configuration is valid!")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

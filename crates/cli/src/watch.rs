@@ -1,0 +1,293 @@
+//! `watch`: waits for changes, and runs a program at each, or prints the first answer.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::output::{json as pretty, line, text, warn};
+use crate::server_api::{Api, ApiFlags, Ask, encoded, encoded_path};
+use crate::signals::Interrupt;
+use crate::subprocess;
+
+/// How long a question waits for a change.
+const WAIT: Duration = Duration::from_secs(5 * 60);
+/// How much longer its answer may take.
+const SLACK: Duration = Duration::from_secs(30);
+/// How long it takes until a question that failed is asked again, the first time and at most.
+const RETRY: Duration = Duration::from_secs(5);
+const LONGEST_RETRY: Duration = Duration::from_secs(180);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What is watched: key, keyprefix, services, nodes, service, checks or event
+    #[arg(long, name = "type", default_value = "", value_name = "TYPE")]
+    kind: String,
+    /// The key, for key
+    #[arg(long, default_value = "")]
+    key: String,
+    /// The prefix, for keyprefix
+    #[arg(long, default_value = "")]
+    prefix: String,
+    /// The service, for service and checks
+    #[arg(long, default_value = "", value_name = "NAME")]
+    service: String,
+    /// A tag that instances have to have, for service; may be repeated
+    #[arg(long)]
+    tag: Vec<String>,
+    /// Only healthy instances, for service
+    #[arg(long, default_value = "", value_name = "BOOL")]
+    passingonly: String,
+    /// Run the program with a shell
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true",
+        default_missing_value = "true", value_name = "BOOL")]
+    shell: bool,
+    /// The status, for checks
+    #[arg(long, default_value = "", value_name = "STATUS")]
+    state: String,
+    /// The name, for event
+    #[arg(long, default_value = "")]
+    name: String,
+    /// Which ones, in Consul's filter language
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// PROGRAM, and its arguments
+    arguments: Vec<String>,
+    #[command(flatten)]
+    api: ApiFlags,
+}
+
+/// Watches until the first answer is printed, or without end where there is a program.
+///
+/// # Errors
+///
+/// When what is watched is not said, the server cannot be asked, or the program fails.
+pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    ensure!(!options.kind.is_empty(), "Watch type must be specified");
+    options.check()?;
+    let mut interrupt = Interrupt::listen()?;
+    let api = options.api.connect()?;
+    let leader = api.get("/v1/status/leader").ok().await;
+    leader.context("Error querying Consul agent")?;
+    tokio::select! {
+        result = options.watch(&api) => result,
+        () = interrupt.wait() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl Options {
+    /// Refuses what no question can be made of.
+    fn check(&self) -> anyhow::Result<()> {
+        match self.kind.as_str() {
+            "key" => ensure!(!self.key.is_empty(), "Must specify a single key to watch"),
+            "keyprefix" => {
+                ensure!(
+                    !self.prefix.is_empty(),
+                    "Must specify a single prefix to watch"
+                );
+            }
+            "service" => {
+                ensure!(
+                    !self.service.is_empty(),
+                    "Must specify a single service to watch"
+                );
+                self.passing()?;
+            }
+            "checks" => ensure!(
+                self.service.is_empty() || self.state.is_empty(),
+                "Cannot specify service and state"
+            ),
+            "services" | "nodes" | "event" => {}
+            kind if kind.starts_with("connect_") || kind.starts_with("agent_") => {
+                bail!("Type {kind} is not supported in the CLI tool")
+            }
+            kind => bail!("Unsupported watch type: {kind}"),
+        }
+        Ok(())
+    }
+
+    fn passing(&self) -> anyhow::Result<bool> {
+        if self.passingonly.is_empty() {
+            return Ok(false);
+        }
+        let value = crate::go_flags::boolean(&self.passingonly);
+        value.with_context(|| {
+            format!(
+                "Failed to parse passingonly flag: {:?} is no BOOL",
+                self.passingonly
+            )
+        })
+    }
+
+    /// The question of what is watched.
+    fn ask<'a>(&self, api: &'a Api) -> anyhow::Result<Ask<'a>> {
+        let ask = match self.kind.as_str() {
+            "key" => return Ok(api.get(format!("/v1/kv/{}", encoded_path(&self.key)))),
+            "keyprefix" => {
+                let ask = api.get(format!("/v1/kv/{}", encoded_path(&self.prefix)));
+                return Ok(ask.flag("recurse", true));
+            }
+            "event" => return Ok(api.get("/v1/event/list").maybe("name", &self.name)),
+            "services" => api.get("/v1/catalog/services"),
+            "nodes" => api.get("/v1/catalog/nodes"),
+            "service" => {
+                let ask = api.get(format!("/v1/health/service/{}", encoded(&self.service)));
+                let ask = self
+                    .tag
+                    .iter()
+                    .fold(ask, |ask, tag| ask.query("tag", tag.as_str()));
+                match self.passing()? {
+                    true => ask.query("passing", "1"),
+                    false => ask,
+                }
+            }
+            _ if !self.service.is_empty() => {
+                api.get(format!("/v1/health/checks/{}", encoded(&self.service)))
+            }
+            _ => {
+                let state = if self.state.is_empty() {
+                    "any"
+                } else {
+                    &self.state
+                };
+                api.get(format!("/v1/health/state/{}", encoded(state)))
+            }
+        };
+        Ok(ask.maybe("filter", &self.filter))
+    }
+
+    async fn watch(&self, api: &Api) -> anyhow::Result<ExitCode> {
+        let (mut last_index, mut last): (u64, Option<Value>) = (0, None);
+        let mut failures = 0;
+        loop {
+            let mut ask = self.ask(api)?.within(WAIT + SLACK);
+            if last_index > 0 {
+                ask = ask.query("index", last_index.to_string());
+                ask = ask.query("wait", format!("{}s", WAIT.as_secs()));
+            }
+            let (index, found) = match self.answer(ask).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    failures += 1;
+                    let wait = (RETRY * failures * failures).min(LONGEST_RETRY);
+                    warn(&format!(
+                        "Watch errored: {error:#}, retry in {}s",
+                        wait.as_secs()
+                    ));
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+            };
+            failures = 0;
+            let found = match self.kind.as_str() {
+                "event" => newer(found, last_index),
+                _ => found,
+            };
+            if index == last_index && last.is_some() {
+                continue;
+            }
+            // An index that goes back begins again.
+            let begins_again = index < last_index;
+            last_index = if begins_again { 0 } else { index };
+            if last.as_ref() == Some(&found) {
+                continue;
+            }
+            if !self.handle(index, &found).await? {
+                return Ok(ExitCode::SUCCESS);
+            }
+            last = Some(found);
+        }
+    }
+
+    /// The index of an answer, and what it says.
+    async fn answer(&self, ask: Ask<'_>) -> anyhow::Result<(u64, Value)> {
+        let answer = ask.send().await?;
+        let missing = answer.status == http::StatusCode::NOT_FOUND && self.kind.starts_with("key");
+        let value = match (missing, self.kind.as_str()) {
+            (true, "keyprefix") => Value::Array(Vec::new()),
+            (true, _) => Value::Null,
+            (false, _) => answer.success().and_then(|()| answer.value())?,
+        };
+        let value = match self.kind.as_str() {
+            "key" => value.get(0).cloned().unwrap_or_default(),
+            _ => value,
+        };
+        Ok((answer.index(), with_sessions(value)))
+    }
+
+    /// Runs the program, or prints. Whether to go on.
+    async fn handle(&self, index: u64, found: &Value) -> anyhow::Result<bool> {
+        if self.arguments.is_empty() {
+            line(&pretty(found, "    "))?;
+            return Ok(false);
+        }
+        let mut command = subprocess::command(&self.arguments, self.shell)?;
+        command.env("CONSUL_INDEX", index.to_string());
+        let mut interrupt = Interrupt::listen()?;
+        let input = format!("{found}\n");
+        let status = subprocess::run(command, input.as_bytes(), &mut interrupt).await?;
+        ensure!(status.success(), "Error executing handler: {status}");
+        Ok(true)
+    }
+}
+
+/// Keys say their session, even if they have none.
+fn with_sessions(mut value: Value) -> Value {
+    let complete = |pair: &mut Value| {
+        if pair.get("LockIndex").is_some() && pair.get("Session").is_none() {
+            pair["Session"] = "".into();
+        }
+    };
+    match &mut value {
+        Value::Array(pairs) => pairs.iter_mut().for_each(complete),
+        one => complete(one),
+    }
+    value
+}
+
+/// The events behind the one with this index.
+fn newer(events: Value, index: u64) -> Value {
+    let Value::Array(events) = events else {
+        return events;
+    };
+    let known = events
+        .iter()
+        .position(|event| event_index(text(event, "ID")) == Some(index));
+    let from = known.map_or(0, |known| known + 1);
+    events.into_iter().skip(from).collect()
+}
+
+/// The index that an event's id stands for: both its halves, added without carrying.
+fn event_index(id: &str) -> Option<u64> {
+    let digits = id.replace('-', "");
+    if digits.len() != 32 {
+        return None;
+    }
+    let (high, low) = digits.split_at_checked(16)?;
+    Some(u64::from_str_radix(high, 16).ok()? ^ u64::from_str_radix(low, 16).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_newer_events_count() {
+        let id = |last: &str| format!("00000000-0000-0001-0000-00000000000{last}");
+        assert_eq!(event_index(&id("3")), Some(2));
+        let events = json!([{"ID": id("3")}, {"ID": id("5")}]);
+        assert_eq!(newer(events.clone(), 2), json!([{"ID": id("5")}]));
+        assert_eq!(newer(events.clone(), 9), events);
+    }
+
+    #[test]
+    fn keys_say_their_session() {
+        let pair = with_sessions(json!([{"Key": "a", "LockIndex": 0}]));
+        assert_eq!(pair[0]["Session"], "");
+        assert_eq!(with_sessions(json!({"web": []})), json!({"web": []}));
+    }
+}

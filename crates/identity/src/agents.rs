@@ -1,0 +1,234 @@
+//! Certificates that servers and their clients show each other: an authority of its own, and what it signs,
+//! with the profiles of `consul tls`. They are no identities of the mesh.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyIdMethod, KeyUsagePurpose, NameConstraints, SanType,
+    SerialNumber,
+};
+use time::OffsetDateTime;
+
+use crate::certificate::first_certificate;
+use crate::{CertificateInfo, IdentityError, PrivateKey};
+
+/// What a new authority is made of.
+#[derive(Clone, Debug)]
+pub struct AgentAuthorityRequest {
+    /// Common name.
+    pub common_name: String,
+    /// URI of the cluster, where it has one.
+    pub uri: Option<String>,
+    /// Domains below which it may sign; none means any.
+    pub permitted_domains: Vec<String>,
+    /// Serial number, below 2^127.
+    pub serial: u128,
+    /// Beginning of the validity.
+    pub now: SystemTime,
+    /// Length of the validity.
+    pub ttl: Duration,
+}
+
+/// What a certificate is made of. Its key is generated with it.
+#[derive(Clone, Debug)]
+pub struct AgentRequest {
+    /// Common name.
+    pub common_name: String,
+    /// DNS names.
+    pub dns_names: Vec<String>,
+    /// IP addresses.
+    pub ips: Vec<IpAddr>,
+    /// Whether it is shown in handshakes, by servers and clients alike. Without, it says nothing about
+    /// what it is for.
+    pub handshakes: bool,
+    /// Serial number, below 2^127.
+    pub serial: u128,
+    /// Beginning of the validity.
+    pub now: SystemTime,
+    /// Length of the validity.
+    pub ttl: Duration,
+}
+
+/// A new self-signed authority: its certificate as PEM, and its EC P-256 key.
+///
+/// # Errors
+///
+/// When a name or the validity cannot be expressed, or the system gives no randomness.
+pub fn generate_agent_authority(
+    request: AgentAuthorityRequest,
+) -> Result<(String, PrivateKey), IdentityError> {
+    let key = PrivateKey::generate()?;
+    let mut params = params(
+        &request.common_name,
+        request.serial,
+        request.now,
+        request.ttl,
+    )?;
+    if let Some(uri) = request.uri {
+        params.subject_alt_names = vec![SanType::URI(name(&uri)?)];
+    }
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+    ];
+    if !request.permitted_domains.is_empty() {
+        let domains = request.permitted_domains.into_iter();
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: domains.map(GeneralSubtree::DnsName).collect(),
+            excluded_subtrees: Vec::new(),
+        });
+    }
+    params.key_identifier_method = KeyIdMethod::PreSpecified(key.key_id());
+    let certificate = params.self_signed(&key).map_err(IdentityError::Sign)?;
+    Ok((certificate.pem(), key))
+}
+
+/// A certificate as PEM with a new EC P-256 key, signed by an authority that is given as PEM.
+///
+/// # Errors
+///
+/// When the authority cannot be read or is none, its key is another one's, or a name or the validity
+/// cannot be expressed.
+pub fn issue_for_agent(
+    authority: &str,
+    authority_key: &str,
+    request: AgentRequest,
+) -> Result<(String, PrivateKey), IdentityError> {
+    // It checks that the two belong together, and that the certificate may sign.
+    crate::Authority::from_pem(authority, authority_key)?;
+    let der = first_certificate(authority)?;
+    let issuer = Issuer::from_ca_cert_der(&der, PrivateKey::from_pem(authority_key)?);
+    let issuer = issuer.map_err(|error| IdentityError::ParseCertificate {
+        reason: error.to_string(),
+    })?;
+    let key = PrivateKey::generate()?;
+    let mut params = params(
+        &request.common_name,
+        request.serial,
+        request.now,
+        request.ttl,
+    )?;
+    for dns in &request.dns_names {
+        params.subject_alt_names.push(SanType::DnsName(name(dns)?));
+    }
+    let ips = request.ips.into_iter().map(SanType::IpAddress);
+    params.subject_alt_names.extend(ips);
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+    ];
+    if request.handshakes {
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+    }
+    params.key_identifier_method = KeyIdMethod::PreSpecified(key.key_id());
+    let certificate = params
+        .signed_by(&key, &issuer)
+        .map_err(IdentityError::Sign)?;
+    CertificateInfo::from_der(certificate.der())?;
+    Ok((certificate.pem(), key))
+}
+
+fn params(
+    common_name: &str,
+    serial: u128,
+    now: SystemTime,
+    ttl: Duration,
+) -> Result<CertificateParams, IdentityError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params.serial_number = Some(SerialNumber::from_slice(&serial.to_be_bytes()));
+    params.not_before = date(now)?;
+    params.not_after = date(now.checked_add(ttl).ok_or(IdentityError::Validity)?)?;
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// Whole seconds, as certificates hold them, of years that they can express.
+fn date(time: SystemTime) -> Result<OffsetDateTime, IdentityError> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    since
+        .and_then(|since| i64::try_from(since.as_secs()).ok())
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .ok_or(IdentityError::Validity)
+}
+
+fn name(text: &str) -> Result<Ia5String, IdentityError> {
+    text.try_into().map_err(|_| IdentityError::InvalidName {
+        name: text.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn authority(domains: &[&str]) -> (String, String) {
+        let made = generate_agent_authority(AgentAuthorityRequest {
+            common_name: "Agent CA".to_owned(),
+            uri: None,
+            permitted_domains: domains.iter().map(|domain| (*domain).to_owned()).collect(),
+            serial: 1,
+            now: SystemTime::now(),
+            ttl: 5 * DAY,
+        });
+        let (certificate, key) = made.unwrap();
+        (certificate, key.to_pem())
+    }
+
+    fn issued(authority: &(String, String), dns: &str) -> String {
+        let request = AgentRequest {
+            common_name: dns.to_owned(),
+            dns_names: vec![dns.to_owned()],
+            ips: vec![IpAddr::from([127, 0, 0, 1])],
+            handshakes: true,
+            serial: 2,
+            now: SystemTime::now(),
+            ttl: DAY,
+        };
+        issue_for_agent(&authority.0, &authority.1, request)
+            .unwrap()
+            .0
+    }
+
+    #[test]
+    fn a_client_that_trusts_the_authority_accepts_the_server() {
+        let authority = authority(&["consul"]);
+        for (name, accepted) in [("server.dc1.consul", true), ("server.example", false)] {
+            let certificate = first_certificate(&issued(&authority, name)).unwrap();
+            let chain = [certificate.into_owned()];
+            let now = SystemTime::now();
+            let verified = crate::tls::verify_server(&chain, &authority.0, "test", name, now);
+            assert_eq!(verified.is_ok(), accepted, "{name}: {verified:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_has_to_be_the_authoritys() {
+        let (one, other) = (authority(&[]), authority(&[]));
+        let request = AgentRequest {
+            common_name: "x".to_owned(),
+            dns_names: Vec::new(),
+            ips: Vec::new(),
+            handshakes: false,
+            serial: 2,
+            now: SystemTime::now(),
+            ttl: DAY,
+        };
+        let refused = issue_for_agent(&one.0, &other.1, request);
+        assert!(matches!(refused, Err(IdentityError::KeyMismatch)));
+    }
+}
