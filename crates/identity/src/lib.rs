@@ -10,6 +10,7 @@ mod authority;
 mod certificate;
 mod error;
 mod key;
+mod pair;
 mod sealing;
 pub mod tls;
 
@@ -20,4 +21,5 @@ pub use authority::{
 pub use certificate::CertificateInfo;
 pub use error::IdentityError;
 pub use key::PrivateKey;
+pub use pair::{BadPair, check_pair};
 pub use sealing::SealingKey;

@@ -12,6 +12,7 @@ use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
     Unexpected, Visitor,
 };
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use self::place::{Fault, Met, Place, Segment};
@@ -275,6 +276,18 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
         unit_struct tuple tuple_struct identifier ignored_any
+    }
+}
+
+/// Writes an empty list as `null`, as Consul shows lists that nobody gave: clients in Go tell the two
+/// apart.
+pub(crate) fn null_if_empty<T: Serialize, S: Serializer>(
+    items: &Vec<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match items.is_empty() {
+        true => serializer.serialize_none(),
+        false => items.serialize(serializer),
     }
 }
 

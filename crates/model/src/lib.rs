@@ -7,6 +7,7 @@
 
 mod access_logs;
 pub mod acl;
+mod autopilot;
 mod ca;
 mod catalog;
 mod chain_overrides;
@@ -32,6 +33,7 @@ mod locality;
 mod meta;
 pub mod name;
 mod node;
+mod peering;
 mod prepared_query;
 mod protocol;
 mod proxy;
@@ -51,6 +53,7 @@ pub mod virtual_ip;
 pub(crate) use legate_filter::re2 as regex;
 
 pub use access_logs::LogFormat;
+pub use autopilot::AutopilotConfiguration;
 pub use ca::{CaRoot, CaRoots};
 pub use catalog::ServiceNode;
 pub use chain_overrides::ChainOverrides;
@@ -70,6 +73,10 @@ pub use jwt_requirement::{JwtRequirement, RequiredClaim, RequiredProvider};
 pub use kv::{KvEntry, KvValue, MAX_KEY};
 pub use locality::{Distance, Locality, LocalityMode, PrioritizeByLocality};
 pub use node::Node;
+pub use peering::{
+    EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote, PeeringState, PeeringToken,
+    TokenRemote,
+};
 pub use prepared_query::{
     InvalidQuery, MAX_QUERY_NAME, PreparedQuery, QueryDns, QueryFailover, QueryFailoverTarget,
     QueryTemplate, ServiceQuery, TemplateError, UnusableQuery, put_node_first,

@@ -146,6 +146,16 @@ pub fn validate_intention_name(name: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
+/// The name of a config entry that is not about one service: anything but nothing, control characters
+/// and slashes.
+///
+/// # Errors
+///
+/// [`InvalidName`] says what is allowed.
+pub(crate) fn validate_entry_name(name: &str) -> Result<(), InvalidName> {
+    validate(name, "name of a config entry")
+}
+
 /// The name of a provider of JSON Web Tokens: anything but nothing, control characters and slashes.
 ///
 /// # Errors

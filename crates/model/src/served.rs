@@ -60,6 +60,12 @@ fn names(fields: &'static str) -> impl Iterator<Item = &'static str> {
     fields.split_ascii_whitespace()
 }
 
+/// Whether a kind of config entry is kept and has no effect as a whole.
+pub(crate) fn is_unserved_kind(kind: &str) -> bool {
+    kind.parse()
+        .is_ok_and(|kind: ConfigKind| !kind.is_in_effect())
+}
+
 /// What of a field is to be reported, as paths from its object.
 pub(crate) fn unserved(target: &str, field: &str, value: &Value) -> Vec<String> {
     match row(target, field) {

@@ -50,10 +50,7 @@ pub fn is_given_for(kind: ConfigKind, name: &str) -> bool {
         | ConfigKind::ServiceSplitter
         | ConfigKind::ServiceResolver => true,
         ConfigKind::ServiceIntentions => !name.contains(WILDCARD),
-        ConfigKind::ProxyDefaults
-        | ConfigKind::Mesh
-        | ConfigKind::JwtProvider
-        | ConfigKind::TerminatingGateway => false,
+        _ => false,
     }
 }
 

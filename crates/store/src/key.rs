@@ -55,6 +55,10 @@ pub(crate) enum Table {
     LockDelays = 29,
     /// Node name.
     Coordinates = 19,
+    /// One row.
+    Autopilot = 23,
+    /// Name.
+    Peerings = 30,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,

@@ -34,6 +34,7 @@ mod read;
 mod reader;
 mod row;
 mod rows;
+mod servers;
 mod sessions;
 mod snapshot;
 mod state;

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use legate_identity::IdentityError;
 use legate_model::Tenancy;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
-use legate_model::{ConfigEntry, HealthCheck, KvEntry, Node, PreparedQuery};
+use legate_model::{
+    AutopilotConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry, Node, Peering,
+    PreparedQuery,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -105,11 +108,22 @@ pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
     Ok((known.read)(bytes, &tenancy)?)
 }
 
-/// Whether the rows of a table are sealed when they are stored.
+/// Whether a row is sealed when it is stored: all those of some tables, and certificates with their
+/// keys among the config entries.
 pub(crate) fn is_secret(key: &Key) -> bool {
     let table = READERS.iter().find(|table| table.number == key.table());
-    table.is_some_and(|table| table.secret)
+    if table.is_some_and(|table| table.secret) {
+        return true;
+    }
+    let is_key = || {
+        let kind = key.parts().and_then(|parts| parts.into_iter().nth(TENANCY));
+        kind.as_deref() == Some(ConfigKind::InlineCertificate.as_str())
+    };
+    key.table() == Table::ConfigEntries as u8 && is_key()
 }
+
+/// How many parts of a key are its tenancy; the names of the row stand after them.
+const TENANCY: usize = 3;
 
 /// A table that is stored.
 struct StoredTable {
@@ -140,6 +154,8 @@ const READERS: &[StoredTable] = &[
     stored::<SessionRow>(),
     stored::<LockDelayRow>(),
     stored::<CoordinateRow>(),
+    stored::<AutopilotConfiguration>(),
+    stored::<Peering>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
-    CheckType, ConfigEntry, HealthCheck, KvEntry, Node, NodeCoordinate, PreparedQuery,
-    ServiceInstance, Session, Tenancy,
+    AutopilotConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry, Node, NodeCoordinate,
+    Peering, PreparedQuery, ServiceInstance, Session, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -287,6 +287,31 @@ impl Row for BindingRule {
     fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
         let names = [&*self.auth_method, &*self.id];
         vec![Key::new(Table::BindingRulesByMethod, tenancy, &names)]
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for AutopilotConfiguration {
+    const TABLE: Table = Table::Autopilot;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for Peering {
+    const TABLE: Table = Table::Peerings;
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.name])
     }
 
     fn modify_index(&self) -> u64 {

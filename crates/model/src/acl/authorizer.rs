@@ -310,6 +310,36 @@ impl Authorizer {
         self.operated(Resource::Mesh, Access::Write)
     }
 
+    /// Seeing how servers work together.
+    pub fn operator_read(&self) -> bool {
+        self.decide(|rules| rules.whole(Resource::Operator, Access::Read))
+    }
+
+    /// Changing how servers work together.
+    pub fn operator_write(&self) -> bool {
+        self.decide(|rules| rules.whole(Resource::Operator, Access::Write))
+    }
+
+    /// Seeing connections to other clusters.
+    pub fn peering_read(&self) -> bool {
+        self.operated(Resource::Peering, Access::Read)
+    }
+
+    /// Changing connections to other clusters.
+    pub fn peering_write(&self) -> bool {
+        self.operated(Resource::Peering, Access::Write)
+    }
+
+    /// Seeing the keys of gossip.
+    pub fn keyring_read(&self) -> bool {
+        self.decide(|rules| rules.whole(Resource::Keyring, Access::Read))
+    }
+
+    /// Changing the keys of gossip.
+    pub fn keyring_write(&self) -> bool {
+        self.decide(|rules| rules.whole(Resource::Keyring, Access::Write))
+    }
+
     /// Seeing tokens, policies, roles, auth methods and binding rules.
     pub fn acl_read(&self) -> bool {
         self.acl(Access::Read)

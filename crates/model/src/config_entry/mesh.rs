@@ -10,8 +10,8 @@ use crate::invalid::Invalid;
 use crate::meta;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED};
-use crate::tenancy::{NotServed, OnlyDefault};
+use crate::served::table::{DEFAULT_ONLY, REPORTED};
+use crate::tenancy::OnlyDefault;
 
 /// Settings of the whole mesh; the only name is `mesh`, and it may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -41,9 +41,9 @@ pub struct Mesh {
     /// HTTP handling.
     #[serde(rename = "HTTP", skip_serializing_if = "Option::is_none")]
     pub http: Option<MeshHttp>,
-    /// Peering is not served.
-    #[serde(skip_serializing)]
-    pub peering: NotServed,
+    /// Connections to other clusters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peering: Option<MeshPeering>,
     /// Whether Envoy refuses routes to clusters that it does not know.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub validate_clusters: bool,
@@ -65,6 +65,15 @@ pub struct Mesh {
 pub struct MeshTransparentProxy {
     /// Refuse connections to destinations outside the mesh.
     pub mesh_destinations_only: bool,
+}
+
+/// Settings for connections to other clusters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MeshPeering {
+    /// Servers are reached through mesh gateways.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub peer_through_mesh_gateways: bool,
 }
 
 /// TLS settings by direction.
@@ -184,11 +193,11 @@ impl Entry for Mesh {
                 (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
                 (DEFAULT_ONLY, "Namespace Partition"),
                 (Yes, "AllowEnablingPermissiveMutualTLS ValidateClusters"),
-                (Inside, "TransparentProxy TLS HTTP"),
-                (REFUSED, "Peering"),
+                (Inside, "TransparentProxy TLS HTTP Peering"),
             ],
         ),
         ("MeshTransparentProxy", &[(Yes, "MeshDestinationsOnly")]),
+        ("MeshPeering", &[(REPORTED, "PeerThroughMeshGateways")]),
         ("MeshTls", &[(Inside, "Incoming Outgoing")]),
         (
             "MeshTlsDirection",
@@ -253,29 +262,40 @@ impl Entry for Mesh {
 
 impl MeshTlsDirection {
     fn validate(&self) -> Result<(), Invalid> {
-        one_of("TLSMinVersion", &self.tls_min_version, &TLS_VERSIONS)?;
-        one_of("TLSMaxVersion", &self.tls_max_version, &TLS_VERSIONS)?;
-        let bounded = |version: &str| version.starts_with("TLSv");
-        if bounded(&self.tls_min_version)
-            && bounded(&self.tls_max_version)
-            && self.tls_min_version > self.tls_max_version
-        {
-            return Err(Invalid::new(
-                "TLSMaxVersion",
-                format!("it is below TLSMinVersion, {}", self.tls_min_version),
-            ));
-        }
-        if !self.cipher_suites.is_empty() && self.tls_min_version == "TLSv1_3" {
-            return Err(Invalid::new(
-                "CipherSuites",
-                "they cannot be chosen when TLSMinVersion is TLSv1_3",
-            ));
-        }
-        for (i, suite) in self.cipher_suites.iter().enumerate() {
-            one_of(&format!("CipherSuites[{i}]"), suite, &CIPHER_SUITES)?;
-        }
-        Ok(())
+        validate_tls(
+            "TLS",
+            (&self.tls_min_version, &self.tls_max_version),
+            &self.cipher_suites,
+        )
     }
+}
+
+/// Versions and cipher suites that Envoy takes. The fields are `<prefix>MinVersion`,
+/// `<prefix>MaxVersion` and `CipherSuites`.
+pub(super) fn validate_tls(
+    prefix: &str,
+    (lowest, highest): (&str, &str),
+    suites: &[String],
+) -> Result<(), Invalid> {
+    one_of(&format!("{prefix}MinVersion"), lowest, &TLS_VERSIONS)?;
+    one_of(&format!("{prefix}MaxVersion"), highest, &TLS_VERSIONS)?;
+    let bounded = |version: &str| version.starts_with("TLSv");
+    if bounded(lowest) && bounded(highest) && lowest > highest {
+        return Err(Invalid::new(
+            format!("{prefix}MaxVersion"),
+            format!("it is below {prefix}MinVersion, {lowest}"),
+        ));
+    }
+    if !suites.is_empty() && lowest == "TLSv1_3" {
+        return Err(Invalid::new(
+            "CipherSuites",
+            format!("they cannot be chosen when {prefix}MinVersion is TLSv1_3"),
+        ));
+    }
+    for (i, suite) in suites.iter().enumerate() {
+        one_of(&format!("CipherSuites[{i}]"), suite, &CIPHER_SUITES)?;
+    }
+    Ok(())
 }
 
 fn one_of(field: &str, value: &str, allowed: &[&str]) -> Result<(), Invalid> {

@@ -1,20 +1,30 @@
 //! Config entries: settings for many instances at once, stored by kind and name.
 
+mod api_gateway;
+mod certificate;
 #[cfg(test)]
 mod chain_tests;
 mod destination;
+mod exported_services;
+mod gateway_tls;
 mod header_modifiers;
+mod http_route;
+mod ingress_gateway;
 mod jwks;
 mod jwt_provider;
 mod mesh;
 mod proxy_defaults;
 mod rate_limits;
+mod reference;
 mod registry;
+mod request_limit;
+mod sameness_group;
 mod service_defaults;
 mod service_intentions;
 mod service_resolver;
 mod service_router;
 mod service_splitter;
+mod tcp_route;
 mod terminating_gateway;
 
 use std::fmt;
@@ -23,8 +33,17 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, EnumAccess, VariantAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+pub use api_gateway::{ApiGatewayListener, ApiGatewayPolicy, ApiGatewayTls, BoundListener};
 pub use destination::Destination;
+pub use exported_services::{ExportedService, ServiceConsumer};
+pub use gateway_tls::{GatewaySds, GatewayTls};
 pub use header_modifiers::HeaderModifiers;
+pub use http_route::{
+    HttpRouteFilters, HttpRouteHeaders, HttpRouteMatch, HttpRoutePathMatch,
+    HttpRouteResponseFilters, HttpRouteRule, HttpRouteService, HttpRouteValueMatch, RetryFilter,
+    TimeoutFilter, UrlRewrite,
+};
+pub use ingress_gateway::{GatewayServiceTls, IngressDefaults, IngressListener, IngressService};
 pub use jwks::{
     JsonWebKeySet, JwksBackOff, JwksCluster, JwksRetryPolicy, JwksTlsCertificates, JwksTrustedCa,
     KeyServer, LocalJwks, RemoteJwks,
@@ -33,11 +52,14 @@ pub use jwt_provider::{
     JwtCacheConfig, JwtCookie, JwtForwarding, JwtHeader, JwtLocation, JwtQueryParam,
 };
 pub use mesh::{
-    MeshHttp, MeshHttpDirection, MeshTls, MeshTlsDirection, MeshTransparentProxy,
+    MeshHttp, MeshHttpDirection, MeshPeering, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
 };
 pub use rate_limits::{InstanceRateLimits, RateLimits, RouteRateLimits};
+pub use reference::{ResourceReference, Status};
 pub use registry::EntryRights;
+pub use request_limit::RequestRates;
+pub use sameness_group::SamenessGroupMember;
 pub use service_defaults::{
     MutualTlsMode, PassiveHealthCheck, UpstreamConfiguration, UpstreamDefaults, UpstreamLimits,
 };
@@ -50,6 +72,7 @@ pub use service_router::{
     HeaderMatch, HttpMatch, QueryParamMatch, Route, RouteDestination, RouteMatch,
 };
 pub use service_splitter::Split;
+pub use tcp_route::TcpRouteService;
 pub use terminating_gateway::LinkedService;
 
 use crate::invalid::Invalid;
@@ -76,37 +99,26 @@ config_entries! {
     jwt_provider::JwtProvider = "jwt-provider",
     /// Which services outside the mesh a gateway leads to.
     terminating_gateway::TerminatingGateway = "terminating-gateway",
-}
-
-/// The kinds of Consul 1.21.
-const CONSUL: [&str; 19] = [
-    "api-gateway",
-    "bound-api-gateway",
-    "control-plane-request-limit",
-    "exported-services",
-    "file-system-certificate",
-    "http-route",
-    "ingress-gateway",
-    "inline-certificate",
-    "jwt-provider",
-    "mesh",
-    "proxy-defaults",
-    "sameness-group",
-    "service-defaults",
-    "service-intentions",
-    "service-resolver",
-    "service-router",
-    "service-splitter",
-    "tcp-route",
-    "terminating-gateway",
-];
-
-impl ConfigKind {
-    /// The kinds of Consul 1.21 that are not served: there is no entry of any of them.
-    pub fn not_served() -> impl Iterator<Item = &'static str> {
-        let served = |name: &&str| name.parse::<ConfigKind>().is_ok();
-        CONSUL.into_iter().filter(move |name| !served(name))
-    }
+    /// Which services a gateway opens to callers outside the mesh.
+    ingress_gateway::IngressGateway = "ingress-gateway",
+    /// The listeners of a gateway that routes are bound to.
+    api_gateway::ApiGateway = "api-gateway",
+    /// Which routes are bound to an API gateway.
+    api_gateway::BoundApiGateway = "bound-api-gateway",
+    /// Which service answers which requests that come in through an API gateway.
+    http_route::HttpRoute = "http-route",
+    /// Which service takes the connections that come in through an API gateway.
+    tcp_route::TcpRoute = "tcp-route",
+    /// A certificate with its key, for API gateways.
+    certificate::InlineCertificate = "inline-certificate",
+    /// Where a certificate and its key are on an API gateway.
+    certificate::FileSystemCertificate = "file-system-certificate",
+    /// Which services others may use; one entry named `default`.
+    exported_services::ExportedServices = "exported-services",
+    /// Partitions and clusters that stand in for each other.
+    sameness_group::SamenessGroup = "sameness-group",
+    /// How many requests of one address servers answer.
+    request_limit::ControlPlaneRequestLimit = "control-plane-request-limit",
 }
 
 impl fmt::Display for ConfigKind {
@@ -115,9 +127,9 @@ impl fmt::Display for ConfigKind {
     }
 }
 
-/// A kind that is not served; prints those that are.
+/// A kind that does not exist; prints those that do. The first words are Consul's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid config entry kind {0:?}: served are {kinds}", kinds = kinds())]
+#[error("invalid config entry kind: {0}: it must be one of {kinds}", kinds = kinds())]
 pub struct UnknownKind(pub String);
 
 fn kinds() -> String {

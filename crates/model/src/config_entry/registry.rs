@@ -7,6 +7,8 @@ use crate::served::Rows;
 pub(crate) trait Entry {
     /// What a token needs for entries of this kind.
     const RIGHTS: EntryRights;
+    /// Whether anything makes use of such entries; else each write reports the kind as not served.
+    const IN_EFFECT: bool = true;
     /// What becomes of each field, of this type and of those that no other request has.
     const SERVED: &'static [Rows];
 
@@ -38,6 +40,12 @@ pub enum EntryRights {
     Mesh,
     /// `service:read` on the entry's name for reading, `mesh:write` for writing.
     Gateway,
+    /// `service:read` on the entry's name for reading; nobody may write it.
+    Bound,
+    /// `mesh:read` for reading, `mesh:write` for writing.
+    MeshOnly,
+    /// `operator:read` for reading, `operator:write` for writing.
+    Operator,
     /// `mesh:read`, or `service:write` on any service, for reading, `mesh:write` for writing.
     JwtProvider,
 }
@@ -69,6 +77,13 @@ macro_rules! config_entries {
             pub const fn rights(self) -> EntryRights {
                 match self {
                     $(ConfigKind::$entry => $entry::RIGHTS,)+
+                }
+            }
+
+            /// Whether anything makes use of entries of this kind.
+            pub const fn is_in_effect(self) -> bool {
+                match self {
+                    $(ConfigKind::$entry => $entry::IN_EFFECT,)+
                 }
             }
 

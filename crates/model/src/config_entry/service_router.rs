@@ -21,7 +21,7 @@ use crate::{meta, name, regex};
 const MAX_ROUTES: usize = 1_000;
 
 /// The methods of HTTP that can be matched.
-const METHODS: [&str; 9] = [
+pub(super) const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE",
 ];
 

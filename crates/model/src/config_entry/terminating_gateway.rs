@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::registry::{Entry, EntryRights};
 use crate::invalid::Invalid;
+use crate::json::null_if_empty;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
 use crate::served::table::{DEFAULT_ONLY, REPORTED};
@@ -32,6 +33,7 @@ pub struct TerminatingGateway {
     #[serde(skip_serializing)]
     pub partition: OnlyDefault,
     /// The services that it leads to.
+    #[serde(serialize_with = "null_if_empty")]
     pub services: Vec<LinkedService>,
     /// Free key/value pairs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::place::{Fault, Place, Segment};
 use super::{Decoder, same_key};
+use crate::served;
 
 const KIND: &str = "Kind";
 
@@ -66,6 +67,9 @@ impl<'a, 'de> EnumAccess<'de> for TaggedAccess<'a> {
         self,
         seed: V,
     ) -> Result<(V::Value, Decoder<'a>), Fault> {
+        if served::is_unserved_kind(&self.tagged.kind) {
+            self.place.note_unserved(KIND);
+        }
         let kind: StringDeserializer<Fault> = self.tagged.kind.into_deserializer();
         let kind = self
             .place

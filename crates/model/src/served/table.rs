@@ -444,4 +444,34 @@ pub(super) const TABLE: &[Rows] = &[
         ],
     ),
     ("Coordinate", &[(Yes, "Vec Error Adjustment Height")]),
+    // No server looks after another one.
+    (
+        "AutopilotConfiguration",
+        &[
+            (Yes, "CreateIndex ModifyIndex"),
+            (
+                REPORTED,
+                "CleanupDeadServers LastContactThreshold MaxTrailingLogs MinQuorum \
+                 ServerStabilizationTime RedundancyZoneTag DisableUpgradeMigration \
+                 UpgradeVersionTag",
+            ),
+        ],
+    ),
+    // The peering is kept; no other cluster is called, and none is let in.
+    (
+        "GeneratePeeringToken",
+        &[
+            (REPORTED, "PeerName"),
+            (Yes, "Meta ServerExternalAddresses"),
+            (DEFAULT_ONLY, "Partition"),
+        ],
+    ),
+    (
+        "EstablishPeering",
+        &[
+            (REPORTED, "PeerName"),
+            (Yes, "PeeringToken Meta"),
+            (DEFAULT_ONLY, "Partition"),
+        ],
+    ),
 ];

@@ -42,9 +42,10 @@ fn the_kind_decides_in_any_spelling() {
 }
 
 #[test]
-fn kinds_that_are_not_served_are_told_with_those_that_are() {
-    let error = refused(json!({"Kind": "ingress-gateway", "Name": "web"}));
+fn unknown_kinds_are_refused_with_those_that_there_are() {
+    let error = refused(json!({"Kind": "nonsense", "Name": "web"}));
     for part in [
+        "invalid config entry kind: nonsense",
         "ingress-gateway",
         "service-router",
         "service-defaults",

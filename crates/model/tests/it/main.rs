@@ -9,6 +9,7 @@ mod definitions;
 mod durations;
 mod egress;
 mod filters;
+mod gateway_entries;
 mod jwt;
 mod jwt_provider;
 mod registration;

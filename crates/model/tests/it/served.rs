@@ -12,10 +12,13 @@ use legate_model::served::{self, Served};
 use legate_model::transaction::Operation;
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ChainOverrides, ConfigEntry, ConnectAuthorize, DeregisterRequest, Intention, Invalid,
-    JwtProvider, Mesh, NodeCoordinate, PreparedQuery, ProxyDefaults, RegisterRequest,
-    ServiceDefaults, ServiceDefinition, ServiceIntentions, ServiceResolver, ServiceRouter,
-    ServiceSplitter, SessionRequest, TerminatingGateway,
+    ApiGateway, AutopilotConfiguration, BoundApiGateway, ChainOverrides, ConfigEntry,
+    ConnectAuthorize, ControlPlaneRequestLimit, DeregisterRequest, EstablishPeering,
+    ExportedServices, FileSystemCertificate, GeneratePeeringToken, HttpRoute, IngressGateway,
+    InlineCertificate, Intention, Invalid, JwtProvider, Mesh, NodeCoordinate, PreparedQuery,
+    ProxyDefaults, RegisterRequest, SamenessGroup, ServiceDefaults, ServiceDefinition,
+    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter, SessionRequest, TcpRoute,
+    TerminatingGateway,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -338,6 +341,8 @@ type Kind = (Vec<Field>, Value, Accept);
 fn requests() -> Vec<Kind> {
     let mut all = registrations();
     all.extend(entries());
+    all.extend(entries_without_effect());
+    all.extend(operation());
     all.extend(access_control());
     all.extend(keys());
     all
@@ -491,6 +496,92 @@ fn entries() -> Vec<Kind> {
         (fields::<Intention>(), intention, |value| {
             accept(value, Intention::validate)
         }),
+    ]
+}
+
+/// Kinds that are kept and reported as a whole.
+fn entries_without_effect() -> Vec<Kind> {
+    let entry: Accept = |value| accept(value, ConfigEntry::validate);
+    let listener = json!({
+        "Name": "l", "Port": 8443, "Protocol": "http",
+        "TLS": {"Certificates": [{"Name": "cert"}]},
+    });
+    let rule = json!({
+        "Matches": [{"Headers": [{"Match": "present", "Name": "x"}]}],
+        "Services": [{"Name": "web"}],
+    });
+    let services = json!([{"Name": "web", "Consumers": [{"Peer": "east"}]}]);
+    vec![
+        (
+            fields::<IngressGateway>(),
+            json!({"Kind": "ingress-gateway", "Name": "in", "Listeners": [
+                {"Port": 8080, "Protocol": "http", "Services": [{"Name": "web"}]},
+            ]}),
+            entry,
+        ),
+        (
+            fields::<ApiGateway>(),
+            json!({"Kind": "api-gateway", "Name": "api", "Listeners": [listener]}),
+            entry,
+        ),
+        (
+            fields::<BoundApiGateway>(),
+            json!({"Kind": "bound-api-gateway", "Name": "api"}),
+            entry,
+        ),
+        (
+            fields::<HttpRoute>(),
+            json!({"Kind": "http-route", "Name": "r", "Rules": [rule]}),
+            entry,
+        ),
+        (
+            fields::<TcpRoute>(),
+            json!({"Kind": "tcp-route", "Name": "r"}),
+            entry,
+        ),
+        (
+            fields::<InlineCertificate>(),
+            json!({"Kind": "inline-certificate", "Name": "c"}),
+            entry,
+        ),
+        (
+            fields::<FileSystemCertificate>(),
+            json!({"Kind": "file-system-certificate", "Name": "c"}),
+            entry,
+        ),
+        (
+            fields::<ExportedServices>(),
+            json!({"Kind": "exported-services", "Name": "default", "Services": services}),
+            entry,
+        ),
+        (
+            fields::<SamenessGroup>(),
+            json!({"Kind": "sameness-group", "Name": "g"}),
+            entry,
+        ),
+        (
+            fields::<ControlPlaneRequestLimit>(),
+            json!({"Kind": "control-plane-request-limit", "Name": "l"}),
+            entry,
+        ),
+    ]
+}
+
+fn operation() -> Vec<Kind> {
+    vec![
+        (fields::<AutopilotConfiguration>(), json!({}), |value| {
+            accept::<AutopilotConfiguration>(value, |_| Ok(()))
+        }),
+        (
+            fields::<GeneratePeeringToken>(),
+            json!({"PeerName": "east"}),
+            |value| accept(value, GeneratePeeringToken::validate),
+        ),
+        (
+            fields::<EstablishPeering>(),
+            json!({"PeerName": "east", "PeeringToken": "x"}),
+            |value| accept(value, EstablishPeering::validate),
+        ),
     ]
 }
 

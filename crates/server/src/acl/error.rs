@@ -10,6 +10,12 @@ pub(crate) enum AclError {
         "ACL not found: no token has this secret, or it has expired; log in again, or correct the token"
     )]
     NotFound,
+    /// No token has this secret, and there never was one that could do everything. Consul's words.
+    #[error(
+        "ACL system must be bootstrapped before making any requests that require authorization: ACL \
+         not found"
+    )]
+    NotBootstrapped,
     /// The server runs without access control.
     #[error("ACL support disabled")]
     Disabled,

@@ -111,6 +111,7 @@ impl Rights {
                 setting.of_stored(&txn, &held, &self.kept)
             }
             None if anonymous => Ok(setting.of_unstored(&Token::anonymous())),
+            _ if txn.managed_since().is_none() => Err(AclError::NotBootstrapped),
             Some(_) | None => Err(AclError::NotFound),
         }
     }

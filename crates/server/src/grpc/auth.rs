@@ -78,9 +78,10 @@ pub(super) fn denied(permission: &str, name: &str) -> Status {
 /// The status that says an ACL error to a client.
 pub(super) fn status(error: AclError) -> Status {
     let code = match &error {
-        AclError::NotFound | AclError::Anonymous | AclError::BearerRefused { .. } => {
-            Code::Unauthenticated
-        }
+        AclError::NotFound
+        | AclError::NotBootstrapped
+        | AclError::Anonymous
+        | AclError::BearerRefused { .. } => Code::Unauthenticated,
         AclError::Disabled | AclError::BrokenMethod { .. } | AclError::BrokenPolicy(_) => {
             Code::FailedPrecondition
         }

@@ -4,6 +4,7 @@
 pub(super) mod auth_methods;
 pub(super) mod authorize;
 pub(super) mod policies;
+pub(super) mod replication;
 pub(super) mod roles;
 pub(super) mod templates;
 pub(super) mod tokens;

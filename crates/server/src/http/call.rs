@@ -22,6 +22,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::denial::Asker;
 use super::error::ApiError;
 use super::params::{CacheControl, Params};
 use super::state::ApiState;
@@ -168,6 +169,9 @@ impl Call {
         refuse_dry_run(&params, &head.uri)?;
         let rights = Rights::from_ref(state);
         let token = rights.held().or_default(token_of(&params, &head.headers));
+        if let Some(asker) = head.extensions.get::<Asker>() {
+            asker.note(&token);
+        }
         Ok(Self {
             config,
             reader: Reader::from_ref(state),

@@ -6,7 +6,7 @@ use legate_store::{Rejected, WriteTxn};
 
 use super::error::ApiError;
 use super::graph::{self, Relevant};
-use super::{jwt_providers, permissive, protocol};
+use super::{gateways, jwt_providers, permissive, protocol};
 
 /// A write of one entry that is valid and normalised.
 #[derive(Debug, Clone)]
@@ -49,6 +49,7 @@ impl Change {
                 let written = txn.put_config_entry((**entry).clone(), *cas);
                 if written.is_ok() {
                     permissive::refuse(&txn.read(), entry, was_permissive)?;
+                    gateways::refuse_clash(&txn.read(), entry)?;
                     protocol::refuse_mismatch(&txn.read(), entry)?;
                     jwt_providers::refuse_unknown(&txn.read(), entry)?;
                 }
@@ -66,6 +67,7 @@ impl Change {
         match written {
             Ok(()) => {
                 graph::refuse_broken(&txn.read(), &before, (kind, name), datacenter)?;
+                gateways::refuse_mismatch(&txn.read(), (kind, name), datacenter)?;
                 Ok(true)
             }
             Err(Rejected::CasMismatch { .. }) => Ok(false),

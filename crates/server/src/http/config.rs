@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use http::StatusCode;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
 use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, UnknownKind, filters};
@@ -11,6 +12,7 @@ use super::call::{Call, visible};
 use super::change::Change;
 use super::dry_run::DryRuns;
 use super::error::ApiError;
+use super::gateways;
 
 /// `PUT /v1/config`
 pub(super) async fn put(
@@ -41,6 +43,7 @@ pub(super) async fn put(
 /// What an entry must be by itself for this server.
 pub(super) fn acceptable_entry(entry: &ConfigEntry, datacenter: &str) -> Result<(), ApiError> {
     entry.validate()?;
+    gateways::refuse_bad_pair(entry)?;
     refuse_patches(entry)?;
     if let ConfigEntry::ServiceResolver(resolver) = entry {
         resolver.refuse_other_datacenters(datacenter)?;
@@ -72,10 +75,6 @@ async fn write(call: &Call, writer: &Writer, change: Change) -> Result<Response,
 /// `GET /v1/config/:kind`
 pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    if is_not_served(&kind) {
-        let none = call.read(|_| Vec::<()>::new()).await?;
-        return call.answer(none.index, &none.value, false);
-    }
     let kind = parse_kind(&kind)?;
     let fields: &[Field] = match kind {
         ConfigKind::ServiceDefaults => &filters::SERVICE_DEFAULTS,
@@ -101,10 +100,6 @@ pub(super) async fn get(
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    if is_not_served(&kind) {
-        let none = call.read(|_| ()).await?;
-        return call.absent(none.index, &not_found(&kind, &name));
-    }
     let kind = parse_kind(&kind)?;
     may_read(&authorizer, kind, &name)?;
     let answer = call.read(|state| state.config_entry(kind, &name)).await?;
@@ -124,17 +119,9 @@ pub(super) async fn delete(
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
     let dry_run = call.params.flag("dry-run")?;
-    if is_not_served(&kind) {
-        if dry_run {
-            return Err(ApiError::bad_request(UnknownKind(kind).to_string()));
-        }
-        // There is nothing to remove, which is an answer to compare-and-set and no error otherwise.
-        return match cas {
-            Some(_) => call.json(&false),
-            None => call.json(&serde_json::Map::new()),
-        };
-    }
-    let kind = parse_kind(&kind)?;
+    let kind: ConfigKind = kind
+        .parse()
+        .map_err(|error: UnknownKind| ApiError::bad_request(error.to_string()))?;
     may_write(&authorizer, kind, &name)?;
     let change = Change::Remove { kind, name, cas };
     if dry_run {
@@ -145,11 +132,6 @@ pub(super) async fn delete(
         return Ok(answer);
     }
     call.json(&serde_json::Map::new())
-}
-
-/// Whether Consul has entries of this kind, and this server never has one.
-fn is_not_served(kind: &str) -> bool {
-    ConfigKind::not_served().any(|known| known == kind)
 }
 
 fn not_found(kind: &str, name: &str) -> String {
@@ -169,9 +151,11 @@ fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(),
             let allowed = authorizer.service_write_any() || authorizer.mesh_read();
             (allowed, "mesh:read", "")
         }
-        EntryRights::Service | EntryRights::Gateway => {
+        EntryRights::Service | EntryRights::Gateway | EntryRights::Bound => {
             (authorizer.service_read(name), "service:read", name)
         }
+        EntryRights::MeshOnly => (authorizer.mesh_read(), "mesh:read", ""),
+        EntryRights::Operator => (authorizer.operator_read(), "operator:read", ""),
         EntryRights::Intention => (authorizer.intention_read(name), "intention:read", name),
     };
     if allowed {
@@ -183,8 +167,16 @@ fn may_read(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(),
 
 fn may_write(authorizer: &Authorizer, kind: ConfigKind, name: &str) -> Result<(), ApiError> {
     let (allowed, permission, name) = match kind.rights() {
-        EntryRights::Mesh | EntryRights::JwtProvider | EntryRights::Gateway => {
-            (authorizer.mesh_write(), "mesh:write", "")
+        EntryRights::Mesh
+        | EntryRights::MeshOnly
+        | EntryRights::JwtProvider
+        | EntryRights::Gateway => (authorizer.mesh_write(), "mesh:write", ""),
+        EntryRights::Operator => (authorizer.operator_write(), "operator:write", ""),
+        EntryRights::Bound => {
+            return Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "Permission denied: only writeable by controller",
+            ));
         }
         EntryRights::Service => (authorizer.service_write(name), "service:write", name),
         EntryRights::Intention => (authorizer.intention_write(name), "intention:write", name),

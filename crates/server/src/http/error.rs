@@ -8,6 +8,7 @@ use legate_model::Invalid;
 use legate_model::json::DecodeError;
 use legate_store::{Rejected, Unavailable, WriteError};
 
+use super::denial::Denied;
 use crate::acl::AclError;
 
 /// A refused or failed request.
@@ -15,6 +16,8 @@ use crate::acl::AclError;
 pub(crate) struct ApiError {
     status: StatusCode,
     text: String,
+    /// What the token lacks, where that is the reason.
+    denied: Option<Box<Denied>>,
 }
 
 impl ApiError {
@@ -22,6 +25,7 @@ impl ApiError {
         Self {
             status,
             text: text.into(),
+            denied: None,
         }
     }
 
@@ -46,10 +50,14 @@ impl ApiError {
         } else {
             format!(" on {name:?}")
         };
-        Self::new(
-            StatusCode::FORBIDDEN,
-            format!("Permission denied: the token lacks permission '{permission}'{on}"),
-        )
+        let text = format!("Permission denied: the token lacks permission '{permission}'{on}");
+        Self {
+            denied: Some(Box::new(Denied {
+                permission: permission.to_owned(),
+                name: name.to_owned(),
+            })),
+            ..Self::new(StatusCode::FORBIDDEN, text)
+        }
     }
 
     pub(crate) fn too_large(limit: usize) -> Self {
@@ -77,6 +85,9 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, self.text).into_response();
+        if let Some(denied) = self.denied {
+            response.extensions_mut().insert(*denied);
+        }
         let headers = response.headers_mut();
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         headers.insert(CONTENT_TYPE, text);
@@ -143,6 +154,7 @@ impl From<AclError> for ApiError {
             AclError::Store(error) => return error.into(),
             AclError::Disabled => return Self::acl_disabled(),
             AclError::NotFound
+            | AclError::NotBootstrapped
             | AclError::Anonymous
             | AclError::UnknownMethod { .. }
             | AclError::BearerRefused { .. }

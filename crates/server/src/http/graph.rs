@@ -49,12 +49,7 @@ impl Relevant {
                 | ConfigEntry::ServiceSplitter(_)
                 | ConfigEntry::ServiceResolver(_)),
             ) => Self::Everything(Box::new(entry.clone())),
-            Some(
-                ConfigEntry::Mesh(_)
-                | ConfigEntry::ServiceIntentions(_)
-                | ConfigEntry::JwtProvider(_)
-                | ConfigEntry::TerminatingGateway(_),
-            ) => Self::Nothing,
+            Some(_) => Self::Nothing,
         }
     }
 }
@@ -62,12 +57,9 @@ impl Relevant {
 /// The services whose chains an entry is a part of: its own, and those that lead to it.
 pub(super) fn services(state: &ReadTxn<'_>, kind: ConfigKind, name: &str) -> BTreeSet<String> {
     let mut open = match kind {
-        ConfigKind::Mesh
-        | ConfigKind::ServiceIntentions
-        | ConfigKind::JwtProvider
-        | ConfigKind::TerminatingGateway => Vec::new(),
         ConfigKind::ProxyDefaults => with_entries(state),
-        _ => vec![name.to_owned()],
+        kind if OF_SERVICES.contains(&kind) => vec![name.to_owned()],
+        _ => Vec::new(),
     };
     let mut found = BTreeSet::new();
     while let Some(service) = open.pop() {

@@ -13,11 +13,14 @@ mod config;
 mod connect_authorize;
 mod connections;
 mod coordinates;
+mod denial;
 mod discovery_chain;
 mod dry_run;
 mod error;
 mod events;
+mod exported;
 mod gateway_services;
+mod gateways;
 mod graph;
 mod guard;
 mod health;
@@ -27,7 +30,9 @@ mod jwt_providers;
 mod kv;
 mod metrics;
 mod near;
+mod operator;
 mod params;
+mod peering;
 mod permissive;
 mod prepared_query;
 mod protocol;
@@ -46,14 +51,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{any, delete, get, post, put};
 use http::{Method, StatusCode};
 use legate_runtime::{BoxError, CancellationToken};
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UnixListener};
 
-use self::acl::{auth_methods, authorize, policies, roles, templates, tokens};
+use self::acl::{auth_methods, authorize, policies, replication, roles, templates, tokens};
 pub(crate) use self::agent::checks::register_check;
 pub(crate) use self::agent::{OWN_SERVICE, acceptable, register_definition};
 pub(crate) use self::bootstrap::bootstrap_entry;
@@ -100,8 +106,10 @@ fn router(state: ApiState) -> Router {
         .merge(mesh_routes())
         .merge(acl_routes())
         .merge(kv_routes())
+        .merge(operator_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(state.clone(), denial::complete))
         .layer(compression::layer())
         .with_state(state)
 }
@@ -271,6 +279,40 @@ fn acl_routes() -> Router<ApiState> {
         .route("/v1/acl/binding-rules", get(auth_methods::rules))
         .route("/v1/acl/binding-rule", put(auth_methods::create_rule))
         .route("/v1/acl/binding-rule/{id}", rule)
+}
+
+fn operator_routes() -> Router<ApiState> {
+    let autopilot = get(operator::autopilot).put(operator::set_autopilot);
+    let keyring = get(operator::keyring)
+        .post(operator::change_keyring)
+        .put(operator::change_keyring)
+        .delete(operator::change_keyring);
+    let peering = get(peering::get).delete(peering::delete);
+    Router::new()
+        .route("/v1/acl/replication", get(replication::status))
+        .route("/v1/exported-services", get(exported::list))
+        .route("/v1/operator/raft/configuration", get(operator::raft))
+        .route(
+            "/v1/operator/raft/transfer-leader",
+            post(operator::transfer_leader),
+        )
+        .route("/v1/operator/raft/peer", delete(operator::remove_peer))
+        .route("/v1/operator/autopilot/configuration", autopilot)
+        .route("/v1/operator/autopilot/health", get(operator::health))
+        .route(
+            "/v1/operator/autopilot/state",
+            get(operator::autopilot_state),
+        )
+        .route("/v1/operator/usage", get(operator::usage))
+        .route("/v1/operator/keyring", keyring)
+        .route("/v1/operator/segment", any(operator::paid))
+        .route("/v1/operator/area", any(operator::paid))
+        .route("/v1/operator/area/{*rest}", any(operator::paid))
+        .route("/v1/peerings", get(peering::list))
+        .route("/v1/peering/token", post(peering::token))
+        .route("/v1/peering/establish", post(peering::establish))
+        .route("/v1/peering/", any(peering::nameless))
+        .route("/v1/peering/{name}", peering)
 }
 
 /// The router adds the `Allow` header.

@@ -2,6 +2,7 @@
 //! `State(writer): State<Writer>`, and there is nothing here that signs.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::FromRef;
 use legate_checks::Reports;
@@ -17,6 +18,10 @@ use crate::acl::{Logins, Rights};
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 
+/// When this server started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started(pub(super) SystemTime);
+
 /// What the router keeps for its endpoints.
 #[derive(Clone)]
 pub(super) struct ApiState {
@@ -24,6 +29,7 @@ pub(super) struct ApiState {
     snapshots: Snapshots,
     dry_runs: DryRuns,
     events: Events,
+    started: Started,
 }
 
 impl ApiState {
@@ -32,6 +38,7 @@ impl ApiState {
             snapshots: Snapshots::new(&handles),
             dry_runs: DryRuns::new(&handles),
             events: Events::new(),
+            started: Started(handles.clock.now()),
             handles: Arc::new(handles),
         }
     }
@@ -57,6 +64,7 @@ handles! {
     Logins: |state| state.handles.logins();
     DryRuns: |state| state.dry_runs.clone();
     Events: |state| state.events.clone();
+    Started: |state| state.started;
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();

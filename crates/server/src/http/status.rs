@@ -19,7 +19,7 @@ pub(super) async fn peers(call: Call) -> Result<Response, ApiError> {
 }
 
 /// The advertised address with the port of the first API that is on.
-fn address(config: &ServerConfig) -> SocketAddr {
+pub(super) fn address(config: &ServerConfig) -> SocketAddr {
     let grpc = config.grpc.or(config.grpc_tls);
     let first = grpc.or(config.http).or(config.https);
     SocketAddr::new(config.advertise, first.map_or(0, |api| api.port()))

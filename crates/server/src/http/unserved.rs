@@ -10,7 +10,6 @@ use super::error::ApiError;
 
 /// Paths of Consul 1.21 without a route here.
 const PATHS: &[&str] = &[
-    "/v1/acl/replication",
     "/v1/agent/host",
     "/v1/agent/leave",
     "/v1/agent/maintenance",
@@ -18,12 +17,11 @@ const PATHS: &[&str] = &[
     "/v1/agent/monitor",
     "/v1/agent/reload",
     "/v1/connect/ca/configuration",
-    "/v1/exported-services",
-    "/v1/peerings",
 ];
 
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[
+    "/v1/acl/oidc/",
     "/v1/agent/connect/ca/leaf/",
     "/v1/agent/force-leave/",
     "/v1/agent/health/",
@@ -32,7 +30,6 @@ const PREFIXES: &[&str] = &[
     "/v1/agent/token/",
     "/v1/internal/",
     "/v1/operator/",
-    "/v1/peering/",
 ];
 
 /// Answers a request without a route.

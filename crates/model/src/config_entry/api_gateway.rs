@@ -1,0 +1,352 @@
+//! `api-gateway`: the listeners of a gateway that routes are bound to, and `bound-api-gateway`: which
+//! routes are.
+//!
+//! Entries are kept and checked; no gateway of this kind is served yet, so that nothing is bound.
+
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::mesh::validate_tls;
+use super::reference::{ResourceReference, Status};
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::json::null_if_empty;
+use crate::jwt_requirement::JwtRequirement;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{meta, name};
+
+/// The kinds that a listener can have its certificate from, the default first.
+const CERTIFICATES: [&str; 2] = ["inline-certificate", "file-system-certificate"];
+
+/// The listeners of one gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ApiGateway {
+    /// The service that the gateway is registered as.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Ports with their protocols.
+    #[serde(serialize_with = "null_if_empty")]
+    pub listeners: Vec<ApiGatewayListener>,
+    /// What became of it.
+    pub status: Status,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// A port of the gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ApiGatewayListener {
+    /// Its name, unique in the gateway; routes name it.
+    pub name: String,
+    /// The host name of its requests; empty means any.
+    pub hostname: String,
+    /// The port; several listeners can share one.
+    pub port: u16,
+    /// `http` or `tcp`.
+    pub protocol: String,
+    /// Certificates and versions.
+    #[serde(rename = "TLS")]
+    pub tls: ApiGatewayTls,
+    /// What holds whatever routes say.
+    #[serde(rename = "Override", skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<ApiGatewayPolicy>,
+    /// What holds where a route says nothing.
+    #[serde(rename = "Default", skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<ApiGatewayPolicy>,
+}
+
+/// TLS of a listener; without certificates it takes plain connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ApiGatewayTls {
+    /// Entries with certificates.
+    #[serde(serialize_with = "null_if_empty")]
+    pub certificates: Vec<ResourceReference>,
+    /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
+    pub max_version: String,
+    /// The same names.
+    pub min_version: String,
+    /// `TLS_…` names; not with TLS 1.3 as the lowest version.
+    #[serde(serialize_with = "null_if_empty")]
+    pub cipher_suites: Vec<String>,
+}
+
+/// What requests have to prove. Consul has it in its paid edition only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ApiGatewayPolicy {
+    /// A token.
+    #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtRequirement>,
+}
+
+impl Entry for ApiGateway {
+    const RIGHTS: EntryRights = EntryRights::Gateway;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[
+        (
+            "ApiGateway",
+            &[
+                (Yes, "Name Status Meta Hash CreateIndex ModifyIndex"),
+                (Inside, "Listeners"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "ApiGatewayListener",
+            &[
+                (Yes, "Name Hostname Port Protocol"),
+                (Inside, "TLS Override Default"),
+            ],
+        ),
+        (
+            "ApiGatewayTls",
+            &[
+                (Yes, "MaxVersion MinVersion CipherSuites"),
+                (Inside, "Certificates"),
+            ],
+        ),
+        ("ApiGatewayPolicy", &[(Inside, "JWT")]),
+        super::reference::SERVED,
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// With Consul's words.
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        if self.listeners.is_empty() {
+            return Err(Invalid::new(
+                "Listeners",
+                "api gateway must have at least one listener",
+            ));
+        }
+        for (at, listener) in self.listeners.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Listeners[{at}]"));
+            listener
+                .validate_among(&self.listeners[..at])
+                .map_err(within)?;
+            listener.validate().map_err(within)?;
+        }
+        Ok(())
+    }
+
+    fn normalise(&mut self) {
+        for listener in &mut self.listeners {
+            listener.protocol = listener.protocol.to_lowercase();
+            for certificate in &mut listener.tls.certificates {
+                if certificate.kind.is_empty() {
+                    certificate.kind = CERTIFICATES[0].to_owned();
+                }
+            }
+        }
+    }
+}
+
+impl ApiGatewayListener {
+    /// Names are unique, and listeners of one port take the same requests.
+    fn validate_among(&self, earlier: &[Self]) -> Result<(), Invalid> {
+        if !is_listener_name(&self.name) {
+            return Err(Invalid::new(
+                "Name",
+                format!(
+                    "listener name {:?} is invalid, must be at least 1 character and contain only \
+                     letters, numbers, or dashes",
+                    self.name
+                ),
+            ));
+        }
+        if earlier.iter().any(|other| other.name == self.name) {
+            let reason = format!("found multiple listeners with the name {:?}", self.name);
+            return Err(Invalid::new("Name", reason));
+        }
+        let same = |other: &Self| {
+            other.hostname == self.hostname && other.protocol.eq_ignore_ascii_case(&self.protocol)
+        };
+        let mut of_port = earlier.iter().filter(|other| other.port == self.port);
+        match of_port.find(|other| !same(other)) {
+            None => Ok(()),
+            Some(other) => Err(Invalid::new(
+                "Port",
+                format!(
+                    "listeners {:?} and {:?} cannot be merged",
+                    other.name, self.name
+                ),
+            )),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        let is_tcp = self.protocol.eq_ignore_ascii_case("tcp");
+        if !is_tcp && !self.protocol.eq_ignore_ascii_case("http") {
+            return Err(Invalid::new(
+                "Protocol",
+                format!(
+                    "unsupported listener protocol {:?}, must be one of 'tcp', or 'http'",
+                    self.protocol.to_lowercase()
+                ),
+            ));
+        }
+        if is_tcp && !self.hostname.is_empty() {
+            return Err(Invalid::new(
+                "Hostname",
+                "hostname specification is not supported when using TCP",
+            ));
+        }
+        if self.port == 0 {
+            return Err(Invalid::new(
+                "Port",
+                "listener port 0 not in the range 1-65535",
+            ));
+        }
+        let host = self.hostname.strip_prefix("*.").unwrap_or(&self.hostname);
+        if host.contains('*') {
+            return Err(Invalid::new(
+                "Hostname",
+                format!(
+                    "host {:?} is not valid, a wildcard specifier is only allowed as the left-most \
+                     label",
+                    self.hostname
+                ),
+            ));
+        }
+        self.tls.validate().map_err(|error| error.within("TLS"))?;
+        for (field, policy) in [("Override", &self.overrides), ("Default", &self.defaults)] {
+            if let Some(jwt) = policy.as_ref().and_then(|policy| policy.jwt.as_ref()) {
+                jwt.validate()
+                    .map_err(|error| error.within(format_args!("{field}.JWT")))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ApiGatewayTls {
+    fn validate(&self) -> Result<(), Invalid> {
+        for (at, certificate) in self.certificates.iter().enumerate() {
+            let refused = |reason: String| Err(Invalid::new(format!("Certificates[{at}]"), reason));
+            let kind = certificate.kind.as_str();
+            if !kind.is_empty() && !CERTIFICATES.contains(&kind) {
+                return refused(format!(
+                    "unsupported certificate kind: {kind:?}, must be 'file-system-certificate' or \
+                     'inline-certificate'"
+                ));
+            }
+            if certificate.name.is_empty() {
+                return refused("certificate reference must have a name".to_owned());
+            }
+        }
+        validate_tls(
+            "",
+            (&self.min_version, &self.max_version),
+            &self.cipher_suites,
+        )
+    }
+}
+
+/// Labels of letters, digits and dashes, with dots between them; all in lower case.
+fn is_listener_name(name: &str) -> bool {
+    let end = |byte: Option<u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    name.split('.').all(|label| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        end(label.bytes().next()) && end(label.bytes().last()) && label.bytes().all(inner)
+    })
+}
+
+/// What is bound to a gateway. Only a control loop writes it, and clients read it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct BoundApiGateway {
+    /// The gateway.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// What is bound to each listener.
+    #[serde(serialize_with = "null_if_empty")]
+    pub listeners: Vec<BoundListener>,
+    /// The routes that lead to each service.
+    pub services: BTreeMap<String, Vec<ResourceReference>>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// What is bound to a listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct BoundListener {
+    /// The listener.
+    pub name: String,
+    /// Routes.
+    #[serde(serialize_with = "null_if_empty")]
+    pub routes: Vec<ResourceReference>,
+    /// Certificates.
+    #[serde(serialize_with = "null_if_empty")]
+    pub certificates: Vec<ResourceReference>,
+}
+
+impl Entry for BoundApiGateway {
+    const RIGHTS: EntryRights = EntryRights::Bound;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[
+        (
+            "BoundApiGateway",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (Inside, "Listeners Services"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "BoundListener",
+            &[(Yes, "Name"), (Inside, "Routes Certificates")],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+}

@@ -1,0 +1,125 @@
+//! `inline-certificate` and `file-system-certificate`: what API gateways show to callers outside the
+//! mesh, in the entry itself or in files on the gateway.
+//!
+//! Entries are kept; no API gateway is served yet. That a certificate and its key fit each other is for
+//! the server to look at, which can read keys.
+
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::secret::Secret;
+use crate::served::Rows;
+use crate::served::Served::Yes;
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{meta, name};
+
+/// A certificate with its key.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct InlineCertificate {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// In PEM, with those between it and its root after it.
+    pub certificate: String,
+    /// In PEM.
+    pub private_key: Secret,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// Where a certificate and its key are on a gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct FileSystemCertificate {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The file with the certificate.
+    pub certificate: String,
+    /// The file with the key.
+    pub private_key: String,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl Entry for InlineCertificate {
+    const RIGHTS: EntryRights = EntryRights::MeshOnly;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[(
+        "InlineCertificate",
+        &[
+            (
+                Yes,
+                "Name Certificate PrivateKey Meta Hash CreateIndex ModifyIndex",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    )];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_entry_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+}
+
+impl Entry for FileSystemCertificate {
+    const RIGHTS: EntryRights = EntryRights::MeshOnly;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[(
+        "FileSystemCertificate",
+        &[
+            (
+                Yes,
+                "Name Certificate PrivateKey Meta Hash CreateIndex ModifyIndex",
+            ),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    )];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_entry_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+}

@@ -1,0 +1,72 @@
+//! TLS as gateways show it to callers outside the mesh, and names of hosts.
+
+use serde::{Deserialize, Serialize};
+
+use super::mesh::validate_tls;
+use crate::invalid::Invalid;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+
+/// TLS of a gateway or of one of its listeners.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GatewayTls {
+    /// Whether connections have to use TLS.
+    pub enabled: bool,
+    /// Where the certificate comes from; the mesh's CA signs one where this is left out.
+    #[serde(rename = "SDS", skip_serializing_if = "Option::is_none")]
+    pub sds: Option<GatewaySds>,
+    /// `TLS_AUTO`, `TLSv1_0`, `TLSv1_1`, `TLSv1_2`, `TLSv1_3`.
+    #[serde(rename = "TLSMinVersion", skip_serializing_if = "String::is_empty")]
+    pub tls_min_version: String,
+    /// The same names.
+    #[serde(rename = "TLSMaxVersion", skip_serializing_if = "String::is_empty")]
+    pub tls_max_version: String,
+    /// `TLS_…` names; not with TLS 1.3 as the lowest version.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cipher_suites: Vec<String>,
+}
+
+/// A certificate that another server gives to Envoy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GatewaySds {
+    /// The static cluster of that server in Envoy's bootstrap.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cluster_name: String,
+    /// Its name there.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cert_resource: String,
+}
+
+/// The rows of these types.
+pub(super) const SERVED: [Rows; 2] = [
+    (
+        "GatewayTls",
+        &[
+            (Yes, "Enabled TLSMinVersion TLSMaxVersion CipherSuites"),
+            (Inside, "SDS"),
+        ],
+    ),
+    ("GatewaySds", &[(Yes, "ClusterName CertResource")]),
+];
+
+impl GatewayTls {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        validate_tls(
+            "TLS",
+            (&self.tls_min_version, &self.tls_max_version),
+            &self.cipher_suites,
+        )
+    }
+}
+
+/// Whether a text is a name of DNS, as callers write it in `Host`.
+pub(super) fn is_host_name(host: &str) -> bool {
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let label = |label: &str| {
+        let visible = |b: u8| b.is_ascii_graphic() && !b"/\\\"".contains(&b);
+        (1..=63).contains(&label.len()) && label.bytes().all(visible)
+    };
+    !name.is_empty() && name.len() <= 253 && name.split('.').all(label)
+}

@@ -1,0 +1,413 @@
+//! `http-route`: which service answers which requests that come in through an API gateway.
+//!
+//! Entries are kept and checked; no API gateway is served yet.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::gateway_tls::is_host_name;
+use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
+use super::registry::{Entry, EntryRights};
+use super::service_router::METHODS;
+use crate::invalid::Invalid;
+use crate::json::null_if_empty;
+use crate::jwt_requirement::JwtRequirement;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{duration, meta, name, regex};
+
+/// Which service answers which requests.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRoute {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The gateways, or listeners of gateways, that it belongs to.
+    #[serde(serialize_with = "null_if_empty")]
+    pub parents: Vec<ResourceReference>,
+    /// The rules.
+    #[serde(serialize_with = "null_if_empty")]
+    pub rules: Vec<HttpRouteRule>,
+    /// The host names of its requests; none means any.
+    #[serde(serialize_with = "null_if_empty")]
+    pub hostnames: Vec<String>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// What became of it.
+    pub status: Status,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// Where requests go that match.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteRule {
+    /// Changes of requests.
+    pub filters: HttpRouteFilters,
+    /// Changes of responses.
+    pub response_filters: HttpRouteResponseFilters,
+    /// What requests have to be; one of these is enough, and none means any request.
+    #[serde(serialize_with = "null_if_empty")]
+    pub matches: Vec<HttpRouteMatch>,
+    /// Where they go.
+    #[serde(serialize_with = "null_if_empty")]
+    pub services: Vec<HttpRouteService>,
+}
+
+/// What a request has to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteMatch {
+    /// All of these headers.
+    #[serde(serialize_with = "null_if_empty")]
+    pub headers: Vec<HttpRouteValueMatch>,
+    /// This method; empty means any.
+    pub method: String,
+    /// This path; nothing means any.
+    pub path: HttpRoutePathMatch,
+    /// All of these parameters.
+    #[serde(serialize_with = "null_if_empty")]
+    pub query: Vec<HttpRouteValueMatch>,
+}
+
+/// What a header or a parameter has to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteValueMatch {
+    /// `exact`, `present`, `regex`; for headers also `prefix`, `suffix`.
+    pub r#match: String,
+    /// Its name.
+    pub name: String,
+    /// What it is compared with.
+    pub value: String,
+}
+
+/// What a path has to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRoutePathMatch {
+    /// `exact`, `prefix` or `regex`.
+    pub r#match: String,
+    /// What it is compared with.
+    pub value: String,
+}
+
+/// Changes of requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteFilters {
+    /// Of headers.
+    #[serde(serialize_with = "null_if_empty")]
+    pub headers: Vec<HttpRouteHeaders>,
+    /// Of the path.
+    #[serde(rename = "URLRewrite")]
+    pub url_rewrite: Option<UrlRewrite>,
+    /// When they are sent again.
+    pub retry_filter: Option<RetryFilter>,
+    /// How long they may take.
+    pub timeout_filter: Option<TimeoutFilter>,
+    /// The token that they have to carry. Consul has it in its paid edition only.
+    #[serde(rename = "JWT")]
+    pub jwt: Option<JwtRequirement>,
+}
+
+/// Changes of responses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteResponseFilters {
+    /// Of headers.
+    #[serde(serialize_with = "null_if_empty")]
+    pub headers: Vec<HttpRouteHeaders>,
+}
+
+/// Changes of headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteHeaders {
+    /// Added after values that are there.
+    pub add: Option<BTreeMap<String, String>>,
+    /// Removed.
+    #[serde(serialize_with = "null_if_empty")]
+    pub remove: Vec<String>,
+    /// In the place of values that are there.
+    pub set: Option<BTreeMap<String, String>>,
+}
+
+/// A change of the path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct UrlRewrite {
+    /// What takes the place of the prefix that matched.
+    pub path: String,
+}
+
+/// When a request is sent again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RetryFilter {
+    /// How often.
+    pub num_retries: u32,
+    /// Envoy's conditions.
+    #[serde(serialize_with = "null_if_empty")]
+    pub retry_on: Vec<String>,
+    /// Statuses of responses.
+    #[serde(serialize_with = "null_if_empty")]
+    pub retry_on_status_codes: Vec<u32>,
+    /// When the connection failed.
+    pub retry_on_connect_failure: bool,
+}
+
+/// How long a request may take.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TimeoutFilter {
+    /// Until the response is complete.
+    #[serde(with = "duration::nanos")]
+    pub request_timeout: Duration,
+    /// Without any data.
+    #[serde(with = "duration::nanos")]
+    pub idle_timeout: Duration,
+}
+
+/// A service that requests go to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HttpRouteService {
+    /// Its name.
+    pub name: String,
+    /// Its part of the requests, compared with those of the others; at least 1.
+    pub weight: i64,
+    /// Changes of requests.
+    pub filters: HttpRouteFilters,
+    /// Changes of responses.
+    pub response_filters: HttpRouteResponseFilters,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+}
+
+/// The rows of what rules are made of.
+const RULES: [Rows; 11] = [
+    (
+        "HttpRouteRule",
+        &[(Inside, "Filters ResponseFilters Matches Services")],
+    ),
+    (
+        "HttpRouteMatch",
+        &[(Yes, "Method"), (Inside, "Headers Path Query")],
+    ),
+    ("HttpRouteValueMatch", &[(Yes, "Match Name Value")]),
+    ("HttpRoutePathMatch", &[(Yes, "Match Value")]),
+    (
+        "HttpRouteFilters",
+        &[(Inside, "Headers URLRewrite RetryFilter TimeoutFilter JWT")],
+    ),
+    ("HttpRouteResponseFilters", &[(Inside, "Headers")]),
+    ("HttpRouteHeaders", &[(Yes, "Add Remove Set")]),
+    ("UrlRewrite", &[(Yes, "Path")]),
+    (
+        "RetryFilter",
+        &[(
+            Yes,
+            "NumRetries RetryOn RetryOnStatusCodes RetryOnConnectFailure",
+        )],
+    ),
+    ("TimeoutFilter", &[(Yes, "RequestTimeout IdleTimeout")]),
+    (
+        "HttpRouteService",
+        &[
+            (Yes, "Name Weight"),
+            (Inside, "Filters ResponseFilters"),
+            (DEFAULT_ONLY, "Namespace Partition"),
+        ],
+    ),
+];
+
+impl Entry for HttpRoute {
+    const RIGHTS: EntryRights = EntryRights::MeshOnly;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[
+        (
+            "HttpRoute",
+            &[
+                (
+                    Yes,
+                    "Name Hostnames Meta Status Hash CreateIndex ModifyIndex",
+                ),
+                (Inside, "Parents Rules"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        RULES[0],
+        RULES[1],
+        RULES[2],
+        RULES[3],
+        RULES[4],
+        RULES[5],
+        RULES[6],
+        RULES[7],
+        RULES[8],
+        RULES[9],
+        RULES[10],
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// With Consul's words.
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_entry_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        for (at, host) in self.hostnames.iter().enumerate() {
+            let refused = |reason: String| Err(Invalid::new(format!("Hostnames[{at}]"), reason));
+            if host.contains('*') {
+                return refused(format!("host {host:?} must not be a wildcard"));
+            }
+            if !is_host_name(host) {
+                return refused(format!("host {host:?} must be a valid DNS hostname"));
+            }
+        }
+        validate_parents(&self.parents)?;
+        meta::validate_entry("Meta", &self.meta)?;
+        for (at, rule) in self.rules.iter().enumerate() {
+            rule.validate()
+                .map_err(|error| error.within(format_args!("Rules[{at}]")))?;
+        }
+        Ok(())
+    }
+
+    fn normalise(&mut self) {
+        normalise_parents(&mut self.parents);
+        for rule in &mut self.rules {
+            for one in &mut rule.matches {
+                one.method = one.method.to_uppercase();
+                if one.path.r#match.is_empty() {
+                    one.path = HttpRoutePathMatch {
+                        r#match: "prefix".to_owned(),
+                        value: "/".to_owned(),
+                    };
+                }
+            }
+            for service in &mut rule.services {
+                service.weight = service.weight.max(1);
+            }
+        }
+    }
+}
+
+impl HttpRouteRule {
+    fn validate(&self) -> Result<(), Invalid> {
+        self.filters
+            .validate()
+            .map_err(|error| error.within("Filters"))?;
+        for (at, one) in self.matches.iter().enumerate() {
+            one.validate()
+                .map_err(|error| error.within(format_args!("Matches[{at}]")))?;
+        }
+        for (at, service) in self.services.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Services[{at}]"));
+            let filters = service.filters.validate();
+            filters.map_err(|error| within(error.within("Filters")))?;
+        }
+        Ok(())
+    }
+}
+
+impl HttpRouteFilters {
+    fn validate(&self) -> Result<(), Invalid> {
+        match &self.jwt {
+            Some(jwt) => jwt.validate().map_err(|error| error.within("JWT")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl HttpRouteMatch {
+    fn validate(&self) -> Result<(), Invalid> {
+        let method = self.method.to_uppercase();
+        if !method.is_empty() && !METHODS.contains(&method.as_str()) {
+            let reason = format!("Method contains an invalid method {method:?}");
+            return Err(Invalid::new("Method", reason));
+        }
+        for (at, query) in self.query.iter().enumerate() {
+            query
+                .validate(&["present", "exact", "regex"])
+                .map_err(|error| error.within(format_args!("Query[{at}]")))?;
+        }
+        for (at, header) in self.headers.iter().enumerate() {
+            header
+                .validate(&["present", "exact", "prefix", "suffix", "regex"])
+                .map_err(|error| error.within(format_args!("Headers[{at}]")))?;
+        }
+        self.path.validate().map_err(|error| error.within("Path"))
+    }
+}
+
+impl HttpRouteValueMatch {
+    fn validate(&self, types: &[&str]) -> Result<(), Invalid> {
+        if self.name.is_empty() {
+            return Err(Invalid::new("Name", "missing required Name field"));
+        }
+        validate_type(&self.r#match, types)?;
+        validate_regex(&self.r#match, &self.value)
+    }
+}
+
+impl HttpRoutePathMatch {
+    fn validate(&self) -> Result<(), Invalid> {
+        let how = self.r#match.as_str();
+        if how.is_empty() {
+            return Ok(());
+        }
+        validate_type(how, &["exact", "prefix", "regex"])?;
+        if how != "regex" && !self.value.starts_with('/') {
+            let reason = format!("{how} type match doesn't start with '/': {:?}", self.value);
+            return Err(Invalid::new("Value", reason));
+        }
+        validate_regex(how, &self.value)
+    }
+}
+
+fn validate_type(how: &str, types: &[&str]) -> Result<(), Invalid> {
+    if types.contains(&how) {
+        return Ok(());
+    }
+    let (last, others) = types.split_last().unwrap_or((&"", &[]));
+    Err(Invalid::new(
+        "Match",
+        format!(
+            "match type should be one of {}, or {last}",
+            others.join(", ")
+        ),
+    ))
+}
+
+/// Consul finds such expressions when Envoy refuses them.
+fn validate_regex(how: &str, value: &str) -> Result<(), Invalid> {
+    match how {
+        "regex" => regex::validate(value).map_err(|reason| Invalid::new("Value", reason)),
+        _ => Ok(()),
+    }
+}

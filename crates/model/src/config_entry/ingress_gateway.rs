@@ -1,0 +1,417 @@
+//! `ingress-gateway`: which services a gateway opens to callers outside the mesh.
+//!
+//! Entries are kept and checked; no gateway of this kind is served yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::gateway_tls::{GatewaySds, GatewayTls, is_host_name};
+use super::header_modifiers::{HeaderModifiers, validate_both};
+use super::registry::{Entry, EntryRights};
+use super::service_defaults::{PassiveHealthCheck, is_zero_u32};
+use crate::invalid::Invalid;
+use crate::json::null_if_empty;
+use crate::protocol::Protocol;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{WILDCARD, meta, name};
+
+/// The services of one gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct IngressGateway {
+    /// The service that the gateway is registered as.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// TLS of all listeners.
+    #[serde(rename = "TLS")]
+    pub tls: GatewayTls,
+    /// Ports, and what is behind them.
+    #[serde(serialize_with = "null_if_empty")]
+    pub listeners: Vec<IngressListener>,
+    /// For all services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<IngressDefaults>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// Limits of the connections to all services.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct IngressDefaults {
+    /// Connections to an instance.
+    pub max_connections: u32,
+    /// Requests that wait for a connection.
+    pub max_pending_requests: u32,
+    /// Requests at once.
+    pub max_concurrent_requests: u32,
+    /// Passive health checking.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passive_health_check: Option<PassiveHealthCheck>,
+}
+
+/// A port of the gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct IngressListener {
+    /// The port.
+    pub port: u16,
+    /// `tcp`, `http`, `http2`, `grpc`; empty means tcp.
+    pub protocol: String,
+    /// TLS of this listener.
+    #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
+    pub tls: Option<GatewayTls>,
+    /// What is behind the port; one service where the protocol is tcp.
+    #[serde(serialize_with = "null_if_empty")]
+    pub services: Vec<IngressService>,
+}
+
+/// A service behind a port.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct IngressService {
+    /// Its name, or `*` for all of them.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The host names of its requests.
+    #[serde(serialize_with = "null_if_empty")]
+    pub hosts: Vec<String>,
+    /// Its own certificate.
+    #[serde(rename = "TLS", skip_serializing_if = "Option::is_none")]
+    pub tls: Option<GatewayServiceTls>,
+    /// Changes of requests' headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_headers: Option<HeaderModifiers>,
+    /// Changes of responses' headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_headers: Option<HeaderModifiers>,
+    /// Connections to an instance.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub max_connections: u32,
+    /// Requests that wait for a connection.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub max_pending_requests: u32,
+    /// Requests at once.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub max_concurrent_requests: u32,
+    /// Passive health checking.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passive_health_check: Option<PassiveHealthCheck>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+}
+
+/// TLS of one service of a listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GatewayServiceTls {
+    /// Where its certificate comes from.
+    #[serde(rename = "SDS", skip_serializing_if = "Option::is_none")]
+    pub sds: Option<GatewaySds>,
+}
+
+impl IngressListener {
+    /// The protocol, which is tcp where it is left out. `None`: there is none of that name.
+    pub fn protocol(&self) -> Option<Protocol> {
+        self.protocol.parse().ok()
+    }
+}
+
+impl Entry for IngressGateway {
+    const RIGHTS: EntryRights = EntryRights::Gateway;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[
+        (
+            "IngressGateway",
+            &[
+                (Yes, "Name Meta Hash CreateIndex ModifyIndex"),
+                (Inside, "TLS Listeners Defaults"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "IngressDefaults",
+            &[
+                (
+                    Yes,
+                    "MaxConnections MaxPendingRequests MaxConcurrentRequests",
+                ),
+                (Inside, "PassiveHealthCheck"),
+            ],
+        ),
+        (
+            "IngressListener",
+            &[(Yes, "Port Protocol"), (Inside, "TLS Services")],
+        ),
+        (
+            "IngressService",
+            &[
+                (
+                    Yes,
+                    "Name Hosts MaxConnections MaxPendingRequests MaxConcurrentRequests Meta",
+                ),
+                (
+                    Inside,
+                    "TLS RequestHeaders ResponseHeaders PassiveHealthCheck",
+                ),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        ("GatewayServiceTls", &[(Inside, "SDS")]),
+        super::gateway_tls::SERVED[0],
+        super::gateway_tls::SERVED[1],
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// With Consul's words.
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        self.tls.validate().map_err(|error| error.within("TLS"))?;
+        let mut ports = BTreeSet::new();
+        for (at, listener) in self.listeners.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Listeners[{at}]"));
+            if !ports.insert(listener.port) {
+                let reason = format!("port {} declared on two listeners", listener.port);
+                return Err(within(Invalid::new("Port", reason)));
+            }
+            self.validate_listener(listener).map_err(within)?;
+        }
+        Ok(())
+    }
+
+    fn normalise(&mut self) {
+        for listener in &mut self.listeners {
+            listener.protocol = listener.protocol().unwrap_or_default().to_string();
+        }
+    }
+}
+
+impl IngressGateway {
+    fn validate_listener(&self, listener: &IngressListener) -> Result<(), Invalid> {
+        let port = listener.port;
+        let Some(protocol) = listener.protocol() else {
+            return Err(Invalid::new(
+                "Protocol",
+                format!(
+                    "protocol must be 'tcp', 'http', 'http2', or 'grpc'. '{}' is an unsupported \
+                     protocol",
+                    listener.protocol
+                ),
+            ));
+        };
+        if listener.services.is_empty() {
+            let reason = format!("No service declared for listener with port {port}");
+            return Err(Invalid::new("Services", reason));
+        }
+        if !protocol.is_http() && listener.services.len() > 1 {
+            return Err(Invalid::new(
+                "Services",
+                format!(
+                    "Multiple services per listener are only supported for L7 protocols, 'http', \
+                     'grpc' and 'http2' (listener on port {port})"
+                ),
+            ));
+        }
+        if let Some(tls) = &listener.tls {
+            tls.validate().map_err(|error| error.within("TLS"))?;
+        }
+        let (mut names, mut hosts) = (BTreeSet::new(), BTreeSet::new());
+        for (at, service) in listener.services.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("Services[{at}]"));
+            service.validate(protocol, port).map_err(within)?;
+            if !names.insert(service.name.to_lowercase()) {
+                let reason = format!(
+                    "Service {} cannot be added multiple times (listener on port {port})",
+                    service.name
+                );
+                return Err(within(Invalid::new("Name", reason)));
+            }
+            self.validate_sds(listener, service).map_err(within)?;
+            for host in &service.hosts {
+                if !hosts.insert(host) {
+                    let reason = format!(
+                        "Hosts must be unique within a specific listener (listener on port {port})"
+                    );
+                    return Err(within(Invalid::new("Hosts", reason)));
+                }
+                validate_host(self.tls.enabled, host).map_err(within)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A certificate needs a name and a server to be had from; the listener takes over what the gateway
+    /// says, and the service what the listener says.
+    fn validate_sds(
+        &self,
+        listener: &IngressListener,
+        service: &IngressService,
+    ) -> Result<(), Invalid> {
+        let set = |sds: Option<&GatewaySds>| {
+            sds.map_or((false, false), |sds| {
+                (!sds.cluster_name.is_empty(), !sds.cert_resource.is_empty())
+            })
+        };
+        let (gateway_cluster, gateway_cert) = set(self.tls.sds.as_ref());
+        let of_listener = listener.tls.as_ref().and_then(|tls| tls.sds.as_ref());
+        let (listener_cluster, listener_cert) = set(of_listener);
+        let of_service = service.tls.as_ref().and_then(|tls| tls.sds.as_ref());
+        let (service_cluster, service_cert) = set(of_service);
+        let port = listener.port;
+        let refused = |reason: String| Err(Invalid::new("TLS.SDS", reason));
+        if !gateway_cluster && gateway_cert {
+            return refused("TLS.SDS.ClusterName is required if CertResource is set".to_owned());
+        }
+        if gateway_cluster && !gateway_cert && !listener_cert {
+            return refused(format!(
+                "TLS.SDS.CertResource is required if ClusterName is set for gateway (listener on \
+                 port {port})"
+            ));
+        }
+        if listener_cluster && !listener_cert {
+            return refused(format!(
+                "TLS.SDS.CertResource is required if ClusterName is set for listener (listener on \
+                 port {port})"
+            ));
+        }
+        if listener_cert && !listener_cluster && !gateway_cluster {
+            return refused(format!(
+                "TLS.SDS.ClusterName is required if CertResource is set (listener on port {port})"
+            ));
+        }
+        if service_cert && service.hosts.is_empty() {
+            return refused(format!(
+                "A service specifying TLS.SDS.CertResource must have at least one item in Hosts \
+                 (service {:?} on listener on port {port})",
+                service.name
+            ));
+        }
+        if service_cert && !service_cluster && !listener_cluster && !gateway_cluster {
+            return refused(format!(
+                "TLS.SDS.ClusterName is required if CertResource is set (service {:?} on listener \
+                 on port {port})",
+                service.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl IngressService {
+    fn validate(&self, protocol: Protocol, port: u16) -> Result<(), Invalid> {
+        let refused = |field: &str, reason: String| Err(Invalid::new(field, reason));
+        let headers = [
+            ("RequestHeaders", "request", &self.request_headers),
+            ("ResponseHeaders", "response", &self.response_headers),
+        ];
+        for (field, word, modifiers) in headers {
+            let given = modifiers.as_ref();
+            if !protocol.is_http() && given.is_some_and(|given| *given != Default::default()) {
+                return refused(
+                    field,
+                    format!(
+                        "{word} headers only valid for http, http2 and grpc protocols (service {:?} \
+                         on listener on port {port})",
+                        self.name
+                    ),
+                );
+            }
+        }
+        validate_both(
+            self.request_headers.as_ref(),
+            self.response_headers.as_ref(),
+        )?;
+        if self.name.is_empty() {
+            return refused(
+                "Name",
+                format!("Service name cannot be blank (listener on port {port})"),
+            );
+        }
+        if !protocol.is_http() && self.name == WILDCARD {
+            return refused(
+                "Name",
+                format!(
+                    "Wildcard service name is only valid for protocol = 'http' (listener on port \
+                     {port})"
+                ),
+            );
+        }
+        if !protocol.is_http() && !self.hosts.is_empty() {
+            return refused(
+                "Hosts",
+                format!(
+                    "Associating hosts to a service is not supported for the {protocol} protocol \
+                     (listener on port {port})"
+                ),
+            );
+        }
+        if self.name == WILDCARD && !self.hosts.is_empty() {
+            return refused(
+                "Hosts",
+                format!(
+                    "Associating hosts to a wildcard service is not supported (listener on port \
+                     {port})"
+                ),
+            );
+        }
+        if self.name != WILDCARD {
+            name::validate_service_name(&self.name)
+                .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        }
+        meta::validate_entry("Meta", &self.meta)
+    }
+}
+
+/// A host name of requests, or a wildcard for one label or for all.
+fn validate_host(is_tls: bool, host: &str) -> Result<(), Invalid> {
+    let refused = |reason: String| Err(Invalid::new("Hosts", reason));
+    if host == WILDCARD {
+        if is_tls {
+            return refused(
+                "Host '*' is not allowed when TLS is enabled, all hosts must be valid DNS records to \
+                 add as a DNSSAN"
+                    .to_owned(),
+            );
+        }
+        return Ok(());
+    }
+    let rest = host.strip_prefix("*.").unwrap_or(host);
+    if rest.contains('*') {
+        return refused(format!(
+            "Host {host:?} is not valid, a wildcard specifier is only allowed as the leftmost label"
+        ));
+    }
+    if !is_host_name(rest) {
+        return refused(format!("Host {host:?} must be a valid DNS hostname"));
+    }
+    Ok(())
+}

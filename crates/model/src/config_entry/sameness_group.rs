@@ -1,0 +1,103 @@
+//! `sameness-group`: partitions and clusters whose services of one name do the same.
+//!
+//! Consul has it in its paid edition only. Entries are kept and checked; nothing fails over to a member
+//! yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::json::null_if_empty;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{meta, name};
+
+/// Partitions and clusters that stand in for each other.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SamenessGroup {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// Whether services without failover of their own fail over to members.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub default_for_failover: bool,
+    /// Whether this partition comes before the members.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub include_local: bool,
+    /// In the order in which they are taken.
+    #[serde(serialize_with = "null_if_empty")]
+    pub members: Vec<SamenessGroupMember>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// A partition or another cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SamenessGroupMember {
+    /// A partition.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub partition: String,
+    /// Another cluster.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub peer: String,
+}
+
+impl Entry for SamenessGroup {
+    const RIGHTS: EntryRights = EntryRights::Mesh;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[
+        (
+            "SamenessGroup",
+            &[
+                (
+                    Yes,
+                    "Name DefaultForFailover IncludeLocal Meta Hash CreateIndex ModifyIndex",
+                ),
+                (Inside, "Members"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        ("SamenessGroupMember", &[(Yes, "Partition Peer")]),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_entry_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        meta::validate_entry("Meta", &self.meta)?;
+        let mut seen = BTreeSet::new();
+        for (at, member) in self.members.iter().enumerate() {
+            let refused = |reason: &str| Err(Invalid::new(format!("Members[{at}]"), reason));
+            if !member.partition.is_empty() && !member.peer.is_empty() {
+                return refused("it must be either a Partition or a Peer");
+            }
+            if !seen.insert(member) {
+                return refused("it is given more than once");
+            }
+        }
+        Ok(())
+    }
+}

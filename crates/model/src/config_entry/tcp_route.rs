@@ -1,0 +1,105 @@
+//! `tcp-route`: which service takes the connections that come in through an API gateway.
+//!
+//! Entries are kept and checked; no API gateway is served yet.
+
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
+use super::registry::{Entry, EntryRights};
+use crate::invalid::Invalid;
+use crate::json::null_if_empty;
+use crate::served::Rows;
+use crate::served::Served::{Inside, Yes};
+use crate::served::table::DEFAULT_ONLY;
+use crate::tenancy::OnlyDefault;
+use crate::{meta, name};
+
+/// Which service takes connections.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TcpRoute {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+    /// The gateways, or listeners of gateways, that it belongs to.
+    #[serde(serialize_with = "null_if_empty")]
+    pub parents: Vec<ResourceReference>,
+    /// At most one.
+    #[serde(serialize_with = "null_if_empty")]
+    pub services: Vec<TcpRouteService>,
+    /// Free key/value pairs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// What became of it.
+    pub status: Status,
+    /// Written by Consul when it shows an entry, so that one can be copied from there; not used.
+    #[serde(skip_serializing)]
+    pub hash: IgnoredAny,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+/// A service that connections go to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TcpRouteService {
+    /// Its name.
+    pub name: String,
+    /// Only the default namespace is served.
+    #[serde(skip_serializing)]
+    pub namespace: OnlyDefault,
+    /// Only the default partition is served.
+    #[serde(skip_serializing)]
+    pub partition: OnlyDefault,
+}
+
+impl Entry for TcpRoute {
+    const RIGHTS: EntryRights = EntryRights::MeshOnly;
+    const IN_EFFECT: bool = false;
+    const SERVED: &'static [Rows] = &[
+        (
+            "TcpRoute",
+            &[
+                (Yes, "Name Meta Status Hash CreateIndex ModifyIndex"),
+                (Inside, "Parents Services"),
+                (DEFAULT_ONLY, "Namespace Partition"),
+            ],
+        ),
+        (
+            "TcpRouteService",
+            &[(Yes, "Name"), (DEFAULT_ONLY, "Namespace Partition")],
+        ),
+    ];
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// With Consul's words.
+    fn validate(&self) -> Result<(), Invalid> {
+        name::validate_entry_name(&self.name)
+            .map_err(|error| Invalid::new("Name", error.to_string()))?;
+        if self.services.len() > 1 {
+            return Err(Invalid::new(
+                "Services",
+                "tcp-route currently only supports one service",
+            ));
+        }
+        validate_parents(&self.parents)?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+
+    fn normalise(&mut self) {
+        normalise_parents(&mut self.parents);
+    }
+}

@@ -1,0 +1,102 @@
+//! Says of a refused request whose token lacked what, in Consul's words. Endpoints know what was missing;
+//! who asked is known where the request was read.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::CONTENT_LENGTH;
+use legate_model::acl::ANONYMOUS_SECRET;
+use legate_store::Reader;
+
+use crate::acl::is_anonymous;
+
+/// The secret of the token of a request, once it is read.
+#[derive(Clone, Default)]
+pub(super) struct Asker(Arc<OnceLock<String>>);
+
+impl Asker {
+    /// Notes it. The first one counts.
+    pub(super) fn note(&self, token: &str) {
+        // A request is read once.
+        let _ = self.0.set(token.to_owned());
+    }
+}
+
+/// What was missing; an extension of the response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Denied {
+    /// Such as `service:write`.
+    pub(super) permission: String,
+    /// On what; empty where there is no name.
+    pub(super) name: String,
+}
+
+/// Passes a request on, and completes the text of a refusal.
+pub(super) async fn complete(
+    State(reader): State<Reader>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let asker = Asker::default();
+    request.extensions_mut().insert(asker.clone());
+    let mut response = next.run(request).await;
+    let Some(denied) = response.extensions_mut().remove::<Denied>() else {
+        return response;
+    };
+    let token = asker.0.get().map_or(ANONYMOUS_SECRET, String::as_str);
+    let accessor = match is_anonymous(token) {
+        true => None,
+        false => {
+            let state = reader.state();
+            let held = state.read().token_by_secret(token);
+            Some(held.map_or_else(String::new, |held| held.accessor_id.clone()))
+        }
+    };
+    response.headers_mut().remove(CONTENT_LENGTH);
+    *response.body_mut() = Body::from(denied.text(accessor.as_deref()));
+    response
+}
+
+impl Denied {
+    /// The whole text, with the public id of the token; `None` for the anonymous one.
+    fn text(&self, accessor: Option<&str>) -> String {
+        let on = match self.name.as_str() {
+            "" => String::new(),
+            name => format!(" on {name:?}"),
+        };
+        let lacks = format!("lacks permission '{}'{on}", self.permission);
+        match accessor {
+            Some(id) => format!("Permission denied: token with AccessorID '{id}' {lacks}"),
+            None => format!(
+                "Permission denied: anonymous token {lacks}. The anonymous token is used implicitly \
+                 when a request does not specify a token."
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_consuls() {
+        let denied = |name: &str| Denied {
+            permission: "service:read".to_owned(),
+            name: name.to_owned(),
+        };
+        assert_eq!(
+            denied("web").text(Some("1234")),
+            "Permission denied: token with AccessorID '1234' lacks permission 'service:read' on \
+             \"web\""
+        );
+        assert_eq!(
+            denied("").text(None),
+            "Permission denied: anonymous token lacks permission 'service:read'. The anonymous token \
+             is used implicitly when a request does not specify a token."
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! `/v1/exported-services`: what `exported-services` entries say, with the services that `*` stands for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::response::Response;
+use legate_model::{
+    ConfigEntry, ConfigKind, DEFAULT_TENANCY, SamenessGroupMember, ServiceConsumer, WILDCARD,
+};
+use legate_store::ReadTxn;
+use serde::Serialize;
+
+use super::OWN_SERVICE;
+use super::call::Call;
+use super::error::ApiError;
+
+/// A service and who may use it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Exported {
+    service: String,
+    consumers: Consumers,
+}
+
+/// Who may use a service.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Consumers {
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    peers: BTreeSet<String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    partitions: BTreeSet<String>,
+}
+
+impl Consumers {
+    fn is_empty(&self) -> bool {
+        self.peers.is_empty() && self.partitions.is_empty()
+    }
+
+    fn add(&mut self, state: &ReadTxn<'_>, consumer: &ServiceConsumer) {
+        if !consumer.peer.is_empty() {
+            self.peers.insert(consumer.peer.clone());
+        }
+        self.add_partition(&consumer.partition);
+        for member in members(state, &consumer.sameness_group) {
+            match member.peer.is_empty() {
+                true => self.add_partition(&member.partition),
+                false => drop(self.peers.insert(member.peer)),
+            }
+        }
+    }
+
+    /// Nobody exports to its own partition.
+    fn add_partition(&mut self, partition: &str) {
+        if !partition.is_empty() && partition != DEFAULT_TENANCY {
+            self.partitions.insert(partition.to_owned());
+        }
+    }
+}
+
+fn members(state: &ReadTxn<'_>, group: &str) -> Vec<SamenessGroupMember> {
+    if group.is_empty() {
+        return Vec::new();
+    }
+    let entry = state.config_entry(ConfigKind::SamenessGroup, group);
+    match entry.as_deref() {
+        Some(ConfigEntry::SamenessGroup(group)) => group.members.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// `GET /v1/exported-services`
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    if !call.authorizer()?.mesh_read() {
+        return Err(ApiError::denied("mesh:read", ""));
+    }
+    let answer = call.read(exported).await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+fn exported(state: &ReadTxn<'_>) -> Vec<Exported> {
+    let entry = state.config_entry(ConfigKind::ExportedServices, DEFAULT_TENANCY);
+    let Some(ConfigEntry::ExportedServices(entry)) = entry.as_deref() else {
+        return Vec::new();
+    };
+    let mut services: BTreeMap<String, Consumers> = BTreeMap::new();
+    for service in &entry.services {
+        let names = match service.name.as_str() {
+            WILDCARD => typical(state),
+            name => vec![name.to_owned()],
+        };
+        for name in names.into_iter().filter(|name| name != OWN_SERVICE) {
+            let consumers = services.entry(name).or_default();
+            for consumer in &service.consumers {
+                consumers.add(state, consumer);
+            }
+        }
+    }
+    let used = services.into_iter().filter(|(_, to)| !to.is_empty());
+    used.map(|(service, consumers)| Exported { service, consumers })
+        .collect()
+}
+
+/// The services that are neither proxies nor gateways.
+fn typical(state: &ReadTxn<'_>) -> Vec<String> {
+    let names = state.services().into_keys();
+    let is_typical = |name: &String| {
+        let instances = state.service(name);
+        instances
+            .iter()
+            .any(|one| one.service.kind == legate_model::ServiceKind::Typical)
+    };
+    names.filter(is_typical).collect()
+}

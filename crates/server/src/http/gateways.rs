@@ -1,0 +1,138 @@
+//! Gateways open services to callers outside the mesh, so that an `ingress-gateway` entry has to fit what
+//! its services speak. Two gateways of one name are refused, and so is a certificate without its key.
+//! Consul's rules and texts.
+
+use std::collections::BTreeMap;
+
+use legate_discovery_chain::NodeKind;
+use legate_model::{
+    ConfigEntry, ConfigKind, IngressGateway, Invalid, Protocol, SamenessGroup, WILDCARD,
+};
+use legate_store::ReadTxn;
+
+use super::error::ApiError;
+use super::graph;
+
+/// Refuses a certificate that cannot be shown with its key.
+pub(super) fn refuse_bad_pair(entry: &ConfigEntry) -> Result<(), Invalid> {
+    let ConfigEntry::InlineCertificate(entry) = entry else {
+        return Ok(());
+    };
+    legate_identity::check_pair(&entry.certificate, entry.private_key.expose()).map_err(|error| {
+        let field = match error {
+            legate_identity::BadPair::Certificate(_) => "Certificate",
+            _ => "PrivateKey",
+        };
+        Invalid::new(field, error.to_string())
+    })
+}
+
+/// Refuses an entry that cannot be there together with others. `state` is the one after the write.
+pub(super) fn refuse_clash(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(), ApiError> {
+    let other = match entry {
+        ConfigEntry::IngressGateway(_) => ConfigKind::TerminatingGateway,
+        ConfigEntry::TerminatingGateway(_) => ConfigKind::IngressGateway,
+        ConfigEntry::SamenessGroup(group) => return refuse_shared(state, group),
+        _ => return Ok(()),
+    };
+    let (kind, name) = (entry.kind(), entry.name());
+    match state.config_entry(other, name) {
+        None => Ok(()),
+        Some(_) => Err(ApiError::bad_request(format!(
+            "cannot create a \"{kind}\" config entry with name {name:?}, a \"{other}\" config entry \
+             with that name already exists"
+        ))),
+    }
+}
+
+/// A partition or cluster is in one group.
+fn refuse_shared(state: &ReadTxn<'_>, group: &SamenessGroup) -> Result<(), ApiError> {
+    for other in state.config_entries(ConfigKind::SamenessGroup) {
+        let ConfigEntry::SamenessGroup(other) = &*other else {
+            continue;
+        };
+        if other.name == group.name {
+            continue;
+        }
+        let shared = group.members.iter().find(|one| other.members.contains(one));
+        if let Some(member) = shared {
+            let what = match member.peer.is_empty() {
+                true => format!("partition {:?}", member.partition),
+                false => format!("cluster peer {:?}", member.peer),
+            };
+            return Err(ApiError::bad_request(format!(
+                "members can only belong to a single sameness group, but {what} is shared between \
+                 groups {:?} and {:?}",
+                other.name, group.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a write after which a gateway would lead to a service that speaks something else. `state` is
+/// the one after the write.
+pub(super) fn refuse_mismatch(
+    state: &ReadTxn<'_>,
+    (kind, name): (ConfigKind, &str),
+    datacenter: &str,
+) -> Result<(), ApiError> {
+    let (entries, written) = match kind {
+        ConfigKind::IngressGateway => {
+            let entry = state.config_entry(kind, name);
+            (entry.into_iter().collect(), true)
+        }
+        ConfigKind::ServiceDefaults
+        | ConfigKind::ProxyDefaults
+        | ConfigKind::ServiceRouter
+        | ConfigKind::ServiceSplitter
+        | ConfigKind::ServiceResolver => (state.config_entries(ConfigKind::IngressGateway), false),
+        _ => return Ok(()),
+    };
+    let mut chains = BTreeMap::new();
+    for entry in &entries {
+        let ConfigEntry::IngressGateway(entry) = &**entry else {
+            continue;
+        };
+        for (service, wanted) in services(entry) {
+            if !chains.contains_key(service) {
+                let spoken = spoken(state, service, datacenter)?;
+                chains.insert(service.to_owned(), spoken);
+            }
+            let Some((protocol, routed)) = chains.get(service) else {
+                continue;
+            };
+            // A gateway for bytes may lead to what speaks HTTP, unless requests would have to be routed.
+            let carried = !written && wanted == Protocol::Tcp && !routed;
+            if *protocol != wanted && !carried {
+                return Err(ApiError::bad_request(format!(
+                    "service {service:?} has protocol \"{protocol}\", which does not match defined \
+                     listener protocol \"{wanted}\""
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The services that a gateway names, with the protocol of the listener.
+fn services(entry: &IngressGateway) -> impl Iterator<Item = (&str, Protocol)> {
+    entry.listeners.iter().flat_map(|listener| {
+        let protocol = listener.protocol().unwrap_or_default();
+        let named = listener.services.iter().map(|one| one.name.as_str());
+        let named = named.filter(|name| *name != WILDCARD);
+        named.map(move |name| (name, protocol))
+    })
+}
+
+/// What a service speaks, and whether its requests are routed or split.
+fn spoken(
+    state: &ReadTxn<'_>,
+    service: &str,
+    datacenter: &str,
+) -> Result<(Protocol, bool), ApiError> {
+    let chain = graph::chain_in_mesh(state, service, datacenter).map_err(ApiError::bad_request)?;
+    let start = chain.start().map(|start| &start.kind);
+    let routed = !matches!(start, Some(NodeKind::Resolver(_)));
+    Ok((chain.protocol, routed))
+}

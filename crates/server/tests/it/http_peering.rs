@@ -1,0 +1,179 @@
+//! `/v1/peering`: two servers that get to know each other by a token. None connects to the other, and each
+//! says so.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::http_client::{Client, Reply, start};
+use crate::running::Running;
+
+async fn server(datacenter: &str) -> (Running, Client) {
+    start(|config| {
+        config.datacenter = datacenter.to_owned();
+        config.grpc_tls = Some(([127, 0, 0, 1], 0).into());
+    })
+    .await
+}
+
+async fn post(client: &Client, path: &str, body: &Value) -> Reply {
+    client.send(Method::POST, path, &body.to_string()).await
+}
+
+async fn token(client: &Client, body: &Value) -> (String, Value) {
+    let reply = post(client, "/v1/peering/token", body).await;
+    assert_eq!(reply.header("x-legate-not-served"), "PeerName");
+    let token = reply.json()["PeeringToken"].as_str().unwrap().to_owned();
+    let read = STANDARD.decode(&token).unwrap();
+    (token, serde_json::from_slice(&read).unwrap())
+}
+
+#[tokio::test]
+async fn a_token_introduces_one_cluster_to_another() {
+    let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
+    let request = json!({
+        "PeerName": "east", "Meta": { "foo": "bar" },
+        "ServerExternalAddresses": ["32.1.2.3:8502"],
+    });
+    let (text, said) = token(&dc1, &request).await;
+    assert_eq!(said["ManualServerAddresses"], json!(["32.1.2.3:8502"]));
+    let address = said["ServerAddresses"][0].as_str().unwrap();
+    assert!(address.starts_with("127.0.0.1:"), "{said}");
+    let name = said["ServerName"].as_str().unwrap();
+    assert!(name.starts_with("server.dc1.peering."), "{name}");
+    assert!(said["CA"][0].as_str().unwrap().ends_with("-----\n"));
+
+    let waiting = dc1.get("/v1/peering/east").await;
+    assert!(waiting.index() > 0);
+    let waiting = waiting.json();
+    assert_eq!(waiting["ID"], said["PeerID"]);
+    assert_eq!(
+        (&waiting["State"], &waiting["Meta"]),
+        (&json!("PENDING"), &json!({ "foo": "bar" }))
+    );
+    let reason = waiting["StateReason"].as_str().unwrap();
+    assert!(reason.contains("does not connect"), "{reason}");
+    assert_eq!(dc1.get("/v1/peerings").await.json(), json!([waiting]));
+    // The secret is in the token only.
+    let secret = said["EstablishmentSecret"].as_str().unwrap();
+    assert!(!waiting.to_string().contains(secret));
+
+    let establish = json!({ "PeerName": "west", "PeeringToken": text });
+    let reply = post(&dc2, "/v1/peering/establish", &establish).await;
+    assert_eq!(reply.json(), json!({}));
+    assert_eq!(reply.header("x-legate-not-served"), "PeerName");
+    let known = dc2.get("/v1/peering/west").await.json();
+    assert_eq!(known["State"], "ESTABLISHING");
+    assert_eq!(known["PeerID"], said["PeerID"]);
+    assert_eq!(known["PeerServerName"], said["ServerName"]);
+    assert_eq!(known["PeerServerAddresses"], json!(["32.1.2.3:8502"]));
+    assert_eq!(
+        known["Remote"],
+        json!({ "Partition": "default", "Datacenter": "dc1" })
+    );
+
+    let gone = dc1.delete("/v1/peering/east").await;
+    assert_eq!((gone.status, gone.text()), (StatusCode::OK, ""));
+    let gone = dc1.get("/v1/peering/east").await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+    assert_eq!(gone.text(), "Peering not found for \"east\"");
+}
+
+#[tokio::test]
+async fn another_token_has_another_secret_for_the_same_peering() {
+    let (_server, client) = server("dc1").await;
+    let request = json!({ "PeerName": "east" });
+    let (_, first) = token(&client, &request).await;
+    let (_, second) = token(&client, &request).await;
+    assert_eq!(first["PeerID"], second["PeerID"]);
+    assert_ne!(first["EstablishmentSecret"], second["EstablishmentSecret"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_peering_is_refused() {
+    let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
+    let (own, _) = token(&dc1, &json!({ "PeerName": "east" })).await;
+    let (other, said) = token(&dc2, &json!({ "PeerName": "east" })).await;
+    let encode = |change: &dyn Fn(&mut Value)| {
+        let mut token = said.clone();
+        change(&mut token);
+        STANDARD.encode(token.to_string())
+    };
+    let no_address = encode(&|token| token["ServerAddresses"] = json!([]));
+    let bad_address = encode(&|token| token["ServerAddresses"] = json!(["x"]));
+    let no_name = encode(&|token| token["ServerName"] = json!(""));
+    let no_id = encode(&|token| token["PeerID"] = json!(""));
+    let bad_ca = encode(&|token| token["CA"] = json!(["x"]));
+    let establish = "/v1/peering/establish";
+    let with = |name: &str, token: &str| json!({ "PeerName": name, "PeeringToken": token });
+    for (path, body, says) in [
+        (
+            "/v1/peering/token",
+            json!({}),
+            "PeerName is required in the payload",
+        ),
+        (
+            "/v1/peering/token",
+            json!({ "PeerName": "East" }),
+            "a valid peering name must consist of lower case alphanumeric characters",
+        ),
+        (
+            "/v1/peering/token",
+            json!({ "PeerName": "a", "ServerExternalAddresses": ["x"] }),
+            "x is not a valid peering server address",
+        ),
+        (
+            establish,
+            json!({ "PeerName": "a" }),
+            "PeeringToken is required in the payload",
+        ),
+        (establish, with("a", "%"), "failed to decode token"),
+        (
+            establish,
+            with("a", &no_address),
+            "peering token server addresses value is empty",
+        ),
+        (
+            establish,
+            with("a", &bad_address),
+            "x is not a valid peering server address",
+        ),
+        (
+            establish,
+            with("a", &no_name),
+            "peering token server name value is empty",
+        ),
+        (
+            establish,
+            with("a", &no_id),
+            "peering token peer ID value is empty",
+        ),
+        (establish, with("a", &bad_ca), "peering token invalid CA"),
+        (
+            establish,
+            with("a", &own),
+            "cannot create a peering within the same cluster",
+        ),
+        (
+            establish,
+            with("east", &other),
+            "there is an existing peering expecting to be dialed",
+        ),
+    ] {
+        let reply = post(&dc1, path, &body).await;
+        assert!(!reply.status.is_success(), "{body}");
+        assert!(reply.text().contains(says), "{body}: {}", reply.text());
+    }
+    let reply = post(&dc1, establish, &with("west", &other)).await;
+    assert_eq!(reply.json(), json!({}));
+    let reply = post(&dc1, "/v1/peering/token", &json!({ "PeerName": "west" })).await;
+    assert!(
+        reply
+            .text()
+            .contains("there is already an established peering")
+    );
+    let nameless = dc1.get("/v1/peering/").await;
+    assert_eq!(nameless.status, StatusCode::BAD_REQUEST);
+    assert_eq!(nameless.text(), "Must specify a name to fetch.");
+}
