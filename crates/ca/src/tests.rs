@@ -318,6 +318,7 @@ async fn an_expired_root_signs_nothing() {
     let config = CaConfig {
         leaf_ttl: HOUR,
         root_ttl: HOUR,
+        ..CaConfig::default()
     };
     let ca = Ca::initialise(&store, "dc1", clock, config).await.unwrap();
     ca.issue_server(&[], &[]).unwrap();

@@ -342,7 +342,9 @@ impl Call {
         read: impl Fn() -> (u64, T) + Send,
     ) -> Result<(u64, T), ApiError> {
         self.refuse_filter()?;
-        let query = self.params.blocking(rand::random())?;
+        let query = self
+            .params
+            .blocking(self.config.query_times, rand::random())?;
         let deadline = Instant::now() + query.wait;
         let before = self.rights.of(&self.token)?;
         loop {

@@ -259,11 +259,11 @@ mod tests {
                 .blocking(QueryTimes::default(), random)
                 .map(|q| q.wait)
         };
-        assert_eq!(wait("index=1", 0.0), Ok(DEFAULT_WAIT));
+        assert_eq!(wait("index=1", 0.0), Ok(QueryTimes::default().default));
         assert_eq!(wait("index=1&wait=10s", 0.0), Ok(Duration::from_secs(10)));
         assert_eq!(wait("wait=16s", 1.0), Ok(Duration::from_secs(17)));
-        assert_eq!(wait("wait=24h", 0.0), Ok(MAX_WAIT));
-        assert_eq!(wait("wait=0s", 0.0), Ok(DEFAULT_WAIT));
+        assert_eq!(wait("wait=24h", 0.0), Ok(QueryTimes::default().max));
+        assert_eq!(wait("wait=0s", 0.0), Ok(QueryTimes::default().default));
     }
 
     #[test]
