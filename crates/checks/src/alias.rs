@@ -8,6 +8,7 @@ use legate_model::{CheckStatus, CheckType, HealthCheck};
 use legate_store::ReadTxn;
 
 use crate::probe;
+use crate::settings::Settings;
 
 /// Names as the store compares them.
 type Folded = String;
@@ -15,6 +16,7 @@ type Folded = String;
 /// The nodes that alias checks are about, each read once: many aliases are about the same one.
 pub(crate) struct Nodes<'a, 's> {
     state: &'a ReadTxn<'s>,
+    settings: Settings,
     read: HashMap<Folded, Option<Node>>,
 }
 
@@ -29,9 +31,10 @@ struct Node {
 struct Worst(Vec<Arc<HealthCheck>>);
 
 impl<'a, 's> Nodes<'a, 's> {
-    pub(crate) fn new(state: &'a ReadTxn<'s>) -> Self {
+    pub(crate) fn new(state: &'a ReadTxn<'s>, settings: Settings) -> Self {
         Self {
             state,
+            settings,
             read: HashMap::new(),
         }
     }
@@ -69,7 +72,7 @@ impl<'a, 's> Nodes<'a, 's> {
             |check: &&Arc<HealthCheck>| (Reverse(check.status), check.check_id.to_lowercase());
         let (status, mut output) = shown(others.min_by_key(order));
         // Two aliases of each other show each other's output.
-        probe::cut(&mut output, probe::size(of));
+        probe::cut(&mut output, probe::size(of, self.settings));
         (status, output)
     }
 }
@@ -157,7 +160,7 @@ mod tests {
             ..CheckType::default()
         };
         let state = store.state();
-        Nodes::new(&state.read()).status("n1", "own", &of)
+        Nodes::new(&state.read(), Settings::default()).status("n1", "own", &of)
     }
 
     fn failing(status: CheckStatus, name: &str) -> (CheckStatus, String) {

@@ -4,10 +4,20 @@
 use legate_model::{CheckStatus, CheckType};
 
 /// Results in a row.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Count {
     successes: u32,
     failures: u32,
+}
+
+impl Default for Count {
+    /// As if there had been enough of both: the first result of a check counts at once.
+    fn default() -> Self {
+        Self {
+            successes: u32::MAX,
+            failures: u32::MAX,
+        }
+    }
 }
 
 impl Count {
@@ -67,23 +77,28 @@ mod tests {
             statuses(
                 &of,
                 &[
-                    Passing, Passing, Critical, Critical, Critical, Passing, Critical
+                    Passing, Critical, Critical, Critical, Passing, Critical, Passing, Passing
                 ]
             ),
             [
-                None,
                 Some(Passing),
                 None,
                 Some(Warning),
                 Some(Critical),
                 None,
-                None
+                None,
+                None,
+                Some(Passing)
             ]
         );
         let of = CheckType {
             failures_before_critical: 2,
             ..CheckType::default()
         };
-        assert_eq!(statuses(&of, &[Critical, Critical]), [None, Some(Critical)]);
+        let results = [Critical, Passing, Critical, Critical];
+        assert_eq!(
+            statuses(&of, &results),
+            [Some(Critical), Some(Passing), None, Some(Critical)]
+        );
     }
 }

@@ -83,7 +83,7 @@ fn moved(target: &str, host: &str, port: u16) -> String {
 mod tests {
     use super::*;
     use legate_model::CheckStatus;
-    use legate_store::AgentCheck;
+    use legate_store::{AgentCheck, Source};
 
     fn known(id: &str, exposed_port: u16, definition: CheckType) -> Known {
         let definition = Arc::new(definition);
@@ -91,6 +91,7 @@ mod tests {
             check: AgentCheck {
                 check_id: id.to_owned(),
                 definition: Arc::clone(&definition),
+                source: Source::Api,
             },
             target: definition,
             service_id: "web".to_owned(),

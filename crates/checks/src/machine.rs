@@ -10,13 +10,12 @@ use legate_store::AgentCheck;
 use tokio::time::Instant;
 
 use crate::count::Count;
+use crate::settings::Settings;
 
 /// The shortest time between two runs of a check. Consul's.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time that a service may be critical before it is removed. Consul's.
 const MIN_REMOVAL: Duration = Duration::from_secs(60);
-/// How often a new output of the same status is written. Consul's `check_update_interval`.
-const OUTPUT_INTERVAL: Duration = Duration::from_secs(300);
 /// How many checks are run at one time.
 const MAX_RUNNING: usize = 64;
 
@@ -64,8 +63,9 @@ struct Entry {
     known: Known,
     how: How,
     count: Count,
-    /// When the output was written last.
+    /// When the output was written last, and how long it stays then.
     written: Instant,
+    output_interval: Duration,
     critical_since: Option<Instant>,
     removal_started: bool,
 }
@@ -96,12 +96,20 @@ enum How {
 /// All checks of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
+    settings: Settings,
     checks: BTreeMap<String, Entry>,
     next_run: Run,
     running: usize,
 }
 
 impl Machine {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            ..Self::default()
+        }
+    }
+
     /// Takes the checks that there are now. Those that are defined as before go on.
     pub(crate) fn define(&mut self, now: Instant, all: Vec<Known>) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -112,7 +120,7 @@ impl Machine {
                 Some(entry) if entry.known.check == known.check => entry.refreshed(now, known),
                 other => {
                     before.extend(other.map(|entry| (id.clone(), entry)));
-                    Entry::new(now, known)
+                    Entry::new(now, known, self.settings)
                 }
             };
             self.checks.insert(id, entry);
@@ -283,10 +291,11 @@ impl Machine {
 }
 
 impl Entry {
-    fn new(now: Instant, known: Known) -> Self {
+    fn new(now: Instant, known: Known, settings: Settings) -> Self {
         let definition = &known.check.definition;
         let how = match definition.type_name() {
-            "http" | "tcp" | "grpc" => How::Waiting { due: now },
+            "http" | "tcp" | "udp" | "grpc" | "h2ping" => How::Waiting { due: now },
+            "script" if settings.scripts.permit(known.check.source) => How::Waiting { due: now },
             "alias" => How::Alias {
                 changed: None,
                 again: None,
@@ -301,6 +310,7 @@ impl Entry {
             how,
             count: Count::default(),
             written: now,
+            output_interval: settings.output_interval,
             critical_since: critical.then_some(now),
             removal_started: false,
             known,
@@ -326,7 +336,7 @@ impl Entry {
     /// Takes over what was found; it is written when it differs from what is there.
     fn found(&mut self, now: Instant, status: CheckStatus, output: String) -> Option<Action> {
         let same_status = self.known.status == status;
-        let too_early = now < self.written + OUTPUT_INTERVAL && !self.known.output.is_empty();
+        let too_early = now < self.written + self.output_interval && !self.known.output.is_empty();
         if same_status && (self.known.output == output || too_early) {
             return None;
         }

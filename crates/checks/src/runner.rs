@@ -15,6 +15,7 @@ use crate::alias;
 use crate::expose::{self, Sidecars};
 use crate::machine::{Action, Known, Machine};
 use crate::runs::Runs;
+use crate::settings::Settings;
 
 /// How many reports of TTL checks may wait.
 const MAX_REPORTS: usize = 256;
@@ -65,6 +66,7 @@ pub struct Runner {
     reports: mpsc::Receiver<Report>,
     machine: Machine,
     runs: Runs,
+    settings: Settings,
     exposes_checks: ExposesChecks,
 }
 
@@ -78,6 +80,7 @@ impl Runner {
         reader: Reader,
         writer: Writer,
         exposes_checks: ExposesChecks,
+        settings: Settings,
     ) -> (Self, Reports) {
         let (sender, reports) = mpsc::channel(MAX_REPORTS);
         let runner = Self {
@@ -85,8 +88,9 @@ impl Runner {
             reader,
             writer,
             reports,
-            machine: Machine::default(),
-            runs: Runs::default(),
+            machine: Machine::new(settings),
+            runs: Runs::new(settings),
+            settings,
             exposes_checks,
         };
         (runner, Reports { reports: sender })
@@ -194,7 +198,7 @@ impl Runner {
             one.target = expose::target(one, &sidecars);
         }
         actions.extend(self.machine.define(now, known));
-        let mut nodes = alias::Nodes::new(&txn);
+        let mut nodes = alias::Nodes::new(&txn, self.settings);
         for (id, definition) in self.machine.aliases() {
             let (status, output) = nodes.status(&self.node, &id, &definition);
             actions.extend(self.machine.aliased(now, &id, status, output));

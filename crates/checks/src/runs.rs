@@ -12,6 +12,7 @@ use legate_model::CheckType;
 
 use crate::machine::Run;
 use crate::probe::{Found, Prober};
+use crate::settings::Settings;
 
 /// One that was given up has found nothing.
 type Running = Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>;
@@ -24,6 +25,13 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            prober: Arc::new(Prober::new(settings)),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn start(&mut self, run: Run, target: Arc<CheckType>) {
         let prober = Arc::clone(&self.prober);
         let (probe, handle) = abortable(async move { prober.run(&target).await });

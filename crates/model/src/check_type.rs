@@ -30,7 +30,7 @@ pub struct CheckType {
     /// URL to get.
     #[serde(rename = "HTTP")]
     pub http: String,
-    /// `host:port/service` of HTTP/2 to ping.
+    /// `host:port` of HTTP/2 to ping.
     #[serde(rename = "H2PING")]
     pub h2ping: String,
     /// `host:port` to connect to.
@@ -86,9 +86,9 @@ pub struct CheckType {
     /// Speak TLS to the TCP address.
     #[serde(rename = "TCPUseTLS")]
     pub tcp_use_tls: bool,
-    /// Speak TLS for HTTP/2 pings.
-    #[serde(rename = "H2PingUseTLS")]
-    pub h2ping_use_tls: bool,
+    /// Whether HTTP/2 pings go over TLS; they do unless it says no.
+    #[serde(rename = "H2PingUseTLS", skip_serializing_if = "Option::is_none")]
+    pub h2ping_use_tls: Option<bool>,
     /// Results needed to become passing.
     pub success_before_passing: u32,
     /// Results needed to become warning.
@@ -255,7 +255,15 @@ impl CheckType {
     ///
     /// [`Invalid`] names the first field that cannot be accepted.
     pub fn validate(&self) -> Result<(), Invalid> {
+        self.refuse_unserved()?;
         let probes = self.probes().iter().filter(|(_, set)| *set).count();
+        if probes == 0 && !self.is_alias() && self.ttl.is_zero() {
+            return Err(Invalid::new("TTL", "TTL must be > 0 for TTL checks"));
+        }
+        if !self.interval.is_zero() && !self.ttl.is_zero() {
+            let reason = "Interval and TTL cannot both be specified";
+            return Err(Invalid::new("Interval", reason));
+        }
         let kinds = probes + usize::from(!self.ttl.is_zero()) + usize::from(self.is_alias());
         if kinds != 1 {
             return Err(Invalid::new(
@@ -278,10 +286,40 @@ impl CheckType {
         if probes == 1 && self.interval.is_zero() {
             return Err(Invalid::new(
                 "Interval",
-                "it must be a time like 10s, because the check is run regularly",
+                "Interval must be > 0 for Script, HTTP, H2PING, TCP, UDP or OSService checks: \
+                 write it as 10s",
             ));
         }
+        if self.failures_before_warning > self.failures_before_critical {
+            let reason = "FailuresBeforeWarning can't be higher than FailuresBeforeCritical";
+            return Err(Invalid::new("FailuresBeforeWarning", reason));
+        }
         Ok(())
+    }
+
+    fn refuse_unserved(&self) -> Result<(), Invalid> {
+        for (field, value, reason) in [
+            (
+                "OSService",
+                &self.os_service,
+                "services of the operating system are not checked; Consul does on Windows only",
+            ),
+            (
+                "DockerContainerID",
+                &self.docker_container_id,
+                "programs are not run in containers; check the container from outside",
+            ),
+        ] {
+            if !value.is_empty() {
+                return Err(Invalid::new(field, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it runs a program on the machine of the agent.
+    pub fn is_script(&self) -> bool {
+        !self.script_args.is_empty()
     }
 
     /// What is connected to must be an address; a name in it is looked up when the check runs.
@@ -293,7 +331,12 @@ impl CheckType {
             return Err(Invalid::new("HTTP", reason));
         }
         let (grpc, _) = self.grpc.split_once('/').unwrap_or((&self.grpc, ""));
-        for (field, address) in [("TCP", self.tcp.as_str()), ("GRPC", grpc)] {
+        for (field, address) in [
+            ("TCP", self.tcp.as_str()),
+            ("UDP", &self.udp),
+            ("H2PING", &self.h2ping),
+            ("GRPC", grpc),
+        ] {
             let port = address
                 .rsplit_once(':')
                 .map(|(_, port)| port.parse::<u16>());

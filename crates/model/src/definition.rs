@@ -1,6 +1,7 @@
 //! Service definitions as agents take them, with checks and sidecars in short forms.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -144,6 +145,13 @@ impl ServiceDefinition {
         whole.validate()
     }
 
+    /// All checks that it brings along, those of its sidecar included.
+    pub fn all_checks(&self) -> impl Iterator<Item = &CheckType> {
+        let sidecar = self.connect.sidecar_service.as_deref();
+        let all = std::iter::once(self).chain(sidecar);
+        all.flat_map(|one| one.one_check().into_iter().chain(&one.checks))
+    }
+
     /// The service id, which is the name when none is given.
     pub fn service_id(&self) -> &str {
         match self.id.as_str() {
@@ -159,7 +167,7 @@ impl ServiceDefinition {
             service: self.name.clone(),
             tags: self.tags.clone(),
             address: self.address.clone(),
-            tagged_addresses: self.tagged_addresses.clone().into_iter().collect(),
+            tagged_addresses: self.all_addresses().into_iter().collect(),
             meta: self.meta.clone(),
             port: self.port,
             socket_path: self.socket_path.clone(),
@@ -172,6 +180,24 @@ impl ServiceDefinition {
             locality: self.locality.clone(),
             ..ServiceInstance::default()
         }
+    }
+
+    /// The addresses by purpose. As in Consul an IP address stands for both networks of its family.
+    fn all_addresses(&self) -> BTreeMap<String, ServiceAddress> {
+        let mut all = self.tagged_addresses.clone();
+        let family = match self.address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => "ipv4",
+            Ok(IpAddr::V6(_)) => "ipv6",
+            Err(_) => return all,
+        };
+        for network in ["lan", "wan"] {
+            let own = all.entry(format!("{network}_{family}"));
+            own.or_insert_with(|| ServiceAddress {
+                address: self.address.clone(),
+                port: self.port,
+            });
+        }
+        all
     }
 
     /// The sidecar's own definition, with everything that it inherits from the service.

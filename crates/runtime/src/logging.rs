@@ -16,6 +16,7 @@
 //! holds up nothing else. What does not fit into its queue is lost, and counted in a line of its own
 //! as soon as the log is taken again.
 
+mod follow;
 mod format;
 mod layer;
 mod queue;
@@ -30,7 +31,8 @@ use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-pub use self::queue::Lines;
+pub use self::follow::{Lines, TooManyFollowers, follow};
+pub use self::queue::LineQueue;
 
 /// From which weight on events are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,7 +134,7 @@ pub enum LogError {
 #[must_use = "what waits to be written is lost when the process ends without it"]
 #[derive(Debug)]
 pub struct Log {
-    queue: Lines,
+    queue: LineQueue,
     level: Arc<AtomicU8>,
 }
 
@@ -145,9 +147,21 @@ impl Log {
         self.queue.push(format!("{line}\n").as_bytes());
     }
 
+    /// What changes from which weight on events are logged.
+    #[must_use]
+    pub fn level(&self) -> LogLevel {
+        LogLevel(Arc::clone(&self.level))
+    }
+}
+
+/// From which weight on the events of a running process are logged.
+#[derive(Clone, Debug)]
+pub struct LogLevel(Arc<AtomicU8>);
+
+impl LogLevel {
     /// Logs events from this weight on, from now on.
-    pub fn set_level(&self, level: Level) {
-        self.level.store(level as u8, Ordering::Relaxed);
+    pub fn set(&self, level: Level) {
+        self.0.store(level as u8, Ordering::Relaxed);
         tracing::callsite::rebuild_interest_cache();
     }
 }
@@ -174,8 +188,8 @@ pub fn init(options: LogOptions) -> Result<Log, LogError> {
 ///
 /// As of [`init`].
 pub fn init_to(options: LogOptions, output: impl Write + Send + 'static) -> Result<Log, LogError> {
-    let note = move |lost| layer::lost_lines(options, lost);
-    let queue = Lines::start(output, note).map_err(LogError::Thread)?;
+    let note = move |lost| layer::lost_lines(options.name, options.json, lost);
+    let queue = LineQueue::start(output, note).map_err(LogError::Thread)?;
     let layer = layer::LineLayer::new(options, queue.clone());
     let level = layer.level();
     let subscriber = tracing_subscriber::registry().with(layer);

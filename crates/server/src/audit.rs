@@ -13,7 +13,7 @@ use http::{HeaderMap, Method, StatusCode, header};
 use legate_model::acl::{ANONYMOUS_SECRET, Token};
 use legate_model::timestamp;
 use legate_runtime::Clock;
-use legate_runtime::logging::Lines;
+use legate_runtime::logging::LineQueue;
 use legate_runtime::rotating_file::RotatingFile;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -41,7 +41,7 @@ pub struct AuditError {
 /// The files of one server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Audit {
-    files: Vec<Lines>,
+    files: Vec<LineQueue>,
     clock: Option<Clock>,
 }
 
@@ -72,7 +72,7 @@ impl Audit {
                 RotatingFile::open(sink.path.clone(), mode, sink.rotation).map_err(failed)?;
             let at = clock.clone();
             let lost = move |lost: u64| line(&at, json!({ "type": "LostEvents", "count": lost }));
-            Lines::start(file, lost).map_err(failed)
+            LineQueue::start(file, lost).map_err(failed)
         });
         Ok(Self {
             files: files.collect::<Result<_, _>>()?,
@@ -171,7 +171,7 @@ fn auth(rights: &Rights, token: &str) -> Value {
             let token = Token::anonymous();
             json!({ "accessor_id": token.accessor_id, "description": token.description })
         }
-        None if rights.held().is_recovery(token) => {
+        None if rights.is_recovery(token) => {
             json!({ "accessor_id": "", "description": "Agent Recovery Token" })
         }
         None => json!({ "accessor_id": "", "description": "a token that is not known" }),

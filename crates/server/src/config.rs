@@ -13,10 +13,11 @@ use legate_model::{CheckType, ConfigEntry, Secret, ServiceDefinition};
 
 pub use legate_store::{EtcdConfig, StoreConfig};
 
+pub use crate::acl::TokenSet;
 use crate::net::ConnectionLimits;
 use crate::operations::{
-    AgentTokens, AuditSink, HttpPolicy, MoreListeners, QueryTimes, RequestLimits, ScriptChecks,
-    SizeLimits, TelemetryConfig, TlsPolicy,
+    AuditSink, HttpPolicy, MoreListeners, QueryTimes, RequestLimits, SizeLimits, TelemetryConfig,
+    TlsPolicy,
 };
 
 /// Access control of a server.
@@ -58,7 +59,7 @@ impl Default for KvConfig {
 
 /// What a server is as an agent, and what is registered when it starts. All of it is expected to be
 /// valid.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct AgentConfig {
     /// Whether the catalog has the server itself, as Consul's has: the service `consul`, and the
     /// check `serfHealth` of its node, which always passes. Default: no. It is for a server that is
@@ -68,12 +69,6 @@ pub struct AgentConfig {
     pub node_id: Option<String>,
     /// Addresses of its node in other networks, in addition to `lan` and `wan`.
     pub tagged_addresses: BTreeMap<String, String>,
-    /// Tokens that it uses by itself, until others are set.
-    pub tokens: AgentTokens,
-    /// Which checks may run commands.
-    pub script_checks: ScriptChecks,
-    /// How much of a check's output is kept, in bytes. Default 4096.
-    pub check_output_max_size: usize,
     /// Free key/value pairs of its node.
     pub node_meta: BTreeMap<String, String>,
     /// Services on its node.
@@ -82,23 +77,12 @@ pub struct AgentConfig {
     pub checks: Vec<CheckType>,
     /// Config entries. One that exists already is left as it is.
     pub config_entries: Vec<ConfigEntry>,
-}
-
-impl Default for AgentConfig {
-    fn default() -> Self {
-        Self {
-            registers_itself: false,
-            node_id: None,
-            tagged_addresses: BTreeMap::new(),
-            tokens: AgentTokens::default(),
-            script_checks: ScriptChecks::default(),
-            check_output_max_size: 4096,
-            node_meta: BTreeMap::new(),
-            services: Vec::new(),
-            checks: Vec::new(),
-            config_entries: Vec::new(),
-        }
-    }
+    /// What is permitted to checks.
+    pub check_settings: legate_checks::Settings,
+    /// The tokens that the agent has of its own.
+    pub tokens: TokenSet,
+    /// Where those are kept that the API sets. Default: nowhere, they are gone with the process.
+    pub token_file: Option<PathBuf>,
 }
 
 /// The settings of one server.

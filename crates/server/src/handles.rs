@@ -19,9 +19,9 @@ use legate_store::Store;
 use legate_xds::Proxies;
 
 use crate::acl::{Logins, Methods, Rights};
+use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
-use crate::control::Control;
 use crate::http::Rates;
 
 /// All handles of one server.
@@ -49,9 +49,8 @@ pub(crate) struct Handles {
     pub(crate) generator: Arc<Generator>,
     /// Metrics of this server; two servers in one process do not share them.
     pub(crate) registry: Registry,
-    /// Asks the program around the server to read its settings again, or to end.
-    #[allow(dead_code, reason = "the endpoints that ask are another area's")]
-    pub(crate) control: Control,
+    /// The server as the agent of its node.
+    pub(crate) agent: Arc<Agent>,
     /// How many requests are answered.
     pub(crate) rates: Rates,
     /// Where requests are logged.

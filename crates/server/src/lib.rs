@@ -6,10 +6,10 @@
 //! stored live in the crates below.
 
 mod acl;
+mod agent;
 mod audit;
 mod certificate;
 mod config;
-mod control;
 mod dns;
 mod grpc;
 mod handles;
@@ -17,23 +17,24 @@ mod http;
 mod net;
 mod operations;
 mod program;
-mod reload;
 mod seed;
 mod server;
 mod sessions;
 
+pub use agent::{Definitions, Reload, ReloadError};
 pub use audit::AuditError;
 pub use certificate::CertificateError;
 pub use config::{
     AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, KvConfig, ServerConfig, StoreConfig,
+    TokenSet,
 };
-pub use control::Control;
 pub use legate_ca::CaConfig;
+pub use legate_checks::{Scripts, Settings as CheckSettings};
 pub use legate_intentions::Action as IntentionAction;
 pub use net::{ApiLimit, ConnectionLimits};
 pub use operations::{
-    AgentTokens, AuditSink, HttpPolicy, LimitMode, MoreListeners, QueryTimes, RequestLimits,
-    ScriptChecks, SizeLimits, TelemetryConfig, TlsPolicy, TlsVersion, UnixSocket,
+    AuditSink, HttpPolicy, LimitMode, MoreListeners, QueryTimes, RequestLimits, SizeLimits,
+    TelemetryConfig, TlsPolicy, TlsVersion, UnixSocket,
 };
-pub use program::{Program, Settings, run};
+pub use program::{Program, run};
 pub use server::{Parts, Server, StartError};

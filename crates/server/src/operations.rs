@@ -198,32 +198,3 @@ impl Default for TelemetryConfig {
         }
     }
 }
-
-/// Which checks may run commands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ScriptChecks {
-    /// None. The default: who may register a check could run any command.
-    #[default]
-    None,
-    /// Those of files.
-    Local,
-    /// All.
-    All,
-}
-
-/// Secrets of the tokens that an agent uses by itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AgentTokens {
-    /// What requests without a token are judged by. Empty: the anonymous token.
-    pub default: Secret,
-    /// What the agent uses for itself.
-    pub agent: Secret,
-    /// A token that is valid on this agent alone, for its own endpoints.
-    pub agent_recovery: Secret,
-    /// What what files register is judged by.
-    pub registration: Secret,
-    /// What DNS is judged by. Empty: `default`.
-    pub dns: Secret,
-    /// What is used towards another datacenter.
-    pub replication: Secret,
-}

@@ -9,25 +9,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::ServerConfig;
-use crate::control::{self, Request, Requests};
 use crate::server::{Parts, Server};
 
 /// How often settings are looked at that are read again when they change.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// Where a program reads its settings again.
-pub trait Settings: Send {
-    /// Reads all of them. What concerns the program and not the server is applied by this.
-    ///
-    /// # Errors
-    /// Names what cannot be read, and changes nothing.
-    fn read(&mut self) -> anyhow::Result<ServerConfig>;
-
-    /// Whether they have changed since they were read, and are to be read again for that.
-    fn have_changed(&mut self) -> bool {
-        false
-    }
-}
 
 /// What a program does around its server.
 pub struct Program<'p> {
@@ -35,31 +20,34 @@ pub struct Program<'p> {
     pub name: &'p str,
     /// How long open requests and streams get to end.
     pub stop_limit: Duration,
-    /// Whether SIGTERM takes the node out of the catalog.
+    /// What the server stands on. SIGHUP has its files read again.
+    pub parts: Parts,
+    /// Whether SIGTERM makes the node leave.
     pub leave_on_terminate: bool,
-    /// Whether SIGINT takes the node out of the catalog.
+    /// Whether SIGINT makes the node leave.
     pub leave_on_interrupt: bool,
-    /// Where settings are read again, at SIGHUP.
-    pub settings: Option<Box<dyn Settings>>,
-    /// Called once when the server is reached at its addresses.
+    /// Whether the files have changed since this was asked last, and are to be read again for that.
+    pub changed: Option<Box<dyn FnMut() -> bool + Send>>,
+    /// Called once, when the server is reached at its addresses.
     pub started: Box<dyn FnOnce(&Server) + Send>,
 }
 
 impl<'p> Program<'p> {
-    /// One that reads nothing again, and stays in the catalog when it ends.
+    /// One that reads nothing again, and does not leave when it ends.
     #[must_use]
     pub fn new(name: &'p str, stop_limit: Duration) -> Self {
         Self {
             name,
             stop_limit,
+            parts: Parts::default(),
             leave_on_terminate: false,
             leave_on_interrupt: false,
-            settings: None,
+            changed: None,
             started: Box::new(|_| {}),
         }
     }
 
-    /// Runs a server until SIGTERM, SIGINT, or a failure.
+    /// Runs a server until SIGTERM, SIGINT, a client that asks it to leave, or a failure.
     ///
     /// # Errors
     ///
@@ -69,14 +57,9 @@ impl<'p> Program<'p> {
             tracing::warn!(%error, "the limit of open files cannot be raised");
         }
         // Before the server starts, so that no signal ends the process without a stop.
-        let mut signals = Signals::new(self.settings.is_some())?;
+        let mut signals = Signals::new()?;
         let (node, datacenter) = (config.node_name.clone(), config.datacenter.clone());
-        let (control, requests) = control::channel();
-        let parts = Parts {
-            control,
-            ..Parts::default()
-        };
-        let server = Server::start(config, parts)
+        let server = Server::start(config, self.parts)
             .await
             .with_context(|| format!("{} cannot start", self.name))?;
         tracing::info!(
@@ -92,7 +75,7 @@ impl<'p> Program<'p> {
         );
         (self.started)(&server);
         let leave = (self.leave_on_terminate, self.leave_on_interrupt);
-        let ended = until_end(&server, &mut signals, requests, self.settings, leave).await;
+        let ended = until_end(&server, &mut signals, self.changed, leave).await;
         tracing::info!("stopping");
         let stopped = server.stop(self.stop_limit).await;
         ended?;
@@ -113,30 +96,17 @@ pub async fn run(config: ServerConfig, program: &str, stop_limit: Duration) -> a
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` where it ends the process, as it does by default.
-    hangup: Option<Signal>,
+    hangup: Signal,
 }
 
 impl Signals {
-    fn new(with_hangup: bool) -> anyhow::Result<Self> {
+    fn new() -> anyhow::Result<Self> {
         let listen = |kind, name| signal(kind).with_context(|| format!("cannot listen for {name}"));
         Ok(Self {
             terminate: listen(SignalKind::terminate(), "SIGTERM")?,
             interrupt: listen(SignalKind::interrupt(), "SIGINT")?,
-            hangup: match with_hangup {
-                true => Some(listen(SignalKind::hangup(), "SIGHUP")?),
-                false => None,
-            },
+            hangup: listen(SignalKind::hangup(), "SIGHUP")?,
         })
-    }
-}
-
-async fn hung_up(hangup: &mut Option<Signal>) {
-    match hangup {
-        Some(hangup) => {
-            hangup.recv().await;
-        }
-        None => std::future::pending().await,
     }
 }
 
@@ -144,71 +114,38 @@ async fn hung_up(hangup: &mut Option<Signal>) {
 async fn until_end(
     server: &Server,
     signals: &mut Signals,
-    mut requests: Requests,
-    mut settings: Option<Box<dyn Settings>>,
+    mut changed: Option<Box<dyn FnMut() -> bool + Send>>,
     (on_terminate, on_interrupt): (bool, bool),
 ) -> anyhow::Result<()> {
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    let leaves = loop {
         tokio::select! {
-            _ = signals.terminate.recv() => return leave_if(server, on_terminate).await,
-            _ = signals.interrupt.recv() => return leave_if(server, on_interrupt).await,
+            _ = signals.terminate.recv() => break on_terminate,
+            _ = signals.interrupt.recv() => break on_interrupt,
+            () = server.left() => break true,
             failure = server.failed() => {
                 return Err(failure).context("a part of the server failed");
             }
-            () = hung_up(&mut signals.hangup) => log(reload(server, &mut settings).await),
-            _ = look.tick() => {
-                if settings.as_mut().is_some_and(|settings| settings.have_changed()) {
-                    log(reload(server, &mut settings).await);
+            _ = signals.hangup.recv() => reload(server).await,
+            _ = look.tick(), if changed.is_some() => {
+                if changed.as_mut().is_some_and(|changed| changed()) {
+                    reload(server).await;
                 }
             }
-            request = requests.next() => match request {
-                Request::Reload(answer) => {
-                    let result = reload(server, &mut settings).await;
-                    let text = result.as_ref().map(|()| ()).map_err(|error| format!("{error:#}"));
-                    log(result);
-                    // Who asked may have gone.
-                    let _ = answer.send(text);
-                }
-                Request::Leave(answer) => {
-                    let result = server.leave().await;
-                    let left = result.is_ok();
-                    let _ = answer.send(result.map_err(|error| error.to_string()));
-                    if left {
-                        return Ok(());
-                    }
-                }
-            },
         }
-    }
-}
-
-fn log(reloaded: anyhow::Result<()>) {
-    match reloaded {
-        Ok(()) => tracing::info!("the settings were read again"),
-        Err(error) => {
-            tracing::error!(
-                error = format!("{error:#}"),
-                "the settings were not read again"
-            );
-        }
-    }
-}
-
-async fn reload(server: &Server, settings: &mut Option<Box<dyn Settings>>) -> anyhow::Result<()> {
-    let Some(settings) = settings else {
-        anyhow::bail!("this program has its settings from its command line only");
     };
-    Ok(server.reload(&settings.read()?).await?)
-}
-
-/// Whoever ends the program waits for it, whether its node can leave or not.
-async fn leave_if(server: &Server, leaves: bool) -> anyhow::Result<()> {
+    // Whoever ends the program waits for it, whether the node can leave or not.
     if leaves && let Err(error) = server.leave().await {
-        tracing::error!(%error, "the node stays in the catalog");
+        tracing::error!(%error, "the catalog does not say that the node has left");
     }
     Ok(())
+}
+
+async fn reload(server: &Server) {
+    if let Err(error) = server.reload().await {
+        tracing::error!(%error, "the configuration stays as it was");
+    }
 }
 
 fn at(address: Option<SocketAddr>) -> String {

@@ -1,15 +1,18 @@
 //! What is in the tables from the first moment: the server's own node, what its settings register,
 //! and the first token.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use legate_model::acl::Authorizer;
-use legate_model::{CheckStatus, HealthCheck, Node, ServiceInstance};
+use legate_model::acl::{Authorizer, Token};
+use legate_model::{
+    CheckStatus, CheckType, HealthCheck, Node, Secret, ServiceDefinition, ServiceInstance,
+};
 use legate_runtime::Clock;
-use legate_store::{Command, Registration, Store, WriteError, WriteTxn};
+use legate_store::{Command, Deregistration, Registration, Source, Store, WriteError, WriteTxn};
 use uuid::Uuid;
 
 use crate::acl;
+use crate::agent::Definitions;
 use crate::config::ServerConfig;
 use crate::http::{self, ApiError};
 use crate::server::StartError;
@@ -20,7 +23,7 @@ pub(crate) const SERF_HEALTH: &str = "serfHealth";
 
 /// Port of the service `consul`, which is Consul's RPC among servers. Nothing listens there; it is
 /// what clients know the service by.
-const OWN_PORT: u16 = 8300;
+pub(crate) const OWN_PORT: u16 = 8300;
 
 pub(crate) async fn seed(
     config: &ServerConfig,
@@ -43,13 +46,30 @@ pub(crate) async fn seed(
         .await
         .map_err(refused("the server's own node"))?;
     if let Some(token) = acl::initial_token(config, clock.now()) {
-        token.validate()?;
+        if Uuid::parse_str(token.secret_id.expose()).is_err() {
+            tracing::warn!(
+                "the secret of the initial management token is no UUID: take one that nobody guesses"
+            );
+        }
+        // As in Consul it is the operator's own choice, other than the secrets of all other tokens.
+        let unnamed = Token {
+            secret_id: Secret::default(),
+            ..token.clone()
+        };
+        unnamed.validate()?;
         store
             .apply(Command::UpsertToken(Box::new(token)))
             .await
             .map_err(refused("the initial management token"))?;
     }
-    register(config, store).await
+    register_entries(config, store).await?;
+    let agent = &config.agent;
+    let definitions = Definitions {
+        services: agent.services.clone(),
+        checks: agent.checks.clone(),
+        ..Definitions::default()
+    };
+    define(config, store, &definitions).await
 }
 
 /// The node, and where the server registers itself also its service.
@@ -105,22 +125,58 @@ fn own_node(config: &ServerConfig) -> Registration {
             meta,
             ..ServiceInstance::default()
         }),
-        checks: vec![HealthCheck {
-            check_id: SERF_HEALTH.to_owned(),
-            name: "Serf Health Status".to_owned(),
-            status: CheckStatus::Passing,
-            output: "Agent alive and reachable".to_owned(),
-            ..HealthCheck::default()
-        }],
+        checks: vec![serf_health(
+            CheckStatus::Passing,
+            "Agent alive and reachable",
+        )],
         skip_node_update: false,
     }
 }
 
-/// Writes what the settings register, one after the other, so that an error says which it is about.
-pub(crate) async fn register(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
-    let agent = &config.agent;
-    let node = &config.node_name;
-    for entry in &agent.config_entries {
+fn serf_health(status: CheckStatus, output: &str) -> HealthCheck {
+    HealthCheck {
+        check_id: SERF_HEALTH.to_owned(),
+        name: "Serf Health Status".to_owned(),
+        status,
+        output: output.to_owned(),
+        ..HealthCheck::default()
+    }
+}
+
+/// Says that the server's own node is not there any more.
+///
+/// # Errors
+/// When the store cannot be written.
+pub(crate) async fn leave(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
+    if !config.agent.registers_itself {
+        return Ok(());
+    }
+    let left = Registration {
+        service: None,
+        checks: vec![serf_health(
+            CheckStatus::Critical,
+            "Agent not live or unreachable",
+        )],
+        ..own_node(config)
+    };
+    let node = config.node_name.clone();
+    let what = "that the node has left".to_owned();
+    write(store, what, move |txn| {
+        let mut left = left.clone();
+        // It may have been deregistered, and then there is nothing to say.
+        let Some(known) = txn.read().node(&node) else {
+            return Ok(());
+        };
+        left.node = (*known).clone();
+        txn.register(left)?;
+        Ok(())
+    })
+    .await
+}
+
+/// Writes config entries, one after the other, so that an error says which it is about.
+async fn register_entries(config: &ServerConfig, store: &Store) -> Result<(), StartError> {
+    for entry in &config.agent.config_entries {
         let what = format!("config entry {} {:?}", entry.kind().as_str(), entry.name());
         let (entry, datacenter) = (entry.clone(), config.datacenter.clone());
         write(store, what, move |txn| {
@@ -128,32 +184,116 @@ pub(crate) async fn register(config: &ServerConfig, store: &Store) -> Result<(),
         })
         .await?;
     }
-    for service in &agent.services {
-        let what = format!("service {:?}", service.service_id());
-        let (service, node) = (service.clone(), node.clone());
-        let datacenter = config.datacenter.clone();
-        write(store, what, move |txn| {
-            http::acceptable(&service, &datacenter)?;
+    Ok(())
+}
+
+/// Registers what configuration files define, and deregisters what they defined before and define no
+/// more. What the API has registered stays. Everything is judged before anything is written.
+pub(crate) async fn define(
+    config: &ServerConfig,
+    store: &Store,
+    definitions: &Definitions,
+) -> Result<(), StartError> {
+    let refused = |what: String, error: ApiError| StartError::Registration {
+        what,
+        reason: error.text().to_owned(),
+    };
+    let scripts = config.agent.check_settings.scripts;
+    for service in &definitions.services {
+        let judged = http::acceptable(service, &config.datacenter)
+            .and_then(|()| http::may_run(service.all_checks(), scripts, Source::Files));
+        judged.map_err(|error| refused(service_name(service), error))?;
+    }
+    for check in &definitions.checks {
+        let judged = check.validate().map_err(ApiError::from);
+        let judged = judged.and_then(|()| http::may_run([check], scripts, Source::Files));
+        judged.map_err(|error| refused(check_name(check), error))?;
+    }
+    remove_undefined(config, store, definitions).await?;
+    for service in &definitions.services {
+        let (service, node) = (service.clone(), config.node_name.clone());
+        write(store, service_name(&service), move |txn| {
             let all = Authorizer::manage_all();
-            http::register_definition(txn, &all, &node, service.clone(), true)
+            http::register_definition(txn, &all, &node, service.clone(), false, Source::Files)
         })
         .await?;
     }
-    for check in &agent.checks {
-        let what = format!("check {:?}", check.name);
-        let (check, node) = (check.clone(), node.clone());
-        write(store, what, move |txn| {
-            check.validate()?;
+    for check in &definitions.checks {
+        let (check, node) = (check.clone(), config.node_name.clone());
+        write(store, check_name(&check), move |txn| {
             let all = Authorizer::manage_all();
-            http::register_check(txn, &all, &node, check.clone())
+            http::register_check(txn, &all, &node, check.clone(), Source::Files)
         })
         .await?;
     }
     Ok(())
 }
 
-/// Writes what the settings ask for; `what` names it in errors.
-pub(crate) async fn write(
+fn service_name(service: &ServiceDefinition) -> String {
+    format!("service {:?}", service.service_id())
+}
+
+fn check_name(check: &CheckType) -> String {
+    format!("check {:?}", check.name)
+}
+
+/// Removes the services and checks of files that no file defines any more.
+async fn remove_undefined(
+    config: &ServerConfig,
+    store: &Store,
+    definitions: &Definitions,
+) -> Result<(), StartError> {
+    let node = config.node_name.clone();
+    let mut services = BTreeSet::new();
+    let mut checks = BTreeSet::new();
+    for service in &definitions.services {
+        // The ports of sidecars make no difference here.
+        let parts = service.clone().into_parts(&node, &BTreeSet::new());
+        let parts = parts.map_err(|invalid| StartError::Registration {
+            what: service_name(service),
+            reason: invalid.to_string(),
+        })?;
+        for (instance, defined) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
+            services.insert(instance.id.to_lowercase());
+            checks.extend(defined.iter().map(|one| one.check.check_id.to_lowercase()));
+        }
+    }
+    let alone = definitions.checks.iter();
+    let alone = alone.map(|check| check.clone().into_defined(&node).check.check_id);
+    checks.extend(alone.map(|id| id.to_lowercase()));
+    write(
+        store,
+        "what no file defines any more".to_owned(),
+        move |txn| {
+            let known = txn.read().services_from_files(&node);
+            for id in known
+                .iter()
+                .filter(|id| !services.contains(&id.to_lowercase()))
+            {
+                tracing::info!(service = id, "no file defines the service any more");
+                txn.deregister(&Deregistration {
+                    node: node.clone(),
+                    service_id: Some(id.clone()),
+                    check_id: None,
+                });
+            }
+            for check in txn.read().agent_checks(&node) {
+                if check.source == Source::Files && !checks.contains(&check.check_id.to_lowercase())
+                {
+                    txn.deregister(&Deregistration {
+                        node: node.clone(),
+                        service_id: None,
+                        check_id: Some(check.check_id),
+                    });
+                }
+            }
+            Ok(())
+        },
+    )
+    .await
+}
+
+async fn write(
     store: &Store,
     what: String,
     transaction: impl FnMut(&mut WriteTxn) -> Result<(), ApiError> + Send + 'static,

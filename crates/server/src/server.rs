@@ -18,14 +18,13 @@ use legate_xds::Proxies;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
-use crate::acl;
+use crate::acl::{self, AgentTokens};
+use crate::agent::{Agent, Reload, ReloadError};
 use crate::audit::{Audit, AuditError};
 use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
-use crate::control::Control;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
-use crate::reload::{self, Reloadable};
 use crate::{dns, grpc, http, seed, sessions};
 
 /// Files of a certificate chain and its key.
@@ -44,8 +43,8 @@ pub struct Parts {
     pub store: Option<Store>,
     /// The time.
     pub clock: Clock,
-    /// Asks the program that the server is part of.
-    pub control: Control,
+    /// How its configuration files are read again. Default: there are none.
+    pub reload: Option<Reload>,
 }
 
 impl Default for Parts {
@@ -54,7 +53,7 @@ impl Default for Parts {
         Self {
             store: None,
             clock: Clock::system(),
-            control: Control::default(),
+            reload: None,
         }
     }
 }
@@ -104,6 +103,16 @@ pub enum StartError {
     /// The initial management token cannot be used.
     #[error("the initial management token (LEGATE_INITIAL_MANAGEMENT_TOKEN) cannot be used: {0}")]
     Token(#[from] Invalid),
+    /// The tokens that the API has set cannot be read.
+    #[error(
+        "{file}: the tokens that were set cannot be read: {reason}; correct the file, or remove it and set them again"
+    )]
+    Tokens {
+        /// The file.
+        file: String,
+        /// What the system says.
+        reason: std::io::Error,
+    },
     /// A service, check or config entry of the settings cannot be registered.
     #[error("{what} of the settings cannot be registered: {reason}")]
     Registration {
@@ -134,7 +143,7 @@ pub struct Server {
     manager: Manager,
     config: Arc<ServerConfig>,
     audit: Audit,
-    reloadable: Reloadable,
+    agent: Arc<Agent>,
 }
 
 impl Server {
@@ -148,7 +157,7 @@ impl Server {
         let Parts {
             store,
             clock,
-            control,
+            reload,
         } = parts;
         let listening = Listening::open(&config).await?;
         let config = Arc::new(ServerConfig {
@@ -179,17 +188,26 @@ impl Server {
             },
         );
         let (reader, writer) = (store.reader(), store.writer());
-        let (checks, reports) = Runner::new(&config.node_name, reader, writer, exposes_checks);
+        let settings = config.agent.check_settings;
+        let (checks, reports) =
+            Runner::new(&config.node_name, reader, writer, exposes_checks, settings);
         scope.spawn("checks", checks.run(scope.token()));
-        let rights = acl::Rights::new(store.reader(), clock.clone(), config.clone());
+        let tokens = Arc::new(agent_tokens(&config)?);
+        let agent = Agent::new(
+            config.clone(),
+            store.clone(),
+            reload,
+            tokens.clone(),
+            rates.clone(),
+        );
         let handles = Handles {
+            agent: Arc::new(agent),
             reports,
-            control,
-            rates: rates.clone(),
+            rates,
             audit: audit.clone(),
             config: config.clone(),
             store: store.clone(),
-            rights: rights.clone(),
+            rights: acl::Rights::new(store.reader(), clock.clone(), config.clone(), tokens),
             ca: ca.clone(),
             proxies: Proxies::new(clock.clone()),
             clock,
@@ -205,9 +223,9 @@ impl Server {
             store,
             ca,
             manager,
-            reloadable: Reloadable::new(&config, rights, rates),
             config,
             audit,
+            agent: handles.agent.clone(),
         };
         server.spawn(&handles, listening)?;
         Ok(server)
@@ -342,28 +360,31 @@ impl Server {
         self.manager.proxies()
     }
 
-    /// Takes of other settings what can change while the server runs: services and checks, tokens, and
-    /// the rates of requests.
-    ///
-    /// # Errors
-    /// [`StartError`] names what cannot be registered.
-    pub async fn reload(&self, settings: &ServerConfig) -> Result<(), StartError> {
-        self.reloadable
-            .take(&self.config, settings, &self.store)
-            .await
-    }
-
-    /// Takes the server's node out of the catalog, with all that is registered on it.
+    /// Says in the catalog that the server's node has left: its check `serfHealth` is critical until the
+    /// next start, so that nobody is sent to its services. What is registered on it stays.
     ///
     /// # Errors
     /// When the store cannot be written.
     pub async fn leave(&self) -> Result<(), StartError> {
-        reload::leave(&self.config.node_name, &self.store).await
+        seed::leave(&self.config, &self.store).await
     }
 
     /// Returns when a part of the server has failed; until then it waits. Cancel safe.
     pub async fn failed(&self) -> TaskError {
         self.scope.failed().await
+    }
+
+    /// Reads the configuration files again and registers what they say.
+    ///
+    /// # Errors
+    /// [`ReloadError`] names the file, or what it registers.
+    pub async fn reload(&self) -> Result<(), ReloadError> {
+        self.agent.reload().await
+    }
+
+    /// Returns when a client has asked the server to leave, which is to stop. Cancel safe.
+    pub async fn left(&self) {
+        self.agent.left().await;
     }
 
     /// Stops: refuses new connections, ends streams and waiting queries, lets requests that are
@@ -376,6 +397,20 @@ impl Server {
         self.audit.flush();
         stopped.and(self.storage.stop(STORAGE_STOP).await)
     }
+}
+
+fn agent_tokens(config: &ServerConfig) -> Result<AgentTokens, StartError> {
+    let agent = &config.agent;
+    let opened = AgentTokens::open(agent.tokens.clone(), agent.token_file.clone());
+    opened.map_err(|reason| StartError::Tokens {
+        file: agent
+            .token_file
+            .clone()
+            .unwrap_or_default()
+            .display()
+            .to_string(),
+        reason,
+    })
 }
 
 /// Whether a sidecar exposes the checks of its service.

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use legate_model::{CheckStatus, CheckType, DefinedCheck, HealthCheck, sidecar_id};
+use serde::{Deserialize, Serialize};
 
 use crate::command::{Deregistration, Rejected};
 use crate::read::ReadTxn;
-use crate::rows::AgentCheckRow;
+use crate::rows::{AgentCheckRow, FileServiceRow};
 use crate::write::WriteTxn;
 
 /// How the agent of a node runs one check.
@@ -17,6 +18,19 @@ pub struct AgentCheck {
     pub check_id: String,
     /// What it looks at, and how often.
     pub definition: Arc<CheckType>,
+    /// Who defined it.
+    pub source: Source,
+}
+
+/// Where a definition of an agent comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The API: it stays until the API takes it back.
+    #[default]
+    Api,
+    /// The agent's configuration files: it goes with the file.
+    Files,
 }
 
 impl ReadTxn<'_> {
@@ -24,6 +38,17 @@ impl ReadTxn<'_> {
     pub fn agent_checks(&self, node: &str) -> Vec<AgentCheck> {
         let rows: Vec<Arc<AgentCheckRow>> = self.scan(&[node]);
         rows.iter().map(|row| AgentCheck::of(row)).collect()
+    }
+
+    /// The ids of the instances that the configuration files of the node's agent define, also of
+    /// those that somebody has deregistered since.
+    pub fn services_from_files(&self, node: &str) -> Vec<String> {
+        let rows: Vec<Arc<FileServiceRow>> = self.scan(&[node]);
+        rows.iter().map(|row| row.id.clone()).collect()
+    }
+
+    fn is_from_files(&self, node: &str, id: &str) -> bool {
+        self.get::<FileServiceRow>(&[node, id]).is_some()
     }
 
     /// One check that the agent of a node runs.
@@ -38,6 +63,7 @@ impl AgentCheck {
         Self {
             check_id: row.check_id.clone(),
             definition: Arc::clone(&row.definition),
+            source: row.source,
         }
     }
 }
@@ -47,18 +73,25 @@ impl WriteTxn {
     ///
     /// # Errors
     /// [`Rejected`] says what the check lacks. The transaction must be given up then.
-    pub fn put_agent_check(&mut self, node: &str, defined: DefinedCheck) -> Result<(), Rejected> {
+    pub fn put_agent_check(
+        &mut self,
+        node: &str,
+        defined: DefinedCheck,
+        source: Source,
+    ) -> Result<(), Rejected> {
         let DefinedCheck { check, definition } = defined;
         let check_id = check.check_id.clone();
         self.put_check(node, check)?;
         let known = self.read().agent_check(node, &check_id);
-        let same =
-            |known: AgentCheck| *known.definition == definition && known.check_id == check_id;
+        let same = |known: AgentCheck| {
+            *known.definition == definition && known.check_id == check_id && known.source == source
+        };
         if !known.is_some_and(same) {
             self.put(AgentCheckRow {
                 node: node.to_owned(),
                 check_id,
                 definition: Arc::new(definition),
+                source,
                 modify_index: self.index(),
             });
         }
@@ -123,6 +156,25 @@ impl WriteTxn {
         };
         if found.as_ref().is_some_and(is_of_it) {
             self.deregister(&instance(&sidecar));
+        }
+    }
+
+    /// Notes where the definition of an instance comes from.
+    pub fn set_service_source(&mut self, node: &str, id: &str, source: Source) {
+        let known = self.read().is_from_files(node, id);
+        match source {
+            Source::Files if !known => {
+                let row = FileServiceRow {
+                    node: node.to_owned(),
+                    id: id.to_owned(),
+                    modify_index: self.index(),
+                };
+                self.put(row);
+            }
+            Source::Api if known => {
+                self.remove::<FileServiceRow>(&[node, id]);
+            }
+            Source::Files | Source::Api => {}
         }
     }
 

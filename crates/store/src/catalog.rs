@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use legate_model::{CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance};
 
+use crate::agent_checks::Source;
 use crate::command::{Deregistration, Registration, Rejected};
 use crate::key::{Table, fold};
 use crate::read::ReadTxn;
@@ -392,6 +393,7 @@ impl WriteTxn {
             return;
         };
         self.remove::<InstanceRow>(&[node, id]);
+        self.set_service_source(node, id, Source::Api);
         for check in self.checks_of(node, id) {
             self.remove_check(node, &check.check_id);
         }

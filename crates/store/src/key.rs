@@ -59,6 +59,8 @@ pub(crate) enum Table {
     Autopilot = 23,
     /// Name.
     Peerings = 30,
+    /// Node name, instance id.
+    FileServices = 24,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,

@@ -47,7 +47,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use agent_checks::AgentCheck;
+pub use agent_checks::{AgentCheck, Source};
 pub use backend::etcd::EtcdConfig;
 pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
 pub use commit::Unavailable;

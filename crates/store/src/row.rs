@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 
 use crate::key::{Key, Table};
 use crate::rows::{
-    AgentCheckRow, CaRow, CoordinateRow, FreedVirtualIpRow, InstanceRow, LastVirtualIpRow,
-    LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
+    AgentCheckRow, CaRow, CoordinateRow, FileServiceRow, FreedVirtualIpRow, InstanceRow,
+    LastVirtualIpRow, LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
 };
 
 /// A value of one table.
@@ -156,6 +156,7 @@ const READERS: &[StoredTable] = &[
     stored::<CoordinateRow>(),
     stored::<AutopilotConfiguration>(),
     stored::<Peering>(),
+    stored::<FileServiceRow>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

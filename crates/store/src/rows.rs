@@ -13,6 +13,7 @@ use legate_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::agent_checks::Source;
 use crate::command::CaState;
 use crate::key::{Key, Table};
 use crate::row::Row;
@@ -30,6 +31,16 @@ pub(crate) struct AgentCheckRow {
     pub(crate) node: String,
     pub(crate) check_id: String,
     pub(crate) definition: Arc<CheckType>,
+    #[serde(default)]
+    pub(crate) source: Source,
+    pub(crate) modify_index: u64,
+}
+
+/// An instance that the configuration files of its node's agent define.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct FileServiceRow {
+    pub(crate) node: String,
+    pub(crate) id: String,
     pub(crate) modify_index: u64,
 }
 
@@ -180,6 +191,18 @@ impl Row for AgentCheckRow {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::new(Self::TABLE, tenancy, &[&self.node, &self.check_id])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for FileServiceRow {
+    const TABLE: Table = Table::FileServices;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[&self.node, &self.id])
     }
 
     fn modify_index(&self) -> u64 {

@@ -2,7 +2,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use legate_store::Source;
+
 use super::*;
+use crate::settings::Scripts;
 use CheckStatus::{Critical, Passing, Warning};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,6 +18,7 @@ fn known(id: &str, definition: CheckType) -> Known {
         check: AgentCheck {
             check_id: id.to_owned(),
             definition,
+            source: Source::Api,
         },
         service_id: "web".to_owned(),
         status: Critical,
@@ -349,6 +353,33 @@ proptest! {
             if let Some(at) = machine.deadline() {
                 prop_assert!(at > now, "what is due is started");
             }
+        }
+    }
+}
+
+#[test]
+fn programs_are_run_only_where_the_settings_permit_it() {
+    let now = Instant::now();
+    let script = CheckType {
+        script_args: vec!["true".to_owned()],
+        interval: 10 * SECOND,
+        ..CheckType::default()
+    };
+    for (scripts, of_api, of_files) in [
+        (Scripts::Off, false, false),
+        (Scripts::OfFiles, false, true),
+        (Scripts::All, true, true),
+    ] {
+        for (source, runs) in [(Source::Api, of_api), (Source::Files, of_files)] {
+            let mut machine = Machine::new(Settings {
+                scripts,
+                ..Settings::default()
+            });
+            let mut known = known("a", script.clone());
+            known.check.source = source;
+            machine.define(now, vec![known]);
+            let started = started(&machine.tick(now)).len();
+            assert_eq!(started, usize::from(runs), "{scripts:?} {source:?}");
         }
     }
 }

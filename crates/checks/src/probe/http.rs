@@ -16,7 +16,7 @@ use legate_model::{CheckStatus, CheckType, printed_url};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::{Found, Prober, size};
+use super::{Found, Prober};
 
 /// How many redirects are followed. Go's limit, and so Consul's.
 const MAX_REDIRECTS: usize = 10;
@@ -120,7 +120,7 @@ async fn ask(
             .await
             .map_err(|e| e.to_string())?;
         let (head, body) = response.into_parts();
-        let text = read(body, size(check)).await?;
+        let text = read(body, prober.size(check)).await?;
         Ok((Response::from_parts(head, ()), text))
     });
     match select(answer, std::pin::pin!(connection)).await {

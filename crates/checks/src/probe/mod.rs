@@ -2,15 +2,18 @@
 //! the timeout.
 
 mod grpc;
+mod h2ping;
 mod http;
 mod names;
+mod script;
+mod udp;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use legate_identity::tls::{ClientTls, client_config, server_name};
-use legate_model::{CheckStatus, CheckType, OUTPUT_MAX_SIZE};
+use legate_model::{CheckStatus, CheckType};
 use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,9 +21,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use self::names::Names;
+use crate::settings::Settings;
 
 /// How long a run takes at most when the check has no timeout. Consul's.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for programs.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a run found.
 pub(crate) type Found = (CheckStatus, String);
@@ -29,22 +35,37 @@ pub(crate) type Found = (CheckStatus, String);
 /// roots once.
 #[derive(Debug, Default)]
 pub(crate) struct Prober {
+    settings: Settings,
     names: Names,
     verifying: OnceLock<Result<Arc<ClientConfig>, String>>,
     trusting: OnceLock<Result<Arc<ClientConfig>, String>>,
 }
 
 impl Prober {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            ..Self::default()
+        }
+    }
+
     /// Runs a check once.
     pub(crate) async fn run(&self, check: &CheckType) -> Found {
+        let kind = check.type_name();
         let limit = match check.timeout {
+            Duration::ZERO if kind == "script" => SCRIPT_TIMEOUT,
             Duration::ZERO => DEFAULT_TIMEOUT,
             own => own,
         };
+        if kind == "script" {
+            return script::run(&check.script_args, limit, self.size(check)).await;
+        }
         let run = async {
-            match check.type_name() {
+            match kind {
                 "http" => http::run(self, check).await,
                 "grpc" => grpc::run(self, check).await,
+                "h2ping" => h2ping::run(self, check).await,
+                "udp" => udp::run(self, check).await,
                 _ => tcp(self, check).await,
             }
         };
@@ -52,8 +73,13 @@ impl Prober {
             let output = format!("no answer within {limit:?}");
             (CheckStatus::Critical, output)
         });
-        cut(&mut output, size(check));
+        cut(&mut output, self.size(check));
         (status, output)
+    }
+
+    /// How many bytes of output are kept.
+    fn size(&self, check: &CheckType) -> usize {
+        size(check, self.settings)
     }
 
     fn config(&self, check: &CheckType) -> io::Result<Arc<ClientConfig>> {
@@ -109,25 +135,36 @@ async fn tcp(prober: &Prober, check: &CheckType) -> Found {
     let address = check.tcp.as_str();
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let tls = check.tcp_use_tls.then_some([].as_slice());
+    let over = if check.tcp_use_tls { "TCP+TLS" } else { "TCP" };
     match prober.connect(check, address, host, tls).await {
         Ok(_) => (
             CheckStatus::Passing,
-            format!("TCP connect {address}: Success"),
+            format!("{over} connect {address}: Success"),
         ),
         Err(error) => (
             CheckStatus::Critical,
-            format!("TCP connect {address}: {error}"),
+            format!("{over} connect {address}: {error}"),
         ),
     }
 }
 
-/// How many bytes of output are kept.
-pub(crate) fn size(check: &CheckType) -> usize {
+/// How many bytes of output are kept: what the agent permits, or less when the check says so.
+pub(crate) fn size(check: &CheckType, settings: Settings) -> usize {
     let size = match check.output_max_size {
-        0 => OUTPUT_MAX_SIZE,
-        own => own,
+        0 => settings.output_max_size,
+        own => own.min(settings.output_max_size),
     };
     usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// The output that somebody reports for a check, as much of it as is kept.
+pub fn shortened(mut output: String, check: &CheckType, settings: Settings) -> String {
+    let (whole, size) = (output.len(), size(check, settings));
+    if whole > size {
+        cut(&mut output, size);
+        output = format!("{output} ... (captured {size} of {whole} bytes)");
+    }
+    output
 }
 
 pub(crate) fn cut(text: &mut String, size: usize) {

@@ -274,3 +274,136 @@ async fn what_does_not_answer_is_critical_in_time() {
         );
     }
 }
+
+#[tokio::test]
+async fn udp_passes_unless_somebody_refuses() {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let udp = CheckType {
+        udp: socket.local_addr().unwrap().to_string(),
+        timeout: Duration::from_millis(200),
+        ..CheckType::default()
+    };
+    // Silence, and an answer.
+    assert_eq!(run(udp.clone()).await.0, Passing);
+    let answer = async {
+        let (_, from) = socket.recv_from(&mut [0; 1]).await.unwrap();
+        // The first datagram is of the run before, whose socket is gone.
+        let _ = socket.send_to(b"x", from).await;
+        let (_, from) = socket.recv_from(&mut [0; 1]).await.unwrap();
+        socket.send_to(b"x", from).await.unwrap();
+    };
+    let patient = CheckType {
+        timeout: Duration::from_secs(20),
+        ..udp.clone()
+    };
+    let ((status, output), ()) = tokio::join!(run(patient), answer);
+    assert_eq!(status, Passing, "{output}");
+    assert_eq!(output, format!("UDP connect {}: Success", udp.udp));
+    drop(socket);
+    let (status, output) = run(udp).await;
+    assert_eq!(status, Critical, "{output}");
+}
+
+#[tokio::test]
+async fn h2ping_needs_an_answer_to_a_ping() {
+    let scope = Scope::new("test");
+    let tls = ServerTls::default();
+    let acceptor = TlsAcceptor::from(TestCa::new().server_config(&["localhost"], tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain_at = plain.local_addr().unwrap();
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
+        if let Ok(mut connection) = h2::server::handshake(stream).await {
+            while connection.accept().await.is_some() {}
+        }
+    }
+    scope.spawn("h2", async move {
+        loop {
+            let (stream, _) = listener.accept().await?;
+            if let Ok(stream) = acceptor.accept(stream).await {
+                serve(stream).await;
+            }
+        }
+        #[expect(unreachable_code, reason = "says what type an error has")]
+        Ok::<_, io::Error>(())
+    });
+    scope.spawn("h2c", async move {
+        loop {
+            serve(plain.accept().await?.0).await;
+        }
+        #[expect(unreachable_code, reason = "says what type an error has")]
+        Ok::<_, io::Error>(())
+    });
+    let ping = |at: SocketAddr, tls: Option<bool>| CheckType {
+        h2ping: at.to_string(),
+        h2ping_use_tls: tls,
+        tls_skip_verify: true,
+        timeout: Duration::from_secs(5),
+        ..CheckType::default()
+    };
+    for check in [ping(at, None), ping(plain_at, Some(false))] {
+        let (status, output) = run(check).await;
+        assert_eq!(
+            (status, output.as_str()),
+            (Passing, "HTTP2 ping was successful")
+        );
+    }
+    // TLS is the default.
+    assert_eq!(run(ping(plain_at, None)).await.0, Critical);
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+    let (status, output) = run(ping(nobody, Some(false))).await;
+    assert!(
+        status == Critical && output.starts_with("Failed to dial to"),
+        "{output}"
+    );
+}
+
+fn script(arguments: &[&str]) -> CheckType {
+    CheckType {
+        script_args: arguments.iter().map(|&one| one.to_owned()).collect(),
+        ..CheckType::default()
+    }
+}
+
+#[tokio::test]
+async fn the_exit_code_of_a_program_is_the_status() {
+    for (code, expected) in [(0, Passing), (1, Warning), (2, Critical)] {
+        let command = format!("echo out; echo err >&2; exit {code}");
+        let (status, output) = run(script(&["sh", "-c", &command])).await;
+        assert_eq!(status, expected, "{output}");
+        assert!(output.contains("out") && output.contains("err"), "{output}");
+    }
+    let (status, output) = run(script(&["/no/such/program"])).await;
+    assert!(
+        status == Critical && output.contains("/no/such/program"),
+        "{output}"
+    );
+    let small = CheckType {
+        output_max_size: 4,
+        ..script(&["sh", "-c", "printf 0123456789"])
+    };
+    let (_, output) = run(small).await;
+    assert_eq!(output, "Captured 4 of 10 bytes\n...\n6789");
+}
+
+#[tokio::test]
+async fn a_program_ends_in_time_with_all_that_it_has_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("alive");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // The inner one holds the other end of the pipe for as long as it lives.
+    let command = format!("echo begun; sleep 600 >{} & sleep 600", fifo.display());
+    let check = CheckType {
+        timeout: Duration::from_millis(300),
+        ..script(&["sh", "-c", &command])
+    };
+    let mut end = Vec::new();
+    let reading = async {
+        let mut pipe = tokio::fs::File::open(&fifo).await.unwrap();
+        pipe.read_to_end(&mut end).await.unwrap();
+    };
+    let ((status, output), ()) = tokio::join!(run(check), reading);
+    assert_eq!(status, Critical);
+    assert_eq!(output, "Timed out (300ms) running check\n\nbegun");
+}

@@ -7,7 +7,7 @@ use axum::response::Redirect;
 use axum::routing::get;
 use legate_model::{CheckType, HealthCheck, Node};
 use legate_runtime::Scope;
-use legate_store::{Command, Registration, Store, StoreConfig, WriteError};
+use legate_store::{Command, Registration, Source, Store, StoreConfig, WriteError};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -44,7 +44,7 @@ async fn store(scope: &Scope, directory: &Path) -> Store {
 
 async fn put(store: &Store, check: CheckType) {
     let written = store.write(move |txn| {
-        txn.put_agent_check(NODE, check.clone().into_defined(NODE))?;
+        txn.put_agent_check(NODE, check.clone().into_defined(NODE), Source::Api)?;
         Ok::<_, WriteError>(())
     });
     written.await.unwrap();
@@ -79,7 +79,13 @@ async fn passes(store: &Store, id: &str) {
 }
 
 fn start(scope: &Scope, store: &Store) -> Reports {
-    let (runner, reports) = Runner::new(NODE, store.reader(), store.writer(), |_, _| false);
+    let (runner, reports) = Runner::new(
+        NODE,
+        store.reader(),
+        store.writer(),
+        |_, _| false,
+        Settings::default(),
+    );
     scope.spawn("checks", runner.run(scope.token()));
     reports
 }

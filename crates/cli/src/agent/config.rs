@@ -36,7 +36,8 @@ settings! {
         bind_addr: String,
         bootstrap: bool,
         bootstrap_expect: i64,
-        check_output_max_size: i64,
+        check_output_max_size: u64,
+        check_update_interval: String,
         client_addr: String,
         connect: Connect,
         data_dir: String,
@@ -77,10 +78,22 @@ settings! {
         xds: Xds,
     }
     /// `acl`
-    Acl { enabled: bool, default_policy: String, tokens: Tokens, }
+    Acl {
+        enabled: bool,
+        default_policy: String,
+        enable_token_persistence: bool,
+        tokens: Tokens,
+    }
     /// `acl.tokens`
-    Tokens { initial_management: Secret, agent: Secret, agent_recovery: Secret, default: Secret,
-        dns: Secret, config_file_service_registration: Secret, }
+    Tokens {
+        initial_management: Secret,
+        default: Secret,
+        agent: Secret,
+        agent_recovery: Secret,
+        replication: Secret,
+        config_file_service_registration: Secret,
+        dns: Secret,
+    }
     /// `addresses`
     Addresses { dns: String, http: String, https: String, grpc: String, grpc_tls: String, }
     /// `audit`

@@ -99,7 +99,7 @@ pub(crate) struct Flags {
     allow_write_http_from: Vec<String>,
     /// How much of the output of a check is kept, in bytes [default: 4096]
     #[arg(long, value_name = "BYTES", alias = "check_output_max_size")]
-    check_output_max_size: Option<i64>,
+    check_output_max_size: Option<u64>,
     /// Run checks that are commands, whoever registers them
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]

@@ -48,11 +48,6 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
         Is(false),
         Refused("keys are listed with key:read"),
     ),
-    (
-        "acl.enable_token_persistence",
-        No,
-        Taken("tokens of the agent are those of the files, after each start"),
-    ),
     ("acl.enable_token_replication", Is(false), Taken(WAN)),
     (
         "acl.msp_disable_bootstrap",
@@ -67,7 +62,6 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
         No,
         Refused("the initial management token is the only one that files give"),
     ),
-    ("acl.tokens.replication", No, Taken(WAN)),
     ("advertise_addr_wan", No, Taken(WAN)),
     ("advertise_addr_wan_ipv4", No, Taken(WAN)),
     ("advertise_addr_wan_ipv6", No, Taken(WAN)),
@@ -82,11 +76,6 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("cache", No, Taken(FRESH)),
     ("check_deregister_interval_min", No, Taken(INTERNAL)),
     ("check_reap_interval", No, Taken(INTERNAL)),
-    (
-        "check_update_interval",
-        No,
-        Taken("a new output of the same status is shown after 5 minutes"),
-    ),
     ("cloud", No, Taken("no service of HashiCorp's is asked")),
     (
         "connect.enable_mesh_gateway_wan_federation",

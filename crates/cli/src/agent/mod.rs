@@ -15,13 +15,14 @@ mod sources;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use legate_model::ServiceDefinition;
-use legate_runtime::logging::{self, Log};
+use legate_runtime::logging::{self, Log, LogLevel};
 use legate_runtime::rotating_file::RotatingFile;
-use legate_server::{Program, Server, ServerConfig, Settings};
+use legate_server::{Definitions, Parts, Program, Reload, Server};
 
 pub(crate) use self::flags::{Flags, with_two_dashes};
 use self::resolve::Resolved;
@@ -47,13 +48,20 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         tracing::warn!("{note}");
     }
     let pid_file = resolved.pid_file.map(PidFile::write).transpose()?;
-    let seen = resolved.reload_by_itself.then(|| seen(&files));
     let with_lines = !resolved.log.json;
-    let settings = Reread { flags, log, seen };
+    let flags = Arc::new(flags);
+    let (reread, level) = (flags.clone(), log.level());
+    let parts = Parts {
+        reload: Some(Reload::new(move || definitions(&reread, &level))),
+        ..Parts::default()
+    };
     let program = Program {
+        parts,
         leave_on_terminate: resolved.leave.on_terminate,
         leave_on_interrupt: resolved.leave.on_interrupt,
-        settings: Some(Box::new(settings)),
+        changed: resolved
+            .reload_by_itself
+            .then(|| changed(flags, seen(&files))),
         started: Box::new(move |server| started(server, with_lines)),
         ..Program::new("legate agent", STOP_LIMIT)
     };
@@ -111,45 +119,39 @@ fn started(server: &Server, with_lines: bool) {
     let _ = io::stdout().flush();
 }
 
-/// Reads the files and flags again.
-struct Reread {
-    flags: Flags,
-    log: Log,
-    /// The files and when each was changed, where they are read again by themselves.
-    seen: Option<BTreeMap<PathBuf, Option<SystemTime>>>,
+/// What the configuration files say now that can change. The files as a whole must be good, whatever of
+/// them only counts at a start.
+fn definitions(flags: &Flags, level: &LogLevel) -> Result<Definitions, String> {
+    let read = sources::read(flags).and_then(|sources| resolve::resolve(sources, flags.dev));
+    let resolved = read.map_err(|error| format!("{error:#}"))?;
+    level.set(resolved.log.level);
+    let server = resolved.server;
+    Ok(Definitions {
+        services: server.agent.services,
+        checks: server.agent.checks,
+        request_limits: server.request_limits,
+    })
 }
 
-impl Settings for Reread {
-    fn read(&mut self) -> anyhow::Result<ServerConfig> {
-        let sources = sources::read(&self.flags)?;
-        let files = sources.files.clone();
-        let resolved = resolve::resolve(sources, self.flags.dev)?;
-        self.log.set_level(resolved.log.level);
-        if self.seen.is_some() {
-            self.seen = Some(seen(&files));
-        }
-        Ok(resolved.server)
-    }
+/// The files and when each was changed.
+type Seen = BTreeMap<PathBuf, Option<SystemTime>>;
 
-    fn have_changed(&mut self) -> bool {
-        let Some(known) = &self.seen else {
-            return false;
-        };
+/// Whether the files have changed since this was asked last.
+fn changed(flags: Arc<Flags>, mut known: Seen) -> Box<dyn FnMut() -> bool + Send> {
+    Box::new(move || {
         // What cannot be read now is reported when something has changed.
-        let Ok(files) = sources::list(&self.flags) else {
+        let Ok(files) = sources::list(&flags) else {
             return false;
         };
         let now = seen(&files);
-        let changed = now != *known;
-        if changed {
-            self.seen = Some(now);
-        }
+        let changed = now != known;
+        known = now;
         changed
-    }
+    })
 }
 
 /// When each file was changed.
-fn seen(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<SystemTime>> {
+fn seen(files: &[PathBuf]) -> Seen {
     let changed = |file: &Path| {
         std::fs::metadata(file)
             .and_then(|known| known.modified())

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use legate_model::{CheckType, ConfigEntry, ServiceDefinition, duration};
+use legate_model::{Secret, duration};
 use legate_runtime::logging::LogOptions;
 use legate_runtime::rotating_file::Rotation;
 use legate_server::{
-    AclConfig, AgentConfig, AgentTokens, ApiLimit, CaConfig, ConnectionLimits, DefaultPolicy,
-    IntentionAction, ScriptChecks, ServerConfig, StoreConfig,
+    AclConfig, AgentConfig, ApiLimit, CaConfig, CheckSettings, ConnectionLimits, DefaultPolicy,
+    IntentionAction, Scripts, ServerConfig, StoreConfig, TokenSet,
 };
 use uuid::Uuid;
 
@@ -51,9 +51,6 @@ pub(super) struct LogFile {
 }
 
 const SERVER: bool = true;
-
-/// The most of a check's output that is kept.
-const MAX_OUTPUT: usize = 1024 * 1024;
 
 /// Refuses values that are not served, of one file.
 ///
@@ -120,6 +117,8 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
     let (https_files, https_policy) = operations::tls("https", &tls, tls.https.as_ref())?;
     let (grpc_tls_files, grpc_tls_policy) = operations::tls("grpc", &tls, tls.grpc.as_ref())?;
     let default_intention_policy = intention_policy(&settings)?;
+    let check_settings = check_settings(&settings)?;
+    let (tokens, token_file) = agent_tokens(&settings, dev);
     let acl = acl(settings.acl.clone())?;
     let server = ServerConfig {
         datacenter,
@@ -165,12 +164,18 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
                 .and_then(|l| l.http_max_conns_per_client),
         ),
         acl,
-        agent: agent(
-            &settings,
-            sources.services,
-            sources.checks,
-            sources.config_entries,
-        )?,
+        agent: AgentConfig {
+            registers_itself: true,
+            node_id: node_id(settings.node_id.as_deref())?,
+            tagged_addresses: tagged_addresses(&settings)?,
+            node_meta: settings.node_meta.clone().unwrap_or_default(),
+            services: sources.services,
+            checks: sources.checks,
+            config_entries: sources.config_entries,
+            check_settings,
+            tokens,
+            token_file,
+        },
         default_intention_policy,
         ca: ca(settings
             .connect
@@ -200,52 +205,6 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             on_interrupt: settings.skip_leave_on_interrupt == Some(false),
         },
         reload_by_itself: settings.auto_reload_config == Some(true),
-    })
-}
-
-fn agent(
-    settings: &Settings,
-    services: Vec<ServiceDefinition>,
-    checks: Vec<CheckType>,
-    config_entries: Vec<ConfigEntry>,
-) -> anyhow::Result<AgentConfig> {
-    let tokens = settings.acl.as_ref().and_then(|acl| acl.tokens.clone());
-    let tokens = tokens.unwrap_or_default();
-    let default = AgentConfig::default();
-    let check_output_max_size = match settings.check_output_max_size {
-        None => default.check_output_max_size,
-        Some(size) => usize::try_from(size)
-            .ok()
-            .filter(|size| (1..=MAX_OUTPUT).contains(size))
-            .with_context(|| {
-                format!("check_output_max_size is {size}: it must be from 1 to {MAX_OUTPUT}")
-            })?,
-    };
-    Ok(AgentConfig {
-        registers_itself: true,
-        node_id: node_id(settings.node_id.as_deref())?,
-        tagged_addresses: tagged_addresses(settings)?,
-        tokens: AgentTokens {
-            default: tokens.default.unwrap_or_default(),
-            agent: tokens.agent.unwrap_or_default(),
-            agent_recovery: tokens.agent_recovery.unwrap_or_default(),
-            registration: tokens.config_file_service_registration.unwrap_or_default(),
-            dns: tokens.dns.unwrap_or_default(),
-            ..AgentTokens::default()
-        },
-        script_checks: match (
-            settings.enable_script_checks,
-            settings.enable_local_script_checks,
-        ) {
-            (Some(true), _) => ScriptChecks::All,
-            (_, Some(true)) => ScriptChecks::Local,
-            _ => ScriptChecks::None,
-        },
-        check_output_max_size,
-        node_meta: settings.node_meta.clone().unwrap_or_default(),
-        services,
-        checks,
-        config_entries,
     })
 }
 
@@ -300,6 +259,50 @@ fn time(key: &str, text: Option<&str>) -> anyhow::Result<Option<Duration>> {
     let text = text.filter(|text| !text.is_empty());
     text.map(|text| duration::parse(text).map_err(|error| anyhow::anyhow!("{key}: {error}")))
         .transpose()
+}
+
+/// Programs may be run for all checks, or for those of the files; `-dev` changes nothing about it.
+fn check_settings(settings: &Settings) -> anyhow::Result<CheckSettings> {
+    let default = CheckSettings::default();
+    let scripts = match (
+        settings.enable_script_checks,
+        settings.enable_local_script_checks,
+    ) {
+        (Some(true), _) => Scripts::All,
+        (_, Some(true)) => Scripts::OfFiles,
+        _ => Scripts::Off,
+    };
+    if settings.check_output_max_size == Some(0) {
+        bail!("check_output_max_size must be at least 1, in bytes");
+    }
+    let interval = settings.check_update_interval.as_deref();
+    let interval = time("check_update_interval", interval)?;
+    Ok(CheckSettings {
+        scripts,
+        output_max_size: settings
+            .check_output_max_size
+            .unwrap_or(default.output_max_size),
+        output_interval: interval.unwrap_or(default.output_interval),
+    })
+}
+
+/// The agent's own tokens, and where those are kept that the API sets.
+fn agent_tokens(settings: &Settings, dev: bool) -> (TokenSet, Option<PathBuf>) {
+    let acl = settings.acl.clone().unwrap_or_default();
+    let kept = acl.enable_token_persistence == Some(true) && !dev;
+    let directory = settings.data_dir.as_ref().filter(|_| kept);
+    let file = directory.map(|directory| PathBuf::from(directory).join("acl-tokens.json"));
+    let tokens = acl.tokens.unwrap_or_default();
+    let set = |token: Option<Secret>| token.filter(|token| !token.is_empty());
+    let tokens = TokenSet {
+        default: set(tokens.default),
+        agent: set(tokens.agent),
+        agent_recovery: set(tokens.agent_recovery),
+        replication: set(tokens.replication),
+        config_file_service_registration: set(tokens.config_file_service_registration),
+        dns: set(tokens.dns),
+    };
+    (tokens, file)
 }
 
 fn node_name(settings: &Settings) -> anyhow::Result<String> {

@@ -232,6 +232,11 @@ impl Authorizer {
         self.named(Resource::Agent, node, Access::Read)
     }
 
+    /// Changing how a server or agent with this name works: its tokens, and whether it runs.
+    pub fn agent_write(&self, node: &str) -> bool {
+        self.named(Resource::Agent, node, Access::Write)
+    }
+
     /// Seeing who may call a service, or with `*` any service.
     pub fn intention_read(&self, destination: &str) -> bool {
         self.intention(destination, Access::Read)

@@ -155,17 +155,16 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (
                 Yes,
-                "CheckID ID Name Status Notes HTTP TCP GRPC AliasNode AliasService TTL \
+                "CheckID ID Name Status Notes HTTP TCP UDP GRPC H2PING ScriptArgs Args \
+             AliasNode AliasService TTL \
              DeregisterCriticalServiceAfter Interval Timeout Header Method Body \
-             DisableRedirects TLSServerName TLSSkipVerify GRPCUseTLS TCPUseTLS \
+             DisableRedirects TLSServerName TLSSkipVerify GRPCUseTLS TCPUseTLS H2PingUseTLS \
              SuccessBeforePassing FailuresBeforeWarning FailuresBeforeCritical \
              OutputMaxSize ServiceID",
             ),
-            (
-                REPORTED,
-                "ScriptArgs Args H2PING UDP OSService Token ProxyHTTP ProxyGRPC",
-            ),
-            (Detail, "DockerContainerID Shell H2PingUseTLS"),
+            (REFUSED, "OSService DockerContainerID"),
+            (REPORTED, "Token ProxyHTTP ProxyGRPC"),
+            (Detail, "Shell"),
             (DEFAULT_ONLY, "Namespace Partition"),
         ],
     ),

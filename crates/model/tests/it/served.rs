@@ -364,7 +364,7 @@ fn registrations() -> Vec<Kind> {
     });
     let define = json!({
         "Name": "web-proxy", "Kind": "connect-proxy", "Port": 20000, "Proxy": proxy,
-        "Checks": [{"TTL": "10s"}],
+        "Checks": [{"TTL": "10s", "FailuresBeforeCritical": 9}],
     });
     let query = json!({"Name": "q", "Service": {"Service": "web"}});
     vec![

@@ -17,6 +17,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::follow::{self, with_followers};
 use super::format::{Entry, LogField};
 use super::{Level, LogOptions};
 
@@ -55,11 +56,12 @@ where
 {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let path = metadata.module_path().unwrap_or_default();
-        allowed(Level::of(&self.level).filter(), *metadata.level(), path)
+        let level = with_followers(Level::of(&self.level));
+        allowed(level.filter(), *metadata.level(), path)
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(Level::of(&self.level).filter().into())
+        Some(with_followers(Level::of(&self.level)).filter().into())
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -98,7 +100,13 @@ where
             message: collected.message,
             fields: collected.fields,
         };
-        let line = write(self.options, &entry);
+        let path = event.metadata().module_path().unwrap_or_default();
+        let allowed = |level: Level| allowed(level.filter(), entry.level, path);
+        follow::hand_out(&entry, allowed);
+        if !allowed(Level::of(&self.level)) {
+            return;
+        }
+        let line = write(self.options.json, &entry);
         // There is no place left to report that the log itself cannot be written.
         let _ = self
             .writer
@@ -107,15 +115,15 @@ where
     }
 }
 
-fn write(options: LogOptions, entry: &Entry) -> String {
-    match options.json {
+fn write(json: bool, entry: &Entry) -> String {
+    match json {
         true => entry.json(),
         false => entry.text(),
     }
 }
 
 /// The line that tells how many lines are missing before it.
-pub(super) fn lost_lines(options: LogOptions, lost: u64) -> String {
+pub(super) fn lost_lines(name: &str, json: bool, lost: u64) -> String {
     let field = LogField {
         key: "lost",
         value: Value::from(lost),
@@ -124,11 +132,11 @@ pub(super) fn lost_lines(options: LogOptions, lost: u64) -> String {
     let entry = Entry {
         time: OffsetDateTime::from(SystemTime::now()),
         level: tracing::Level::WARN,
-        module: options.name.to_owned(),
+        module: name.to_owned(),
         message: "lines of this log are lost, because it was not read fast enough".to_owned(),
         fields: vec![field],
     };
-    write(options, &entry)
+    write(json, &entry)
 }
 
 /// Whether an event from this module is logged. The path cannot be chosen by the event as its

@@ -1,4 +1,4 @@
-//! Lines on their way to an output that may be slow or blocked. Whoever logs never waits; what
+//! LineQueue on their way to an output that may be slow or blocked. Whoever logs never waits; what
 //! finds no room is counted and lost.
 
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use tracing_subscriber::fmt::MakeWriter;
 /// How many bytes of lines may wait, 1 MiB: minutes of an ordinary log.
 const ROOM: usize = 1024 * 1024;
 
-/// Lines that wait to be written. Copies share them.
+/// LineQueue that wait to be written. Copies share them.
 #[derive(Clone, Debug)]
-pub struct Lines(Arc<Shared>);
+pub struct LineQueue(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -27,13 +27,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<u8>,
-    /// Lines that found no room behind those.
+    /// LineQueue that found no room behind those.
     lost: u64,
     /// Whether lines are being written that are not in the queue any more.
     writing: bool,
 }
 
-impl Lines {
+impl LineQueue {
     /// Starts the thread that writes to `output`; `note` makes the line that tells how many are
     /// missing.
     ///
@@ -119,15 +119,15 @@ impl Shared {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = &'a Lines;
+impl<'a> MakeWriter<'a> for LineQueue {
+    type Writer = &'a LineQueue;
 
     fn make_writer(&'a self) -> Self::Writer {
         self
     }
 }
 
-impl Write for &Lines {
+impl Write for &LineQueue {
     /// Takes one line, whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -167,7 +167,7 @@ mod tests {
     fn a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_at_its_place() {
         let ((open, opened), (seen, written)) = (mpsc::channel(), mpsc::channel());
         let gate = Gate { open: opened, seen };
-        let queue = Lines::start(gate, |lost| format!("lost {lost}\n")).unwrap();
+        let queue = LineQueue::start(gate, |lost| format!("lost {lost}\n")).unwrap();
         let line = |number: usize| format!("{number:01000}\n");
         // The writer has the first and is stuck with it, before there is more than there is room for.
         queue.push(line(0).as_bytes());
@@ -202,7 +202,7 @@ mod tests {
     fn everything_is_written_before_the_end() {
         let (seen, written) = mpsc::channel();
         let (open, opened) = mpsc::channel();
-        let queue = Lines::start(Gate { open: opened, seen }, |_| String::new()).unwrap();
+        let queue = LineQueue::start(Gate { open: opened, seen }, |_| String::new()).unwrap();
         for _ in 0..100 {
             open.send(()).unwrap();
         }

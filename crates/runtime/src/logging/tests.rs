@@ -161,3 +161,31 @@ fn levels_are_read_in_any_case() {
         "unknown log level \"loud\": use trace, debug, info, warn or error"
     );
 }
+
+#[test]
+fn followers_read_from_their_own_level_on() {
+    use futures_util::FutureExt;
+
+    let log = || {
+        let read = |json| {
+            let mut lines = follow(Level::Debug, json).unwrap();
+            tracing::debug!(json, "seen by followers");
+            let mut seen = Vec::new();
+            while let Some(Some(line)) = lines.next().now_or_never() {
+                // Other tests log at the same time.
+                seen.extend(Some(line).filter(|line| line.contains("seen by followers")));
+            }
+            seen
+        };
+        let [text] = read(false).try_into().unwrap();
+        assert!(
+            text.ends_with("[DEBUG] legate-dataplane.runtime: seen by followers: json=false\n")
+        );
+        let [json] = read(true).try_into().unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["@level"], "debug");
+        tracing::warn!("the end");
+    };
+    let own = captured(Level::Warn, false, log);
+    assert_eq!(own.lines().count(), 1, "{own}");
+}

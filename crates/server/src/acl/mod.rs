@@ -1,8 +1,8 @@
 //! Access control at work: what a request's token allows, and how logins become tokens. The rules
 //! themselves are values of [`legate_model::acl`].
 
+mod agent_tokens;
 mod error;
-mod held;
 mod jwt;
 mod login;
 mod methods;
@@ -11,15 +11,16 @@ mod resolve;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use legate_model::acl::{ANONYMOUS_SECRET, Authorizer, PolicyLink, Rules, Token};
+use legate_model::acl::{ANONYMOUS_SECRET, Authorizer, DefaultPolicy, PolicyLink, Rules, Token};
 use legate_runtime::{BoxError, CancellationToken, Clock};
 use legate_store::{Command, Reader, Store, TokenKey};
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::resolve::{Kept, Setting};
 use crate::config::ServerConfig;
+pub use agent_tokens::TokenSet;
+pub(crate) use agent_tokens::{AgentTokens, TokenKind};
 pub(crate) use error::AclError;
-pub(crate) use held::HeldTokens;
 pub(crate) use login::{Login, Logins};
 pub(crate) use methods::Methods;
 
@@ -42,23 +43,33 @@ pub(crate) struct Rights {
     clock: Clock,
     config: Arc<ServerConfig>,
     kept: Arc<Kept>,
-    held: HeldTokens,
+    agent: Arc<AgentTokens>,
 }
 
 impl Rights {
-    pub(crate) fn new(store: Reader, clock: Clock, config: Arc<ServerConfig>) -> Self {
+    pub(crate) fn new(
+        store: Reader,
+        clock: Clock,
+        config: Arc<ServerConfig>,
+        agent: Arc<AgentTokens>,
+    ) -> Self {
         Self {
             store,
             clock,
-            kept: Arc::default(),
-            held: HeldTokens::new(config.agent.tokens.clone()),
             config,
+            kept: Arc::default(),
+            agent,
         }
     }
 
-    /// The tokens that this agent uses by itself.
-    pub(crate) fn held(&self) -> &HeldTokens {
-        &self.held
+    /// The token of requests that bring none; empty for the anonymous one.
+    pub(crate) fn default_token(&self) -> String {
+        self.agent.of_requests()
+    }
+
+    /// The token of DNS queries; empty for the anonymous one.
+    pub(crate) fn dns_token(&self) -> String {
+        self.agent.of_dns()
     }
 
     /// Who a token belongs to, as far as it is stored. An empty secret is the anonymous token.
@@ -68,15 +79,9 @@ impl Rights {
         self.store.state().read().token_by_secret(secret)
     }
 
-    /// What the token permits that is valid on this agent alone: its own endpoints, and to see all
-    /// nodes.
-    fn recovery(&self, setting: Setting<'_>) -> Authorizer {
-        let rules = serde_json::json!({
-            "agent": { self.config.node_name.as_str(): { "policy": "write" } },
-            "node_prefix": { "": { "policy": "read" } },
-        });
-        let rules: Vec<Rules> = Rules::parse(&rules.to_string()).into_iter().collect();
-        Authorizer::new(&rules, setting.default)
+    /// Whether this is the token that opens the agent.
+    pub(crate) fn is_recovery(&self, token: &str) -> bool {
+        self.agent.is_recovery(token)
     }
 
     /// Whether tokens are looked at. Where they are not, everybody may do everything.
@@ -94,6 +99,9 @@ impl Rights {
         if !self.are_checked() {
             return Ok(Authorizer::manage_all());
         }
+        if self.agent.is_recovery(token) {
+            return Ok(recovery(&self.config.node_name));
+        }
         let anonymous = is_anonymous(token);
         let secret = if anonymous { ANONYMOUS_SECRET } else { token };
         let state = self.store.state();
@@ -103,9 +111,6 @@ impl Rights {
             datacenter: &self.config.datacenter,
             default: self.config.acl.default_policy,
         };
-        if held.is_none() && self.held.is_recovery(token) {
-            return Ok(self.recovery(setting));
-        }
         match held {
             Some(held) if !held.is_expired(self.clock.now()) => {
                 setting.of_stored(&txn, &held, &self.kept)
@@ -114,6 +119,18 @@ impl Rights {
             _ if txn.managed_since().is_none() => Err(AclError::NotBootstrapped),
             Some(_) | None => Err(AclError::NotFound),
         }
+    }
+}
+
+/// What the agent's recovery token allows: to write this agent, and to see nodes. As in Consul.
+fn recovery(node: &str) -> Authorizer {
+    let rules = serde_json::json!({
+        "agent": { node: { "policy": "write" } },
+        "node_prefix": { "": { "policy": "read" } },
+    });
+    match Rules::parse(&rules.to_string()) {
+        Ok(rules) => Authorizer::new([&rules], DefaultPolicy::Deny),
+        Err(_) => Authorizer::deny_all(),
     }
 }
 

@@ -110,12 +110,6 @@ impl Responder {
         if !matches!(question.query_class(), DNSClass::IN | DNSClass::ANY) {
             return failed(ResponseCode::Refused);
         }
-        let own = self.rights.held().dns();
-        let token = if token.is_empty() {
-            own.expose()
-        } else {
-            token
-        };
         let access = match self.rights.of(token) {
             Ok(access) => access,
             Err(error) => {
@@ -137,10 +131,11 @@ impl Responder {
         resolver.answer(question.name(), question.query_type())
     }
 
-    /// What goes back to a client of the sockets: they are anonymous. A request that makes the server
+    /// What goes back to a client of the sockets: they have no token but the agent's for DNS. A request that makes the server
     /// panic gets no answer, and nobody else notices.
     fn reply(&self, request: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        let answer = || self.query("", request, transport);
+        let token = self.rights.dns_token();
+        let answer = || self.query(&token, request, transport);
         match catch_unwind(AssertUnwindSafe(answer)) {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => {

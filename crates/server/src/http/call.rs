@@ -167,8 +167,12 @@ impl Call {
         let params = Params::parse(&head.uri)?;
         params.refuse_unserved(&config.datacenter)?;
         refuse_dry_run(&params, &head.uri)?;
+        tracing::debug!(method = %head.method, path = head.uri.path(), "HTTP request");
         let rights = Rights::from_ref(state);
-        let token = rights.held().or_default(token_of(&params, &head.headers));
+        let mut token = token_of(&params, &head.headers);
+        if token.is_empty() {
+            token = rights.default_token();
+        }
         if let Some(asker) = head.extensions.get::<Asker>() {
             asker.note(&token);
         }

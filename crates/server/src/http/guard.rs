@@ -95,6 +95,9 @@ impl Guard {
         let params = Params::parse(request.uri()).unwrap_or_default();
         let in_url = params.get("token").filter(|token| !token.is_empty());
         let token = in_url.map_or_else(|| token_in(request.headers()), ToOwned::to_owned);
-        self.rights.held().or_default(token)
+        match token.is_empty() {
+            true => self.rights.default_token(),
+            false => token,
+        }
     }
 }

@@ -40,7 +40,26 @@ struct Counter {
 pub(super) fn summary(registry: &Registry, now: SystemTime) -> Summary {
     let mut summary = read(&metrics::encode(registry));
     summary.timestamp = timestamp::format(now).unwrap_or_default();
+    summary.gauges.extend(process());
     summary
+}
+
+/// The memory of the process under the names that Consul's have, which tools look for.
+fn process() -> Vec<Gauge> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let host = read("/proc/sys/kernel/hostname");
+    let status = read("/proc/self/status");
+    let gauge = |(name, key): (&str, &str)| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        let kilobytes: f64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Gauge {
+            name: format!("consul.{}.runtime.{name}", host.trim()),
+            value: kilobytes * 1024.0,
+            labels: BTreeMap::new(),
+        })
+    };
+    let names = [("alloc_bytes", "VmRSS:"), ("sys_bytes", "VmSize:")];
+    names.into_iter().filter_map(gauge).collect()
 }
 
 /// Reads Prometheus' text. What a histogram counted and summed up are counters; its buckets have no

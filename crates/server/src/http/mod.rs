@@ -13,6 +13,7 @@ mod config;
 mod connect_authorize;
 mod connections;
 mod coordinates;
+mod debug;
 mod denial;
 mod discovery_chain;
 mod dry_run;
@@ -61,7 +62,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use self::acl::{auth_methods, authorize, policies, replication, roles, templates, tokens};
 pub(crate) use self::agent::checks::register_check;
-pub(crate) use self::agent::{OWN_SERVICE, acceptable, register_definition};
+pub(crate) use self::agent::{OWN_SERVICE, acceptable, may_run, register_definition};
 pub(crate) use self::bootstrap::bootstrap_entry;
 pub(crate) use self::error::ApiError;
 use self::guard::Guard;
@@ -107,6 +108,7 @@ fn router(state: ApiState) -> Router {
         .merge(acl_routes())
         .merge(kv_routes())
         .merge(operator_routes())
+        .merge(debug_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(state.clone(), denial::complete))
@@ -188,7 +190,7 @@ fn kv_routes() -> Router<ApiState> {
 }
 
 fn agent_routes() -> Router<ApiState> {
-    use agent::{about, checks, services};
+    use agent::{about, checks, control, maintenance, monitor, services};
     let by_id = get(services::health_by_id);
     let by_name = get(services::health_by_name);
     Router::new()
@@ -209,6 +211,25 @@ fn agent_routes() -> Router<ApiState> {
         .route("/v1/agent/members", get(about::members))
         .route("/v1/agent/version", get(about::version))
         .route("/v1/agent/metrics", get(about::metrics))
+        .route("/v1/agent/metrics/stream", get(monitor::metrics))
+        .route("/v1/agent/monitor", get(monitor::monitor))
+        .route("/v1/agent/host", get(about::host))
+        .route("/v1/agent/maintenance", put(maintenance::node))
+        .route(
+            "/v1/agent/service/maintenance/{id}",
+            put(maintenance::service),
+        )
+        .route("/v1/agent/reload", put(control::reload))
+        .route("/v1/agent/leave", put(control::leave))
+        .route("/v1/agent/join/{address}", put(control::join))
+        .route("/v1/agent/force-leave/{node}", put(control::force_leave))
+        .route("/v1/agent/token/{kind}", put(control::token))
+}
+
+fn debug_routes() -> Router<ApiState> {
+    Router::new()
+        .route("/debug/pprof/", get(debug::index))
+        .route("/debug/pprof/{name}", get(debug::profile))
 }
 
 fn mesh_routes() -> Router<ApiState> {

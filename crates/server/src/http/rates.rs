@@ -18,18 +18,20 @@ const BURST: f64 = 10.0;
 const TOO_MANY: &str = "rate limit exceeded, try again later or against a different server";
 
 /// The rates, as they are now. Copies share them.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Rates {
     state: Arc<Mutex<State>>,
     exceeded: IntCounterVec,
 }
 
+#[derive(Debug)]
 struct State {
     limits: RequestLimits,
     reads: Bucket,
     writes: Bucket,
 }
 
+#[derive(Debug)]
 struct Bucket {
     /// Requests that may come now.
     left: f64,

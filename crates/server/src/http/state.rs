@@ -15,6 +15,7 @@ use super::dry_run::DryRuns;
 use super::events::Events;
 use super::snapshot::Snapshots;
 use crate::acl::{Logins, Rights};
+use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 
@@ -60,6 +61,7 @@ handles! {
     Reader: |state| state.handles.store.reader();
     Writer: |state| state.handles.store.writer();
     Rights: |state| state.handles.rights();
+    Arc<Agent>: |state| Arc::clone(&state.handles.agent);
     Reports: |state| state.handles.reports.clone();
     Logins: |state| state.handles.logins();
     DryRuns: |state| state.dry_runs.clone();

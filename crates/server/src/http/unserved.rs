@@ -9,25 +9,13 @@ use http::StatusCode;
 use super::error::ApiError;
 
 /// Paths of Consul 1.21 without a route here.
-const PATHS: &[&str] = &[
-    "/v1/agent/host",
-    "/v1/agent/leave",
-    "/v1/agent/maintenance",
-    "/v1/agent/metrics/stream",
-    "/v1/agent/monitor",
-    "/v1/agent/reload",
-    "/v1/connect/ca/configuration",
-];
+const PATHS: &[&str] = &["/v1/connect/ca/configuration"];
 
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[
     "/v1/acl/oidc/",
     "/v1/agent/connect/ca/leaf/",
-    "/v1/agent/force-leave/",
     "/v1/agent/health/",
-    "/v1/agent/join/",
-    "/v1/agent/service/",
-    "/v1/agent/token/",
     "/v1/internal/",
     "/v1/operator/",
 ];

@@ -14,20 +14,21 @@ use crate::running::Running;
 
 /// A server that serves HTTP only, and what `change` adds.
 pub(crate) async fn start(change: impl FnOnce(&mut ServerConfig)) -> (Running, Client) {
-    let config = ServerConfig {
+    let server = Running::start(config(), change, Parts::default()).await;
+    let server = server.unwrap();
+    let client = Client::of(&server);
+    (server, client)
+}
+
+/// The settings of a server that serves HTTP only.
+pub(crate) fn config() -> ServerConfig {
+    ServerConfig {
         http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
         grpc: None,
         grpc_tls: None,
         dns: None,
         ..ServerConfig::default()
-    };
-    let server = Running::start(config, change, Parts::default()).await;
-    let server = server.unwrap();
-    let client = Client {
-        address: server.http_addr().unwrap(),
-        token: String::new(),
-    };
-    (server, client)
+    }
 }
 
 #[derive(Clone)]
@@ -65,6 +66,13 @@ impl Reply {
 }
 
 impl Client {
+    pub(crate) fn of(server: &Running) -> Self {
+        Self {
+            address: server.http_addr().unwrap(),
+            token: String::new(),
+        }
+    }
+
     pub(crate) fn with_token(&self, token: &str) -> Self {
         Self {
             token: token.to_owned(),

@@ -48,9 +48,9 @@ async fn what_has_no_effect_is_named_in_the_answer() {
             "Service.Proxy.MeshGateway.Mode",
         ]
     );
-    let agent = json!({ "Name": "web", "Check": { "UDP": "x:1", "Interval": "10s" } });
+    let agent = json!({ "Name": "web", "Check": { "TTL": "10s", "ProxyHTTP": "x" } });
     let agent = reported(&client, "/v1/agent/service/register", &agent).await;
-    assert_eq!(agent, "Check.UDP");
+    assert_eq!(agent, "Check.ProxyHTTP");
     let entry = json!({
         "Kind": "service-defaults", "Name": "web",
         "EnvoyExtensions": [{

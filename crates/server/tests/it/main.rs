@@ -21,6 +21,7 @@ mod http_acl;
 mod http_acl_policies;
 mod http_acl_questions;
 mod http_agent;
+mod http_agent_control;
 mod http_bad_input;
 mod http_chain;
 mod http_client;

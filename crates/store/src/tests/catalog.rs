@@ -370,7 +370,7 @@ fn how_an_agent_runs_a_check_goes_with_the_check() {
     let put = |id: &str, service_id: &str| {
         let one = defined(id, service_id);
         let write = move |txn: &mut crate::WriteTxn| -> Result<(), crate::WriteError> {
-            Ok(txn.put_agent_check("n1", one.clone())?)
+            Ok(txn.put_agent_check("n1", one.clone(), crate::Source::Api)?)
         };
         futures_util::FutureExt::now_or_never(store.write(write)).unwrap()
     };

@@ -1,4 +1,4 @@
-//! The server as an agent: `/v1/agent/self`, `/members`, `/version` and `/metrics`.
+//! The server as an agent: `/v1/agent/self`, `/members`, `/version`, `/host` and `/metrics`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,9 +10,12 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use legate_model::filters;
 use legate_runtime::Clock;
 use legate_runtime::metrics::{self, Registry};
+use legate_store::{ReadTxn, Source};
+use tokio::task::spawn_blocking;
 
 use super::super::call::{Call, visible};
 use super::super::error::ApiError;
+use crate::config::ServerConfig;
 
 /// Protocol numbers that Consul's own parts speak among each other and that clients look at. There
 /// is no gossip and no Raft here; the numbers are those of Consul 1.21.
@@ -27,17 +30,16 @@ const PROTOCOLS: [(&str, u8); 6] = [
 
 /// `GET /v1/agent/self`
 pub(in super::super) async fn own(call: Call) -> Result<Response, ApiError> {
+    super::may_read(&call)?;
     let config = &call.config;
-    let authorizer = call.authorizer()?;
-    if !authorizer.agent_read(&call.config.node_name) {
-        return Err(ApiError::denied("agent:read", &config.node_name));
-    }
     let state = call.reader.state();
     let node = state.read().node(&config.node_name);
     let id = node
         .as_ref()
         .map(|node| node.id.as_str())
         .unwrap_or_default();
+    let checks = config.agent.check_settings;
+    let scripts = checks.scripts;
     call.json(&serde_json::json!({
         "Config": {
             "Datacenter": config.datacenter,
@@ -47,8 +49,27 @@ pub(in super::super) async fn own(call: Call) -> Result<Response, ApiError> {
             "Server": true,
             "Version": VERSION,
             "Revision": "",
+            "BuildDate": BUILD_DATE,
         },
         "DebugConfig": {
+            "Datacenter": config.datacenter,
+            "PrimaryDatacenter": config.datacenter,
+            "NodeName": config.node_name,
+            "NodeID": id,
+            "NodeMeta": node.as_ref().map(|node| &node.meta),
+            "ServerMode": true,
+            "Version": VERSION,
+            "ACLsEnabled": config.acl.enabled,
+            "ACLDefaultPolicy": config.acl.default_policy,
+            "AdvertiseAddrLAN": config.advertise,
+            "AdvertiseAddrWAN": config.advertise,
+            "EnableLocalScriptChecks": scripts.permit(Source::Files),
+            "EnableRemoteScriptChecks": scripts.permit(Source::Api),
+            "CheckOutputMaxSize": checks.output_max_size,
+            // Nothing listens there: it is the address by which clients join, and this server has
+            // joined itself.
+            "SerfAdvertiseAddrLAN": serf_address(config, SERF_LAN),
+            "SerfAdvertiseAddrWAN": serf_address(config, SERF_WAN),
             "GRPCPort": port(config.grpc),
             "GRPCTLSPort": port(config.grpc_tls),
             "HTTPPort": port(config.http),
@@ -56,17 +77,59 @@ pub(in super::super) async fn own(call: Call) -> Result<Response, ApiError> {
             "DNSPort": port(config.dns),
         },
         "Member": member(&call, id, false),
-        "Stats": {},
+        "Stats": stats(config, &state.read()),
         "Meta": node.as_ref().map(|node| &node.meta),
         "xDS": {
             "SupportedProxies": { "envoy": [] },
-            "Port": port(config.grpc),
+            "Port": port(config.grpc_tls.or(config.grpc)),
             "Ports": { "Plaintext": port(config.grpc), "TLS": port(config.grpc_tls) },
         },
     }))
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Builds are the same whenever they are made, and Consul's clients read a time here.
+const BUILD_DATE: &str = "1970-01-01T00:00:00Z";
+
+/// The ports of Consul's gossip.
+const SERF_LAN: u16 = 8301;
+const SERF_WAN: u16 = 8302;
+
+fn serf_address(config: &ServerConfig, port: u16) -> String {
+    format!("tcp://{}", SocketAddr::new(config.advertise, port))
+}
+
+/// Numbers by part, as text, as `consul info` prints them.
+fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
+    let node = &config.node_name;
+    let checks = state.checks_on(node);
+    let ttls = checks.iter().filter(|check| check.r#type == "ttl").count();
+    let monitors = checks.iter().filter(|check| check.r#type == "script");
+    let acl = if config.acl.enabled {
+        "enabled"
+    } else {
+        "disabled"
+    };
+    serde_json::json!({
+        "agent": {
+            "check_monitors": monitors.count().to_string(),
+            "check_ttls": ttls.to_string(),
+            "checks": checks.len().to_string(),
+            "services": state.instances_on(node).len().to_string(),
+        },
+        "build": {
+            "prerelease": "", "revision": "", "version": VERSION, "version_metadata": "",
+        },
+        "consul": {
+            "acl": acl, "bootstrap": "true", "known_datacenters": "1", "leader": "true",
+            "leader_addr": SocketAddr::new(config.advertise, crate::seed::OWN_PORT).to_string(),
+            "server": "true",
+        },
+        "runtime": {
+            "arch": std::env::consts::ARCH, "os": std::env::consts::OS, "version": "rust",
+        },
+    })
+}
 
 /// The port of an API; -1 when it is off.
 fn port(api: Option<SocketAddr>) -> i32 {
@@ -112,6 +175,19 @@ fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
 pub(in super::super) async fn members(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wan = call.params.flag("wan")?;
+    match call.params.get("segment").unwrap_or_default() {
+        "" | "_all" => {}
+        _ if wan => {
+            let text = "Cannot provide a segment with wan=true";
+            return Err(ApiError::bad_request(text));
+        }
+        other => {
+            return Err(ApiError::bad_request(format!(
+                "Invalid ?segment={other}: there are no network segments, for there is no gossip; \
+                 leave it out"
+            )));
+        }
+    }
     let name = &call.config.node_name;
     let state = call.reader.state();
     let node = state.read().node(name);
@@ -134,17 +210,26 @@ pub(in super::super) async fn version(call: Call) -> Result<Response, ApiError> 
     }))
 }
 
+/// `GET /v1/agent/host`
+pub(in super::super) async fn host(
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    if call.authorizer()?.permits("operator", "read", "") != Ok(true) {
+        return Err(ApiError::denied("operator:read", ""));
+    }
+    let now = clock.now();
+    let info = spawn_blocking(move || super::host::info(now)).await;
+    call.json(&info.map_err(|error| ApiError::internal(error.to_string()))?)
+}
+
 /// `GET /v1/agent/metrics`
 pub(in super::super) async fn metrics(
     State(registry): State<Registry>,
     State(clock): State<Clock>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let config = &call.config;
-    let authorizer = call.authorizer()?;
-    if !authorizer.agent_read(&call.config.node_name) {
-        return Err(ApiError::denied("agent:read", &config.node_name));
-    }
+    super::may_read(&call)?;
     match call.params.get("format").unwrap_or_default() {
         "" => return call.json(&super::super::metrics::summary(&registry, clock.now())),
         "prometheus" => {}

@@ -2,10 +2,10 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_checks::Reports;
+use legate_checks::{Reports, shortened};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckStatus, CheckType, HealthCheck, Invalid, OUTPUT_MAX_SIZE};
-use legate_store::{AgentCheck, Deregistration, ReadTxn, WriteTxn, Writer};
+use legate_model::{CheckStatus, CheckType, HealthCheck, Invalid};
+use legate_store::{AgentCheck, Deregistration, ReadTxn, Source, WriteTxn, Writer};
 use serde::Deserialize;
 
 use super::super::call::Call;
@@ -20,12 +20,20 @@ pub(in super::super) async fn register(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let check: CheckType = call.decode()?;
-    check.validate()?;
+    if check.name.is_empty() {
+        return Err(ApiError::bad_request("Missing check name"));
+    }
+    let invalid = |invalid| ApiError::bad_request(format!("Invalid check: {invalid}"));
+    check.validate().map_err(invalid)?;
+    let scripts = call.config.agent.check_settings.scripts;
+    super::may_run([&check], scripts, Source::Api)?;
     let node = call.config.node_name.clone();
+    let name = check.name.clone();
     call.write(&writer, move |txn| {
-        register_check(txn, &authorizer, &node, check.clone())
+        register_check(txn, &authorizer, &node, check.clone(), Source::Api)
     })
     .await?;
+    tracing::debug!(check = name, "registered");
     Ok(call.empty())
 }
 
@@ -35,6 +43,7 @@ pub(crate) fn register_check(
     authorizer: &Authorizer,
     node: &str,
     check: CheckType,
+    source: Source,
 ) -> Result<(), ApiError> {
     let defined = check.into_defined(node);
     if defined.check.check_id.is_empty() {
@@ -46,7 +55,7 @@ pub(crate) fn register_check(
         None if !owner.is_empty() => {
             return Err(ApiError::new(
                 http::StatusCode::NOT_FOUND,
-                format!("ServiceID {owner:?} does not exist: register the service first"),
+                format!("ServiceID {owner:?} does not exist"),
             ));
         }
         None if !authorizer.node_write(node) => return Err(ApiError::denied("node:write", node)),
@@ -54,7 +63,7 @@ pub(crate) fn register_check(
     }
     let known = std::slice::from_ref(&defined.check);
     may_take_checks(authorizer, &txn.read(), node, known)?;
-    super::put_checks(txn, authorizer, node, vec![defined])
+    super::put_checks(txn, authorizer, node, vec![defined], source)
 }
 
 /// An alias shows the health of another one: who registers one for another node has to be allowed to
@@ -153,8 +162,10 @@ pub(in super::super) async fn update(
     call: Call,
 ) -> Result<Response, ApiError> {
     let update: Update = call.decode()?;
-    let status = update.status.parse::<CheckStatus>();
-    let status = status.map_err(|error| Invalid::new("Status", error.to_string()))?;
+    let status = update
+        .status
+        .parse::<CheckStatus>()
+        .map_err(|_| ApiError::bad_request(format!("Invalid check status: '{}'", update.status)))?;
     report(id, handles, call, status, update.output).await
 }
 
@@ -175,7 +186,7 @@ async fn report(
     if !renewed.map_err(|error| ApiError::unavailable(error.to_string()))? {
         return Err(unknown_check(&id));
     }
-    let output = shortened(output, &run);
+    let output = shortened(output, &run.definition, call.config.agent.check_settings);
     call.write(&writer, move |txn| {
         let run = reportable(&txn.read(), &authorizer, &node, &id)?;
         txn.put_check_result(&node, &run, status, &output);
@@ -200,20 +211,6 @@ fn reportable(
                 "CheckID {id:?} does not have associated TTL: it is run, and nobody reports for it"
             ))
         })
-}
-
-/// As much of an output as the check keeps.
-fn shortened(mut output: String, run: &AgentCheck) -> String {
-    let size = match run.definition.output_max_size {
-        0 => OUTPUT_MAX_SIZE,
-        own => own,
-    };
-    let size = usize::try_from(size).unwrap_or(usize::MAX);
-    if output.len() > size {
-        let end = (0..=size).rev().find(|at| output.is_char_boundary(*at));
-        output.truncate(end.unwrap_or_default());
-    }
-    output
 }
 
 fn unknown_check(id: &str) -> ApiError {

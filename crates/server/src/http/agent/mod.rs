@@ -3,17 +3,23 @@
 
 pub(super) mod about;
 pub(super) mod checks;
+mod content_hash;
+pub(super) mod control;
+mod host;
+pub(super) mod maintenance;
+pub(super) mod monitor;
 pub(super) mod services;
 
 use std::collections::BTreeSet;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use legate_checks::Scripts;
 use legate_model::acl::Authorizer;
 use legate_model::{
-    DefinedCheck, HealthCheck, Invalid, ServiceDefinition, ServiceInstance, ServiceKind,
+    CheckType, DefinedCheck, HealthCheck, Invalid, ServiceDefinition, ServiceInstance, ServiceKind,
 };
-use legate_store::{Deregistration, ReadTxn, Registration, WriteTxn, Writer};
+use legate_store::{Deregistration, ReadTxn, Registration, Source, WriteTxn, Writer};
 
 use super::call::Call;
 use super::catalog::{may_take_checks, may_write_service};
@@ -35,17 +41,55 @@ pub(super) async fn register(
     let replace_checks = call.params.flag("replace-existing-checks")?;
     let definition: ServiceDefinition = call.decode()?;
     acceptable(&definition, &call.config.datacenter)?;
+    let scripts = call.config.agent.check_settings.scripts;
+    may_run(definition.all_checks(), scripts, Source::Api)?;
     let node = call.config.node_name.clone();
+    let id = definition.service_id().to_owned();
     call.write(&writer, move |txn| {
-        register_definition(txn, &authorizer, &node, definition.clone(), replace_checks)
+        let definition = definition.clone();
+        let source = Source::Api;
+        register_definition(txn, &authorizer, &node, definition, replace_checks, source)
     })
     .await?;
+    tracing::debug!(service = id, "registered");
     Ok(call.empty())
+}
+
+/// Whoever looks into the agent needs `agent:read`.
+fn may_read(call: &Call) -> Result<(), ApiError> {
+    let node = &call.config.node_name;
+    match call.authorizer()?.agent_read(node) {
+        true => Ok(()),
+        false => Err(ApiError::denied("agent:read", node)),
+    }
+}
+
+/// Whether checks of this source may run programs, where they do. Consul's texts.
+pub(crate) fn may_run<'c>(
+    checks: impl IntoIterator<Item = &'c CheckType>,
+    scripts: Scripts,
+    source: Source,
+) -> Result<(), ApiError> {
+    if scripts.permit(source) || !checks.into_iter().any(CheckType::is_script) {
+        return Ok(());
+    }
+    let keys = match source {
+        Source::Files => {
+            "; to enable, configure 'enable_script_checks' or 'enable_local_script_checks' to true"
+        }
+        Source::Api => " from remote calls; to enable, configure 'enable_script_checks' to true",
+    };
+    Err(ApiError::internal(format!(
+        "Scripts are disabled on this agent{keys}"
+    )))
 }
 
 /// What a definition must be for this server, whatever is registered already.
 pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Result<(), ApiError> {
-    definition.validate()?;
+    if definition.name.is_empty() {
+        return Err(ApiError::bad_request("Missing service name"));
+    }
+    definition.validate().map_err(refused)?;
     refuse_any_address(definition)?;
     if definition.service_id().eq_ignore_ascii_case(OWN_SERVICE) {
         let reason = "it is the server's own service: choose another one";
@@ -59,6 +103,24 @@ pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Re
     Ok(())
 }
 
+/// What is wrong with a definition, with the words that Consul begins its answers with.
+fn refused(invalid: Invalid) -> ApiError {
+    let path = invalid.path();
+    let (sidecar, path) = match path.strip_prefix("Connect.SidecarService") {
+        Some(rest) => (true, rest.trim_start_matches('.')),
+        None => (false, path),
+    };
+    let what = match (sidecar, path) {
+        (true, path) if path.starts_with("Check") => "Invalid check in sidecar_service",
+        (true, _) => "Invalid SidecarService",
+        (false, path) if path.starts_with("Check") => "Invalid check",
+        (false, path) if path.starts_with("Weights") => "Invalid Weights",
+        (false, path) if path.starts_with("Meta") => "Invalid Service Meta",
+        (false, _) => "Validation failed",
+    };
+    ApiError::bad_request(format!("{what}: {invalid}"))
+}
+
 /// Registers a service, its sidecar and the checks of both on a node.
 pub(crate) fn register_definition(
     txn: &mut WriteTxn,
@@ -66,8 +128,12 @@ pub(crate) fn register_definition(
     node: &str,
     mut definition: ServiceDefinition,
     replace_checks: bool,
+    source: Source,
 ) -> Result<(), ApiError> {
     keep_sidecar_port(&mut definition, &txn.read(), node);
+    if source == Source::Files && definition.enable_tag_override {
+        keep_tags(&mut definition, &txn.read(), node);
+    }
     let instances = txn.read().instances_on(node);
     let taken: BTreeSet<u16> = instances.iter().map(|i| i.port).collect();
     let parts = definition.into_parts(node, &taken)?;
@@ -81,7 +147,8 @@ pub(crate) fn register_definition(
         }
         let registration = registration(&txn.read(), node, instance)?;
         txn.register(registration)?;
-        put_checks(txn, authorizer, node, checks)?;
+        txn.set_service_source(node, &id, source);
+        put_checks(txn, authorizer, node, checks, source)?;
     }
     Ok(())
 }
@@ -92,6 +159,7 @@ fn put_checks(
     authorizer: &Authorizer,
     node: &str,
     list: Vec<DefinedCheck>,
+    source: Source,
 ) -> Result<(), ApiError> {
     for mut defined in list {
         if defined.check.check_id.eq_ignore_ascii_case(SERF_HEALTH) {
@@ -100,7 +168,7 @@ fn put_checks(
         }
         checks::may_alias(authorizer, &txn.read(), node, &defined.definition)?;
         keep_findings(&txn.read(), node, &mut defined);
-        txn.put_agent_check(node, defined)?;
+        txn.put_agent_check(node, defined, source)?;
     }
     if txn.read().agent_checks(node).len() > MAX_CHECKS {
         return Err(ApiError::bad_request(format!(
@@ -124,6 +192,13 @@ fn refuse_any_address(definition: &ServiceDefinition) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// The tags that somebody gave the instance through the catalog, where the definition lets them stay.
+fn keep_tags(definition: &mut ServiceDefinition, state: &ReadTxn<'_>, node: &str) {
+    if let Some(existing) = state.instance(node, definition.service_id()) {
+        definition.tags.clone_from(&existing.service.tags);
+    }
 }
 
 /// A sidecar that is registered again without a port keeps the one it got.
@@ -173,17 +248,19 @@ fn remove_stale_checks(txn: &mut WriteTxn, node: &str, id: &str, kept: &[HealthC
     }
 }
 
+fn no_node(node: &str) -> ApiError {
+    ApiError::internal(format!(
+        "The server's own node {node:?} was deregistered: restart the server, or register the node \
+         with PUT /v1/catalog/register"
+    ))
+}
+
 fn registration(
     state: &ReadTxn<'_>,
     node: &str,
     service: ServiceInstance,
 ) -> Result<Registration, ApiError> {
-    let own = state.node(node).ok_or_else(|| {
-        ApiError::internal(format!(
-            "The server's own node {node:?} was deregistered: restart the server, or register the \
-             node with PUT /v1/catalog/register"
-        ))
-    })?;
+    let own = state.node(node).ok_or_else(|| no_node(node))?;
     Ok(Registration {
         node: (*own).clone(),
         service: Some(service),
@@ -230,8 +307,7 @@ fn deregister_own(
     let own = id.eq_ignore_ascii_case(OWN_SERVICE);
     let Some(instance) = txn.read().instance(node, id).filter(|_| !own) else {
         return Err(ApiError::not_found(format!(
-            "Unknown service ID {id:?}: pass the service's ID, not its name; it must be registered \
-             on node {node:?}"
+            "Unknown service ID {id:?}. Ensure that the service ID is passed, not the service name."
         )));
     };
     may_write_service(authorizer, &instance.service.service)?;

@@ -1,7 +1,6 @@
 //! The services and checks of the server's own node, and their health together.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use axum::extract::Path;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use super::super::call::{Call, visible};
 use super::super::error::ApiError;
 use super::OWN_SERVICE;
+use super::content_hash::content_hash;
 use crate::seed::SERF_HEALTH;
 
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
@@ -51,7 +51,7 @@ pub(in super::super) async fn service(
                 return Err(ApiError::denied("service:read", &found.service));
             }
             let mut shown = shown(&call, state, found)?;
-            let hash = hash(&shown);
+            let hash = content_hash(&shown);
             shown["ContentHash"] = Value::String(hash.clone());
             Ok((hash, shown))
         })
@@ -61,13 +61,6 @@ pub(in super::super) async fn service(
         response.headers_mut().insert(CONTENT_HASH, value);
     }
     Ok(response)
-}
-
-/// Differs where the answers of one server differ. Clients compare it and never compute it.
-fn hash(shown: &Value) -> String {
-    let mut hasher = DefaultHasher::new();
-    shown.to_string().hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
 }
 
 /// The instances that agents' clients see: not the server's own service.

@@ -1,0 +1,237 @@
+//! The tokens that an agent has of its own: what requests without a token are judged by, and what
+//! opens the agent when nobody else can judge. Those that the API sets are kept in a file, where the
+//! settings ask for that.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+
+use legate_model::Secret;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+/// The largest file that is read, in bytes.
+const MAX_FILE: u64 = 64 * 1024;
+
+/// What a token of the agent is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// Requests and DNS queries that have none.
+    Default,
+    /// The agent's own writes. This server is the catalog, and needs none.
+    Agent,
+    /// Opens this agent to whoever repairs it.
+    Recovery,
+    /// Replication among datacenters, which does not exist here.
+    Replication,
+    /// Services of configuration files. Whoever writes those is trusted here.
+    Registration,
+    /// DNS queries, before `Default`.
+    Dns,
+}
+
+impl TokenKind {
+    /// By the name in the API's path, or one of the names that it had before.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "default" | "acl_token" => Self::Default,
+            "agent" | "acl_agent_token" => Self::Agent,
+            "agent_recovery" | "agent_master" | "acl_agent_master_token" => Self::Recovery,
+            "replication" | "acl_replication_token" => Self::Replication,
+            "config_file_service_registration" => Self::Registration,
+            "dns" | "dns_token" => Self::Dns,
+            _ => return None,
+        })
+    }
+}
+
+/// One token of each kind, or none. The names are those of the settings and of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TokenSet {
+    /// What requests without a token are judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Secret>,
+    /// Kept and not used: this server is the catalog.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Secret>,
+    /// May write this agent and read nodes, whatever the tables say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_recovery: Option<Secret>,
+    /// Kept and not used: there is no replication.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replication: Option<Secret>,
+    /// Kept and not used: whoever writes the configuration files is trusted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_file_service_registration: Option<Secret>,
+    /// What DNS queries are judged by, before `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Secret>,
+}
+
+impl TokenSet {
+    fn slot(&mut self, kind: TokenKind) -> &mut Option<Secret> {
+        match kind {
+            TokenKind::Default => &mut self.default,
+            TokenKind::Agent => &mut self.agent,
+            TokenKind::Recovery => &mut self.agent_recovery,
+            TokenKind::Replication => &mut self.replication,
+            TokenKind::Registration => &mut self.config_file_service_registration,
+            TokenKind::Dns => &mut self.dns,
+        }
+    }
+
+    /// These, and for those that are not set the others.
+    fn or(self, other: Self) -> Self {
+        Self {
+            default: self.default.or(other.default),
+            agent: self.agent.or(other.agent),
+            agent_recovery: self.agent_recovery.or(other.agent_recovery),
+            replication: self.replication.or(other.replication),
+            config_file_service_registration: self
+                .config_file_service_registration
+                .or(other.config_file_service_registration),
+            dns: self.dns.or(other.dns),
+        }
+    }
+}
+
+/// The tokens of one agent.
+#[derive(Debug)]
+pub(crate) struct AgentTokens {
+    now: RwLock<TokenSet>,
+    file: Option<PathBuf>,
+    /// Those that the API has set: what the file has.
+    set: Mutex<TokenSet>,
+}
+
+impl AgentTokens {
+    /// Those of the settings, and before them those that an earlier start was given by the API.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub(crate) fn open(settings: TokenSet, file: Option<PathBuf>) -> io::Result<Self> {
+        let kept = match &file {
+            Some(file) => read(file)?,
+            None => TokenSet::default(),
+        };
+        Ok(Self {
+            now: RwLock::new(kept.clone().or(settings)),
+            file,
+            set: Mutex::new(kept),
+        })
+    }
+
+    /// Sets a token, or takes it away when it is empty.
+    ///
+    /// # Errors
+    /// When it cannot be kept in the file; nothing has changed then.
+    pub(crate) async fn set(&self, kind: TokenKind, token: Secret) -> io::Result<()> {
+        let token = Some(token).filter(|token| !token.is_empty());
+        let mut set = self.set.lock().await;
+        let mut next = set.clone();
+        next.slot(kind).clone_from(&token);
+        if let Some(file) = self.file.clone() {
+            let tokens = next.clone();
+            let written = spawn_blocking(move || write(&file, &tokens)).await;
+            written.map_err(io::Error::other)??;
+        }
+        *set = next;
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        *now.slot(kind) = token;
+        Ok(())
+    }
+
+    /// What requests without a token have; empty for none.
+    pub(crate) fn of_requests(&self) -> String {
+        self.with(|now| text(now.default.as_ref()))
+    }
+
+    /// What DNS queries have; empty for none.
+    pub(crate) fn of_dns(&self) -> String {
+        self.with(|now| text(now.dns.as_ref().or(now.default.as_ref())))
+    }
+
+    /// Whether this is the token that opens the agent.
+    pub(crate) fn is_recovery(&self, token: &str) -> bool {
+        self.with(|now| {
+            now.agent_recovery
+                .as_ref()
+                .is_some_and(|own| own.expose() == token)
+        })
+    }
+
+    fn with<T>(&self, read: impl Fn(&TokenSet) -> T) -> T {
+        read(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn text(token: Option<&Secret>) -> String {
+    token.map_or_else(String::new, |token| token.expose().to_owned())
+}
+
+fn read(file: &Path) -> io::Result<TokenSet> {
+    let length = match std::fs::metadata(file) {
+        Ok(about) => about.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(TokenSet::default()),
+        Err(error) => return Err(error),
+    };
+    if length > MAX_FILE {
+        return Err(io::Error::other(format!(
+            "it is larger than {MAX_FILE} bytes"
+        )));
+    }
+    Ok(serde_json::from_slice(&std::fs::read(file)?)?)
+}
+
+/// Whole or not at all, and for nobody else to read.
+fn write(file: &Path, tokens: &TokenSet) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let new = file.with_extension("json.new");
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut opened = options.open(&new)?;
+    opened.write_all(&serde_json::to_vec(tokens)?)?;
+    opened.sync_all()?;
+    std::fs::rename(&new, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tokens_of_the_api_win_and_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("acl-tokens.json");
+        let settings = TokenSet {
+            default: Some("from-settings".into()),
+            dns: Some("dns".into()),
+            ..TokenSet::default()
+        };
+        let open = || AgentTokens::open(settings.clone(), Some(file.clone())).unwrap();
+        let tokens = open();
+        assert_eq!(tokens.of_requests(), "from-settings");
+        tokens.set(TokenKind::Default, "set".into()).await.unwrap();
+        tokens
+            .set(TokenKind::Recovery, "open".into())
+            .await
+            .unwrap();
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for tokens in [tokens, open()] {
+            assert_eq!(tokens.of_requests(), "set");
+            assert_eq!(tokens.of_dns(), "dns");
+            assert!(tokens.is_recovery("open") && !tokens.is_recovery(""));
+        }
+        let tokens = open();
+        tokens.set(TokenKind::Default, "".into()).await.unwrap();
+        assert_eq!(tokens.of_requests(), "");
+        std::fs::write(&file, "{").unwrap();
+        assert!(AgentTokens::open(settings.clone(), Some(file.clone())).is_err());
+    }
+}

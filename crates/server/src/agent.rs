@@ -1,0 +1,124 @@
+//! What a server does as the agent of its node when somebody asks: it reads its configuration files
+//! again, and it leaves. What is registered with it is in the store, which services and checks of the
+//! files get into by [`crate::seed`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use legate_model::{CheckType, ServiceDefinition};
+use legate_runtime::CancellationToken;
+use legate_store::Store;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use crate::acl::AgentTokens;
+use crate::config::ServerConfig;
+use crate::http::Rates;
+use crate::operations::RequestLimits;
+use crate::seed;
+use crate::server::StartError;
+
+/// What configuration files say that can change while an agent runs. Services and checks that an
+/// earlier reading had and this one has not are deregistered.
+#[derive(Debug, Clone, Default)]
+pub struct Definitions {
+    /// Services, with their checks and sidecars.
+    pub services: Vec<ServiceDefinition>,
+    /// Checks of the node, or of a service of it.
+    pub checks: Vec<CheckType>,
+    /// How many requests are taken in a second.
+    pub request_limits: RequestLimits,
+}
+
+/// Reads the configuration files of an agent again.
+#[derive(Clone)]
+pub struct Reload(Arc<dyn Fn() -> Result<Definitions, String> + Send + Sync>);
+
+impl Reload {
+    /// `read` may block. Its error says which file and key is wrong.
+    pub fn new(read: impl Fn() -> Result<Definitions, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+}
+
+impl fmt::Debug for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reload")
+    }
+}
+
+/// Why the configuration was not read again. Nothing has changed then, but for the definitions before
+/// the one that is named.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// A file cannot be read, or has a wrong value.
+    #[error("the configuration cannot be read again: {0}")]
+    Read(String),
+    /// What the files register is refused.
+    #[error(transparent)]
+    Refused(#[from] StartError),
+}
+
+/// The agent of the server's node.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    config: Arc<ServerConfig>,
+    store: Store,
+    reload: Option<Reload>,
+    /// One reading at a time, so that an older one does not win.
+    reloading: Mutex<()>,
+    leaving: CancellationToken,
+    /// The tokens that the agent has of its own.
+    pub(crate) tokens: Arc<AgentTokens>,
+    rates: Rates,
+}
+
+impl Agent {
+    pub(crate) fn new(
+        config: Arc<ServerConfig>,
+        store: Store,
+        reload: Option<Reload>,
+        tokens: Arc<AgentTokens>,
+        rates: Rates,
+    ) -> Self {
+        Self {
+            config,
+            store,
+            reload,
+            reloading: Mutex::new(()),
+            leaving: CancellationToken::new(),
+            tokens,
+            rates,
+        }
+    }
+
+    /// Reads the configuration files again and registers what they say. A server without files has
+    /// nothing to read.
+    ///
+    /// # Errors
+    /// [`ReloadError`]
+    pub(crate) async fn reload(&self) -> Result<(), ReloadError> {
+        let _one = self.reloading.lock().await;
+        let Some(Reload(read)) = self.reload.clone() else {
+            return Ok(());
+        };
+        let read = spawn_blocking(move || read()).await;
+        let read = read.unwrap_or_else(|error| Err(error.to_string()));
+        let definitions = read.map_err(ReloadError::Read)?;
+        seed::define(&self.config, &self.store, &definitions).await?;
+        self.rates.set(definitions.request_limits);
+        tracing::info!("the configuration was read again");
+        Ok(())
+    }
+
+    /// The server is to end.
+    pub(crate) fn leave(&self) {
+        tracing::info!("leaving");
+        self.leaving.cancel();
+    }
+
+    /// Returns when somebody has asked the server to end. Cancel safe.
+    pub(crate) async fn left(&self) {
+        self.leaving.cancelled().await;
+    }
+}

@@ -1,0 +1,136 @@
+//! What operators ask an agent for: to read its files again, to leave, to join others, and to use
+//! other tokens.
+//!
+//! There is no gossip: servers that share their state know each other by it, and every other agent
+//! is a client of their APIs. So a server has joined itself and nobody else.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::Secret;
+use serde::Deserialize;
+
+use super::super::call::Call;
+use super::super::error::ApiError;
+use crate::acl::TokenKind;
+use crate::agent::Agent;
+
+/// Whoever changes how the agent works needs `agent:write`.
+fn may_write(call: &Call) -> Result<(), ApiError> {
+    let node = &call.config.node_name;
+    match call.authorizer()?.agent_write(node) {
+        true => Ok(()),
+        false => Err(ApiError::denied("agent:write", node)),
+    }
+}
+
+/// `PUT /v1/agent/reload`
+pub(in super::super) async fn reload(
+    State(agent): State<Arc<Agent>>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    let read = agent.reload().await;
+    read.map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(call.empty())
+}
+
+/// `PUT /v1/agent/leave`: the server ends, as after SIGTERM; this answer is still sent.
+pub(in super::super) async fn leave(
+    State(agent): State<Arc<Agent>>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    agent.leave();
+    Ok(call.empty())
+}
+
+/// `PUT /v1/agent/join/:address`
+pub(in super::super) async fn join(
+    Path(address): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    call.params.flag("wan")?;
+    if is_own(&call, &address) {
+        return Ok(call.empty());
+    }
+    Err(ApiError::internal(format!(
+        "Failed to join {address}: this server has no gossip to join others by; servers share their \
+         state, and agents are clients of their APIs"
+    )))
+}
+
+/// Whether an address, with a port or without, is this server's.
+fn is_own(call: &Call, address: &str) -> bool {
+    let config = &call.config;
+    let without_port = match address.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => host,
+        _ => address,
+    };
+    let bare = |host: &str| {
+        host.trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>()
+    };
+    let ip = bare(without_port).or_else(|_| bare(address));
+    match ip {
+        Ok(ip) => ip == config.advertise,
+        Err(_) => without_port.eq_ignore_ascii_case(&config.node_name),
+    }
+}
+
+/// `PUT /v1/agent/force-leave/:node`: nobody but this server is a member, and it does not fail.
+pub(in super::super) async fn force_leave(
+    Path(node): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let may = call.authorizer()?.permits("operator", "write", "");
+    if may != Ok(true) {
+        return Err(ApiError::denied("operator:write", ""));
+    }
+    for flag in ["prune", "wan"] {
+        call.params.flag(flag)?;
+    }
+    let own = &call.config.node_name;
+    let wan = format!("{own}.{}", call.config.datacenter);
+    if [own, &wan]
+        .iter()
+        .any(|known| node.eq_ignore_ascii_case(known))
+    {
+        return Ok(call.empty());
+    }
+    Err(ApiError::internal(format!(
+        "agent: No node found with name '{node}'"
+    )))
+}
+
+/// Body of `PUT /v1/agent/token/:kind`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct NewToken {
+    token: Secret,
+}
+
+/// `PUT /v1/agent/token/:kind`
+pub(in super::super) async fn token(
+    Path(name): Path<String>,
+    State(agent): State<Arc<Agent>>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    call.acl_authorizer()?;
+    may_write(&call)?;
+    let NewToken { token } = call.decode()?;
+    let Some(kind) = TokenKind::named(&name) else {
+        return Err(ApiError::not_found(format!("Token {name:?} is unknown")));
+    };
+    agent.tokens.set(kind, token).await.map_err(|error| {
+        ApiError::internal(format!(
+            "The token could not be kept, and the one of before holds: {error}"
+        ))
+    })?;
+    tracing::info!(token = name, "Updated agent's ACL token");
+    Ok(call.empty())
+}
