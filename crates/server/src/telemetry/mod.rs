@@ -1,0 +1,86 @@
+//! What a server reports to others about itself: metrics and traces to a collector of OpenTelemetry's,
+//! and metrics in the forms of StatsD and DogStatsD. Whoever takes them may be away or slow: then they
+//! are dropped and counted, and nobody waits. Metrics are also there to be read (`/v1/agent/metrics`).
+
+mod messages;
+mod otlp;
+mod statsd;
+mod traces;
+
+use std::sync::Arc;
+
+use legate_runtime::metrics::{Error as MetricsError, IntCounter, Registry};
+use legate_runtime::{Clock, Scope};
+
+use crate::config::ServerConfig;
+use otlp::Collector;
+pub(crate) use traces::{Traced, Traces};
+
+/// The address of a receiver cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{setting} {value:?} cannot be used: {reason}")]
+pub struct TelemetryError {
+    setting: &'static str,
+    value: String,
+    reason: String,
+}
+
+/// Starts what the settings ask for, and returns what takes the traces of requests.
+pub(crate) fn start(
+    config: &Arc<ServerConfig>,
+    clock: &Clock,
+    registry: &Registry,
+    scope: &Scope,
+) -> Result<Traces, crate::server::StartError> {
+    let settings = &config.telemetry;
+    let lost = counter(registry).map_err(crate::server::StartError::from)?;
+    let mut traces = Traces::off();
+    if let Some(endpoint) = &settings.otlp_endpoint {
+        let collector = Collector::new(endpoint, config, clock.clone(), lost.clone())?;
+        let (taking, queue) = Traces::new(settings.traces_ratio, clock.clone(), lost.clone());
+        traces = taking;
+        let metrics = collector.clone().send_metrics(
+            registry.clone(),
+            settings.interval,
+            scope.token(),
+        );
+        scope.spawn("OTLP metrics", metrics);
+        scope.spawn("OTLP traces", collector.send_traces(queue, scope.token()));
+    }
+    for (address, setting, tags) in [
+        (&settings.statsd, "telemetry.statsd_address", None),
+        (
+            &settings.dogstatsd,
+            "telemetry.dogstatsd_addr",
+            Some(settings.dogstatsd_tags.clone()),
+        ),
+    ] {
+        let Some(address) = address else { continue };
+        if !address.contains(':') {
+            return Err(TelemetryError {
+                setting,
+                value: address.clone(),
+                reason: "it must be HOST:PORT".to_owned(),
+            }
+            .into());
+        }
+        let sending = statsd::send(
+            address.clone(),
+            tags,
+            registry.clone(),
+            settings.interval,
+            scope.token(),
+        );
+        scope.spawn("StatsD", sending);
+    }
+    Ok(traces)
+}
+
+fn counter(registry: &Registry) -> Result<IntCounter, MetricsError> {
+    let lost = IntCounter::new(
+        "legate_telemetry_lost_total",
+        "Spans and reports of metrics that nobody took.",
+    )?;
+    registry.register(Box::new(lost.clone()))?;
+    Ok(lost)
+}
