@@ -154,7 +154,7 @@ impl Legate {
                 true => Action::Allow,
                 false => Action::Deny,
             }),
-            ca: options.ca,
+            ca: options.ca.clone(),
             ..ServerConfig::default()
         };
         Self {

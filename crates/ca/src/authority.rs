@@ -1,24 +1,24 @@
-//! The CA itself: makes the root once, and signs for services, servers and requesters.
+//! The CA itself: signs for services, servers and requesters.
 //!
-//! The store holds the truth. The signing key is looked up there again whenever another root has
-//! become active, so that every replica signs with the same one.
+//! The store holds the truth. Root, key and configuration are looked up there again whenever they have
+//! changed, so that every replica signs with the same ones.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use legate_identity::{
-    Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names_hosts, csr_uris,
-};
-use legate_model::{CaRoot, CaRoots, Secret, SpiffeId, TrustDomain};
+use legate_identity::{CsrProfile, IssuedCertificate, LeafRequest, csr_names_hosts, csr_uris};
+use legate_model::{CaConfiguration, CaRoot, Secret, SpiffeId, TrustDomain};
 use legate_runtime::{Clock, Spawner};
-use legate_store::{CaState, Reader, Store, Watch, WriteTxn};
+use legate_store::{CaState, Reader, Store, Watch};
 
 use crate::leaves::{Leaf, LeafStore};
-use crate::{CaConfig, CaError};
-
-/// The serial number of the first root. All others are random.
-const FIRST_SERIAL: u64 = 1;
+use crate::limit::SigningLimit;
+use crate::provider::{self, Mesh, Provider};
+use crate::settings::{ProviderSettings, Settings};
+use crate::{CaConfig, CaError, first};
 
 /// The domain of the names that clients verify servers by, as in `server.dc1.consul`.
 const DOMAIN: &str = "consul";
@@ -34,49 +34,88 @@ struct Inner {
     store: Reader,
     datacenter: String,
     clock: Clock,
-    config: CaConfig,
     trust_domain: TrustDomain,
     signer: Mutex<Arc<Signer>>,
+    limit: SigningLimit,
+    /// What counts where the store has no configuration yet.
+    unconfigured: Arc<CaConfiguration>,
+    /// The index of the newest leaf.
+    leaf_index: AtomicU64,
+}
+
+/// The CA and its configuration at one moment.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    pub(crate) ca: Arc<CaState>,
+    pub(crate) configuration: Arc<CaConfiguration>,
 }
 
 /// The active root with what belongs to it.
-struct Signer {
-    root: CaRoot,
-    key: Secret,
-    authority: Authority,
+pub(crate) struct Signer {
+    stored: Stored,
+    pub(crate) root: CaRoot,
+    pub(crate) settings: Settings,
+    pub(crate) provider: Arc<dyn Provider>,
 }
 
 impl Signer {
-    fn of(ca: &CaState) -> Result<Signer, CaError> {
+    fn of(stored: Stored, clock: &Clock, before: Option<&Signer>) -> Result<Signer, CaError> {
+        let ca = &stored.ca;
         let root = ca.roots.active().ok_or_else(|| CaError::Stored {
             reason: format!("its active root {:?} is missing", ca.roots.active_root_id),
         })?;
-        let key = ca.signing_key.clone();
-        let authority = Authority::from_pem(&root.root_cert, key.expose()).map_err(|error| {
-            CaError::Stored {
-                reason: format!("root {}: {error}", root.id),
+        let settings = Settings::parse(&stored.configuration)?;
+        // A provider may have a session somewhere, which lasts.
+        let same = before.filter(|before| {
+            before.root.root_cert == root.root_cert
+                && before.stored.ca.signing_key == ca.signing_key
+                && before.settings == settings
+        });
+        let provider = match same {
+            Some(before) => Arc::clone(&before.provider),
+            None => {
+                let mesh = mesh(ca, clock);
+                provider::of_active(&settings, root, &ca.signing_key, &mesh)?.into()
             }
-        })?;
+        };
         Ok(Signer {
             root: root.clone(),
-            key,
-            authority,
+            settings,
+            provider,
+            stored,
         })
     }
 
-    fn serves(&self, ca: &CaState) -> bool {
-        ca.roots.active() == Some(&self.root) && ca.signing_key == self.key
+    fn serves(&self, now: &Stored) -> bool {
+        Arc::ptr_eq(&self.stored.ca, &now.ca)
+            && Arc::ptr_eq(&self.stored.configuration, &now.configuration)
     }
 
-    /// A certificate followed by what links it to the root that peers trust.
-    fn with_chain(&self, certificate: &str) -> String {
+    /// Whether each signature is a request to somebody else.
+    fn is_remote(&self) -> bool {
+        matches!(self.settings.provider, ProviderSettings::Vault(_))
+    }
+
+    /// A certificate followed by what links it to the roots that peers trust. `issuer` has signed it,
+    /// where that was not the root; another server may have made it a moment ago.
+    fn with_chain(&self, certificate: &str, issuer: Option<&str>) -> String {
         let mut chain = certificate.trim_end().to_owned();
         chain.push('\n');
-        for intermediate in &self.root.intermediate_certs {
+        let known = || self.root.intermediate_certs.iter().map(String::as_str);
+        let new = issuer.filter(|issuer| !known().any(|one| one.trim() == issuer.trim()));
+        for intermediate in known().chain(new) {
             chain.push_str(intermediate.trim_end());
             chain.push('\n');
         }
         chain
+    }
+}
+
+/// What providers are made from.
+pub(crate) fn mesh(ca: &CaState, clock: &Clock) -> Mesh {
+    Mesh {
+        cluster_id: ca.cluster_id.clone(),
+        clock: clock.clone(),
     }
 }
 
@@ -93,30 +132,20 @@ impl Ca {
         config: CaConfig,
     ) -> Result<Ca, CaError> {
         config.validate()?;
-        if store.state().read().ca().is_none() {
-            let first = first_root(&clock, &config)?;
-            let (_, created) = store
-                .write(move |txn: &mut WriteTxn| -> Result<bool, CaError> {
-                    // Another server may have been faster.
-                    let missing = txn.read().ca().is_none();
-                    if missing {
-                        txn.put_ca(first.clone());
-                    }
-                    Ok(missing)
-                })
-                .await?;
-            if created {
-                tracing::info!("created the root of a new mesh");
-            }
-        }
-        let ca = store.state().read().ca().ok_or(CaError::Missing)?;
+        first::make(store, &clock, &config).await?;
+        let unconfigured = Arc::new(config.lifetimes().configuration());
+        let stored = Stored::of(&store.reader(), &unconfigured)?;
+        let trust_domain = TrustDomain::of_cluster(&stored.ca.cluster_id);
+        let signer = Signer::of(stored, &clock, None)?;
         let inner = Inner {
             store: store.reader(),
             datacenter: datacenter.to_owned(),
             clock,
-            config,
-            trust_domain: TrustDomain::of_cluster(&ca.cluster_id),
-            signer: Mutex::new(Arc::new(Signer::of(&ca)?)),
+            trust_domain,
+            signer: Mutex::new(Arc::new(signer)),
+            limit: SigningLimit::default(),
+            unconfigured,
+            leaf_index: AtomicU64::new(0),
         };
         Ok(Ca {
             inner: Arc::new(inner),
@@ -147,7 +176,7 @@ impl Ca {
     /// # Errors
     ///
     /// When a name cannot stand in a certificate, or the CA cannot sign.
-    pub fn issue_server(
+    pub async fn issue_server(
         &self,
         dns_names: &[String],
         ips: &[IpAddr],
@@ -169,11 +198,12 @@ impl Ca {
             datacenter: datacenter.clone(),
         };
         let signer = self.signer()?;
-        let mut issued = signer
-            .authority
-            .issue(self.request(&identity, names, addresses))?;
-        issued.cert_pem = signer.with_chain(&issued.cert_pem);
-        Ok(issued)
+        let request = self.request(&signer, &identity, names, addresses);
+        let issued = signer.provider.issue(request).await?;
+        let issuer = issued.issuer.as_deref();
+        let mut certificate = issued.certificate;
+        certificate.cert_pem = signer.with_chain(&certificate.cert_pem, issuer);
+        Ok(certificate)
     }
 
     /// Who a request asks to be, so that the caller can decide whether it may.
@@ -222,39 +252,64 @@ impl Ca {
     ///
     /// # Errors
     ///
-    /// As [`Ca::csr_identity`], or when the CA cannot sign.
-    pub fn sign_csr(&self, csr_pem: &str) -> Result<(SpiffeId, String), CaError> {
+    /// As [`Ca::csr_identity`], or when the CA cannot sign, or when it signs too much already.
+    pub async fn sign_csr(&self, csr_pem: &str) -> Result<(SpiffeId, String), CaError> {
         let identity = self.csr_identity(csr_pem)?;
         let signer = self.signer()?;
-        let profile = CsrProfile {
-            serial: random_serial(),
-            now: self.inner.clock.now(),
-            ttl: self.inner.config.leaf_ttl,
-        };
-        let signed = signer.authority.sign_csr(csr_pem, profile)?;
-        Ok((identity, signer.with_chain(&signed)))
+        let _turn = self.inner.limit.turn(&signer.settings.common).await?;
+        let profile = self.profile(signer.settings.common.leaf_ttl);
+        let signed = signer.provider.sign(csr_pem, profile).await?;
+        let chain = signer.with_chain(&signed.cert_pem, signed.issuer.as_deref());
+        Ok((identity, chain))
+    }
+
+    /// Waits for a turn to have something signed, as requests do.
+    pub(crate) async fn turn(&self) -> Result<(), CaError> {
+        let signer = self.signer()?;
+        self.inner.limit.turn(&signer.settings.common).await?;
+        Ok(())
     }
 
     /// A certificate for the proxies of a service.
-    pub(crate) fn issue_service(&self, service: &str) -> Result<Leaf, CaError> {
+    pub(crate) async fn issue_service(&self, service: &str) -> Result<Leaf, CaError> {
         let identity = SpiffeId::Service {
             trust_domain: self.trust_domain(),
             datacenter: self.inner.datacenter.clone(),
             service: service.to_owned(),
         };
         let signer = self.signer()?;
-        let request = self.request(&identity, Vec::new(), Vec::new());
-        let issued = signer.authority.issue(request)?;
+        // What is signed here is spread in time already.
+        let _turn = match signer.is_remote() {
+            true => Some(self.inner.limit.turn(&signer.settings.common).await?),
+            false => None,
+        };
+        let request = self.request(&signer, &identity, Vec::new(), Vec::new());
+        let issued = signer.provider.issue(request).await?;
+        let certificate = issued.certificate;
+        let issuer = issued.issuer.as_deref();
+        let intermediate = issuer.and(certificate.info.authority_key_id.clone());
+        let root = || signer.root.signing_key_id.clone();
         Ok(Leaf {
             service: service.to_owned(),
             uri: identity.to_string(),
-            cert_pem: signer.with_chain(&issued.cert_pem),
-            key_pem: Secret::new(issued.key.to_pem()),
-            serial: issued.info.serial,
-            valid_after: issued.info.not_before,
-            valid_before: issued.info.not_after,
-            authority_key_id: signer.root.signing_key_id.clone(),
+            cert_pem: signer.with_chain(&certificate.cert_pem, issuer),
+            key_pem: Secret::new(certificate.key.to_pem()),
+            serial: certificate.info.serial,
+            valid_after: certificate.info.not_before,
+            valid_before: certificate.info.not_after,
+            authority_key_id: intermediate.unwrap_or_else(root),
+            index: self.next_leaf_index(),
         })
+    }
+
+    /// No two leaves of a server have the same index. It is never below that of the store.
+    fn next_leaf_index(&self) -> u64 {
+        let at = self.inner.store.state().index().max(1);
+        let next = |last: u64| Some((last + 1).max(at));
+        let counter = &self.inner.leaf_index;
+        match counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(last) | Err(last) => (last + 1).max(at),
+        }
     }
 
     /// Identifier of the key that signs now, and a watch that wakes when the CA changes. `None`
@@ -274,6 +329,7 @@ impl Ca {
 
     fn request(
         &self,
+        signer: &Signer,
         identity: &SpiffeId,
         dns_names: Vec<String>,
         ips: Vec<IpAddr>,
@@ -284,31 +340,65 @@ impl Ca {
             ips,
             serial: random_serial(),
             now: self.inner.clock.now(),
-            ttl: self.inner.config.leaf_ttl,
+            ttl: signer.settings.common.leaf_ttl,
         }
     }
 
-    /// The active root and its key as the store has them now.
-    fn signer(&self) -> Result<Arc<Signer>, CaError> {
-        let ca = self.inner.store.state().read().ca();
-        let ca = ca.ok_or(CaError::Missing)?;
-        let mut known = self
-            .inner
-            .signer
-            .lock()
-            // What is behind the lock is replaced as a whole.
-            .unwrap_or_else(PoisonError::into_inner);
-        if !known.serves(&ca) {
-            *known = Arc::new(Signer::of(&ca)?);
+    /// What is decided about a certificate that is valid this long.
+    pub(crate) fn profile(&self, ttl: Duration) -> CsrProfile {
+        CsrProfile {
+            serial: random_serial(),
+            now: self.inner.clock.now(),
+            ttl,
         }
-        let signer = Arc::clone(&known);
-        drop(known);
+    }
+
+    /// The CA as the store has it now.
+    pub(crate) fn stored(&self) -> Result<Stored, CaError> {
+        Stored::of(&self.inner.store, &self.inner.unconfigured)
+    }
+
+    /// Who signs, as the store has it now.
+    ///
+    /// # Errors
+    ///
+    /// When the store's CA cannot be used, or its root has expired.
+    fn signer(&self) -> Result<Arc<Signer>, CaError> {
+        let signer = self.present_signer()?;
         let not_after = signer.root.not_after;
         if self.inner.clock.now() > not_after {
             let id = signer.root.id.clone();
             return Err(CaError::RootExpired { id, not_after });
         }
         Ok(signer)
+    }
+
+    /// The same, also after its root has expired.
+    pub(crate) fn present_signer(&self) -> Result<Arc<Signer>, CaError> {
+        let stored = self.stored()?;
+        let mut known = self
+            .inner
+            .signer
+            .lock()
+            // What is behind the lock is replaced as a whole.
+            .unwrap_or_else(PoisonError::into_inner);
+        if !known.serves(&stored) {
+            let signer = Signer::of(stored, &self.inner.clock, Some(&known))?;
+            *known = Arc::new(signer);
+        }
+        Ok(Arc::clone(&known))
+    }
+}
+
+impl Stored {
+    fn of(store: &Reader, unconfigured: &Arc<CaConfiguration>) -> Result<Stored, CaError> {
+        let state = store.state();
+        let txn = state.read();
+        let configuration = txn.ca_configuration();
+        Ok(Stored {
+            ca: txn.ca().ok_or(CaError::Missing)?,
+            configuration: configuration.unwrap_or_else(|| Arc::clone(unconfigured)),
+        })
     }
 }
 
@@ -317,7 +407,6 @@ impl fmt::Debug for Ca {
         f.debug_struct("Ca")
             .field("trust_domain", &self.inner.trust_domain)
             .field("datacenter", &self.inner.datacenter)
-            .field("config", &self.inner.config)
             .finish_non_exhaustive()
     }
 }
@@ -332,84 +421,6 @@ fn add_new<T: PartialEq + Clone>(list: &mut Vec<T>, more: &[T]) {
 
 /// Unique without anybody counting: 127 random bits, so that servers that share a root need not
 /// agree on each certificate, and the number stays positive.
-fn random_serial() -> u128 {
+pub(crate) fn random_serial() -> u128 {
     rand::random::<u128>() >> 1
-}
-
-/// A new cluster id and the root of its mesh.
-fn first_root(clock: &Clock, config: &CaConfig) -> Result<CaState, CaError> {
-    let cluster_id = config.cluster_id.unwrap_or_else(uuid::Uuid::new_v4);
-    let cluster_id = cluster_id.to_string();
-    let trust_domain = TrustDomain::of_cluster(&cluster_id);
-    let identity = SpiffeId::Signing {
-        trust_domain: trust_domain.clone(),
-    };
-    let authority = Authority::generate_root(RootRequest {
-        common_name: common_name(&cluster_id, rand::random()),
-        uri: identity.to_string(),
-        serial: FIRST_SERIAL.into(),
-        now: clock.now(),
-        ttl: config.root_ttl,
-    })?;
-    let info = authority.info();
-    let root = CaRoot {
-        id: info.id.clone(),
-        name: "Legate CA Primary Cert".to_owned(),
-        serial_number: FIRST_SERIAL,
-        signing_key_id: info.subject_key_id.clone(),
-        external_trust_domain: cluster_id.clone(),
-        not_before: info.not_before,
-        not_after: info.not_after,
-        root_cert: authority.cert_pem().to_owned(),
-        intermediate_certs: Vec::new(),
-        active: true,
-        private_key_type: "ec".to_owned(),
-        private_key_bits: 256,
-        create_index: 0,
-        modify_index: 0,
-    };
-    Ok(CaState {
-        roots: Arc::new(CaRoots {
-            active_root_id: root.id.clone(),
-            trust_domain: trust_domain.as_str().to_owned(),
-            roots: vec![root],
-        }),
-        signing_key: Secret::new(authority.key_pem()),
-        cluster_id,
-    })
-}
-
-/// `pri-<eight digits to base 36>.legate.ca.<start of the cluster id>.consul`: tells the roots of a
-/// mesh apart and is short enough for a common name.
-fn common_name(cluster_id: &str, mut random: u64) -> String {
-    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut unique = String::new();
-    for _ in 0..8 {
-        // The remainder is below 36.
-        let digit = usize::try_from(random % 36).unwrap_or_default();
-        unique.push(char::from(DIGITS[digit]));
-        random /= 36;
-    }
-    let cluster: String = cluster_id.chars().take(8).collect();
-    format!("pri-{unique}.legate.ca.{cluster}.{DOMAIN}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::common_name;
-
-    #[test]
-    fn the_common_name_has_the_documented_shape() {
-        let name = common_name("01234567-89ab-cdef-0123-456789abcdef", u64::MAX);
-        let (unique, rest) = name
-            .strip_prefix("pri-")
-            .and_then(|name| name.split_once('.'))
-            .unwrap();
-        assert_eq!(unique.len(), 8);
-        assert_eq!(rest, "legate.ca.01234567.consul");
-        assert_eq!(
-            common_name("0123", 35),
-            "pri-z0000000.legate.ca.0123.consul"
-        );
-    }
 }

@@ -1,26 +1,45 @@
-//! The name of the mesh, and lifetimes of the CA's certificates.
+//! What can be chosen about the CA when a mesh is made. Later the store holds what counts.
 
 use std::time::Duration;
 
+use legate_model::CaConfiguration;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::CaError;
+use crate::settings::{self, BUILT_IN, LONGEST_TTL, Settings, go_text};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Certificates hold whole seconds, and a leaf needs some of them for its renewal.
 const SHORTEST_LEAF: Duration = Duration::from_secs(10);
 
-/// What can be chosen about the CA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The least lifetime of leaves that the API takes.
+const SHORTEST_CHECKED: Duration = HOUR;
+
+/// The configuration of the CA of a new mesh.
+#[derive(Debug, Clone, PartialEq)]
 pub struct CaConfig {
     /// Lifetime of leaf certificates, at least 10 s. Default 72 h, Consul's `LeafCertTTL`.
     pub leaf_ttl: Duration,
     /// Lifetime of a new root. Default ten years (87600 h), Consul's `RootCertTTL`.
     pub root_ttl: Duration,
-    /// What the trust domain of a new mesh begins with, before `.consul`. Default: a random one.
-    /// Consul's `connect.ca_config.cluster_id`.
+    /// The id at the front of the trust domain. Default: a random one.
     pub cluster_id: Option<Uuid>,
+    /// Who signs: `consul`, the default, or `vault`.
+    pub provider: String,
+    /// More keys of the provider's `Config`, with Consul's names. They may hold secrets.
+    pub more: ProviderKeys,
+}
+
+/// Keys of a provider's `Config`, which are not printed.
+#[derive(Clone, Default, PartialEq)]
+pub struct ProviderKeys(pub Map<String, Value>);
+
+impl std::fmt::Debug for ProviderKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
 }
 
 impl Default for CaConfig {
@@ -29,12 +48,19 @@ impl Default for CaConfig {
             leaf_ttl: 72 * HOUR,
             root_ttl: 87_600 * HOUR,
             cluster_id: None,
+            provider: BUILT_IN.to_owned(),
+            more: ProviderKeys::default(),
         }
     }
 }
 
 impl CaConfig {
-    pub(crate) fn validate(&self) -> Result<(), CaError> {
+    /// Whether a mesh can be made with it.
+    ///
+    /// # Errors
+    ///
+    /// Names the key and what it must be.
+    pub fn validate(&self) -> Result<(), CaError> {
         let fail = |reason| Err(CaError::Config { reason });
         if self.leaf_ttl < SHORTEST_LEAF {
             return fail(format!(
@@ -42,12 +68,56 @@ impl CaConfig {
                 self.leaf_ttl
             ));
         }
-        if self.root_ttl < self.leaf_ttl {
+        if self.root_ttl < self.leaf_ttl || self.root_ttl > LONGEST_TTL {
             return fail(format!(
-                "root_ttl is {:?}, it must not be shorter than leaf_ttl, which is {:?}",
+                "root_ttl is {:?}, it must not be shorter than leaf_ttl, which is {:?}, nor longer \
+                 than 200 years",
                 self.root_ttl, self.leaf_ttl
             ));
         }
+        Settings::parse(&self.configuration())?;
         Ok(())
+    }
+
+    /// The same as the API shows it.
+    pub(crate) fn configuration(&self) -> CaConfiguration {
+        let mut config = Map::new();
+        let intermediate = (8760 * HOUR).max(3 * self.leaf_ttl);
+        let mut ttl = |key: &str, ttl| {
+            config.insert(key.to_owned(), text(ttl).into());
+        };
+        ttl("LeafCertTTL", self.leaf_ttl);
+        ttl("IntermediateCertTTL", intermediate);
+        ttl("RootCertTTL", self.root_ttl);
+        if self.leaf_ttl < SHORTEST_CHECKED || self.root_ttl < intermediate {
+            config.insert("SkipValidate".to_owned(), true.into());
+        }
+        for (key, value) in &self.more.0 {
+            let name = settings::name(key).unwrap_or(key);
+            config.insert(name.to_owned(), value.clone());
+        }
+        CaConfiguration {
+            provider: self.provider.clone(),
+            config,
+            ..CaConfiguration::default()
+        }
+    }
+
+    /// The lifetimes alone, for a mesh that was made before its configuration was stored.
+    pub(crate) fn lifetimes(&self) -> CaConfig {
+        CaConfig {
+            leaf_ttl: self.leaf_ttl,
+            root_ttl: self.root_ttl,
+            ..CaConfig::default()
+        }
+    }
+}
+
+/// As people write it: `72h`.
+fn text(time: Duration) -> String {
+    let text = go_text(time);
+    match text.strip_suffix("h0m0s") {
+        Some(hours) => format!("{hours}h"),
+        None => text,
     }
 }

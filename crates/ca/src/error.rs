@@ -6,11 +6,13 @@ use legate_identity::IdentityError;
 use legate_model::InvalidSpiffeId;
 use legate_store::Unavailable;
 
+use crate::provider::VaultError;
+
 /// The CA cannot start or cannot sign.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// The lifetimes contradict each other.
-    #[error("CA configuration: {reason}")]
+    /// The configuration contradicts itself, or says what is not served.
+    #[error("{reason}")]
     Config {
         /// Which setting, and what it must be.
         reason: String,
@@ -49,6 +51,42 @@ pub enum CaError {
     /// The store holds no CA.
     #[error("the store has no CA: start the server again, which makes one")]
     Missing,
+    /// Too much is signed already.
+    #[error("Rate limit reached, try again later")]
+    RateLimited,
+    /// The CA is being changed by somebody else.
+    #[error("CA is already in state \"RECONFIGURING\"")]
+    Busy,
+    /// What the provider keeps cannot be written.
+    #[error("Provider State is read-only. It must be omitted or identical to the current value")]
+    StateReadOnly,
+    /// The provider cannot link another root to its own.
+    #[error(
+        "The current CA Provider does not support cross-signing. You can try again with \
+         ForceWithoutCrossSigningSet but this may cause disruption - see documentation for more."
+    )]
+    NoCrossSigning,
+    /// Another server has changed the CA in the meantime.
+    #[error("could not atomically update roots and config")]
+    Changed,
+    /// A new configuration does not work. Nothing has changed.
+    #[error("error configuring provider: {0}")]
+    Configure(Box<CaError>),
+    /// Vault does not do what is asked of it.
+    #[error("{reason}")]
+    Vault {
+        /// What it answers.
+        reason: String,
+    },
+    /// There is no certificate, and the server's log says why.
+    #[error("no certificate could be issued for service {service:?}: see the server's log")]
+    NotIssued {
+        /// The service.
+        service: String,
+    },
+    /// The process ends.
+    #[error("the server is stopping")]
+    Stopping,
     /// The store could not keep a write.
     #[error("the CA cannot write to the store: {0}")]
     Store(#[from] Unavailable),
@@ -58,14 +96,21 @@ impl CaError {
     /// Whether the request was at fault and not the CA.
     #[must_use]
     pub fn is_invalid_request(&self) -> bool {
-        match self {
-            CaError::InvalidCsr(_) | CaError::NoIdentity(_) | CaError::Identity { .. } => true,
-            CaError::Config { .. }
-            | CaError::Stored { .. }
-            | CaError::RootExpired { .. }
-            | CaError::Certificate(_)
-            | CaError::Missing
-            | CaError::Store(_) => false,
+        matches!(
+            self,
+            CaError::InvalidCsr(_) | CaError::NoIdentity(_) | CaError::Identity { .. }
+        )
+    }
+
+    pub(crate) fn configure(error: CaError) -> CaError {
+        CaError::Configure(Box::new(error))
+    }
+}
+
+impl From<VaultError> for CaError {
+    fn from(error: VaultError) -> CaError {
+        CaError::Vault {
+            reason: error.to_string(),
         }
     }
 }

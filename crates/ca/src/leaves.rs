@@ -40,6 +40,8 @@ pub struct Leaf {
     pub valid_before: SystemTime,
     /// Identifier of the key that signed it: the active root's `SigningKeyID` at that time.
     pub authority_key_id: String,
+    /// Grows with each leaf that this server issues.
+    pub index: u64,
 }
 
 type Published = watch::Sender<Option<Arc<Leaf>>>;
@@ -98,6 +100,11 @@ impl LeafStore {
         }
     }
 
+    /// Whether somebody watches the certificate of a service.
+    pub(crate) fn has(&self, service: &str) -> bool {
+        self.shared.lock().contains_key(service)
+    }
+
     /// Names of the services whose certificate is kept, in no particular order.
     #[must_use]
     pub fn services(&self) -> Vec<String> {
@@ -121,8 +128,9 @@ impl Shared {
     }
 }
 
-/// Sees the current certificate of a service. The last one that is dropped ends its renewal.
-#[derive(Debug)]
+/// Sees the current certificate of a service. The last one that is dropped ends its renewal. A clone has
+/// seen what this one has seen.
+#[derive(Debug, Clone)]
 pub struct LeafWatch {
     service: String,
     leaf: watch::Receiver<Option<Arc<Leaf>>>,
@@ -171,8 +179,11 @@ impl Task {
             }
             let wait = match renewal.action(now) {
                 Action::Issue => {
-                    self.issue(&mut renewal);
-                    continue;
+                    // Whoever signs may be somewhere else.
+                    tokio::select! {
+                        () = self.issue(&mut renewal) => continue,
+                        () = stop.cancelled() => return Ok(()),
+                    }
                 }
                 Action::Wait(wait) => wait.min(LONGEST_WAIT),
             };
@@ -189,9 +200,9 @@ impl Task {
         }
     }
 
-    fn issue(&self, renewal: &mut Renewal) {
+    async fn issue(&self, renewal: &mut Renewal) {
         let ca = &self.shared.ca;
-        match ca.issue_service(&self.service) {
+        match ca.issue_service(&self.service).await {
             Ok(leaf) => {
                 debug!(service = %self.service, serial = leaf.serial, "issued a certificate");
                 renewal.handle(Event::Issued {

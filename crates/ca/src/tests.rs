@@ -140,8 +140,8 @@ async fn a_restart_with_the_same_store_keeps_the_root() {
     assert_eq!(again.trust_domain(), fixture.ca.trust_domain());
     assert_eq!(fixture.state(), before);
     let (first, second) = (
-        fixture.ca.issue_service("web").unwrap(),
-        again.issue_service("web").unwrap(),
+        fixture.ca.issue_service("web").await.unwrap(),
+        again.issue_service("web").await.unwrap(),
     );
     assert_eq!(first.authority_key_id, second.authority_key_id);
     assert_ne!(first.serial, second.serial, "serial numbers are unique");
@@ -321,9 +321,9 @@ async fn an_expired_root_signs_nothing() {
         ..CaConfig::default()
     };
     let ca = Ca::initialise(&store, "dc1", clock, config).await.unwrap();
-    ca.issue_server(&[], &[]).unwrap();
+    ca.issue_server(&[], &[]).await.unwrap();
     tokio::time::advance(2 * HOUR).await;
-    let error = ca.issue_server(&[], &[]).unwrap_err();
+    let error = ca.issue_server(&[], &[]).await.unwrap_err();
     assert!(matches!(error, CaError::RootExpired { .. }), "{error}");
 }
 
@@ -346,7 +346,7 @@ async fn stopping_ends_the_watches() {
 async fn a_server_gets_the_names_that_clients_look_for() {
     let fixture = Fixture::new().await;
     let (names, ips) = (["consul.example".to_owned()], ["10.0.0.7".parse().unwrap()]);
-    let issued = fixture.ca.issue_server(&names, &ips).unwrap();
+    let issued = fixture.ca.issue_server(&names, &ips).await.unwrap();
     let td = fixture.ca.trust_domain();
     let peering = format!("server.dc1.peering.{td}");
     let expected = ["server.dc1.consul", &peering, "localhost", "consul.example"];
@@ -373,7 +373,7 @@ async fn a_request_for_an_identity_of_this_datacenter_is_signed() {
         let csr = csr(&[&uri]);
         let expected: SpiffeId = uri.parse().unwrap();
         assert_eq!(fixture.ca.csr_identity(&csr).unwrap(), expected);
-        let (identity, signed) = fixture.ca.sign_csr(&csr).unwrap();
+        let (identity, signed) = fixture.ca.sign_csr(&csr).await.unwrap();
         assert_eq!(identity, expected);
         assert_eq!(CertificateInfo::from_pem(&signed).unwrap().uris, [uri]);
         assert!(signed.ends_with("cross-signed\n"));
@@ -404,7 +404,7 @@ async fn other_requests_are_refused() {
         (csr(&[&own, &own]), "it has 2 URI names"),
         ("no request".to_owned(), "invalid CSR"),
     ] {
-        let error = fixture.ca.sign_csr(&csr).unwrap_err();
+        let error = fixture.ca.sign_csr(&csr).await.unwrap_err();
         assert!(error.is_invalid_request(), "{error}");
         let text = error.to_string();
         assert!(

@@ -88,7 +88,7 @@ pub struct Authority {
     cert_pem: String,
     key: PrivateKey,
     info: CertificateInfo,
-    issuer: Issuer<'static, PrivateKey>,
+    pub(crate) issuer: Issuer<'static, PrivateKey>,
 }
 
 impl Authority {
@@ -98,7 +98,15 @@ impl Authority {
     ///
     /// When a name or the validity cannot be expressed, or the system gives no randomness.
     pub fn generate_root(request: RootRequest) -> Result<Authority, IdentityError> {
-        let key = PrivateKey::generate()?;
+        Authority::root_of(request, PrivateKey::generate()?)
+    }
+
+    /// A new self-signed root with this key.
+    ///
+    /// # Errors
+    ///
+    /// When a name or the validity cannot be expressed.
+    pub fn root_of(request: RootRequest, key: PrivateKey) -> Result<Authority, IdentityError> {
         let mut params = validity(request.serial, request.now, request.ttl)?;
         params
             .distinguished_name
@@ -173,14 +181,7 @@ impl Authority {
     ///
     /// When a name or the validity cannot be expressed, or the system gives no randomness.
     pub fn issue(&self, request: LeafRequest) -> Result<IssuedCertificate, IdentityError> {
-        let mut names = Vec::new();
-        for uri in request.uris {
-            names.push(uri_name(uri)?);
-        }
-        for name in request.dns_names {
-            names.push(dns_name(name)?);
-        }
-        names.extend(request.ips.into_iter().map(SanType::IpAddress));
+        let names = names(&request)?;
         let profile = CsrProfile {
             serial: request.serial,
             now: request.now,
@@ -225,11 +226,8 @@ impl Authority {
         names: Vec<SanType>,
         profile: CsrProfile,
     ) -> Result<rcgen::Certificate, IdentityError> {
-        let backdate = BACKDATE.min(profile.ttl / BACKDATE_PART);
-        let not_before = profile.now.checked_sub(backdate);
-        let not_before = not_before.ok_or(IdentityError::Validity)?;
         // The subject stays empty, for which the library marks the names as critical.
-        let mut params = validity(profile.serial, not_before, profile.ttl)?;
+        let mut params = backdated(profile)?;
         params.subject_alt_names = names;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![
@@ -287,8 +285,21 @@ pub fn csr_names_hosts(csr_pem: &str) -> Result<bool, IdentityError> {
     Ok(names.iter().any(|name| !matches!(name, SanType::URI(_))))
 }
 
+/// The names that a leaf is to have.
+pub(crate) fn names(request: &LeafRequest) -> Result<Vec<SanType>, IdentityError> {
+    let mut names = Vec::new();
+    for uri in &request.uris {
+        names.push(uri_name(uri.clone())?);
+    }
+    for name in &request.dns_names {
+        names.push(dns_name(name.clone())?);
+    }
+    names.extend(request.ips.iter().copied().map(SanType::IpAddress));
+    Ok(names)
+}
+
 /// Parameters with an empty subject and what all certificates here have in common.
-fn validity(
+pub(crate) fn validity(
     serial: u128,
     not_before: SystemTime,
     ttl: Duration,
@@ -301,6 +312,14 @@ fn validity(
     params.not_after = date(not_after.ok_or(IdentityError::Validity)?)?;
     params.use_authority_key_identifier_extension = true;
     Ok(params)
+}
+
+/// The same, with a validity that reaches back a little.
+pub(crate) fn backdated(profile: CsrProfile) -> Result<CertificateParams, IdentityError> {
+    let backdate = BACKDATE.min(profile.ttl / BACKDATE_PART);
+    let not_before = profile.now.checked_sub(backdate);
+    let not_before = not_before.ok_or(IdentityError::Validity)?;
+    validity(profile.serial, not_before, profile.ttl)
 }
 
 /// Whole seconds, as certificates hold them.
@@ -336,11 +355,13 @@ fn check_pair(der: &CertificateDer<'_>, key: &PrivateKey) -> Result<(), Identity
     }
 }
 
-fn request_der(csr_pem: &str) -> Result<CertificateSigningRequestDer<'static>, IdentityError> {
+pub(crate) fn request_der(
+    csr_pem: &str,
+) -> Result<CertificateSigningRequestDer<'static>, IdentityError> {
     CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes()).map_err(IdentityError::request)
 }
 
-fn parse_request(der: &[u8]) -> Result<X509CertificationRequest<'_>, IdentityError> {
+pub(crate) fn parse_request(der: &[u8]) -> Result<X509CertificationRequest<'_>, IdentityError> {
     let (rest, request) =
         X509CertificationRequest::from_der(der).map_err(IdentityError::request)?;
     if !rest.is_empty() {

@@ -3,11 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use sha1::{Digest, Sha1};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::IdentityError;
 use crate::key::key_id;
@@ -36,6 +40,14 @@ pub struct CertificateInfo {
     pub authority_key_id: Option<String>,
     /// Whether it may sign others.
     pub is_ca: bool,
+    /// Whether it is signed in its own name, as roots are.
+    pub is_self_issued: bool,
+    /// SHA-256 of its public key, hex bytes joined by colons.
+    pub public_key: String,
+    /// The algorithm of its key: `ec`, `rsa`, or empty for another one.
+    pub key_type: &'static str,
+    /// The size of its key; 0 for another algorithm.
+    pub key_bits: u32,
 }
 
 impl CertificateInfo {
@@ -58,6 +70,8 @@ impl CertificateInfo {
         if !rest.is_empty() {
             return Err(malformed("bytes after its end"));
         }
+        let key = key_id(certificate.public_key().raw);
+        let (key_type, key_bits) = key_kind(certificate.public_key());
         let mut info = CertificateInfo {
             id: colon_hex(&Sha1::digest(der)),
             serial: colon_hex(&certificate.serial.to_bytes_be()),
@@ -66,9 +80,13 @@ impl CertificateInfo {
             ips: Vec::new(),
             not_before: unix_time(certificate.validity().not_before.timestamp()),
             not_after: unix_time(certificate.validity().not_after.timestamp()),
-            subject_key_id: colon_hex(&key_id(certificate.public_key().raw)),
+            subject_key_id: colon_hex(&key),
             authority_key_id: None,
             is_ca: certificate.is_ca(),
+            is_self_issued: certificate.subject().as_raw() == certificate.issuer().as_raw(),
+            public_key: colon_hex(&key),
+            key_type,
+            key_bits,
         };
         for extension in certificate.extensions() {
             match extension.parsed_extension() {
@@ -94,6 +112,65 @@ impl CertificateInfo {
             _ => {}
         }
     }
+}
+
+/// The algorithm of a key as the API names it, and its size.
+fn key_kind(key: &SubjectPublicKeyInfo<'_>) -> (&'static str, u32) {
+    let bits = |size: usize| u32::try_from(size).unwrap_or_default();
+    match key.parsed() {
+        Ok(PublicKey::RSA(key)) => ("rsa", bits(key.key_size())),
+        // An uncompressed point is a byte and two coordinates of whole bytes.
+        Ok(PublicKey::EC(point)) => match bits(point.data().len().saturating_sub(1) / 2 * 8) {
+            528 => ("ec", 521),
+            bits => ("ec", bits),
+        },
+        _ => ("", 0),
+    }
+}
+
+/// Whether the key of `issuer` has signed the first certificate of `pem`, and their names fit.
+///
+/// # Errors
+///
+/// [`IdentityError::ParseCertificate`] when one of them cannot be read.
+pub fn is_issued_by(pem: &str, issuer: &str) -> Result<bool, IdentityError> {
+    let (der, issuer) = (first_certificate(pem)?, first_certificate(issuer)?);
+    let (_, certificate) = X509Certificate::from_der(&der).map_err(malformed)?;
+    let (_, issuer) = X509Certificate::from_der(&issuer).map_err(malformed)?;
+    Ok(certificate.issuer().as_raw() == issuer.subject().as_raw()
+        && certificate
+            .verify_signature(Some(issuer.public_key()))
+            .is_ok())
+}
+
+/// The certificates of a PEM text, each as a text of its own that ends with a newline.
+///
+/// # Errors
+///
+/// [`IdentityError::ParseCertificate`] when there is none or one is malformed.
+pub fn split_certificates(pem: &str) -> Result<Vec<String>, IdentityError> {
+    let mut certificates = Vec::new();
+    for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let der = der.map_err(malformed)?;
+        CertificateInfo::from_der(&der)?;
+        certificates.push(certificate_pem(&der));
+    }
+    if certificates.is_empty() {
+        return Err(malformed("the text holds none"));
+    }
+    Ok(certificates)
+}
+
+fn certificate_pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(64) {
+        // Base64 is ASCII.
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem.push_str("-----END CERTIFICATE-----\n");
+    pem
 }
 
 pub(crate) fn first_certificate(pem: &str) -> Result<CertificateDer<'static>, IdentityError> {
@@ -123,7 +200,7 @@ fn unix_time(seconds: i64) -> SystemTime {
     }
 }
 
-fn colon_hex(bytes: &[u8]) -> String {
+pub(crate) fn colon_hex(bytes: &[u8]) -> String {
     let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
 }

@@ -3,12 +3,60 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rcgen::{KeyPair, PublicKeyData, SignatureAlgorithm, SigningKey};
+use rcgen::{KeyPair, PublicKeyData, RsaKeySize, SignatureAlgorithm, SigningKey};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 
 use crate::IdentityError;
+
+/// The algorithm of a key, and its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyKind {
+    /// ECDSA over P-256.
+    #[default]
+    EcP256,
+    /// ECDSA over P-384.
+    EcP384,
+    /// ECDSA over P-521.
+    EcP521,
+    /// RSA of 2048 bits.
+    Rsa2048,
+    /// RSA of 4096 bits.
+    Rsa4096,
+}
+
+impl KeyKind {
+    /// All of them.
+    pub const ALL: [KeyKind; 5] = [
+        KeyKind::EcP256,
+        KeyKind::EcP384,
+        KeyKind::EcP521,
+        KeyKind::Rsa2048,
+        KeyKind::Rsa4096,
+    ];
+
+    /// `ec` or `rsa`.
+    #[must_use]
+    pub fn algorithm(self) -> &'static str {
+        match self {
+            KeyKind::EcP256 | KeyKind::EcP384 | KeyKind::EcP521 => "ec",
+            KeyKind::Rsa2048 | KeyKind::Rsa4096 => "rsa",
+        }
+    }
+
+    /// The size.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        match self {
+            KeyKind::EcP256 => 256,
+            KeyKind::EcP384 => 384,
+            KeyKind::EcP521 => 521,
+            KeyKind::Rsa2048 => 2048,
+            KeyKind::Rsa4096 => 4096,
+        }
+    }
+}
 
 /// A private key. Copies share the memory it is in.
 #[derive(Clone)]
@@ -24,8 +72,24 @@ impl PrivateKey {
     ///
     /// [`IdentityError::GenerateKey`] when the system gives no randomness.
     pub fn generate() -> Result<PrivateKey, IdentityError> {
-        let pair = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)
-            .map_err(IdentityError::GenerateKey)?;
+        PrivateKey::generate_kind(KeyKind::EcP256)
+    }
+
+    /// A new key of this kind. One of RSA takes seconds of computing at worst.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::GenerateKey`] when the system gives no randomness.
+    pub fn generate_kind(kind: KeyKind) -> Result<PrivateKey, IdentityError> {
+        let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
+        let pair = match kind {
+            KeyKind::EcP256 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
+            KeyKind::EcP384 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
+            KeyKind::EcP521 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512),
+            KeyKind::Rsa2048 => rsa(RsaKeySize::_2048),
+            KeyKind::Rsa4096 => rsa(RsaKeySize::_4096),
+        };
+        let pair = pair.map_err(IdentityError::GenerateKey)?;
         let pem = pair.serialize_pem().into();
         Ok(PrivateKey {
             pair: Arc::new(pair),
@@ -104,6 +168,15 @@ mod tests {
         let read = PrivateKey::from_pem(&pem).unwrap();
         assert_eq!(read.to_pem(), pem);
         assert_eq!(read.key_id(), key.key_id());
+    }
+
+    #[test]
+    fn every_kind_can_be_kept_as_text() {
+        for kind in KeyKind::ALL {
+            let key = PrivateKey::generate_kind(kind).unwrap();
+            let read = PrivateKey::from_pem(&key.to_pem()).unwrap();
+            assert_eq!(read.key_id(), key.key_id(), "{kind:?}");
+        }
     }
 
     #[test]

@@ -8,9 +8,11 @@
 mod agents;
 mod authority;
 mod certificate;
+mod cross_sign;
 mod error;
 mod key;
 mod pair;
+mod request;
 mod sealing;
 pub mod tls;
 
@@ -18,8 +20,9 @@ pub use agents::{AgentAuthorityRequest, AgentRequest, generate_agent_authority, 
 pub use authority::{
     Authority, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names_hosts, csr_uris,
 };
-pub use certificate::CertificateInfo;
+pub use certificate::{CertificateInfo, is_issued_by, split_certificates};
 pub use error::IdentityError;
-pub use key::PrivateKey;
+pub use key::{KeyKind, PrivateKey};
 pub use pair::{BadPair, check_pair};
+pub use request::{LeafKey, csr_public_key};
 pub use sealing::SealingKey;

@@ -177,7 +177,7 @@ pub(crate) struct Renewed {
 
 impl Renewed {
     /// Gets the first certificate.
-    pub(crate) fn issue(
+    pub(crate) async fn issue(
         ca: &Ca,
         clock: &Clock,
         config: &ServerConfig,
@@ -189,7 +189,7 @@ impl Renewed {
         if !ips.contains(&config.advertise) {
             ips.push(config.advertise);
         }
-        let (tls, expires) = sign(ca, &ips)?;
+        let (tls, expires) = sign(ca, &ips).await?;
         let (current, tls) = Current::of(&tls);
         let renewed = Self {
             ca: ca.clone(),
@@ -221,7 +221,12 @@ impl Renewed {
                 () = roots.changed() => roots = watch_roots(&store),
                 () = stop.cancelled() => return Ok(()),
             }
-            while let Err(error) = self.renew() {
+            loop {
+                let renewed = tokio::select! {
+                    renewed = self.renew() => renewed,
+                    () = stop.cancelled() => return Ok(()),
+                };
+                let Err(error) = renewed else { break };
                 tracing::error!(%error, "the TLS certificate was not renewed: trying again");
                 tokio::select! {
                     () = tokio::time::sleep(RETRY) => {}
@@ -231,8 +236,8 @@ impl Renewed {
         }
     }
 
-    fn renew(&mut self) -> Result<(), CertificateError> {
-        let (tls, expires) = sign(&self.ca, &self.ips)?;
+    async fn renew(&mut self) -> Result<(), CertificateError> {
+        let (tls, expires) = sign(&self.ca, &self.ips).await?;
         self.current.set(&tls);
         self.due = due(self.clock.now(), expires);
         tracing::debug!("the TLS certificate was renewed");
@@ -248,8 +253,8 @@ fn watch_roots(store: &Reader) -> Watch {
     store.watch(&txn.into_reads())
 }
 
-fn sign(ca: &Ca, ips: &[IpAddr]) -> Result<(Arc<TlsConfig>, SystemTime), CertificateError> {
-    let issued = ca.issue_server(&[], ips)?;
+async fn sign(ca: &Ca, ips: &[IpAddr]) -> Result<(Arc<TlsConfig>, SystemTime), CertificateError> {
+    let issued = ca.issue_server(&[], ips).await?;
     let tls = server_config(&issued.cert_pem, &issued.key.to_pem(), None)?;
     Ok((tls, issued.info.not_after))
 }
@@ -310,7 +315,9 @@ mod tests {
         let ca = Ca::initialise(&store, "dc1", clock.clone(), config)
             .await
             .unwrap();
-        let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default()).unwrap();
+        let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default())
+            .await
+            .unwrap();
         let current = renewed.current.clone();
         let first = current.0.load_full();
         let scope = Scope::new("test");
@@ -333,7 +340,9 @@ mod tests {
         let ca = Ca::initialise(&store, "dc1", clock.clone(), CaConfig::default())
             .await
             .unwrap();
-        let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default()).unwrap();
+        let (renewed, _) = Renewed::issue(&ca, &clock, &ServerConfig::default())
+            .await
+            .unwrap();
         let current = renewed.current.clone();
         let first = current.0.load_full();
         let scope = Scope::new("test");

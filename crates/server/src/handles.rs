@@ -2,14 +2,15 @@
 //!
 //! What serves a request gets those that it names, each a value of its own: a [`Reader`], a
 //! [`Writer`], the [`Rights`] of tokens, the [`Ca`] that signs. So what a part of an API can do to
-//! the mesh stands in its types: DNS and xDS have no writer, and HTTP has nothing that signs.
+//! the mesh stands in its types: DNS and xDS have no writer, and HTTP has nothing that signs what it is
+//! given: it yields leaves of services, and changes the CA's configuration.
 //!
 //! [`Reader`]: legate_store::Reader
 //! [`Writer`]: legate_store::Writer
 
 use std::sync::Arc;
 
-use legate_ca::Ca;
+use legate_ca::{Ca, CaManager, ServiceLeaves};
 use legate_checks::Reports;
 use legate_proxycfg::Manager;
 use legate_resources::Generator;
@@ -35,6 +36,10 @@ pub(crate) struct Handles {
     pub(crate) rights: Rights,
     /// Signs certificates.
     pub(crate) ca: Ca,
+    /// Changes what certificates are signed with.
+    pub(crate) ca_manager: CaManager,
+    /// Yields leaves of services for callers without a proxy.
+    pub(crate) leaves: ServiceLeaves,
     /// The time, as tests want it to be.
     pub(crate) clock: Clock,
     /// Keeps a snapshot for every proxy that is connected.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_ca::{Ca, CaError};
+use legate_ca::{Ca, CaError, CaManager, ServiceLeaves};
 use legate_checks::Runner;
 use legate_model::{Invalid, ServiceInstance};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
@@ -174,11 +174,18 @@ impl Server {
             Some(store) => store,
             None => Store::open(config.store.clone(), &storage.spawner()).await?,
         };
-        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca).await?;
+        let ca =
+            Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone()).await?;
+        let leaves = ca.leaves(&scope.spawner());
+        let ca_manager = CaManager::new(ca.clone(), store.writer());
+        let tend = ca_manager
+            .clone()
+            .run(store.leadership().clone(), scope.token());
+        scope.spawn("certificate authority", tend);
         seed::seed(&config, &store, &clock).await?;
         let manager = Manager::new(
             store.reader(),
-            ca.leaves(&scope.spawner()),
+            leaves.clone(),
             scope.spawner(),
             ManagerConfig {
                 agent_ipv6: net::has_ipv6(),
@@ -209,6 +216,8 @@ impl Server {
             store: store.clone(),
             rights: acl::Rights::new(store.reader(), clock.clone(), config.clone(), tokens),
             ca: ca.clone(),
+            ca_manager,
+            leaves: ServiceLeaves::new(ca.clone(), leaves),
             proxies: Proxies::new(clock.clone()),
             clock,
             manager: manager.clone(),
@@ -227,18 +236,18 @@ impl Server {
             audit,
             agent: handles.agent.clone(),
         };
-        server.spawn(&handles, listening)?;
+        server.spawn(&handles, listening).await?;
         Ok(server)
     }
 
-    fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
+    async fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
         let stop = self.scope.token();
         let mut certificates = Vec::new();
-        let mut tls = |listeners: Vec<TcpListener>, files, policy| {
+        let mut tls = async |listeners: Vec<TcpListener>, files, policy| {
             if listeners.is_empty() {
                 return Ok(None);
             }
-            let tls = self.tls(files, &handles.clock, &mut certificates)?;
+            let tls = self.tls(files, &handles.clock, &mut certificates).await?;
             let tls = certificate::with_policy(&tls, policy)?;
             Ok::<_, StartError>(Some((listeners, tls)))
         };
@@ -247,8 +256,9 @@ impl Server {
             listening.grpc_tls,
             &config.grpc_tls_files,
             &config.grpc_tls_policy,
-        )?;
-        let https = tls(listening.https, &config.https_files, &config.https_policy)?;
+        )
+        .await?;
+        let https = tls(listening.https, &config.https_files, &config.https_policy).await?;
         if self.config.acl.enabled {
             let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
             self.scope.spawn("expired tokens", sweep);
@@ -288,7 +298,7 @@ impl Server {
 
     /// The certificate of these files, or of the mesh CA. `made` has those that are kept up to date
     /// already, so that each is read or signed once.
-    fn tls(
+    async fn tls(
         &self,
         files: &Option<FilePair>,
         clock: &Clock,
@@ -305,7 +315,7 @@ impl Server {
                 tls
             }
             None => {
-                let (renewed, tls) = Renewed::issue(&self.ca, clock, &self.config)?;
+                let (renewed, tls) = Renewed::issue(&self.ca, clock, &self.config).await?;
                 let keep = renewed.keep(self.store.reader(), stop);
                 self.scope.spawn("certificate", keep);
                 tls

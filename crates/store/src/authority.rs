@@ -1,8 +1,8 @@
-//! The CA's roots and its signing key.
+//! The CA's roots, its signing key and its configuration.
 
 use std::sync::Arc;
 
-use legate_model::CaRoots;
+use legate_model::{CaConfiguration, CaRoots};
 
 use crate::command::CaState;
 use crate::read::ReadTxn;
@@ -18,6 +18,11 @@ impl ReadTxn<'_> {
     /// The CA's public certificates, once there are any.
     pub fn ca_roots(&self) -> Option<Arc<CaRoots>> {
         self.ca().map(|ca| Arc::clone(&ca.roots))
+    }
+
+    /// The CA's configuration with its secrets, once there is one.
+    pub fn ca_configuration(&self) -> Option<Arc<CaConfiguration>> {
+        self.get::<CaConfiguration>(&[])
     }
 }
 
@@ -42,6 +47,18 @@ impl WriteTxn {
                 ca: Arc::new(ca),
                 modify_index: index,
             });
+        }
+    }
+
+    /// Replaces the CA's configuration. Its indexes are ignored.
+    pub fn put_ca_configuration(&mut self, mut configuration: CaConfiguration) {
+        let old = self.read().ca_configuration();
+        let old = old.as_deref();
+        configuration.create_index = old.map_or(self.index(), |old| old.create_index);
+        configuration.modify_index = old.map_or(0, |old| old.modify_index);
+        if old != Some(&configuration) {
+            configuration.modify_index = self.index();
+            self.put(configuration);
         }
     }
 }

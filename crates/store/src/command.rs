@@ -1,7 +1,9 @@
 //! Changes as values, for those who pass them on, and what comes of a change.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{
@@ -135,6 +137,20 @@ pub struct CaState {
     pub signing_key: Secret,
     /// The UUID at the front of the trust domain, chosen once.
     pub cluster_id: String,
+    /// By id, what has to be known about roots until nobody needs them any more. A root that is not
+    /// here became active before this was kept.
+    #[serde(default)]
+    pub lives: BTreeMap<String, RootLife>,
+}
+
+/// How long a root is needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RootLife {
+    /// When another root became active instead.
+    #[serde(default)]
+    pub rotated_out: Option<SystemTime>,
+    /// The longest lifetime of any leaf that it may have signed.
+    pub longest_leaf: Duration,
 }
 
 impl WriteTxn {

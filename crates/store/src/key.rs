@@ -61,6 +61,8 @@ pub(crate) enum Table {
     Peerings = 30,
     /// Node name, instance id.
     FileServices = 24,
+    /// One row.
+    CaConfiguration = 22,
 
     /// Node id. From here on: indexes, which are made from the rows and not stored.
     NodeIds = 128,

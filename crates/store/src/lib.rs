@@ -49,7 +49,9 @@ mod tests;
 
 pub use agent_checks::{AgentCheck, Source};
 pub use backend::etcd::EtcdConfig;
-pub use command::{Applied, CaState, Command, Deregistration, Registration, Rejected, TokenKey};
+pub use command::{
+    Applied, CaState, Command, Deregistration, Registration, Rejected, RootLife, TokenKey,
+};
 pub use commit::Unavailable;
 pub use kept::{Follower, Kept};
 pub use kv::{KvWrite, LockError};

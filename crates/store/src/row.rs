@@ -9,8 +9,8 @@ use legate_identity::IdentityError;
 use legate_model::Tenancy;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{
-    AutopilotConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry, Node, Peering,
-    PreparedQuery,
+    AutopilotConfiguration, CaConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry, Node,
+    Peering, PreparedQuery,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -157,6 +157,7 @@ const READERS: &[StoredTable] = &[
     stored::<AutopilotConfiguration>(),
     stored::<Peering>(),
     stored::<FileServiceRow>(),
+    stored::<CaConfiguration>(),
 ];
 
 const fn stored<R: Row>() -> StoredTable {

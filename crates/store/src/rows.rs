@@ -8,8 +8,8 @@ use std::time::Duration;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
-    AutopilotConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry, Node, NodeCoordinate,
-    Peering, PreparedQuery, ServiceInstance, Session, Tenancy,
+    AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry, Node,
+    NodeCoordinate, Peering, PreparedQuery, ServiceInstance, Session, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -502,6 +502,20 @@ impl Row for CoordinateRow {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::new(Self::TABLE, tenancy, &[&self.coordinate.node])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for CaConfiguration {
+    const TABLE: Table = Table::CaConfiguration;
+    // It may have a private key, or a token for whoever signs.
+    const SECRET: bool = true;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[])
     }
 
     fn modify_index(&self) -> u64 {

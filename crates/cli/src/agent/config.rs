@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use legate_model::{CheckType, Secret, ServiceDefinition};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Defines settings that a file may have or not, and how those of a later file replace them.
 macro_rules! settings {
@@ -113,15 +113,7 @@ settings! {
     Connect {
         enabled: bool,
         ca_provider: String,
-        ca_config: CaSettings,
-    }
-    /// `connect.ca_config`
-    CaSettings {
-        cluster_id: String,
-        leaf_cert_ttl: String,
-        root_cert_ttl: String,
-        private_key_type: String,
-        private_key_bits: i64,
+        ca_config: Map<String, Value>,
     }
     /// `dns_config`
     Dns { only_passing: bool, }

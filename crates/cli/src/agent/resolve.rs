@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use legate_model::json::same_key;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::LogOptions;
 use legate_runtime::rotating_file::Rotation;
@@ -19,7 +20,7 @@ use legate_server::{
 use uuid::Uuid;
 
 use self::listeners::Listeners;
-use super::config::{Acl, CaSettings, Settings};
+use super::config::{Acl, Connect, Settings};
 use super::sockaddr;
 use super::sources::Sources;
 
@@ -60,24 +61,10 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
     if settings.server == Some(!SERVER) {
         bail!("server = false is not served: client agents are not served, run a server");
     }
-    let connect = settings.connect.as_ref();
-    let ca = connect.and_then(|connect| connect.ca_config.as_ref());
-    let provider = connect.and_then(|connect| connect.ca_provider.as_deref());
-    let key_type = ca.and_then(|ca| ca.private_key_type.as_deref());
-    for (key, set, served) in [
-        ("connect.ca_provider", provider, "consul"),
-        ("connect.ca_config.private_key_type", key_type, "ec"),
-        ("partition", settings.partition.as_deref(), "default"),
-    ] {
+    for (key, set, served) in [("partition", settings.partition.as_deref(), "default")] {
         if let Some(set) = set.filter(|set| !set.is_empty() && *set != served) {
             bail!("{key} = {set:?} is not served: it is always {served:?}");
         }
-    }
-    if ca
-        .and_then(|ca| ca.private_key_bits)
-        .is_some_and(|bits| bits != 256)
-    {
-        bail!("connect.ca_config.private_key_bits: keys have 256 bits, leave it out");
     }
     if settings
         .bootstrap_expect
@@ -177,11 +164,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             token_file,
         },
         default_intention_policy,
-        ca: ca(settings
-            .connect
-            .clone()
-            .and_then(|connect| connect.ca_config)
-            .unwrap_or_default())?,
+        ca: ca(settings.connect.clone().unwrap_or_default())?,
         update_max_per_second: update_rate(
             settings
                 .xds
@@ -405,20 +388,39 @@ fn acl(acl: Option<Acl>) -> anyhow::Result<AclConfig> {
     })
 }
 
-fn ca(settings: CaSettings) -> anyhow::Result<CaConfig> {
-    let default = CaConfig::default();
-    let (leaf, root) = (settings.leaf_cert_ttl, settings.root_cert_ttl);
-    let cluster_id = settings.cluster_id.filter(|id| !id.is_empty()).map(|id| {
-        Uuid::parse_str(&id)
-            .with_context(|| format!("connect.ca_config.cluster_id {id:?} is no UUID"))
-    });
-    Ok(CaConfig {
-        leaf_ttl: time("connect.ca_config.leaf_cert_ttl", leaf.as_deref())?
-            .unwrap_or(default.leaf_ttl),
-        root_ttl: time("connect.ca_config.root_cert_ttl", root.as_deref())?
-            .unwrap_or(default.root_ttl),
-        cluster_id: cluster_id.transpose()?,
-    })
+/// The configuration of the CA of a new mesh. Its keys are those of the API, written in small letters.
+fn ca(connect: Connect) -> anyhow::Result<CaConfig> {
+    let mut config = CaConfig::default();
+    if let Some(provider) = connect.ca_provider.filter(|name| !name.is_empty()) {
+        config.provider = provider;
+    }
+    for (key, value) in connect.ca_config.unwrap_or_default() {
+        let text = value.as_str().map(str::to_owned);
+        if same_key(&key, "cluster_id") {
+            let id = text.unwrap_or_default();
+            let parsed = Uuid::parse_str(&id)
+                .with_context(|| format!("connect.ca_config.cluster_id {id:?} is no UUID"));
+            config.cluster_id = Some(id)
+                .filter(|id| !id.is_empty())
+                .map(|_| parsed)
+                .transpose()?;
+        } else if same_key(&key, "leaf_cert_ttl") {
+            config.leaf_ttl = time("connect.ca_config.leaf_cert_ttl", text.as_deref())?
+                .unwrap_or(config.leaf_ttl);
+        } else if same_key(&key, "root_cert_ttl") {
+            config.root_ttl = time("connect.ca_config.root_cert_ttl", text.as_deref())?
+                .unwrap_or(config.root_ttl);
+        } else {
+            config.more.0.insert(key, value);
+        }
+    }
+    if config.leaf_ttl < Duration::from_secs(3600) {
+        bail!(
+            "connect.ca_config.leaf_cert_ttl: leaf cert TTL must be greater or equal than 1h0m0s"
+        );
+    }
+    config.validate().context("connect.ca_config")?;
+    Ok(config)
 }
 
 #[expect(

@@ -473,4 +473,12 @@ pub(super) const TABLE: &[Rows] = &[
             (DEFAULT_ONLY, "Partition"),
         ],
     ),
+    // The mesh CA. The keys of `Config` are its provider's.
+    (
+        "CaConfiguration",
+        &[(
+            Yes,
+            "Provider Config State ForceWithoutCrossSigning CreateIndex ModifyIndex",
+        )],
+    ),
 ];

@@ -12,8 +12,8 @@ use legate_model::served::{self, Served};
 use legate_model::transaction::Operation;
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ApiGateway, AutopilotConfiguration, BoundApiGateway, ChainOverrides, ConfigEntry,
-    ConnectAuthorize, ControlPlaneRequestLimit, DeregisterRequest, EstablishPeering,
+    ApiGateway, AutopilotConfiguration, BoundApiGateway, CaConfiguration, ChainOverrides,
+    ConfigEntry, ConnectAuthorize, ControlPlaneRequestLimit, DeregisterRequest, EstablishPeering,
     ExportedServices, FileSystemCertificate, GeneratePeeringToken, HttpRoute, IngressGateway,
     InlineCertificate, Intention, Invalid, JwtProvider, Mesh, NodeCoordinate, PreparedQuery,
     ProxyDefaults, RegisterRequest, SamenessGroup, ServiceDefaults, ServiceDefinition,
@@ -492,6 +492,11 @@ fn entries() -> Vec<Kind> {
             fields::<ConnectAuthorize>(),
             json!({"Target": "web"}),
             |value| accept::<ConnectAuthorize>(value, |_| Ok(())),
+        ),
+        (
+            fields::<CaConfiguration>(),
+            json!({"Provider": "consul"}),
+            |value| accept::<CaConfiguration>(value, |_| Ok(())),
         ),
         (fields::<Intention>(), intention, |value| {
             accept(value, Intention::validate)

@@ -1,5 +1,6 @@
 //! `ConnectCAService`: the mesh's roots, and leaf certificates for who may have them.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use legate_ca::{Ca, CaError};
 use legate_model::acl::Authorizer;
 use legate_model::{CaRoots, SpiffeId};
 use legate_runtime::CancellationToken;
-use legate_store::Reader;
+use legate_store::{Reader, RootLife};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -29,6 +30,7 @@ pub(super) struct Service {
     store: Reader,
     rights: Rights,
     datacenter: String,
+    connect: bool,
     stop: CancellationToken,
 }
 
@@ -39,8 +41,15 @@ impl Service {
             store: handles.store.reader(),
             rights: handles.rights(),
             datacenter: handles.config.datacenter.clone(),
+            connect: handles.config.connect,
             stop,
         }
+    }
+
+    fn enabled(&self) -> Result<(), Status> {
+        self.connect.then_some(()).ok_or_else(|| {
+            Status::failed_precondition("Connect must be enabled in order to use this endpoint")
+        })
     }
 
     /// Whether the holder of `access` may have a certificate with this identity.
@@ -65,6 +74,9 @@ fn sign_status(error: &CaError) -> Status {
     if error.is_invalid_request() {
         return Status::invalid_argument(error.to_string());
     }
+    if matches!(error, CaError::RateLimited) {
+        return Status::resource_exhausted(error.to_string());
+    }
     tracing::error!(%error, "a certificate could not be signed");
     Status::internal("the certificate could not be signed; see the server's log")
 }
@@ -77,6 +89,7 @@ impl ConnectCaService for Service {
         &self,
         request: Request<WatchRootsRequest>,
     ) -> Result<Response<Self::WatchRootsStream>, Status> {
+        self.enabled()?;
         let token = auth::token(request.metadata()).to_owned();
         auth::any_valid_token(&self.rights, &token)?;
         let end = ended(self.rights.clone(), token.clone(), self.stop.clone());
@@ -98,6 +111,7 @@ impl ConnectCaService for Service {
     }
 
     async fn sign(&self, request: Request<SignRequest>) -> Result<Response<SignResponse>, Status> {
+        self.enabled()?;
         let access = auth::authorizer(&self.rights, auth::token(request.metadata()))?;
         // Whoever may have no certificate at all does not make the server verify a signature.
         if !access.service_write_any() && !access.mesh_write() && !access.acl_write() {
@@ -116,7 +130,8 @@ impl ConnectCaService for Service {
         let ca = &self.ca;
         let id = ca.csr_identity(&csr).map_err(|error| sign_status(&error))?;
         self.authorise(&id, &access)?;
-        let (_, cert_pem) = ca.sign_csr(&csr).map_err(|error| sign_status(&error))?;
+        let signed = ca.sign_csr(&csr).await;
+        let (_, cert_pem) = signed.map_err(|error| sign_status(&error))?;
         Ok(Response::new(SignResponse { cert_pem }))
     }
 }
@@ -138,14 +153,14 @@ impl RootsWatch {
         loop {
             let state = self.store.state();
             let txn = state.read();
-            let Some(roots) = txn.ca_roots() else {
+            let (Some(roots), Some(ca)) = (txn.ca_roots(), txn.ca()) else {
                 return Err(Status::failed_precondition(
                     "Connect CA is not yet initialized",
                 ));
             };
             if self.sent.as_ref() != Some(&roots) {
                 auth::any_valid_token(&self.rights, &self.token)?;
-                let response = response(&roots);
+                let response = response(&roots, &ca.lives);
                 self.sent = Some(roots);
                 return Ok(response);
             }
@@ -159,7 +174,7 @@ impl RootsWatch {
     }
 }
 
-fn response(roots: &CaRoots) -> WatchRootsResponse {
+fn response(roots: &CaRoots, lives: &BTreeMap<String, RootLife>) -> WatchRootsResponse {
     let root = |root: &legate_model::CaRoot| CaRoot {
         id: root.id.clone(),
         name: root.name.clone(),
@@ -168,7 +183,10 @@ fn response(roots: &CaRoots) -> WatchRootsResponse {
         root_cert: root.root_cert.clone(),
         intermediate_certs: root.intermediate_certs.clone(),
         active: root.active,
-        rotated_out_at: None,
+        rotated_out_at: lives
+            .get(&root.id)
+            .and_then(|life| life.rotated_out)
+            .map(Into::into),
     };
     WatchRootsResponse {
         active_root_id: roots.active_root_id.clone(),

@@ -1,20 +1,24 @@
-//! `/v1/connect/ca` and its twin under `/v1/agent`: what peers verify certificates against.
+//! `/v1/connect/ca` and what of it is under `/v1/agent`: what peers verify certificates against, who
+//! signs, and the leaves of services that verify and show certificates themselves.
+
+use std::time::SystemTime;
 
 use axum::body::Body;
+use axum::extract::{Path, State};
 use axum::response::Response;
-use http::HeaderName;
 use http::header::{AGE, CONTENT_TYPE, HeaderValue};
+use http::{HeaderName, StatusCode};
+use legate_ca::{CaError, CaManager, Leaf, ServiceLeaves};
+use legate_model::{CaConfiguration, Secret, timestamp};
+use serde::Serialize;
+use tokio::time::Instant;
 
 use super::call::Call;
 use super::error::ApiError;
 
 /// `GET /v1/connect/ca/roots`
 pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
-    if !call.config.connect {
-        return Err(ApiError::internal(
-            "Connect must be enabled in order to use this endpoint",
-        ));
-    }
+    enabled(&call)?;
     let pem = call.params.flag("pem")?;
     let answer = call.read(|state| state.ca_roots()).await?;
     let Some(roots) = answer.value else {
@@ -34,12 +38,138 @@ pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/agent/connect/ca/roots`: the same, with the headers of a cache that is always empty,
 /// because there is nothing between the agent API and the store.
 pub(super) async fn agent_roots(call: Call) -> Result<Response, ApiError> {
-    let mut response = roots(call).await?;
+    roots(call).await.map(uncached)
+}
+
+/// The headers of a cache that is always empty.
+fn uncached(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(
         HeaderName::from_static("x-cache"),
         HeaderValue::from_static("MISS"),
     );
     headers.insert(AGE, HeaderValue::from_static("0"));
-    Ok(response)
+    response
+}
+
+fn enabled(call: &Call) -> Result<(), ApiError> {
+    match call.config.connect {
+        true => Ok(()),
+        false => Err(ApiError::internal(
+            "Connect must be enabled in order to use this endpoint",
+        )),
+    }
+}
+
+fn operates(call: &Call) -> Result<(), ApiError> {
+    enabled(call)?;
+    let permitted = call.authorizer()?.permits("operator", "write", "");
+    match permitted.unwrap_or(false) {
+        true => Ok(()),
+        false => Err(ApiError::denied("operator:write", "")),
+    }
+}
+
+/// `GET /v1/connect/ca/configuration`: without its secrets. As in Consul this needs the right to write.
+pub(super) async fn configuration(
+    State(manager): State<CaManager>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    operates(&call)?;
+    call.refuse_filter()?;
+    call.json(&manager.configuration()?)
+}
+
+/// `PUT /v1/connect/ca/configuration`: makes another root the active one where the configuration asks
+/// for one.
+pub(super) async fn configure(
+    State(manager): State<CaManager>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    operates(&call)?;
+    let asked: CaConfiguration = call.decode()?;
+    manager.reconfigure(asked).await?;
+    Ok(call.empty())
+}
+
+/// `GET /v1/agent/connect/ca/leaf/{service}`: the certificate and key of a service, the same that its
+/// proxies have. With `?index=` it waits for the next one.
+pub(super) async fn leaf(
+    State(leaves): State<ServiceLeaves>,
+    Path(service): Path<String>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    enabled(&call)?;
+    may_be(&call, &service)?;
+    call.refuse_filter()?;
+    legate_model::name::validate_service_name(&service)
+        .map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let query = call
+        .params
+        .blocking(call.config.query_times, rand::random())?;
+    let deadline = Instant::now() + query.wait;
+    let leaf = leaves.leaf(&service, query.min_index, deadline);
+    let leaf = call.unless_stopped(leaf).await??;
+    // The query may have waited for minutes.
+    may_be(&call, &service)?;
+    call.answer(leaf.index, &IssuedCert::of(&leaf), false)
+        .map(uncached)
+}
+
+fn may_be(call: &Call, service: &str) -> Result<(), ApiError> {
+    match call.authorizer()?.service_write(service) {
+        true => Ok(()),
+        false => Err(ApiError::denied("service:write", service)),
+    }
+}
+
+/// A leaf as the API shows it.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct IssuedCert<'a> {
+    serial_number: &'a str,
+    #[serde(rename = "CertPEM")]
+    cert_pem: &'a str,
+    #[serde(rename = "PrivateKeyPEM")]
+    private_key_pem: &'a Secret,
+    service: &'a str,
+    #[serde(rename = "ServiceURI")]
+    service_uri: &'a str,
+    #[serde(with = "timestamp")]
+    valid_after: SystemTime,
+    #[serde(with = "timestamp")]
+    valid_before: SystemTime,
+    create_index: u64,
+    modify_index: u64,
+}
+
+impl<'a> IssuedCert<'a> {
+    fn of(leaf: &'a Leaf) -> Self {
+        Self {
+            serial_number: &leaf.serial,
+            cert_pem: &leaf.cert_pem,
+            private_key_pem: &leaf.key_pem,
+            service: &leaf.service,
+            service_uri: &leaf.uri,
+            valid_after: leaf.valid_after,
+            valid_before: leaf.valid_before,
+            create_index: leaf.index,
+            modify_index: leaf.index,
+        }
+    }
+}
+
+impl From<CaError> for ApiError {
+    /// Statuses are Consul's: what a provider refuses is an error of the server there.
+    fn from(error: CaError) -> Self {
+        let status = match &error {
+            CaError::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+            CaError::StateReadOnly => StatusCode::BAD_REQUEST,
+            CaError::Stopping | CaError::Missing | CaError::Store(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, error.to_string())
+    }
 }

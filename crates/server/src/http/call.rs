@@ -301,6 +301,15 @@ impl Call {
         Ok(answer)
     }
 
+    /// Waits for something that is not read from the store, until the server stops.
+    pub(crate) async fn unless_stopped<T>(
+        &self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ApiError> {
+        let done = self.stop.run_until_cancelled(work).await;
+        done.ok_or_else(shutting_down)
+    }
+
     /// Reads, after waiting for something else than what the client has seen if it says what that
     /// was: the hash of it.
     pub(crate) async fn read_hashed<T: Send>(

@@ -244,8 +244,7 @@ fn mesh_routes() -> Router<ApiState> {
         .route("/v1/connect/intentions/exact", exact)
         .route("/v1/connect/intentions/check", get(intentions::check))
         .route("/v1/connect/intentions/match", get(intentions::matching))
-        .route("/v1/connect/ca/roots", get(ca::roots))
-        .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
+        .merge(ca_routes())
         .route("/v1/agent/connect/authorize", authorize)
         .route("/v1/internal/service-virtual-ip", put(virtual_ips::assign))
         .route("/v1/internal/legate/proxies", get(proxies::list))
@@ -256,6 +255,15 @@ fn mesh_routes() -> Router<ApiState> {
             "/v1/config/{kind}/{name}",
             get(config::get).delete(config::delete),
         )
+}
+
+fn ca_routes() -> Router<ApiState> {
+    let configuration = get(ca::configuration).put(ca::configure);
+    Router::new()
+        .route("/v1/connect/ca/roots", get(ca::roots))
+        .route("/v1/connect/ca/configuration", configuration)
+        .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
+        .route("/v1/agent/connect/ca/leaf/{service}", get(ca::leaf))
 }
 
 fn acl_routes() -> Router<ApiState> {

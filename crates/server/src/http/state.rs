@@ -1,10 +1,12 @@
 //! The handles that an endpoint can have. It gets those that its arguments name, as in
-//! `State(writer): State<Writer>`, and there is nothing here that signs.
+//! `State(writer): State<Writer>`. There is nothing here that signs what it is given: there are leaves of
+//! services, and what changes the CA's configuration.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::extract::FromRef;
+use legate_ca::{CaManager, ServiceLeaves};
 use legate_checks::Reports;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Clock};
@@ -62,6 +64,8 @@ handles! {
     Writer: |state| state.handles.store.writer();
     Rights: |state| state.handles.rights();
     Arc<Agent>: |state| Arc::clone(&state.handles.agent);
+    CaManager: |state| state.handles.ca_manager.clone();
+    ServiceLeaves: |state| state.handles.leaves.clone();
     Reports: |state| state.handles.reports.clone();
     Logins: |state| state.handles.logins();
     DryRuns: |state| state.dry_runs.clone();

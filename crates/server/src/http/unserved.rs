@@ -9,12 +9,11 @@ use http::StatusCode;
 use super::error::ApiError;
 
 /// Paths of Consul 1.21 without a route here.
-const PATHS: &[&str] = &["/v1/connect/ca/configuration"];
+const PATHS: &[&str] = &[];
 
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[
     "/v1/acl/oidc/",
-    "/v1/agent/connect/ca/leaf/",
     "/v1/agent/health/",
     "/v1/internal/",
     "/v1/operator/",

@@ -8,9 +8,11 @@
 mod acl;
 mod acl_model;
 mod auth_methods;
+mod ca;
 mod connections;
 mod dns;
 mod durable;
+mod fake_vault;
 mod filter_model;
 mod foreign;
 mod go_client;
@@ -51,3 +53,4 @@ mod kubernetes_logins;
 mod lifecycle;
 mod many_queries;
 mod running;
+mod vault;

@@ -115,6 +115,7 @@ pub(super) fn ca(root: &str) -> Command {
         }),
         signing_key: Secret::new("a private key"),
         cluster_id: "x".to_owned(),
+        lives: std::collections::BTreeMap::new(),
     }))
 }
 

@@ -136,7 +136,8 @@ fn acls_intentions_and_the_ca() {
         acl { enabled = true default_policy = "deny"
               tokens { initial_management = "5a3d8cb5-0b0f-4bd2-8f0a-0f6bd1f2b7a1" } }
         connect { enabled = true ca_provider = "consul"
-                  ca_config { leaf_cert_ttl = "24h" private_key_type = "ec" private_key_bits = 256 } }
+                  ca_config { leaf_cert_ttl = "24h" private_key_type = "rsa" private_key_bits = 4096
+                              csr_max_per_second = 10 } }
         limits { http_max_conns_per_client = 1000 }
         tls { defaults { cert_file = "a.pem" key_file = "b.pem" } }
         dns_config { only_passing = true }
@@ -190,7 +191,22 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "connect { enable_mesh_gateway_wan_federation = true }",
             "wan_federation = true",
         ),
-        ("connect { ca_provider = \"vault\" }", "connect.ca_provider"),
+        (
+            "connect { ca_provider = \"vault\" }",
+            "connect.ca_config: must provide a Vault token",
+        ),
+        (
+            "connect { ca_provider = \"aws-pca\" }",
+            "\"aws-pca\" is not served",
+        ),
+        (
+            "connect { ca_config { leaf_cert_ttl = \"10m\" } }",
+            "must be greater or equal than 1h0m0s",
+        ),
+        (
+            "connect { ca_config { colour = \"red\" } }",
+            "invalid config key \"colour\"",
+        ),
         (
             "tls { https { verify_incoming = true } }",
             "tls.https.verify_incoming needs",

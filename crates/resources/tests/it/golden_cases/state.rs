@@ -84,6 +84,7 @@ impl Documents {
             roots: roots("one"),
             signing_key: "key".into(),
             cluster_id: "c1".to_owned(),
+            lives: std::collections::BTreeMap::new(),
         });
         for document in self.all_registrations() {
             register(txn, &document)?;

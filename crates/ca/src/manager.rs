@@ -1,0 +1,285 @@
+//! Changes of the CA: by whoever may, and by themselves in time. Each is prepared by the provider, which
+//! may be somewhere else, and then made in one transaction that holds only if nobody else has changed
+//! the CA meanwhile. What was prepared and not used is found again by the next attempt.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use legate_identity::CertificateInfo;
+use legate_model::{CaConfiguration, CaRoot, Secret};
+use legate_runtime::CancellationToken;
+use legate_store::{CaState, Leadership, WriteTxn, Writer};
+use tokio::sync::Mutex;
+
+use crate::authority::{Signer, Stored, mesh};
+use crate::first::root_entry;
+use crate::provider::{self, Established, Provider};
+use crate::rotation;
+use crate::settings::{ProviderSettings, Settings};
+use crate::{Ca, CaError};
+
+/// How long a link from an old root to a new one is valid: as long as Consul's.
+const LINK_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How often it is looked at what is due.
+const TICK: Duration = Duration::from_secs(60);
+
+/// Changes the CA. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct CaManager {
+    ca: Ca,
+    writer: Writer,
+    /// Held while the CA is changed.
+    turn: Arc<Mutex<()>>,
+}
+
+impl std::fmt::Debug for CaManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CaManager").finish_non_exhaustive()
+    }
+}
+
+impl CaManager {
+    /// What changes this CA in the store behind the writer.
+    #[must_use]
+    pub fn new(ca: Ca, writer: Writer) -> CaManager {
+        let turn = Arc::default();
+        CaManager { ca, writer, turn }
+    }
+
+    /// The configuration, without its secrets.
+    ///
+    /// # Errors
+    ///
+    /// When the store has no CA.
+    pub fn configuration(&self) -> Result<CaConfiguration, CaError> {
+        Ok(self.ca.stored()?.configuration.hidden())
+    }
+
+    /// Changes the configuration, and with it the active root where it asks for another one: that is
+    /// signed by the root before, which stays trusted until its leaves are over.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is refused, or does not work. Nothing has changed then.
+    pub async fn reconfigure(&self, asked: CaConfiguration) -> Result<(), CaError> {
+        let _turn = self.turn.try_lock().map_err(|_| CaError::Busy)?;
+        let stored = self.ca.stored()?;
+        let before = &stored.configuration;
+        let mut asked = asked.revealed(before);
+        if !asked.state.is_empty() && asked.state != before.state {
+            return Err(CaError::StateReadOnly);
+        }
+        if asked.provider == before.provider && asked.config == before.config {
+            return Ok(());
+        }
+        let settings = Settings::parse(&asked);
+        let settings = settings.map_err(CaError::configure)?;
+        let signer = self.ca.present_signer();
+        if let Ok(signer) = &signer {
+            settings.may_follow(&signer.settings)?;
+        }
+        asked.state = state(&settings, &asked, before);
+        let signer = signer.ok();
+        let next = self.next(&stored, &settings, &asked, signer.as_deref());
+        let next = next.await?;
+        let rotated = next.roots.active_root_id != stored.ca.roots.active_root_id;
+        self.commit(&stored, next, Some(asked)).await?;
+        if rotated {
+            tracing::info!("another root is active: leaves are renewed within a minute");
+        }
+        if let Some(signer) = signer
+            && let Err(error) = signer.provider.clean_up(&settings).await
+        {
+            tracing::warn!(%error, "what the old provider has left is to be removed by hand");
+        }
+        Ok(())
+    }
+
+    /// The CA under new settings.
+    async fn next(
+        &self,
+        stored: &Stored,
+        settings: &Settings,
+        asked: &CaConfiguration,
+        signer: Option<&Signer>,
+    ) -> Result<CaState, CaError> {
+        let ca = &stored.ca;
+        let mut next = match signer.filter(|signer| keeps_root(&signer.settings, settings)) {
+            Some(_) => CaState::clone(ca),
+            None => {
+                let mesh = mesh(ca, self.ca.clock());
+                let provider = provider::of_new(settings, false, &mesh).await;
+                let provider = provider.map_err(CaError::configure)?;
+                let established = provider.establish().await.map_err(CaError::configure)?;
+                let force = asked.force_without_cross_signing;
+                let old = signer.filter(|_| !force);
+                self.with_root(ca, &established, settings, old, force)
+                    .await?
+            }
+        };
+        rotation::signs_leaves(&mut next, settings.common.leaf_ttl);
+        Ok(next)
+    }
+
+    /// The CA with the root that a provider has.
+    async fn with_root(
+        &self,
+        ca: &CaState,
+        established: &Established,
+        settings: &Settings,
+        old: Option<&Signer>,
+        force: bool,
+    ) -> Result<CaState, CaError> {
+        let now = self.ca.clock().now();
+        let mut root = root_entry(established, settings, &ca.cluster_id, now)?;
+        let active = ca.roots.active();
+        if let Some(active) = active.filter(|active| active.id == root.id) {
+            root.intermediate_certs = with_intermediates(active, &root.intermediate_certs, now);
+            let key = established.key.clone();
+            return Ok(rotation::replace_active(ca, root, key));
+        }
+        // What an expired root signs helps nobody.
+        let is_alive = active.is_some_and(|active| now <= active.not_after);
+        if is_alive && !force {
+            let old = old.ok_or(CaError::NoCrossSigning)?;
+            let link = self.link(old.provider.as_ref(), &root).await?;
+            root.intermediate_certs.insert(0, link);
+        }
+        let key = established.key.clone();
+        Ok(rotation::rotate(ca, root, key, now))
+    }
+
+    async fn link(&self, old: &dyn Provider, new: &CaRoot) -> Result<String, CaError> {
+        if !old.cross_signs() {
+            return Err(CaError::NoCrossSigning);
+        }
+        let profile = self.ca.profile(LINK_TTL);
+        old.cross_sign(&new.root_cert, profile).await
+    }
+
+    /// Makes a change, if nobody else has made one since `stored` was read.
+    async fn commit(
+        &self,
+        stored: &Stored,
+        next: CaState,
+        configuration: Option<CaConfiguration>,
+    ) -> Result<(), CaError> {
+        let (old, before) = (Arc::clone(&stored.ca), Arc::clone(&stored.configuration));
+        let change = move |txn: &mut WriteTxn| -> Result<bool, CaError> {
+            let (ca, now) = (txn.read().ca(), txn.read().ca_configuration());
+            if ca.as_deref() != Some(&*old) || now.is_some_and(|now| now != before) {
+                return Ok(false);
+            }
+            txn.put_ca(next.clone());
+            if let Some(configuration) = &configuration {
+                txn.put_ca_configuration(configuration.clone());
+            }
+            Ok(true)
+        };
+        let (_, changed) = self.writer.write(change).await?;
+        changed.then_some(()).ok_or(CaError::Changed)
+    }
+
+    /// Does what is due until the token is cancelled: one of several servers removes roots that are
+    /// over and renews what signs leaves, and each keeps its access to the provider.
+    ///
+    /// # Errors
+    ///
+    /// Never: what fails is tried again.
+    pub async fn run(
+        self,
+        leadership: Leadership,
+        stop: CancellationToken,
+    ) -> Result<(), Infallible> {
+        let due = async {
+            loop {
+                if leadership.is_held()
+                    && let Err(error) = self.tend().await
+                {
+                    tracing::warn!(%error, "the CA was not tended to: trying again");
+                }
+                let wait = match self.ca.present_signer() {
+                    Ok(signer) => signer.provider.keep().await,
+                    Err(_) => None,
+                };
+                tokio::time::sleep(wait.map_or(TICK, |wait| wait.min(TICK))).await;
+            }
+        };
+        stop.run_until_cancelled(due).await.unwrap_or(Ok(()))
+    }
+
+    async fn tend(&self) -> Result<(), CaError> {
+        let Ok(_turn) = self.turn.try_lock() else {
+            return Ok(());
+        };
+        let signer = self.ca.present_signer()?;
+        let (now, ttl) = (self.ca.clock().now(), signer.settings.common.leaf_ttl);
+        let stored = self.ca.stored()?;
+        if let Some(next) = rotation::pruned(&stored.ca, now, ttl) {
+            self.commit(&stored, next, None).await?;
+            tracing::info!("certificates of the CA that nobody needs any more were removed");
+        }
+        let stored = self.ca.stored()?;
+        let root = stored.ca.roots.active();
+        let (Some(root), ProviderSettings::Vault(_)) = (root, &signer.settings.provider) else {
+            return Ok(());
+        };
+        // It may be gone, if it has expired.
+        if let Some(last) = root.intermediate_certs.last()
+            && CertificateInfo::from_pem(last)?.subject_key_id == root.signing_key_id
+            && !rotation::half_over(&CertificateInfo::from_pem(last)?, now)
+        {
+            return Ok(());
+        }
+        let Some(intermediate) = signer.provider.renew_intermediate().await? else {
+            return Ok(());
+        };
+        let established = Established {
+            root_pem: root.root_cert.clone(),
+            intermediate: Some(intermediate),
+            key: Secret::default(),
+        };
+        let next = self.with_root(&stored.ca, &established, &signer.settings, None, false);
+        self.commit(&stored, next.await?, None).await?;
+        tracing::info!("the intermediate that signs leaves was renewed");
+        Ok(())
+    }
+}
+
+/// What a provider is to keep. Only tests of clients ask for something.
+fn state(
+    settings: &Settings,
+    asked: &CaConfiguration,
+    before: &CaConfiguration,
+) -> BTreeMap<String, String> {
+    match &settings.provider {
+        ProviderSettings::BuiltIn(own) => match &own.test_state {
+            Some(state) => state.clone(),
+            None if asked.provider == before.provider => before.state.clone(),
+            None => BTreeMap::new(),
+        },
+        ProviderSettings::Vault(_) => BTreeMap::new(),
+    }
+}
+
+/// Whether the built-in provider goes on with its root.
+fn keeps_root(before: &Settings, after: &Settings) -> bool {
+    match (&before.provider, &after.provider) {
+        (ProviderSettings::BuiltIn(old), ProviderSettings::BuiltIn(new)) => {
+            old.private_key == new.private_key
+                && old.root_cert == new.root_cert
+                && before.common.key == after.common.key
+        }
+        _ => false,
+    }
+}
+
+/// The intermediates of a root that are still valid, and `more` after them.
+fn with_intermediates(root: &CaRoot, more: &[String], now: SystemTime) -> Vec<String> {
+    let old = root.intermediate_certs.iter();
+    let old = old.filter(|pem| rotation::is_alive(pem, now) && !more.contains(pem));
+    old.chain(more).cloned().collect()
+}

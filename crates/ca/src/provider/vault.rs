@@ -1,0 +1,398 @@
+//! HashiCorp Vault as the provider: its PKI engine has the root in one mount and an intermediate, which
+//! signs leaves, in another. Paths, roles and texts are those of Consul, so that policies written for
+//! it hold. What Vault answers is looked at before anybody gets it.
+
+mod access;
+mod client;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{Method, StatusCode};
+use legate_identity::{
+    CertificateInfo, CsrProfile, IssuedCertificate, LeafKey, LeafRequest, csr_public_key, csr_uris,
+    is_issued_by, split_certificates,
+};
+use legate_model::Secret;
+use serde_json::{Value, json};
+
+use self::access::Access;
+use self::client::Client;
+pub(crate) use self::client::VaultError;
+use super::{Established, Issued, Mesh, Provider, Signed};
+use crate::CaError;
+use crate::rotation::half_over;
+use crate::settings::{Common, ProviderSettings, Settings, VaultSettings, go_text};
+
+/// The role in the intermediate's mount.
+const ROLE: &str = "leaf-cert";
+
+/// One Vault, and the root that it is to have.
+pub(crate) struct Vault {
+    settings: VaultSettings,
+    common: Common,
+    mesh: Mesh,
+    access: Access,
+    /// The active root, once it is known.
+    root: Option<String>,
+}
+
+impl Vault {
+    /// Reaches nobody yet.
+    pub(crate) fn new(
+        settings: VaultSettings,
+        common: Common,
+        mesh: Mesh,
+        root: Option<String>,
+    ) -> Result<Self, CaError> {
+        let client = Client::new(&settings).map_err(|reason| CaError::Config { reason })?;
+        let access = Access::new(client, settings.access.clone(), settings.namespace.clone());
+        Ok(Self {
+            settings,
+            common,
+            mesh,
+            access,
+            root,
+        })
+    }
+
+    /// Asks the mount of the root.
+    async fn root(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+        let path = format!("{}/{path}", self.settings.root_path);
+        let namespace = self.namespace(&self.settings.root_namespace);
+        self.access.call(method, namespace, &path, body).await
+    }
+
+    /// Asks the mount of the intermediate.
+    async fn intermediate(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+        let path = format!("{}/{path}", self.settings.intermediate_path);
+        let namespace = self.namespace(&self.settings.intermediate_namespace);
+        self.access.call(method, namespace, &path, body).await
+    }
+
+    fn namespace<'a>(&'a self, own: &'a str) -> &'a str {
+        match own.is_empty() {
+            true => &self.settings.namespace,
+            false => own,
+        }
+    }
+
+    async fn mount(&self, namespace: &str, path: &str, what: &str, config: Value) -> Asked {
+        let body = json!({
+            "type": "pki",
+            "description": format!("{what} CA backend for Consul Connect"),
+            "config": config,
+        });
+        let path = format!("sys/mounts/{path}");
+        let namespace = self.namespace(namespace);
+        let made = self.access.call(Method::POST, namespace, &path, Some(body));
+        match made.await {
+            // Another server was faster.
+            Err(error) if error.says("already in use") => Ok(Value::Null),
+            other => other,
+        }
+    }
+
+    /// The mount that signs leaves, and its role.
+    async fn prepare_intermediate(&self) -> Result<(), VaultError> {
+        let (path, namespace) = (
+            &self.settings.intermediate_path,
+            &self.settings.intermediate_namespace,
+        );
+        let config = json!({ "max_lease_ttl": go_text(self.common.intermediate_ttl) });
+        let present = self.intermediate(Method::GET, "ca/pem", None).await;
+        if is_missing(&present) {
+            self.mount(namespace, path, "intermediate", config).await?;
+        } else {
+            present?;
+            let tune = format!("sys/mounts/{path}/tune");
+            let namespace = self.namespace(namespace);
+            let tuned = self
+                .access
+                .call(Method::POST, namespace, &tune, Some(config));
+            if let Err(error) = tuned.await {
+                tracing::debug!(%error, "the intermediate's mount in Vault was not tuned");
+            }
+        }
+        let role = json!({
+            "allow_any_name": true,
+            "allowed_uri_sans": "spiffe://*",
+            "key_type": "any",
+            "max_ttl": go_text(self.common.leaf_ttl),
+            "no_store": true,
+            "require_cn": false,
+        });
+        let path = format!("roles/{ROLE}");
+        self.intermediate(Method::POST, &path, Some(role)).await?;
+        let tidy = json!({ "enabled": true, "tidy_expired_issuers": true });
+        let tidied = self.intermediate(Method::POST, "config/auto-tidy", Some(tidy));
+        if let Err(error) = tidied.await {
+            tracing::debug!(%error, "Vault does not remove expired issuers by itself");
+        }
+        Ok(())
+    }
+
+    /// The root, and what links it to further roots.
+    async fn prepare_root(&self) -> Result<String, VaultError> {
+        let present = self.root(Method::GET, "ca/pem", None).await;
+        let mounted = !is_missing(&present);
+        let mut root = match mounted {
+            true => pem(present?),
+            false => {
+                let ttl = go_text(self.common.root_ttl);
+                let config = json!({ "max_lease_ttl": ttl, "default_lease_ttl": ttl });
+                let (namespace, path) = (&self.settings.root_namespace, &self.settings.root_path);
+                self.mount(namespace, path, "root", config).await?;
+                String::new()
+            }
+        };
+        if root.is_empty() {
+            let made = self
+                .root(Method::POST, "root/generate/internal", Some(self.new_key()))
+                .await?;
+            root = text(&made, "certificate")?;
+        }
+        let chain = pem(self.root(Method::GET, "ca_chain", None).await?);
+        // Some Vaults have no chain for a root that they have made themselves.
+        Ok(if chain.is_empty() { root } else { chain })
+    }
+
+    fn new_key(&self) -> Value {
+        json!({
+            "common_name": self.mesh.common_name("vault", rand::random()),
+            "uri_sans": self.mesh.uri(),
+            "key_type": self.common.key.algorithm(),
+            "key_bits": self.common.key.bits(),
+        })
+    }
+
+    /// What signs leaves now, if there is something.
+    async fn present_intermediate(&self) -> Result<Option<String>, VaultError> {
+        let present = pem(self.intermediate(Method::GET, "ca/pem", None).await?);
+        Ok(Some(present).filter(|pem| !pem.is_empty()))
+    }
+
+    /// A new key in the intermediate's mount, with a certificate of the root.
+    async fn new_intermediate(&self, root: &str) -> Result<String, CaError> {
+        let path = "intermediate/generate/internal";
+        let asked = self
+            .intermediate(Method::POST, path, Some(self.new_key()))
+            .await?;
+        let body = json!({
+            "csr": text(&asked, "csr")?,
+            "use_csr_values": true,
+            "format": "pem_bundle",
+            "ttl": go_text(self.common.intermediate_ttl),
+        });
+        let path = "root/sign-intermediate";
+        let signed = self.root(Method::POST, path, Some(body)).await?;
+        let body = json!({ "certificate": text(&signed, "certificate")? });
+        let path = "intermediate/set-signed";
+        let set = self.intermediate(Method::POST, path, Some(body)).await?;
+        // From Vault 1.11 on a mount has several issuers, and the old one stays the default.
+        let key = asked["data"]["key_id"].as_str();
+        if let Some((mapping, key)) = set["data"]["mapping"].as_object().zip(key) {
+            let mut issuers = mapping.iter();
+            let issuer = issuers.find(|(_, of)| of.as_str() == Some(key));
+            let (issuer, _) = issuer.ok_or_else(|| {
+                VaultError::answer(path, format!("it does not say which issuer has key {key}"))
+            })?;
+            self.make_default(issuer).await?;
+        }
+        let present = self.present_intermediate().await?.ok_or_else(|| {
+            VaultError::answer("ca/pem", "there is no intermediate although one was set")
+        })?;
+        check_intermediate(&present, root)?;
+        Ok(present)
+    }
+
+    /// Makes an issuer the one that signs, and removes the one before.
+    async fn make_default(&self, issuer: &str) -> Result<(), VaultError> {
+        let path = "config/issuers";
+        let known = self.intermediate(Method::GET, path, None).await?;
+        let mut config = known["data"].clone();
+        let before = config["default"].as_str().unwrap_or_default().to_owned();
+        if before == issuer {
+            return Ok(());
+        }
+        config["default"] = issuer.into();
+        self.intermediate(Method::POST, path, Some(config)).await?;
+        if before.is_empty() {
+            return Ok(());
+        }
+        let path = format!("issuer/{before}");
+        let old = self.intermediate(Method::GET, &path, None).await?;
+        let mut removed = self.intermediate(Method::DELETE, &path, None).await;
+        if let Some(key) = old["data"]["key_id"].as_str() {
+            let path = format!("key/{key}");
+            removed = removed.and(self.intermediate(Method::DELETE, &path, None).await);
+        }
+        if let Err(error) = removed {
+            tracing::warn!(%error, issuer = before, "remove the old issuer from Vault by hand");
+        }
+        Ok(())
+    }
+
+    /// Has the intermediate sign a request.
+    async fn signed(&self, csr_pem: &str, ttl: Duration) -> Result<Signed, CaError> {
+        let body = json!({ "csr": csr_pem, "ttl": go_text(ttl) });
+        let path = format!("sign/{ROLE}");
+        let answer = self.intermediate(Method::POST, &path, Some(body)).await?;
+        let wrong = |reason: &str| VaultError::answer(&path, reason);
+        let cert_pem = text(&answer, "certificate")?;
+        let issuer = text(&answer, "issuing_ca")?;
+        let info = CertificateInfo::from_pem(&cert_pem)?;
+        if info.is_ca || info.public_key != csr_public_key(csr_pem)? {
+            return Err(wrong("the certificate is for another key, or for an authority").into());
+        }
+        if info.uris != csr_uris(csr_pem)? {
+            return Err(wrong("the certificate has another identity").into());
+        }
+        if info.not_after <= self.mesh.clock.now() {
+            return Err(wrong("the certificate has expired already").into());
+        }
+        if !is_issued_by(&cert_pem, &issuer)? {
+            return Err(wrong("the certificate is not signed by what it names").into());
+        }
+        if let Some(root) = &self.root {
+            check_intermediate(&issuer, root)?;
+        }
+        Ok(Signed {
+            cert_pem,
+            issuer: Some(issuer),
+        })
+    }
+}
+
+type Asked = Result<Value, VaultError>;
+
+/// Whether the engine is not mounted.
+fn is_missing(asked: &Asked) -> bool {
+    matches!(asked, Err(error) if error.status() == Some(StatusCode::NOT_FOUND))
+}
+
+/// A PEM text as Vault answers it outside of JSON.
+fn pem(answer: Value) -> String {
+    let text = answer.as_str().unwrap_or_default().trim_end();
+    match text.is_empty() {
+        true => String::new(),
+        false => format!("{text}\n"),
+    }
+}
+
+fn text(answer: &Value, field: &str) -> Result<String, VaultError> {
+    let text = answer["data"][field]
+        .as_str()
+        .unwrap_or_default()
+        .trim_end();
+    match text.is_empty() {
+        true => Err(VaultError::answer(field, "the field is missing or empty")),
+        false => Ok(format!("{text}\n")),
+    }
+}
+
+/// Whether an intermediate is an authority below the root.
+fn check_intermediate(pem: &str, root: &str) -> Result<(), CaError> {
+    let info = CertificateInfo::from_pem(pem)?;
+    if info.is_ca && is_issued_by(pem, root)? {
+        return Ok(());
+    }
+    let reason = "the intermediate is not signed by the root: check RootPKIPath and \
+                  IntermediatePKIPath";
+    Err(VaultError::answer("ca/pem", reason).into())
+}
+
+#[async_trait]
+impl Provider for Vault {
+    async fn establish(&self) -> Result<Established, CaError> {
+        self.access.look_up().await?;
+        self.prepare_intermediate().await?;
+        let root_pem = self.prepare_root().await?;
+        let now = self.mesh.clock.now();
+        let usable = |pem: &String| {
+            let Ok(info) = CertificateInfo::from_pem(pem) else {
+                return false;
+            };
+            check_intermediate(pem, &root_pem).is_ok() && !half_over(&info, now)
+        };
+        let present = self.present_intermediate().await?.filter(usable);
+        let intermediate = match present {
+            Some(present) => present,
+            None => self.new_intermediate(&root_pem).await?,
+        };
+        // What is no certificate must not become one of the mesh's.
+        split_certificates(&root_pem)?;
+        Ok(Established {
+            root_pem,
+            intermediate: Some(intermediate),
+            key: Secret::default(),
+        })
+    }
+
+    async fn issue(&self, request: LeafRequest) -> Result<Issued, CaError> {
+        let LeafKey { key, csr_pem } = LeafKey::generate(&request)?;
+        let signed = self.signed(&csr_pem, request.ttl).await?;
+        Ok(Issued {
+            certificate: IssuedCertificate {
+                info: CertificateInfo::from_pem(&signed.cert_pem)?,
+                cert_pem: signed.cert_pem,
+                key,
+            },
+            issuer: signed.issuer,
+        })
+    }
+
+    async fn sign(&self, csr_pem: &str, profile: CsrProfile) -> Result<Signed, CaError> {
+        self.signed(csr_pem, profile.ttl).await
+    }
+
+    fn cross_signs(&self) -> bool {
+        true
+    }
+
+    async fn cross_sign(&self, root_pem: &str, _: CsrProfile) -> Result<String, CaError> {
+        let path = "root/sign-self-issued";
+        let body = json!({ "certificate": root_pem });
+        let answer = self.root(Method::POST, path, Some(body)).await?;
+        let link = text(&answer, "certificate")?;
+        let (old, new) = (
+            CertificateInfo::from_pem(root_pem)?,
+            CertificateInfo::from_pem(&link)?,
+        );
+        let issuer = match &self.root {
+            Some(root) => is_issued_by(&link, root)?,
+            None => true,
+        };
+        if !issuer || !new.is_ca || old.public_key != new.public_key {
+            let reason = "the certificate does not link the new root to the old one";
+            return Err(VaultError::answer(path, reason).into());
+        }
+        Ok(link)
+    }
+
+    async fn renew_intermediate(&self) -> Result<Option<String>, CaError> {
+        let root = match &self.root {
+            Some(root) => root.clone(),
+            None => self.prepare_root().await?,
+        };
+        self.new_intermediate(&root).await.map(Some)
+    }
+
+    async fn keep(&self) -> Option<Duration> {
+        self.access.keep().await
+    }
+
+    async fn clean_up(&self, next: &Settings) -> Result<(), CaError> {
+        if let ProviderSettings::Vault(next) = &next.provider
+            && next.intermediate_path == self.settings.intermediate_path
+            && next.address == self.settings.address
+        {
+            return Ok(());
+        }
+        let path = format!("sys/mounts/{}", self.settings.intermediate_path);
+        let namespace = self.namespace(&self.settings.intermediate_namespace);
+        let removed = self.access.call(Method::DELETE, namespace, &path, None);
+        removed.await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! What becomes of the roots when another one becomes active, and when one that was active is no
+//! longer needed. Pure: time comes from the caller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use legate_identity::CertificateInfo;
+use legate_model::{CaRoot, Secret};
+use legate_store::{CaState, RootLife};
+
+/// A root that was rotated out is trusted for this many lifetimes of leaves.
+const KEPT_LIVES: u32 = 2;
+
+/// Makes `new` the active root. The others stay trusted.
+pub(crate) fn rotate(ca: &CaState, new: CaRoot, key: Secret, now: SystemTime) -> CaState {
+    let mut next = ca.clone();
+    let roots = Arc::make_mut(&mut next.roots);
+    // It may have been active before.
+    roots.roots.retain(|root| root.id != new.id);
+    for root in &mut roots.roots {
+        if std::mem::take(&mut root.active) {
+            let life = next.lives.entry(root.id.clone()).or_default();
+            life.rotated_out = Some(now);
+        }
+    }
+    let life = next.lives.entry(new.id.clone()).or_default();
+    life.rotated_out = None;
+    roots.active_root_id.clone_from(&new.id);
+    roots.roots.push(CaRoot {
+        active: true,
+        ..new
+    });
+    next.signing_key = key;
+    next
+}
+
+/// Replaces the active root by `new`, which is the same certificate with other intermediates.
+pub(crate) fn replace_active(ca: &CaState, new: CaRoot, key: Secret) -> CaState {
+    let mut next = ca.clone();
+    next.signing_key = key;
+    let roots = Arc::make_mut(&mut next.roots);
+    if let Some(root) = roots.roots.iter_mut().find(|root| root.id == new.id) {
+        *root = new;
+    }
+    next
+}
+
+/// Notes that the active root signs leaves that live this long.
+pub(crate) fn signs_leaves(ca: &mut CaState, ttl: Duration) {
+    let life = ca.lives.entry(ca.roots.active_root_id.clone());
+    let life = life.or_default();
+    life.longest_leaf = life.longest_leaf.max(ttl);
+}
+
+/// The roots without those whose leaves are over, and without links that have expired; `None` when
+/// there are none of these. `longest` is the lifetime of leaves of a root about which nothing is known.
+pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option<CaState> {
+    let unknown = RootLife {
+        rotated_out: None,
+        longest_leaf: longest,
+    };
+    let needed = |root: &CaRoot, lives: &BTreeMap<String, RootLife>| {
+        let life = lives.get(&root.id).unwrap_or(&unknown);
+        let kept = life.longest_leaf.max(longest).saturating_mul(KEPT_LIVES);
+        root.id == ca.roots.active_root_id
+            || life
+                .rotated_out
+                .is_none_or(|out| now.duration_since(out).is_ok_and(|past| past <= kept))
+            // A clock that was set back.
+            || life.rotated_out.is_some_and(|out| now < out)
+    };
+    let mut next = ca.clone();
+    let roots = Arc::make_mut(&mut next.roots);
+    roots.roots.retain(|root| needed(root, &ca.lives));
+    for root in &mut roots.roots {
+        root.intermediate_certs.retain(|pem| is_alive(pem, now));
+    }
+    let ids: Vec<&str> = roots.roots.iter().map(|root| root.id.as_str()).collect();
+    next.lives.retain(|id, _| ids.contains(&id.as_str()));
+    (next != *ca).then_some(next)
+}
+
+/// Whether a certificate has not expired. What cannot be read is left as it is.
+pub(crate) fn is_alive(pem: &str, now: SystemTime) -> bool {
+    CertificateInfo::from_pem(pem).map_or(true, |info| now <= info.not_after)
+}
+
+/// Whether half of a certificate's lifetime has passed.
+pub(crate) fn half_over(info: &CertificateInfo, now: SystemTime) -> bool {
+    let life = info.not_after.duration_since(info.not_before);
+    now > info.not_before + life.unwrap_or_default() / 2
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! Requests for certificates that somebody else signs.
+
+use rcgen::{CertificateParams, DistinguishedName};
+
+use crate::authority::{names, parse_request, request_der};
+use crate::certificate::colon_hex;
+use crate::key::key_id;
+use crate::{IdentityError, LeafRequest, PrivateKey};
+
+/// A new key, and the request for its certificate.
+#[derive(Clone, Debug)]
+pub struct LeafKey {
+    /// The key.
+    pub key: PrivateKey,
+    /// The request as PEM.
+    pub csr_pem: String,
+}
+
+impl LeafKey {
+    /// A new EC P-256 key and a request with these names. Serial number and validity are the signer's.
+    ///
+    /// # Errors
+    ///
+    /// When a name cannot be expressed, or the system gives no randomness.
+    pub fn generate(request: &LeafRequest) -> Result<LeafKey, IdentityError> {
+        let key = PrivateKey::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = names(request)?;
+        let csr = params.serialize_request(&key);
+        let pem = csr.and_then(|csr| csr.pem()).map_err(IdentityError::Sign)?;
+        Ok(LeafKey { key, csr_pem: pem })
+    }
+}
+
+/// SHA-256 of the public key in a request, hex bytes joined by colons, after its signature has been
+/// checked.
+///
+/// # Errors
+///
+/// [`IdentityError::InvalidRequest`] when it is malformed or not signed with its own key.
+pub fn csr_public_key(csr_pem: &str) -> Result<String, IdentityError> {
+    let der = request_der(csr_pem)?;
+    let request = parse_request(&der)?;
+    let key = request.certification_request_info.subject_pki.raw;
+    Ok(colon_hex(&key_id(key)))
+}
