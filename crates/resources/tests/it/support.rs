@@ -59,6 +59,7 @@ pub(crate) fn sidecar(mut proxy: Value) -> Arc<ServiceInstance> {
 
 pub(crate) fn leaf(service: &str, version: &str) -> Arc<Leaf> {
     Arc::new(Leaf {
+        index: 1,
         service: service.to_owned(),
         uri: format!("spiffe://c1.consul/ns/default/dc/dc1/svc/{service}"),
         cert_pem: format!("the {version} certificate of {service}\n"),

@@ -8,9 +8,6 @@ use http::StatusCode;
 
 use super::error::ApiError;
 
-/// Paths of Consul 1.21 without a route here.
-const PATHS: &[&str] = &[];
-
 /// What paths of Consul 1.21 without a route here start with.
 const PREFIXES: &[&str] = &[
     "/v1/acl/oidc/",
@@ -26,7 +23,7 @@ pub(super) async fn path(request: Request) -> ApiError {
         path.strip_prefix(*prefix)
             .is_some_and(|rest| !rest.is_empty())
     };
-    if PATHS.contains(&path) || PREFIXES.iter().any(below) {
+    if PREFIXES.iter().any(below) {
         return not_implemented(format!(
             "{path} is not served: this server does not implement this part of Consul's API"
         ));

@@ -37,6 +37,7 @@ impl Leaves for Issued {
     fn current(&mut self, service: &str) -> Option<Arc<Leaf>> {
         self.0.then(|| {
             Arc::new(Leaf {
+                index: 1,
                 service: service.to_owned(),
                 uri: String::new(),
                 cert_pem: format!("certificate of {service}"),
