@@ -1,10 +1,13 @@
-//! Certificates are renewed without anybody noticing.
+//! Certificates and roots are renewed without anybody noticing.
 
 use std::time::Duration;
 
+use http::Method;
 use legate_ca::CaConfig;
 use legate_tests::load::Load;
+use legate_tests::wait::eventually_within;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, eventually};
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -62,6 +65,67 @@ async fn a_leaf_rotation_drops_no_connection() {
         eventually("a leaf is renewed", || sidecar.leaf_serial(), renewed).await;
         echo(&mut stream, number + 1).await;
     }
+
+    let seen = load.finish().await;
+    assert_eq!(
+        seen.failures,
+        Vec::<String>::new(),
+        "answers: {:?}",
+        seen.answers
+    );
+    drop(stream);
+    for sidecar in &mut sidecars {
+        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
+    }
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_runs_through_a_rotation_of_the_root() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.intend("web", "api", "allow").await;
+    mesh.intend("shop", "db", "allow").await;
+    let mut sidecars = Vec::new();
+    for spec in [&API, &WEB, &DB, &SHOP] {
+        sidecars.push(mesh.add(spec).await);
+    }
+    mesh.settle("web", 200).await;
+    let load = Load::start(mesh.upstream("web", 0));
+    let stream = TcpStream::connect(mesh.upstream("shop", 0))
+        .await
+        .expect("the upstream listens");
+    let mut stream = BufReader::new(stream);
+    echo(&mut stream, 0).await;
+
+    // Roots of either algorithm, and each Envoy has a leaf of the new one before the next comes.
+    for (number, (algorithm, bits)) in [("rsa", 2048), ("ec", 384)].into_iter().enumerate() {
+        let mut serials = Vec::new();
+        for sidecar in &sidecars {
+            serials.push(sidecar.leaf_serial().await.expect("a certificate"));
+        }
+        let configuration = json!({
+            "Provider": "consul",
+            "Config": { "PrivateKeyType": algorithm, "PrivateKeyBits": bits },
+        });
+        let path = "/v1/connect/ca/configuration";
+        mesh.api(Method::PUT, path, Some(configuration)).await;
+        for (sidecar, serial) in sidecars.iter().zip(&serials) {
+            let renewed = |now: &Option<String>| now.as_ref().is_some_and(|now| now != serial);
+            // Each at its own moment within half a minute.
+            let limit = Duration::from_secs(60);
+            eventually_within(
+                limit,
+                "a leaf is renewed",
+                || sidecar.leaf_serial(),
+                renewed,
+            )
+            .await;
+        }
+        echo(&mut stream, number + 1).await;
+    }
+    let roots = mesh.api(Method::GET, "/v1/connect/ca/roots", None).await;
+    let roots: Value = serde_json::from_str(&roots).expect("JSON");
+    assert_eq!(roots["Roots"].as_array().map(Vec::len), Some(3));
 
     let seen = load.finish().await;
     assert_eq!(

@@ -418,3 +418,123 @@ async fn other_requests_are_refused() {
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
+
+/// The configuration with other keys.
+fn with(fixture: &Fixture, keys: serde_json::Value) -> legate_model::CaConfiguration {
+    let mut asked = CaManager::new(fixture.ca.clone(), fixture.store.writer())
+        .configuration()
+        .unwrap();
+    let keys = keys.as_object().unwrap().clone();
+    asked.config.extend(keys);
+    asked
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotation_renews_leaves_soon_and_the_old_root_goes_when_they_are_over() {
+    let fixture = Fixture::new().await;
+    let manager = CaManager::new(fixture.ca.clone(), fixture.store.writer());
+    let tend = manager.clone();
+    let leadership = fixture.store.leadership().clone();
+    let stop = fixture.scope.token();
+    fixture.scope.spawn("tend", tend.run(leadership, stop));
+    let mut watch = fixture.leaves().watch("web");
+    let before = next(&mut watch).await;
+    let old = fixture.state().roots.active().unwrap().clone();
+    let asked = with(&fixture, serde_json::json!({"PrivateKeyBits": 384}));
+    manager.reconfigure(asked).await.unwrap();
+
+    let after = timeout(Duration::from_secs(31), next(&mut watch))
+        .await
+        .unwrap();
+    let new = fixture.state().roots.active().unwrap().clone();
+    assert_eq!(after.authority_key_id, new.signing_key_id);
+    assert!(after.index > before.index);
+    let chain = legate_identity::split_certificates(&after.cert_pem).unwrap();
+    assert!(legate_identity::is_issued_by(&chain[1], &old.root_cert).unwrap());
+    // Two lifetimes of leaves later, and links live for a week.
+    tokio::time::sleep(143 * HOUR).await;
+    assert_eq!(fixture.state().roots.roots.len(), 2);
+    tokio::time::sleep(2 * HOUR).await;
+    let left = fixture.state();
+    assert_eq!(left.roots.roots.len(), 1);
+    assert_eq!(left.roots.roots[0].intermediate_certs.len(), 1);
+    tokio::time::sleep(24 * HOUR).await;
+    assert!(fixture.state().roots.roots[0].intermediate_certs.is_empty());
+    fixture.scope.stop(DEADLINE).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_changes_at_once_one_is_made() {
+    let fixture = Fixture::new().await;
+    // Two servers over one store.
+    let managers = [(); 2].map(|()| CaManager::new(fixture.ca.clone(), fixture.store.writer()));
+    let rsa = serde_json::json!({"PrivateKeyType": "rsa", "PrivateKeyBits": 2048});
+    let asked = with(&fixture, rsa);
+    let (one, two) = tokio::join!(
+        managers[0].reconfigure(asked.clone()),
+        managers[1].reconfigure(asked.clone()),
+    );
+    let refused = [one, two].into_iter().filter_map(Result::err);
+    let refused: Vec<_> = refused.map(|error| error.to_string()).collect();
+    assert_eq!(refused, ["could not atomically update roots and config"]);
+    assert_eq!(fixture.state().roots.roots.len(), 2);
+    // On one server the second does not even begin.
+    let other = with(&fixture, serde_json::json!({"PrivateKeyBits": 4096}));
+    let (one, two) = tokio::join!(
+        managers[0].reconfigure(other.clone()),
+        managers[0].reconfigure(other),
+    );
+    one.unwrap();
+    assert!(matches!(two, Err(CaError::Busy)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_that_has_expired_can_be_replaced() {
+    let (store, clock) = (Store::new(), Clock::at(start()));
+    let config = CaConfig {
+        leaf_ttl: HOUR,
+        root_ttl: HOUR,
+        ..CaConfig::default()
+    };
+    let ca = Ca::initialise(&store, "dc1", clock, config).await.unwrap();
+    tokio::time::advance(2 * HOUR).await;
+    let manager = CaManager::new(ca.clone(), store.writer());
+    let asked = legate_model::CaConfiguration {
+        provider: "consul".to_owned(),
+        config: serde_json::json!({"PrivateKeyBits": 521})
+            .as_object()
+            .cloned()
+            .unwrap(),
+        ..legate_model::CaConfiguration::default()
+    };
+    manager.reconfigure(asked).await.unwrap();
+    ca.issue_server(&[], &[]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
+    let fixture = Fixture::new().await;
+    let leaves = fixture.leaves();
+    let served = ServiceLeaves::new(fixture.ca.clone(), leaves.clone());
+    let soon = || tokio::time::Instant::now() + DEADLINE;
+    let first = served.leaf("web", 0, soon()).await.unwrap();
+    assert!(Arc::ptr_eq(
+        &first,
+        &served.leaf("web", 0, soon()).await.unwrap()
+    ));
+    // Nothing newer until the deadline, and another index is of another life.
+    let same = served.leaf("web", first.index, soon()).await.unwrap();
+    assert!(Arc::ptr_eq(&first, &same));
+    assert!(Arc::ptr_eq(
+        &first,
+        &served.leaf("web", 9, soon()).await.unwrap()
+    ));
+    let late = tokio::time::Instant::now() + 100 * HOUR;
+    let renewed = served.leaf("web", first.index, late).await.unwrap();
+    assert!(renewed.index > first.index);
+    // It is forgotten when nobody asks.
+    tokio::time::sleep(73 * HOUR).await;
+    served.leaf("api", 0, soon()).await.unwrap();
+    settle().await;
+    assert_eq!(leaves.services(), ["api"]);
+}

@@ -100,12 +100,17 @@ mod tests {
     use super::*;
     use crate::{KeyKind, LeafRequest, PrivateKey, RootRequest, is_issued_by};
 
+    /// Whole seconds, as certificates hold them.
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+    }
+
     fn root(name: &str, kind: KeyKind) -> Authority {
         let request = RootRequest {
             common_name: name.to_owned(),
             uri: "spiffe://a.consul".to_owned(),
             serial: 7,
-            now: SystemTime::now(),
+            now: now(),
             ttl: Duration::from_secs(3600),
         };
         Authority::root_of(request, PrivateKey::generate_kind(kind).unwrap()).unwrap()
@@ -113,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_kind_signs_every_other_and_a_chain_holds_under_the_old_root() {
-        let now = SystemTime::now();
+        let now = now();
         let profile = CsrProfile {
             serial: 99,
             now,
@@ -164,7 +169,7 @@ mod tests {
         let new = params.self_signed(&key).unwrap().pem();
         let profile = CsrProfile {
             serial: 99,
-            now: SystemTime::now(),
+            now: now(),
             ttl: Duration::from_secs(600),
         };
         let old = root("old", KeyKind::EcP256);

@@ -1,31 +1,25 @@
 //! What concerns certificates: signing for those who ask by gRPC, and another root.
-//!
-//! Legate has no request that rotates its root, so that a backup with another root is restored
-//! instead, which replaces every row of the store: its figures hold that work too.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http::Method;
 use legate_api::connectca::SignRequest;
 use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
 use legate_identity::{Authority, RootRequest};
-use legate_model::{CaRoot, Secret};
-use legate_runtime::{BoxError, Scope};
-use legate_store::{CaState, Command, Store, StoreConfig};
+use legate_runtime::BoxError;
 use rcgen::string::Ia5String;
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 
 use crate::catalog;
-use crate::servers::{Kind, Server};
+use crate::servers::Server;
 
-/// How long a signature, or the end of a store, may take.
+/// How long a signature may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
-const SNAPSHOT: &str = "/v1/snapshot";
+const CONFIGURATION: &str = "/v1/connect/ca/configuration";
 
 /// How long the new root is valid.
 const VALID: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -62,7 +56,6 @@ async fn trust_domain(server: &Server) -> Result<String, BoxError> {
 
 /// A change of the root that is ready to be made.
 pub(crate) struct Rotation {
-    path: &'static str,
     body: Bytes,
 }
 
@@ -75,20 +68,13 @@ impl Rotation {
             now: SystemTime::now(),
             ttl: VALID,
         })?;
-        Ok(match server.kind {
-            Kind::Legate => Self {
-                path: SNAPSHOT,
-                body: backup_with(server, &root).await?,
-            },
-            Kind::Consul => Self {
-                path: "/v1/connect/ca/configuration",
-                body: configuration_with(&root).to_string().into(),
-            },
+        Ok(Self {
+            body: configuration_with(&root).to_string().into(),
         })
     }
 
     pub(crate) async fn make(self, server: &Server) -> Result<(), BoxError> {
-        let made = server.call(Method::PUT, self.path, self.body);
+        let made = server.call(Method::PUT, CONFIGURATION, self.body);
         made.await.map(drop)
     }
 }
@@ -103,47 +89,4 @@ fn configuration_with(root: &Authority) -> Value {
             "CSRMaxConcurrent": 0,
         },
     })
-}
-
-/// A backup of the server in which another root is active; the old one stays trusted.
-async fn backup_with(server: &Server, root: &Authority) -> Result<Bytes, BoxError> {
-    let saved = server.call(Method::GET, SNAPSHOT, Bytes::new()).await?;
-    let folder = tempfile::tempdir()?;
-    let scope = Scope::new("backup");
-    let config = StoreConfig::Disk {
-        directory: folder.path().join("store"),
-        key_file: Some(server.data().join("store.key")),
-    };
-    let store = Store::open(config, &scope.spawner()).await?;
-    let snapshot = store.read_snapshot(saved.reader())?;
-    store.restore(snapshot).await?;
-    let ca = store.state().read().ca().ok_or("a backup without a CA")?;
-    let changed = Command::SetCa(Box::new(with_root(&ca, root)));
-    store.apply(changed).await?;
-    let mut backup = Vec::new();
-    store.save(&mut backup)?;
-    drop(store);
-    scope.stop(LIMIT).await?;
-    Ok(backup.into())
-}
-
-fn with_root(ca: &CaState, root: &Authority) -> CaState {
-    let mut changed = ca.clone();
-    let roots = Arc::make_mut(&mut changed.roots);
-    let info = root.info();
-    let mut new: CaRoot = roots.active().expect("an active root").clone();
-    new.id = info.id.clone();
-    new.name = "another root".to_owned();
-    new.serial_number = 1_000;
-    new.signing_key_id = info.subject_key_id.clone();
-    new.not_before = info.not_before;
-    new.not_after = info.not_after;
-    new.root_cert = root.cert_pem().to_owned();
-    for old in &mut roots.roots {
-        old.active = false;
-    }
-    roots.active_root_id = new.id.clone();
-    roots.roots.push(new);
-    changed.signing_key = Secret::new(root.key_pem());
-    changed
 }

@@ -2,7 +2,6 @@
 //! of rate, and what is written to them through their HTTP API.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -102,11 +101,6 @@ impl Server {
 
     pub(crate) fn grpc(&self) -> SocketAddr {
         (self.address, GRPC).into()
-    }
-
-    /// The folder of its store.
-    pub(crate) fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
     }
 
     /// What its clusters and listeners refer to by name. Consul's have certificates and routes in

@@ -115,7 +115,7 @@ async fn a_vault_that_misbehaves_changes_nothing() {
             Wrong::Sealed,
             "503 Service Unavailable to GET auth/token/lookup-self: Vault is sealed",
         ),
-        (Wrong::Page, "certificate"),
+        (Wrong::Page, "cannot be used"),
         (Wrong::Endless, "larger than"),
         (
             Wrong::ForeignIntermediate,
