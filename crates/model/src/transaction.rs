@@ -32,27 +32,26 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it may change something. What does not exist changes nothing.
+    /// Whether it may change something.
     pub fn writes(&self) -> bool {
-        const READS: [&str; 6] = [
-            "get",
-            "get-or-empty",
-            "get-tree",
-            "check-index",
-            "check-session",
-            "check-not-exists",
+        const KV: [&str; 7] = [
+            "set",
+            "cas",
+            "lock",
+            "unlock",
+            "delete",
+            "delete-cas",
+            "delete-tree",
         ];
-        let verbs = [
-            self.kv.as_ref().map(|op| &op.verb),
+        let of_catalog = [
             self.node.as_ref().map(|op| &op.verb),
             self.service.as_ref().map(|op| &op.verb),
             self.check.as_ref().map(|op| &op.verb),
-            self.session.as_ref().map(|op| &op.verb),
         ];
-        verbs
-            .into_iter()
-            .flatten()
-            .any(|verb| !READS.contains(&verb.as_str()))
+        let kv = self.kv.as_ref();
+        kv.is_some_and(|op| KV.contains(&op.verb.as_str()))
+            || of_catalog.into_iter().flatten().any(|verb| verb != "get")
+            || self.session.is_some()
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) async fn get(key: Key, call: Call) -> Result<Response, ApiError> {
     call.mark(response, answer.index, false)
 }
 
-/// Entries, which are told apart by their indexes: values are large, and nobody changes one without
+/// Entries, which differ when their indexes do: values are large, and nobody changes one without
 /// changing its index.
 struct Versions(Vec<Arc<KvEntry>>);
 
@@ -276,10 +276,11 @@ pub(super) fn refuse_long(key: &str) -> Result<(), ApiError> {
 
 /// Refuses parameters that exclude each other.
 fn refuse_conflict(call: &Call, names: &[&str]) -> Result<(), ApiError> {
-    let given: Vec<String> = names
+    let mut given: Vec<String> = names
         .iter()
         .filter_map(|name| Some(format!("{name}={}", call.params.get(name)?)))
         .collect();
+    given.sort();
     match given.len() > 1 {
         false => Ok(()),
         true => Err(ApiError::bad_request(format!(

@@ -186,6 +186,10 @@ fn kv_routes() -> Router<ApiState> {
         .route("/v1/session/info/{id}", get(sessions::info))
         .route("/v1/session/node/{node}", get(sessions::of_node))
         .route("/v1/session/list", get(sessions::list))
+        .route("/v1/session/destroy/", put(sessions::without_id))
+        .route("/v1/session/renew/", put(sessions::without_id))
+        .route("/v1/session/info/", get(sessions::without_id))
+        .route("/v1/session/node/", get(sessions::without_node))
         .route("/v1/txn", put(transactions::apply))
 }
 

@@ -97,6 +97,16 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     read(&call, |state| state.sessions()).await
 }
 
+/// A path that ends before the id.
+pub(super) async fn without_id() -> ApiError {
+    ApiError::bad_request("Missing session")
+}
+
+/// A path that ends before the node.
+pub(super) async fn without_node() -> ApiError {
+    ApiError::bad_request("Missing node name")
+}
+
 async fn read(
     call: &Call,
     find: impl Fn(&ReadTxn<'_>) -> Vec<Arc<Session>> + Send,

@@ -18,10 +18,11 @@ use legate_model::transaction::{
 };
 use legate_model::{HealthCheck, KvEntry, KvValue, Node, RegisterRequest, ServiceInstance};
 use legate_store::{Deregistration, KvWrite, ReadTxn, Registration, Unavailable, WriteTxn, Writer};
-use serde::Serialize;
+use serde::ser::{Error, Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::call::{Head, visible};
-use super::catalog::{may_deregister, may_register};
+use super::catalog::{may_deregister, may_register, may_write_service};
 use super::error::ApiError;
 use super::kv::{bounded_body, may_delete_tree, refuse_long};
 use super::sessions::may_end;
@@ -38,7 +39,12 @@ pub(super) async fn apply(
     let limit = limits.max_transaction_size.max(limits.max_value_size);
     let body = bounded_body(&headers, body, limit).await?;
     let call = call.with_body(body);
-    let operations: Vec<Operation> = call.decode()?;
+    let operations: Vec<Operation> = call.decode().map_err(|error| {
+        // Consul's text.
+        let text = error.text();
+        let reason = text.strip_prefix("Request decoding failed: ");
+        ApiError::bad_request(format!("Failed to parse body: {}", reason.unwrap_or(text)))
+    })?;
     refuse_large(&operations, limits.max_value_size)?;
     let writes = operations.iter().any(Operation::writes);
     let transaction = Transaction {
@@ -53,10 +59,10 @@ pub(super) async fn apply(
             (done.map(|(_, results)| results), None)
         }
         false => {
-            let consistency = call.params.consistency()?.as_str();
+            call.params.consistency()?;
             let done = call.reader.state().after(|txn| transaction.run(txn));
             let done = done.map(|(_, results)| results);
-            (done, Some(About::of(consistency)))
+            (done, Some(ABOUT))
         }
     };
     let (results, errors) = match done {
@@ -104,7 +110,7 @@ fn refuse_large(operations: &[Operation], largest: usize) -> Result<(), ApiError
 }
 
 /// The answer.
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Outcome {
     results: Option<Vec<Outcoming>>,
@@ -114,17 +120,34 @@ struct Outcome {
 }
 
 /// What an operation has found or written.
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 enum Outcoming {
     #[serde(rename = "KV")]
     Kv(Arc<KvEntry>),
+    #[serde(serialize_with = "with_nulls")]
     Node(Arc<Node>),
+    #[serde(serialize_with = "with_nulls")]
     Service(Arc<ServiceInstance>),
+    #[serde(serialize_with = "with_nulls")]
     Check(Arc<HealthCheck>),
 }
 
+/// Where the catalog's own answers have empty lists, those of transactions have none. Go's client tells
+/// them apart.
+fn with_nulls<T: Serialize, S: Serializer>(row: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut row = serde_json::to_value(row).map_err(S::Error::custom)?;
+    for field in ["Meta", "ServiceTags", "TaggedAddresses", "Tags"] {
+        if let Some(list) = row.get_mut(field)
+            && (*list == json!([]) || *list == json!({}))
+        {
+            *list = Value::Null;
+        }
+    }
+    row.serialize(serializer)
+}
+
 /// Why an operation, and with it the transaction, was not done.
-#[derive(Debug, Serialize)]
+#[derive(Debug, serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct OperationError {
     op_index: usize,
@@ -132,7 +155,7 @@ struct OperationError {
 }
 
 /// What Consul says about transactions that only read.
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct About {
     index: u64,
@@ -141,20 +164,20 @@ struct About {
     consistency_level: &'static str,
     not_modified: bool,
     backend: u32,
+    #[serde(rename = "ResultsFilteredByACLs")]
+    filtered: bool,
 }
 
-impl About {
-    fn of(consistency_level: &'static str) -> Self {
-        Self {
-            index: 1,
-            last_contact: 0,
-            known_leader: true,
-            consistency_level,
-            not_modified: false,
-            backend: 0,
-        }
-    }
-}
+/// Nobody waits for it, and who may see less learns it from the header.
+const ABOUT: About = About {
+    index: 1,
+    last_contact: 0,
+    known_leader: true,
+    consistency_level: "",
+    not_modified: false,
+    backend: 0,
+    filtered: false,
+};
 
 #[derive(Debug)]
 enum Failed {
@@ -289,8 +312,13 @@ impl Transaction {
             }
             "delete" | "delete-cas" => {
                 let what = instance_of(service);
-                require_id("service", &what.service_id)?;
-                may_deregister(&self.authorizer, state, &what)
+                let id = require_id("service", &what.service_id)?;
+                let name = &service.service.service;
+                // What is not there is judged by what the caller says that it is.
+                match state.instance(&what.node, id).is_none() && !name.is_empty() {
+                    true => may_write_service(&self.authorizer, name),
+                    false => may_deregister(&self.authorizer, state, &what),
+                }
             }
             verb => Err(unknown("service", verb)),
         }
@@ -305,8 +333,12 @@ impl Transaction {
             }
             "delete" | "delete-cas" => {
                 let what = check_of(check);
-                require_id("check", &what.check_id)?;
-                may_deregister(&self.authorizer, state, &what)
+                let id = require_id("check", &what.check_id)?;
+                let name = &check.check.service_name;
+                match state.check(&what.node, id).is_none() && !name.is_empty() {
+                    true => may_write_service(&self.authorizer, name),
+                    false => may_deregister(&self.authorizer, state, &what),
+                }
             }
             verb => Err(unknown("check", verb)),
         }
@@ -627,11 +659,9 @@ fn check_of(check: &CheckOperation) -> Deregistration {
 }
 
 /// Without an id the whole node would go.
-fn require_id(what: &str, id: &Option<String>) -> Result<(), ApiError> {
-    match id.as_deref() {
-        None | Some("") => Err(ApiError::bad_request(format!("Must provide {what} ID"))),
-        Some(_) => Ok(()),
-    }
+fn require_id<'a>(what: &str, id: &'a Option<String>) -> Result<&'a str, ApiError> {
+    let id = id.as_deref().filter(|id| !id.is_empty());
+    id.ok_or_else(|| ApiError::bad_request(format!("Must provide {what} ID")))
 }
 
 fn unknown(what: &str, verb: &str) -> ApiError {

@@ -150,7 +150,7 @@ async fn mistakes_have_consuls_statuses_and_texts() {
             "k?cas=1&acquire=x",
             "",
             bad,
-            "Conflicting flags: cas=1&acquire=x",
+            "Conflicting flags: acquire=x&cas=1",
         ),
         ("PUT", "k?acquire=x&release=x", "", bad, "Conflicting flags"),
         ("DELETE", "k?recurse&cas=1", "", bad, "Conflicting flags"),
