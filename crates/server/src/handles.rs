@@ -24,6 +24,7 @@ use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
 use crate::http::Rates;
+use crate::telemetry::Traces;
 
 /// All handles of one server.
 #[derive(Clone)]
@@ -60,6 +61,8 @@ pub(crate) struct Handles {
     pub(crate) rates: Rates,
     /// Where requests are logged.
     pub(crate) audit: Audit,
+    /// Takes the traces of requests.
+    pub(crate) traces: Traces,
     /// Starts tasks that end with the server.
     pub(crate) spawner: Spawner,
 }

@@ -20,6 +20,7 @@ mod program;
 mod seed;
 mod server;
 mod sessions;
+mod telemetry;
 
 pub use agent::{Definitions, Reload, ReloadError};
 pub use audit::AuditError;
@@ -38,3 +39,4 @@ pub use operations::{
 };
 pub use program::{Program, run};
 pub use server::{Parts, Server, StartError};
+pub use telemetry::TelemetryError;

@@ -15,6 +15,7 @@ use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
 use legate_server::{
     AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, ServerConfig, StoreConfig,
+    TelemetryConfig,
 };
 
 use self::storage::{ETCD_PASSWORD, Storage};
@@ -185,6 +186,11 @@ pub(crate) struct Options {
     #[arg(long, default_value = "72h", value_parser = duration::parse)]
     leaf_cert_ttl: Duration,
 
+    /// Where traces and metrics are sent by OTLP over HTTP, such as http://127.0.0.1:4318. Default:
+    /// nowhere.
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+
     /// How long open requests and streams get to end after SIGTERM or SIGINT.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub(crate) stop_timeout: Duration,
@@ -288,6 +294,10 @@ impl Options {
                 Policy::Allow => Action::Allow,
                 Policy::Deny => Action::Deny,
             }),
+            telemetry: TelemetryConfig {
+                otlp_endpoint: self.otlp_endpoint,
+                ..TelemetryConfig::default()
+            },
             ca: CaConfig {
                 leaf_ttl: self.leaf_cert_ttl,
                 ..CaConfig::default()

@@ -25,6 +25,7 @@ use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
+use crate::telemetry::{self, TelemetryError};
 use crate::{dns, grpc, http, seed, sessions};
 
 /// Files of a certificate chain and its key.
@@ -91,6 +92,9 @@ pub enum StartError {
     /// The audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// What takes metrics or traces cannot be used.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// Two parts have metrics of one name.
     #[error("the metrics cannot be put together: {0}")]
     Metrics(#[from] legate_runtime::metrics::Error),
@@ -168,6 +172,7 @@ impl Server {
         let registry = Registry::new();
         let rates = http::Rates::new(config.request_limits, &registry)?;
         let scope = Scope::new("server");
+        let traces = telemetry::start(&config, &clock, &registry, &scope)?;
         // It is written to until the last request has been answered.
         let storage = scope.spawner().child_with_own_token("storage");
         let store = match store {
@@ -212,6 +217,7 @@ impl Server {
             reports,
             rates,
             audit: audit.clone(),
+            traces,
             config: config.clone(),
             store: store.clone(),
             rights: acl::Rights::new(store.reader(), clock.clone(), config.clone(), tokens),

@@ -131,6 +131,9 @@ pub(crate) struct Flags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), value_name = "BOOL")]
     log_json: Option<bool>,
+    /// Where traces and metrics are sent by OTLP over HTTP, such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
     #[command(flatten)]
     without_effect: WithoutEffect,
 }
@@ -264,6 +267,7 @@ impl Flags {
             "log_rotate_max_files": self.log_rotate_max_files,
             "max_query_time": self.max_query_time,
             "pid_file": self.pid_file,
+            "telemetry": { "otlp_endpoint": self.otlp_endpoint },
             "ports": {
                 "http": self.http_port,
                 "https": self.https_port,

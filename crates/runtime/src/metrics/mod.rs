@@ -6,6 +6,7 @@ mod process;
 
 pub use self::process::ProcessMetrics;
 pub use prometheus::core::Collector;
+pub use prometheus::proto;
 use prometheus::proto::MetricFamily;
 pub use prometheus::{
     Counter, CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec,

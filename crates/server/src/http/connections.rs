@@ -238,7 +238,7 @@ impl Service {
             Some(refusal) => refusal,
             None => self.call(request, &method, &path).await,
         };
-        self.guard.leave(&passing, &mut response);
+        self.guard.leave(passing, &mut response);
         let status = response.status();
         tracing::debug!(%method, path, status = status.as_u16(), "HTTP request");
         self.requests

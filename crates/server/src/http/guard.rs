@@ -15,6 +15,7 @@ use super::rates::{Rates, is_write};
 use crate::acl::Rights;
 use crate::audit::{Asked, Audit, Event};
 use crate::operations::HttpPolicy;
+use crate::telemetry::{Traced, Traces};
 
 /// The guard of one API. Copies share it.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub(crate) struct Guard {
     pub(crate) policy: Arc<HttpPolicy>,
     pub(crate) rates: Rates,
     pub(crate) audit: Audit,
+    pub(crate) traces: Traces,
     pub(crate) rights: Rights,
 }
 
@@ -31,6 +33,7 @@ pub(super) struct Passing {
     /// What is logged about it, if it can be.
     event: Option<Event>,
     is_write: bool,
+    traced: Option<Traced>,
 }
 
 impl Guard {
@@ -54,11 +57,12 @@ impl Guard {
             refusal: self.refusal(method, path, client.ip()),
             event,
             is_write,
+            traced: self.traces.begin(method, path, request.headers()),
         }
     }
 
     /// Looks at the answer.
-    pub(super) fn leave(&self, passing: &Passing, response: &mut Response) {
+    pub(super) fn leave(&self, passing: Passing, response: &mut Response) {
         let headers = response.headers_mut();
         for (name, value) in &self.policy.response_headers {
             if !headers.contains_key(name) {
@@ -72,6 +76,7 @@ impl Guard {
         {
             self.audit.end(event, status);
         }
+        self.traces.end(passing.traced, status);
     }
 
     fn refusal(&self, method: &Method, path: &str, client: IpAddr) -> Option<Response> {

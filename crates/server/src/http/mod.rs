@@ -94,6 +94,7 @@ pub(crate) async fn serve(
         policy: Arc::new(handles.config.http_policy.clone()),
         rates: handles.rates.clone(),
         audit: handles.audit.clone(),
+        traces: handles.traces.clone(),
         rights: handles.rights(),
     };
     let service = connections::Service::new(router(ApiState::new(handles)), guard, &registry)?;

@@ -39,11 +39,10 @@ pub(crate) fn start(
         let collector = Collector::new(endpoint, config, clock.clone(), lost.clone())?;
         let (taking, queue) = Traces::new(settings.traces_ratio, clock.clone(), lost.clone());
         traces = taking;
-        let metrics = collector.clone().send_metrics(
-            registry.clone(),
-            settings.interval,
-            scope.token(),
-        );
+        let metrics =
+            collector
+                .clone()
+                .send_metrics(registry.clone(), settings.interval, scope.token());
         scope.spawn("OTLP metrics", metrics);
         scope.spawn("OTLP traces", collector.send_traces(queue, scope.token()));
     }

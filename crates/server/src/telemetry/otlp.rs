@@ -64,7 +64,9 @@ impl Collector {
             value: endpoint.to_owned(),
             reason,
         };
-        let uri: Uri = endpoint.parse().map_err(|_| failed("it is no URL".to_owned()))?;
+        let uri: Uri = endpoint
+            .parse()
+            .map_err(|_| failed("it is no URL".to_owned()))?;
         let tls = match uri.scheme_str() {
             Some("http") => None,
             Some("https") => {
@@ -109,7 +111,7 @@ impl Collector {
         })
     }
 
-    /// Sends all metrics at each interval, and once more at the stop.
+    /// Sends all metrics at each interval, until the stop.
     pub(super) async fn send_metrics(
         self,
         registry: Registry,
@@ -140,27 +142,18 @@ impl Collector {
         let mut failing = false;
         let mut spans = Vec::new();
         loop {
-            let more = async {
-                tokio::select! {
-                    count = queue.recv_many(&mut spans, BATCH) => count > 0,
-                    _ = due.tick() => true,
+            let room = BATCH - spans.len();
+            let is_due = tokio::select! {
+                count = queue.recv_many(&mut spans, room) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    spans.len() == BATCH
                 }
+                _ = due.tick() => !spans.is_empty(),
+                () = stop.cancelled() => return Ok(()),
             };
-            if stop.run_until_cancelled(more).await != Some(true) {
-                return Ok(());
-            }
-            // A full batch goes at once, others when they have waited.
-            let waited = spans.len() < BATCH
-                && stop.run_until_cancelled(due.tick()).await.is_none();
-            if waited {
-                return Ok(());
-            }
-            while spans.len() < BATCH
-                && let Ok(span) = queue.try_recv()
-            {
-                spans.push(span);
-            }
-            if spans.is_empty() {
+            if !is_due {
                 continue;
             }
             let count = spans.len() as u64;
@@ -180,7 +173,11 @@ impl Collector {
                 self.lost.inc_by(count);
                 if !*failing {
                     let collector = &self.authority;
-                    tracing::warn!(collector, error, "telemetry is not taken, and dropped until it is");
+                    tracing::warn!(
+                        collector,
+                        error,
+                        "telemetry is not taken, and dropped until it is"
+                    );
                 }
                 *failing = true;
             }
@@ -205,18 +202,22 @@ impl Collector {
         let stream = stream.map_err(|_| "it does not answer".to_owned())?;
         let stream = stream.map_err(|error| error.to_string())?;
         let reply = match &self.tls {
-            None => http_client::send_over(stream, request, deadline).await.map_err(text)?,
+            None => http_client::send_over(stream, request, deadline)
+                .await
+                .map_err(text)?,
             Some(tls) => {
                 let name = server_name(&self.host).map_err(|error| error.to_string())?;
                 let stream = timeout_at(deadline, tls.connect(name, stream)).await;
                 let stream = stream.map_err(|_| "its TLS handshake took too long".to_owned())?;
                 let stream = stream.map_err(|error| error.to_string())?;
-                http_client::send_over(stream, request, deadline).await.map_err(text)?
+                http_client::send_over(stream, request, deadline)
+                    .await
+                    .map_err(text)?
             }
         };
         let status = reply.status;
         // What it says is of no use, but its connection ends in order.
-        let _ = reply.bytes(ANSWER, deadline).await;
+        let _ = reply.body(ANSWER, deadline).await;
         match status.is_success() {
             true => Ok(()),
             false => Err(format!("it answers {status}")),
@@ -266,10 +267,14 @@ impl Collector {
         let all = family.get_metric().iter();
         Some(match family.get_field_type() {
             MetricType::GAUGE => Data::Gauge(Gauge {
-                data_points: all.map(|one| number(one, one.get_gauge().get_value())).collect(),
+                data_points: all
+                    .map(|one| number(one, one.get_gauge().get_value()))
+                    .collect(),
             }),
             MetricType::COUNTER => Data::Sum(Sum {
-                data_points: all.map(|one| number(one, one.get_counter().get_value())).collect(),
+                data_points: all
+                    .map(|one| number(one, one.get_counter().get_value()))
+                    .collect(),
                 aggregation_temporality: CUMULATIVE,
                 is_monotonic: true,
             }),
@@ -285,7 +290,9 @@ impl Collector {
     fn histogram(&self, metric: &proto::Metric, now: u64) -> HistogramPoint {
         let histogram = metric.get_histogram();
         let buckets = histogram.get_bucket().iter();
-        let finite: Vec<_> = buckets.filter(|bucket| bucket.upper_bound().is_finite()).collect();
+        let finite: Vec<_> = buckets
+            .filter(|bucket| bucket.upper_bound().is_finite())
+            .collect();
         let mut below = 0;
         let mut counts = Vec::with_capacity(finite.len() + 1);
         for bucket in &finite {
@@ -315,5 +322,7 @@ fn scope() -> Scope {
 
 fn attributes(metric: &proto::Metric) -> Vec<KeyValue> {
     let labels = metric.get_label().iter();
-    labels.map(|label| KeyValue::text(label.name(), label.value())).collect()
+    labels
+        .map(|label| KeyValue::text(label.name(), label.value()))
+        .collect()
 }

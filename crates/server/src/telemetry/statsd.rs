@@ -47,7 +47,11 @@ async fn write(address: &str, lines: &[String]) -> io::Result<()> {
     let address = found
         .next()
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))?;
-    let own = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let own = if address.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
     let socket = UdpSocket::bind(own).await?;
     let mut datagram = String::new();
     for line in lines {
@@ -72,7 +76,9 @@ fn lines(
 ) -> Vec<String> {
     let mut lines = Vec::new();
     let mut grown = |lines: &mut Vec<String>, series: String, tail: &str, now: f64| {
-        let before = sums.insert(format!("{series}{tail}"), now).unwrap_or_default();
+        let before = sums
+            .insert(format!("{series}{tail}"), now)
+            .unwrap_or_default();
         if now > before {
             lines.push(format!("{series}:{}|c{tail}", now - before));
         }
@@ -107,7 +113,9 @@ fn lines(
 fn series(name: &str, metric: &Metric, tags: Option<&[String]>) -> (String, String) {
     let plain = |text: &str| -> String {
         let kept = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
-        text.chars().map(|c| if kept(c) { c } else { '_' }).collect()
+        text.chars()
+            .map(|c| if kept(c) { c } else { '_' })
+            .collect()
     };
     let labels = metric.get_label().iter();
     let Some(tags) = tags else {

@@ -38,11 +38,7 @@ impl Traces {
         Self(None)
     }
 
-    pub(super) fn new(
-        ratio: f64,
-        clock: Clock,
-        lost: IntCounter,
-    ) -> (Self, mpsc::Receiver<Span>) {
+    pub(super) fn new(ratio: f64, clock: Clock, lost: IntCounter) -> (Self, mpsc::Receiver<Span>) {
         let (spans, queue) = mpsc::channel(WAITING);
         let sending = Sending {
             ratio,
@@ -56,7 +52,9 @@ impl Traces {
     /// Begins the span of a request, if it is to have one.
     pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Traced> {
         let sending = self.0.as_ref()?;
-        let parent = headers.get("traceparent").and_then(|value| value.to_str().ok());
+        let parent = headers
+            .get("traceparent")
+            .and_then(|value| value.to_str().ok());
         let (trace_id, parent_span_id) = match parent.and_then(parent_of) {
             Some((_, _, false)) => return None,
             Some((trace, span, true)) => (trace, span),
@@ -100,7 +98,9 @@ impl Traces {
 /// `00-TRACE-SPAN-FLAGS`: the ids, and whether the caller traces.
 fn parent_of(text: &str) -> Option<(Vec<u8>, Vec<u8>, bool)> {
     let mut parts = text.split('-');
-    let version = parts.next().filter(|version| version.len() == 2 && *version != "ff")?;
+    let version = parts
+        .next()
+        .filter(|version| version.len() == 2 && *version != "ff")?;
     let (trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?);
     if version == "00" && parts.next().is_some() {
         return None;
@@ -125,7 +125,10 @@ fn route(path: &str) -> String {
     let known: Vec<&str> = parts
         .take(if path.starts_with("/v1/kv") { 2 } else { 3 })
         .take_while(|part| {
-            part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_lowercase() || b"-1".contains(&byte))
+            part.len() <= 32
+                && part
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || b"-1".contains(&byte))
         })
         .collect();
     format!("/{}", known.join("/"))
@@ -146,7 +149,10 @@ mod tests {
         let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let (trace, span, sampled) = parent_of(text).unwrap();
         assert_eq!((trace[0], span[7], sampled), (0x0a, 0x31, true));
-        assert_eq!(parent_of(&text.replace("-01", "-00")).map(|parent| parent.2), Some(false));
+        assert_eq!(
+            parent_of(&text.replace("-01", "-00")).map(|parent| parent.2),
+            Some(false)
+        );
         for wrong in [
             "",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
