@@ -31,17 +31,20 @@ pub(super) fn take_kind(mut decoder: Decoder<'_>) -> Result<Tagged, Fault> {
         .filter(|key| same_key(key, KIND))
         .cloned()
         .collect();
+    // The first two are Consul's words.
     let fault = |message: &str| Fault {
-        path: Some(KIND.to_owned()),
+        path: Some(String::new()),
         message: message.to_owned(),
     };
     match spellings.as_slice() {
-        [] => Err(fault("the field is missing")),
+        [] => Err(fault(
+            "Payload does not contain a kind/Kind key at the top level",
+        )),
         [key] => match rest.remove(key) {
             Some(Value::String(kind)) => Ok(Tagged { kind, rest }),
-            _ => Err(fault("it must be a string")),
+            _ => Err(fault("Kind value in payload is not a string")),
         },
-        _ => Err(fault("the field is given twice, in two spellings")),
+        _ => Err(fault("Kind: the field is given twice, in two spellings")),
     }
 }
 

@@ -57,9 +57,12 @@ fn unknown_kinds_are_refused_with_those_that_there_are() {
     }
     assert_eq!(
         refused(json!({"Name": "web"})),
-        "Kind: the field is missing"
+        "Payload does not contain a kind/Kind key at the top level"
     );
-    assert_eq!(refused(json!({"Kind": 1})), "Kind: it must be a string");
+    assert_eq!(
+        refused(json!({"Kind": 1})),
+        "Kind value in payload is not a string"
+    );
     assert!(refused(json!({"Kind": "mesh", "kind": "mesh"})).contains("twice"));
     assert!(refused(json!([])).contains("an object with the field Kind"));
 }

@@ -6,7 +6,7 @@ use http::StatusCode;
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
 use legate_model::{ConfigEntry, ConfigKind, EntryRights, Invalid, UnknownKind, filters};
-use legate_store::Writer;
+use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
 use super::change::Change;
@@ -91,6 +91,27 @@ pub(super) async fn list(Path(kind): Path<String>, call: Call) -> Result<Respons
         may_read(&authorizer, kind, entry.name()).is_ok()
     });
     entries.retain(|entry| filter.matches(entry));
+    call.answer(answer.index, &entries, filtered)
+}
+
+/// `GET /v1/config/`: the entries of every kind, in the order of kinds and names.
+pub(super) async fn list_all(call: Call) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    if call.params.filter().is_some() {
+        return Err(ApiError::bad_request(
+            "filtering not supported for config entry kind=",
+        ));
+    }
+    let mut kinds = ConfigKind::ALL;
+    kinds.sort_unstable_by_key(|kind| kind.as_str());
+    let read = |state: &ReadTxn<'_>| {
+        let all = kinds.iter().flat_map(|kind| state.config_entries(*kind));
+        all.collect::<Vec<_>>()
+    };
+    let answer = call.read(read).await?;
+    let (entries, filtered) = visible(answer.value, |entry| {
+        may_read(&authorizer, entry.kind(), entry.name()).is_ok()
+    });
     call.answer(answer.index, &entries, filtered)
 }
 

@@ -255,6 +255,7 @@ fn mesh_routes() -> Router<ApiState> {
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))
         .route("/v1/config", put(config::put))
+        .route("/v1/config/", get(config::list_all))
         .route("/v1/config/{kind}", get(config::list))
         .route(
             "/v1/config/{kind}/{name}",

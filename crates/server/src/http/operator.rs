@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::Response;
-use http::StatusCode;
 use legate_model::{AutopilotConfiguration, ServiceInstance, ServiceKind, timestamp};
 use legate_store::{ReadTxn, Rejected, Writer};
 use serde::Serialize;
@@ -170,12 +169,14 @@ pub(super) async fn autopilot_state(
     server["NodeStatus"] = "alive".into();
     server["Status"] = "leader".into();
     server["NodeType"] = "voter".into();
+    server["ReadReplica"] = false.into();
     let state = call.reader.state();
     let node = state.read().node(&call.config.node_name);
     server["Meta"] = json!(node.map(|node| node.meta.clone()).unwrap_or_default());
     call.json(&json!({
         "Healthy": true,
         "FailureTolerance": 0,
+        "OptimisticFailureTolerance": 0,
         "Leader": id,
         "Voters": [id],
         "Servers": BTreeMap::from([(id.clone(), server)]),
@@ -233,7 +234,17 @@ pub(super) async fn usage(call: Call) -> Result<Response, ApiError> {
     call.params.flag("global")?;
     let answer = call.read(Usage::of).await?;
     let usage = BTreeMap::from([(&call.config.datacenter, answer.value)]);
-    call.answer(answer.index, &json!({ "Usage": usage }), false)
+    let body = json!({
+        "Usage": usage,
+        "Index": answer.index,
+        "LastContact": 0,
+        "KnownLeader": true,
+        "ConsistencyLevel": call.params.consistency()?.as_str(),
+        "NotModified": false,
+        "Backend": 0,
+        "ResultsFilteredByACLs": false,
+    });
+    call.answer(answer.index, &body, false)
 }
 
 /// `/v1/operator/keyring`
@@ -253,9 +264,9 @@ pub(super) async fn change_keyring(call: Call) -> Result<Response, ApiError> {
 }
 
 fn no_gossip() -> ApiError {
-    ApiError::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "there is no keyring: servers here do not gossip, so that nothing is encrypted with its keys",
+    ApiError::internal(
+        "Keyring is empty (encryption not enabled): servers here do not gossip, so that there is no \
+         key to install, list or remove",
     )
 }
 

@@ -75,6 +75,22 @@ async fn every_kind_is_written_read_and_removed() {
 }
 
 #[tokio::test]
+async fn all_kinds_are_listed_together() {
+    let (_server, client) = start(|_| {}).await;
+    assert_eq!(client.get("/v1/config/").await.json(), json!([]));
+    for entry in entries() {
+        client.write("/v1/config", &entry).await;
+    }
+    let all = client.get("/v1/config/").await;
+    assert!(all.index() > 0);
+    let all = all.json();
+    let kinds = all.as_array().unwrap().iter();
+    let kinds: Vec<_> = kinds.map(|entry| entry["Kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.len(), entries().len());
+    assert!(kinds.is_sorted(), "{kinds:?}");
+}
+
+#[tokio::test]
 async fn what_is_bound_to_a_gateway_is_read_only() {
     let (_server, client) = start(|_| {}).await;
     let path = "/v1/config/bound-api-gateway";

