@@ -15,6 +15,7 @@ mod chains;
     reason = "a helper of other tests, which use more of it, and fail like tests themselves"
 )]
 mod cluster;
+mod commands;
 mod consul_catalog;
 mod consul_dataplane;
 mod consul_server;

@@ -60,6 +60,12 @@ pub(crate) struct Options {
 ///
 /// When nothing can be asked, or the folder is there already.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    let done = capture(options).await;
+    done.map_err(|error| anyhow!("==> {error:#}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn capture(options: Options) -> anyhow::Result<()> {
     ensure!(
         options.arguments.is_empty(),
         "debug: Too many arguments provided, expected 0"
@@ -69,18 +75,18 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let (folder, targets, version) = prepare(&options, &api).await?;
     let archive = PathBuf::from(format!("{}.tar.gz", folder.display()));
     let saved = if options.archive { &archive } else { &folder };
-    line("Starting debugger and capturing static information...")?;
-    line(&format!(" Agent Version: '{version}'"))?;
+    line("==> Starting debugger and capturing static information...")?;
+    line(&format!("     Agent Version: '{version}'"))?;
     line(&format!(
-        "      Interval: '{}'",
+        "          Interval: '{}'",
         duration::format(options.interval)
     ))?;
     line(&format!(
-        "      Duration: '{}'",
+        "          Duration: '{}'",
         duration::format(options.duration)
     ))?;
-    line(&format!("        Output: '{}'", saved.display()))?;
-    line(&format!("       Capture: '{}'", targets.join(", ")))?;
+    line(&format!("            Output: '{}'", saved.display()))?;
+    line(&format!("           Capture: '{}'", targets.join(", ")))?;
 
     for (target, path) in [
         ("host", "/v1/agent/host"),
@@ -124,8 +130,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     if options.archive {
         pack(&folder, &archive).context("Archive creation failed")?;
     }
-    line(&format!("Saved debug archive: {}", saved.display()))?;
-    Ok(ExitCode::SUCCESS)
+    line(&format!("    Saved debug archive: {}", saved.display()))?;
+    Ok(())
 }
 
 /// Does one of the two that take time, and says when it fails.
@@ -146,9 +152,13 @@ async fn prepare(
     let (whole, interval) = (options.duration, options.interval);
     let shown = duration::format;
     ensure!(
-        whole >= SHORTEST && whole <= LONGEST,
-        "{failed}: duration must be longer than {} and at most {}",
-        shown(SHORTEST),
+        whole >= SHORTEST,
+        "{failed}: duration must be longer than {}",
+        shown(SHORTEST)
+    );
+    ensure!(
+        whole <= LONGEST,
+        "{failed}: duration must be at most {}",
         shown(LONGEST)
     );
     ensure!(

@@ -104,10 +104,10 @@ fn one(
             command.get_bin_name().unwrap_or(command.get_name())
         );
     };
-    let optional = arg
-        .get_num_args()
-        .is_some_and(|range| range.min_values() == 0);
-    if !matches!(arg.get_action(), ArgAction::SetTrue) && !optional {
+    let switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    let range = arg.get_num_args();
+    let optional = !switch && range.is_some_and(|range| range.min_values() == 0);
+    if !switch && !optional {
         let value = match value {
             Some(value) => value.into(),
             None => words

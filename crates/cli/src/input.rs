@@ -49,9 +49,22 @@ pub(crate) fn file_or_stdin(path: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{path} is not UTF-8"))
 }
 
-fn file(path: &str) -> anyhow::Result<Vec<u8>> {
+/// Text of a file.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub(crate) fn file_text(path: &str) -> anyhow::Result<String> {
+    String::from_utf8(opened(path)?).with_context(|| format!("{path} is not UTF-8"))
+}
+
+fn opened(path: &str) -> anyhow::Result<Vec<u8>> {
     let opened = std::fs::File::open(path).and_then(|file| limited(file, path));
-    opened.map_err(|error| anyhow::anyhow!("Failed to read file: open {path}: {}", reason(&error)))
+    opened.map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error)))
+}
+
+fn file(path: &str) -> anyhow::Result<Vec<u8>> {
+    opened(path).context("Failed to read file")
 }
 
 fn stdin() -> anyhow::Result<Vec<u8>> {

@@ -243,7 +243,7 @@ impl Create {
 }
 
 fn of_file(path: &str) -> anyhow::Result<Value> {
-    let intention = input::text_or_file(&format!("@{path}"))?;
+    let intention = input::file_text(path)?;
     let intention: Value =
         serde_json::from_str(&intention).with_context(|| format!("{path} is not JSON"))?;
     let permissions = intention["Permissions"].as_array();

@@ -20,7 +20,7 @@ pub(crate) struct Login {
     #[arg(long, default_value = "", value_name = "NAME")]
     method: String,
     /// Type of the auth method; jwt and kubernetes need no word about it
-    #[arg(long, name = "type", default_value = "", value_name = "TYPE")]
+    #[arg(long = "type", default_value = "", value_name = "TYPE")]
     kind: String,
     /// File with the proof of the identity
     #[arg(long, value_name = "FILE")]

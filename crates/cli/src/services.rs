@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
+use legate_filter::{AnyFields, Filter};
 use serde_json::{Map, Value, json};
 
 use crate::input;
@@ -383,7 +384,11 @@ impl Shared {
             .maybe("filter", &self.filter);
         let services = ask.value().await;
         let services = services.with_context(|| format!("Error reading {what} services"))?;
-        let services: Vec<Value> = services.as_array().cloned().unwrap_or_default();
+        let mut services: Vec<Value> = services.as_array().cloned().unwrap_or_default();
+        // Not every server filters these.
+        let filter = Filter::parse(&self.filter, &AnyFields);
+        let filter = filter.context("Error while creating filter")?;
+        services.retain(|service| filter.matches(service));
         if services.is_empty() {
             line(&format!("No {what} services found"))?;
             return Ok(None);

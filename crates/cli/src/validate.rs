@@ -32,7 +32,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     );
     ensure!(
         matches!(options.config_format.as_str(), "" | "hcl" | "json"),
-        "-config-format must be either 'hcl' or 'json'"
+        "-config-format must be either 'hcl' or 'json"
     );
     crate::agent::validate(options.arguments).context("Config validation failed")?;
     if !options.quiet {

@@ -23,7 +23,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(180);
 #[derive(Args)]
 pub(crate) struct Options {
     /// What is watched: key, keyprefix, services, nodes, service, checks or event
-    #[arg(long, name = "type", default_value = "", value_name = "TYPE")]
+    #[arg(long = "type", default_value = "", value_name = "TYPE")]
     kind: String,
     /// The key, for key
     #[arg(long, default_value = "")]

@@ -62,7 +62,7 @@ struct Fields {
 #[derive(Args)]
 pub(crate) struct Create {
     /// Type: jwt, kubernetes, oidc or aws-iam
-    #[arg(long, name = "type", default_value = "")]
+    #[arg(long = "type", default_value = "")]
     kind: String,
     #[command(flatten)]
     fields: Fields,

@@ -12,7 +12,7 @@ mod token_update;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -212,5 +212,12 @@ async fn role_id(api: &Api, partial: &str) -> anyhow::Result<String> {
 }
 
 async fn rule_id(api: &Api, partial: &str) -> anyhow::Result<String> {
-    whole_id(api, "/v1/acl/binding-rules", "ID", partial, "rule").await
+    let found = whole_id(api, "/v1/acl/binding-rules", "ID", partial, "rule").await;
+    // Consul says it in other words for these.
+    found.map_err(
+        |error| match error.to_string().strip_prefix("No such rule ID") {
+            Some(rest) => anyhow!("no such rule ID{rest}: ACL not found"),
+            None => error,
+        },
+    )
 }

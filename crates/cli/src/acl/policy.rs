@@ -167,7 +167,7 @@ impl Create {
         }
         let made = api.put("/v1/acl/policy").json(&policy).value().await;
         let made = made.context("Failed to create new policy")?;
-        self.printed.print(&made, shown::policy)
+        self.printed.print(&whole(made), shown::policy)
     }
 }
 
@@ -215,8 +215,16 @@ impl Read {
             found
                 .with_context(|| format!("Error reading policy {}", quoted(&format!("id:{id}"))))?
         };
-        self.printed.print(&policy, shown::policy)
+        self.printed.print(&whole(policy), shown::policy)
     }
+}
+
+/// A policy without datacenters says so.
+fn whole(mut policy: Value) -> Value {
+    if policy.get("Datacenters").is_none() {
+        policy["Datacenters"] = Value::Null;
+    }
+    policy
 }
 
 impl Update {
@@ -254,6 +262,6 @@ impl Update {
         }
         let written = api.put(path).json(&policy).value().await;
         let written = written.with_context(|| format!("Error updating policy {}", quoted(&id)))?;
-        self.printed.print(&written, shown::policy)
+        self.printed.print(&whole(written), shown::policy)
     }
 }

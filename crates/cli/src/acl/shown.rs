@@ -145,7 +145,12 @@ fn links(out: &mut String, of: &Value, indent: &str) {
     });
     section("Templated Policies", "TemplatedPolicies", &|policy| {
         let mut shown = text(policy, "TemplateName").to_owned();
-        let name = text(&policy["TemplateVariables"], "Name");
+        // Servers write it in small letters.
+        let variables = &policy["TemplateVariables"];
+        let name = match text(variables, "Name") {
+            "" => text(variables, "name"),
+            name => name,
+        };
         if !name.is_empty() {
             let _ = write!(shown, "\n{indent}      Name: {name}");
         }
@@ -264,7 +269,10 @@ fn rule_rest(mut lines: Lines, rule: &Value, meta: bool, variable: &str) -> Stri
     ] {
         lines.field(title, text(rule, field));
     }
-    let name = text(&rule["BindVars"], "Name");
+    let name = match text(&rule["BindVars"], "Name") {
+        "" => text(&rule["BindVars"], "name"),
+        name => name,
+    };
     if !name.is_empty() {
         lines.field("BindVars:", &format!("\n{variable}{name}"));
     }

@@ -130,7 +130,7 @@ pub(crate) struct Read {
     #[command(flatten)]
     which: Which,
     /// The token that is used for this request
-    #[arg(long, name = "self")]
+    #[arg(long = "self")]
     own: bool,
     /// Print all that it allows, and why
     #[arg(long)]

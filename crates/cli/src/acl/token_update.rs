@@ -83,9 +83,13 @@ struct Merge {
 fn not_both(set: bool, added: bool, flags: &str, what: &str) -> anyhow::Result<()> {
     let one = flags.replace('/', " or -");
     let append: Vec<String> = flags.split('/').map(|it| format!("-append-{it}")).collect();
+    let both = match append.len() {
+        1 => format!("{flags} flag with append-{flags}"),
+        _ => format!("{flags} flags with append- variants"),
+    };
     ensure!(
         !(set && added),
-        "Cannot combine the use of {flags} flag with append-{flags}. To set or overwrite existing \
+        "Cannot combine the use of {both}. To set or overwrite existing \
          {what}, use -{one}. To append to existing {what}, use {}.",
         append.join(" or ")
     );

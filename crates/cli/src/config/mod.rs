@@ -167,7 +167,11 @@ async fn read(options: Read) -> anyhow::Result<()> {
     ensure!(!kind.is_empty(), "Must specify the -kind parameter");
     ensure!(!name.is_empty(), "Must specify the -name parameter");
     let entry = options.api.connect()?.get(path(&kind, &name)).value().await;
-    let entry = entry.with_context(|| format!("Error reading config entry {kind}/{name}"))?;
+    let mut entry = entry.with_context(|| format!("Error reading config entry {kind}/{name}"))?;
+    if let Some(fields) = entry.as_object_mut() {
+        // It is no field of an entry, and whoever writes it back is refused.
+        fields.remove("Hash");
+    }
     print_json(&entry)
 }
 

@@ -58,7 +58,7 @@ pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
                 !options.config_file.is_empty(),
                 "The -config-file flag is required"
             );
-            let text = input::text_or_file(&format!("@{}", options.config_file));
+            let text = input::file_text(&options.config_file);
             let text = text.context("Error reading config file")?;
             let config = serde_json::from_str(&text);
             let mut config: Value = config.context("Error parsing config file")?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
 use legate_kubernetes::redirect::{Redirection, apply};
 use serde_json::{Value, json};
@@ -59,6 +59,13 @@ pub(crate) struct Options {
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    let done = redirect(options).await;
+    done.map_err(|error| anyhow!("==> {error:#}"))?;
+    line("    Successfully applied traffic redirection rules")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn redirect(options: Options) -> anyhow::Result<()> {
     ensure!(!options.proxy_uid.is_empty(), "-proxy-uid is required");
     let by_id = !options.proxy_id.is_empty();
     ensure!(
@@ -78,8 +85,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let config = options.config().await.context(failed)?;
     let redirection = Redirection::parse(&config.to_string()).context(failed)?;
     apply::apply(&redirection).context("Error setting up traffic redirection rules")?;
-    line("Successfully applied traffic redirection rules")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl Options {

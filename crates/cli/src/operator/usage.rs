@@ -122,7 +122,7 @@ fn connect(usage: &Value, datacenter: bool) -> String {
 }
 
 fn nodes(usage: &Value) -> String {
-    let mut rows = vec![row(["Datacenter", "Count", ""])];
+    let mut rows = vec![row(["Datacenter", "Count", "", ""])];
     let mut all = 0;
     for (name, usage) in each(usage) {
         let nodes = number(usage, "Nodes");

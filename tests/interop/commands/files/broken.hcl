@@ -1,0 +1,1 @@
+Kind = "service-defaults" Name = "web" Protcol = "http"

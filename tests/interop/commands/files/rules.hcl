@@ -1,0 +1,3 @@
+service_prefix "" {
+  policy = "read"
+}

@@ -1,0 +1,3 @@
+TemplatedPolicy "builtin/service" {
+  Name = "web"
+}
