@@ -15,7 +15,7 @@ const HOUR: u64 = 60 * MINUTE;
 
 /// A text that is not a duration, with what is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a duration like 10s, 1h30m or 250ms: {reason}")]
+#[error("{text:?} is not a duration like 10s, 1h30m or 250ms (invalid duration: {reason})")]
 pub struct InvalidDuration {
     text: String,
     reason: &'static str,

@@ -5,10 +5,8 @@ use legate_store::{Rejected, Unavailable, WriteError};
 /// Access control says no, or cannot say yes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AclError {
-    /// No token has this secret, or it has expired.
-    #[error(
-        "ACL not found: no token has this secret, or it has expired; log in again, or correct the token"
-    )]
+    /// No token has this secret, or it has expired. Consul's words, which clients compare with.
+    #[error("ACL not found")]
     NotFound,
     /// No token has this secret, and there never was one that could do everything. Consul's words.
     #[error(
