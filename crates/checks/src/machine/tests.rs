@@ -278,19 +278,6 @@ fn a_definition_that_stays_goes_on_and_a_new_one_starts_again() {
     assert_eq!(machine.deadline(), None);
 }
 
-#[test]
-fn what_is_not_run_keeps_its_status() {
-    let (mut machine, now) = (Machine::default(), Instant::now());
-    let udp = CheckType {
-        udp: "127.0.0.1:1".to_owned(),
-        interval: SECOND,
-        ..CheckType::default()
-    };
-    machine.define(now, vec![known("a", udp)]);
-    assert!(machine.tick(now).is_empty());
-    assert_eq!(machine.deadline(), None);
-}
-
 #[derive(Debug, Clone)]
 enum Step {
     Define(Vec<(u8, u8)>),
@@ -380,6 +367,8 @@ fn programs_are_run_only_where_the_settings_permit_it() {
             machine.define(now, vec![known]);
             let started = started(&machine.tick(now)).len();
             assert_eq!(started, usize::from(runs), "{scripts:?} {source:?}");
+            // What is not run keeps its status.
+            assert_eq!(machine.deadline(), None);
         }
     }
 }
