@@ -44,7 +44,7 @@ pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) running: Running,
     address: Ipv4Addr,
-    folder: TempDir,
+    _folder: TempDir,
 }
 
 impl Server {
@@ -73,7 +73,7 @@ impl Server {
             kind,
             running: Running::start(&program.path, &arguments, log),
             address,
-            folder,
+            _folder: folder,
         };
         server.serves().await;
         server
