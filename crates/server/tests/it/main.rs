@@ -52,5 +52,6 @@ mod https;
 mod kubernetes_logins;
 mod lifecycle;
 mod many_queries;
+mod operations;
 mod running;
 mod vault;
