@@ -1,7 +1,6 @@
 //! The keys that JSON Web Tokens are signed with: given in the entry, in a file of every proxy, or
 //! on a server that proxies ask.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -98,7 +97,7 @@ pub struct JwksBackOff {
 #[serde(rename_all = "PascalCase", default)]
 pub struct JwksCluster {
     /// How its address is found: `STRICT_DNS`, which is meant when it is empty, `LOGICAL_DNS`, or
-    /// `STATIC` for an IP address.
+    /// `STATIC` for an IP address; a name that is given with that is looked up all the same.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub discovery_type: String,
     /// What its certificate is verified with. Without, it is not verified.
@@ -266,7 +265,7 @@ impl RemoteJwks {
         if self.uri.is_empty() {
             return Err(Invalid::new("URI", "Remote JWKS URI is required"));
         }
-        let Some(server) = self.server() else {
+        if self.server().is_none() {
             return Err(Invalid::new(
                 "URI",
                 format!(
@@ -274,7 +273,7 @@ impl RemoteJwks {
                     self.uri
                 ),
             ));
-        };
+        }
         // Envoy's bounds.
         let cacheable = Duration::from_millis(1)..Duration::from_secs(2_500_000 * 60 * 60);
         if !self.cache_duration.is_zero() && !cacheable.contains(&self.cache_duration) {
@@ -289,7 +288,7 @@ impl RemoteJwks {
         }
         if let Some(cluster) = &self.jwks_cluster {
             cluster
-                .validate(&server)
+                .validate()
                 .map_err(|error| error.within("JWKSCluster"))?;
         }
         Ok(())
@@ -325,17 +324,8 @@ impl JwksBackOff {
 }
 
 impl JwksCluster {
-    fn validate(&self, server: &KeyServer) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         match self.discovery_type.as_str() {
-            "STATIC" if server.host.parse::<IpAddr>().is_err() => {
-                return Err(Invalid::new(
-                    "DiscoveryType",
-                    format!(
-                        "STATIC needs an IP address in URI, and {:?} is not one; use STRICT_DNS",
-                        server.host
-                    ),
-                ));
-            }
             "" => {}
             name if DISCOVERY.contains(&name) => {}
             name @ ("EDS" | "ORIGINAL_DST") => {

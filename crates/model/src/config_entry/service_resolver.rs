@@ -14,7 +14,7 @@ use crate::invalid::Invalid;
 use crate::locality::PrioritizeByLocality;
 use crate::served::Rows;
 use crate::served::Served::{Inside, Yes};
-use crate::served::table::{DEFAULT_ONLY, REFUSED};
+use crate::served::table::{DEFAULT_ONLY, REFUSED, REPORTED};
 use crate::tenancy::{NotServed, OnlyDefault};
 use crate::{WILDCARD, duration, meta, name};
 
@@ -330,7 +330,11 @@ impl ServiceResolver {
         self.validate_subset(&f.service, &f.service_subset)?;
         for (at, target) in f.targets.iter().enumerate() {
             let within = |error: Invalid| error.within(format_args!("Targets[{at}]"));
-            refuse_peer(&target.peer).map_err(within)?;
+            let placed = [&target.service_subset, &target.datacenter];
+            if !target.peer.is_empty() && placed.iter().any(|text| !text.is_empty()) {
+                let reason = "it cannot be set with ServiceSubset or Datacenter";
+                return Err(within(Invalid::new("Peer", reason)));
+            }
             validate_destination(&target.service).map_err(within)?;
             self.validate_subset(&target.service, &target.service_subset)
                 .map_err(within)?;
@@ -404,7 +408,9 @@ impl Entry for ServiceResolver {
             "FailoverTarget",
             &[
                 (Yes, "Service ServiceSubset Datacenter"),
-                (REFUSED, "Peer"),
+                // Nothing is imported yet, so that such a target has no instances and the next one is
+                // taken.
+                (REPORTED, "Peer"),
                 (DEFAULT_ONLY, "Namespace Partition"),
             ],
         ),

@@ -129,7 +129,6 @@ fn refusals_of_key_servers_have_the_words_of_consul() {
             cluster(json!({"DiscoveryType": "EDS"})),
             "EDS is not served",
         ),
-        (cluster(json!({"DiscoveryType": "STATIC"})), "IP address"),
         (
             cluster(json!({"TLSCertificates": {}})),
             "must specify exactly one of: CaCertificateProviderInstance or TrustedCA",

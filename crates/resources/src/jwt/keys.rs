@@ -55,7 +55,10 @@ pub(crate) fn cluster(
 fn build(name: &str, remote: &RemoteJwks, server: &KeyServer) -> Cluster {
     use cluster::{DiscoveryType, DnsLookupFamily};
     let (discovery, family) = match remote.discovery_type() {
-        "STATIC" => (DiscoveryType::Static, DnsLookupFamily::Auto),
+        // Envoy takes an IP address there only, and Consul takes any name: one that has to be looked up is.
+        "STATIC" if server.host.parse::<IpAddr>().is_ok() => {
+            (DiscoveryType::Static, DnsLookupFamily::Auto)
+        }
         "LOGICAL_DNS" => (DiscoveryType::LogicalDns, DnsLookupFamily::All),
         _ => (DiscoveryType::StrictDns, DnsLookupFamily::V4Preferred),
     };
