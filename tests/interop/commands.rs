@@ -152,13 +152,18 @@ impl Changing {
         let all = [
             (r"aone|btwo", "NAME"),
             (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
-            (r#"(Index"?: *|Index +|index )\d+"#, "${1}N"),
+            (r#"(Index"?: *|Index +|index )\d+"#, "${1}0"),
             (
                 r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.\d]*(Z| \+0000 UTC)?",
                 "TIME",
             ),
             (r"\w+day, \d+-\w+-\d+ [\d:]+ UTC", "TIME"),
-            (r#"Hash: +[0-9a-f]+|"Hash": "[^"]*""#, "HASH"),
+            (r"Hash: +[0-9a-f]+", "HASH"),
+            (r#""Hash": "[^"]*""#, "\"Hash\": \"\""),
+            // The index of the state, in a table.
+            (r"(true|false)  +3  +\d+", "$1  3  0"),
+            // Consul's help after an error.
+            (r"(?s)\n*Usage:.*", "\n"),
         ];
         let compiled = all.map(|(text, with)| (Regex::new(text).expect("it is one"), with));
         Self(compiled.into())

@@ -202,6 +202,9 @@ impl Get {
             false => value_of(pair)?,
         };
         let shown = match (self.detailed, several, self.keys) {
+            (true, _, false) if value.is_empty() => {
+                format!("{}\nValue", detailed(pair)).into_bytes()
+            }
             (true, _, false) => {
                 [detailed(pair).as_bytes(), b"\nValue            ", &value].concat()
             }

@@ -1,5 +1,6 @@
 //! Programs that commands run: with a shell or without, ended with this program's own signals.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -80,6 +81,15 @@ pub(crate) async fn end(child: &mut Child) -> anyhow::Result<ExitStatus> {
     }
     child.start_kill()?;
     Ok(child.wait().await?)
+}
+
+/// How a program ended, in the words of Go.
+pub(crate) fn shown(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal: {signal}"),
+        (None, None) => status.to_string(),
+    }
 }
 
 #[cfg(test)]

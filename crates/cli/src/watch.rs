@@ -228,7 +228,11 @@ impl Options {
         let mut interrupt = Interrupt::listen()?;
         let input = format!("{found}\n");
         let status = subprocess::run(command, input.as_bytes(), &mut interrupt).await?;
-        ensure!(status.success(), "Error executing handler: {status}");
+        ensure!(
+            status.success(),
+            "Error executing handler: {}",
+            subprocess::shown(status)
+        );
         Ok(true)
     }
 }

@@ -241,7 +241,7 @@ mod tests {
         let policies = templated_policies("builtin/service", "", &variables).unwrap();
         let expected =
             json!({"TemplateName": "builtin/service", "TemplateVariables": {"Name": "api"}});
-        assert_eq!(policies, [expected.clone()]);
+        assert_eq!(policies, std::slice::from_ref(&expected));
         let file = "TemplatedPolicy \"builtin/service\" { Name = \"api\" }\n\
                     TemplatedPolicy \"builtin/dns\" {}";
         let policies = of_file(file).unwrap();

@@ -81,7 +81,7 @@ impl Printed {
     /// Prints a value, as text by `pretty`.
     fn print(&self, value: &Value, pretty: impl Fn(&Value, bool) -> String) -> anyhow::Result<()> {
         if self.format == Format::Json {
-            return print_json(value);
+            return print_json(&with_names(value.clone()));
         }
         match pretty(value, self.meta) {
             text if text.is_empty() => Ok(()),
@@ -103,6 +103,28 @@ impl Printed {
         };
         self.print(values, all)
     }
+}
+
+/// Variables with the names that Consul's command line prints; servers write them in small letters.
+fn with_names(mut value: Value) -> Value {
+    match &mut value {
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|one| *one = with_names(one.take())),
+        Value::Object(fields) => {
+            for (key, field) in fields.iter_mut() {
+                *field = with_names(field.take());
+                let variables = matches!(key.as_str(), "TemplateVariables" | "BindVars");
+                if let Some(variables) = field.as_object_mut().filter(|_| variables)
+                    && let Some(name) = variables.remove("name")
+                {
+                    variables.insert("Name".to_owned(), name);
+                }
+            }
+        }
+        _ => {}
+    }
+    value
 }
 
 /// Does it.

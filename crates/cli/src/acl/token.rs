@@ -183,10 +183,10 @@ impl Create {
             &templates.templated_policy,
             &templates.templated_policy_file,
         );
+        let roles = !self.role_id.is_empty() || !self.role_name.is_empty();
+        let templated = !template.is_empty() || !file.is_empty();
         ensure!(
-            !self.links.is_empty()
-                || !(self.role_id.is_empty() && self.role_name.is_empty())
-                || !(template.is_empty() && file.is_empty()),
+            roles || templated || !self.links.is_empty(),
             "Cannot create a token without specifying -policy-name, -policy-id, -role-name, \
              -role-id, -service-identity, -node-identity, -templated-policy, or \
              -templated-policy-file at least once"

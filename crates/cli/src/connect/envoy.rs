@@ -208,7 +208,7 @@ impl Options {
             "'-node-name' requires '-proxy-id'"
         );
         ensure!(
-            !(which.mesh_gateway && !which.gateway.is_empty()),
+            !which.mesh_gateway || which.gateway.is_empty(),
             "The mesh-gateway flag is deprecated and cannot be used alongside the gateway flag"
         );
         if register.expose_servers {

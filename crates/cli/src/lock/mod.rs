@@ -141,7 +141,7 @@ async fn guarded(
         status = child.wait() => {
             let status = status.context("Error running handler")?;
             if !status.success() {
-                warn(&format!("Error running handler: {status}"));
+                warn(&format!("Error running handler: {}", subprocess::shown(status)));
             }
             return Ok(End::Finished { well: status.success() });
         }

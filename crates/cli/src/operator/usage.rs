@@ -95,7 +95,7 @@ fn services(usage: &Value, datacenter: bool) -> String {
         (all, all_instances) = (all + services, all_instances + instances);
     }
     if datacenter {
-        rows.push(row(["", ""]));
+        rows.push(row(["", "", ""]));
         rows.push(row(["Total", &all.to_string(), &all_instances.to_string()]));
     }
     table(rows, datacenter)
@@ -115,7 +115,7 @@ fn connect(usage: &Value, datacenter: bool) -> String {
         }
     }
     if datacenter {
-        rows.push(row(["", ""]));
+        rows.push(row(["", "", ""]));
         rows.push(row(["Total", "", &all.to_string()]));
     }
     table(rows, datacenter)

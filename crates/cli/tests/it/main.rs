@@ -6,5 +6,6 @@
 )]
 
 mod agent;
+mod commands;
 mod config;
 mod proxies;

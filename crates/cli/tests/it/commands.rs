@@ -1,0 +1,75 @@
+//! Commands of `consul`, run with an agent of ours.
+
+use std::path::Path;
+use std::process::Output;
+
+use tokio::process::Command;
+
+use crate::agent::Agent;
+
+async fn legate(agent: &Agent, folder: &Path, words: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_legate"));
+    let command = command.args(words).current_dir(folder).kill_on_drop(true);
+    command.env("CONSUL_HTTP_ADDR", agent.http.to_string());
+    let output: Output = command.output().await.expect("legate runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code().unwrap_or(-1),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[tokio::test]
+async fn what_is_registered_is_in_the_catalog() {
+    let agent = Agent::start("").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    std::fs::write(
+        folder.join("web.hcl"),
+        "service { name = \"web\" port = 80 }",
+    )
+    .expect("a file");
+    let (code, out, error) = legate(&agent, folder, &["services", "register", "web.hcl"]).await;
+    assert_eq!(
+        (code, out.as_str()),
+        (0, "Registered service: web\n"),
+        "{error}"
+    );
+    let (_, out, _) = legate(&agent, folder, &["catalog", "services"]).await;
+    assert!(out.lines().any(|line| line == "web"), "{out}");
+    let (_, out, _) = legate(&agent, folder, &["catalog", "nodes", "-service=web"]).await;
+    assert!(out.starts_with("Node"), "{out}");
+    let (_, out, _) = legate(&agent, folder, &["services", "deregister", "-id", "web"]).await;
+    assert_eq!(out, "Deregistered service: web\n");
+    let (_, out, _) = legate(&agent, folder, &["members", "-status", "alive"]).await;
+    assert!(out.contains("n1"), "{out}");
+    let (code, ..) = legate(&agent, folder, &["members", "-status", "failed"]).await;
+    assert_eq!(code, 2);
+}
+
+#[tokio::test]
+async fn a_wrong_line_ends_with_consuls_codes() {
+    let agent = Agent::start("").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    for (words, expected, text) in [
+        (&["nonsense"][..], 127, "nonsense"),
+        (&["kv", "nonsense"][..], 1, "nonsense"),
+        (
+            &["kv", "get", "-x", "a"][..],
+            1,
+            "flag provided but not defined: -x",
+        ),
+        (
+            &["kv", "get", "a", "b"][..],
+            1,
+            "Too many arguments (expected 1, got 2)",
+        ),
+        (&["exec", "-node", "x", "ls"][..], 1, "exec is not served"),
+        (&["kv", "get", "-h"][..], 0, ""),
+    ] {
+        let (code, _, error) = legate(&agent, folder.path(), words).await;
+        assert_eq!(code, expected, "{words:?}: {error}");
+        assert!(error.contains(text), "{words:?}: {error}");
+    }
+}
