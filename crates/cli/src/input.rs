@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(text_or_file(&at).unwrap(), "content");
         assert_eq!(text_or_file("-5").unwrap(), "-5");
         assert_eq!(text_or_file("").unwrap(), "");
-        let missing = text_or_file("@/nowhere/x").unwrap_err().to_string();
+        let missing = format!("{:#}", text_or_file("@/nowhere/x").unwrap_err());
         assert!(missing.contains("no such file or directory"), "{missing}");
     }
 

@@ -51,6 +51,8 @@ use clap::{CommandFactory, FromArgMatches};
 
 use commands::Args;
 
+/// What a shell says of a program that is ended because nobody reads its output.
+const NOBODY_READS: u8 = 141;
 /// What Consul's program ends with when it is given no command, or one that there is not.
 const NO_COMMAND: u8 = 127;
 
@@ -92,6 +94,14 @@ fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
+    let gone = |cause: &(dyn std::error::Error + 'static)| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    // Whoever read the output has read enough.
+    if error.downcast_ref::<output::Gone>().is_some() && error.chain().any(gone) {
+        return ExitCode::from(NOBODY_READS);
+    }
     output::warn(&format!("{error:#}"));
     ExitCode::FAILURE
 }

@@ -19,6 +19,11 @@ pub(crate) enum Format {
     Json,
 }
 
+/// Standard output cannot be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output")]
+pub(crate) struct Gone;
+
 /// Prints text and the end of a line.
 ///
 /// # Errors
@@ -27,7 +32,7 @@ pub(crate) enum Format {
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
-    written.context("cannot write to standard output")
+    written.context(Gone)
 }
 
 /// Prints bytes as they are, and the end of a line.
@@ -39,7 +44,7 @@ pub(crate) fn bytes(content: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(content).and_then(|()| out.write_all(b"\n"));
     let written = written.and_then(|()| out.flush());
-    written.context("cannot write to standard output")
+    written.context(Gone)
 }
 
 /// Prints bytes as they are.
@@ -50,7 +55,7 @@ pub(crate) fn bytes(content: &[u8]) -> anyhow::Result<()> {
 pub(crate) fn raw(content: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(content).and_then(|()| out.flush());
-    written.context("cannot write to standard output")
+    written.context(Gone)
 }
 
 /// Prints a line that is no part of what was asked for.

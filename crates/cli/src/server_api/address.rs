@@ -1,6 +1,7 @@
 //! Addresses of servers as `-http-addr` and `CONSUL_HTTP_ADDR` have them.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
@@ -62,8 +63,9 @@ impl Address {
             }
         };
         let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let named = bare.parse::<IpAddr>().is_ok() || !bare.contains([':', ' ']);
         ensure!(
-            !bare.is_empty() && !bare.starts_with(':') && !bare.contains(' '),
+            !bare.is_empty() && named,
             "the address {text:?} has no host: give HOST:PORT, https://HOST:PORT or unix:///PATH"
         );
         Ok(Address {

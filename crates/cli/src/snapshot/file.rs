@@ -1,10 +1,12 @@
 //! The file of a snapshot from the outside: whether it is whole, and how much of what it holds. Rows are
-//! sealed with the key of a server; they are counted and not read. Snapshots of Consul are told apart.
+//! sealed with the key of a server; they are counted and not read. Of a snapshot of Consul, an archive, the
+//! checksums are compared and its description is read.
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 
 use anyhow::{Context, bail, ensure};
+use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -45,8 +47,8 @@ const NAMES: [(u8, &str); 22] = [
 /// What a file holds.
 #[derive(Debug)]
 pub(super) struct Contents {
-    format: u64,
-    index: u64,
+    /// What there is to say about the whole, with the names of Consul.
+    meta: Value,
     /// Number and bytes of the records of each kind.
     kinds: BTreeMap<String, (u64, u64)>,
     /// Of all records, in bytes.
@@ -64,18 +66,29 @@ impl Contents {
             inner: BufReader::new(file),
             sum: Sha256::new(),
         };
+        if file
+            .inner
+            .fill_buf()
+            .context("it cannot be read")?
+            .starts_with(&GZIP)
+        {
+            return of_consul(file.inner);
+        }
         let mut magic = [0; MAGIC.len()];
         file.exactly(&mut magic)?;
-        if magic.starts_with(&GZIP) {
-            bail!("it is a snapshot of Consul, which servers of Legate do not read");
-        }
         ensure!(magic == *MAGIC, "it does not begin as a snapshot does");
         let about: Value =
             serde_json::from_slice(&file.part()?).context("its header cannot be read")?;
         let number = |field: &str| about[field].as_u64().context("its header is not whole");
+        let index = number("index")?;
         let mut contents = Contents {
-            format: number("format")?,
-            index: number("index")?,
+            meta: json!({
+                "ID": format!("legate-{index}"),
+                "Size": 0,
+                "Index": index,
+                "Term": 0,
+                "Version": number("format")?,
+            }),
             kinds: BTreeMap::new(),
             size: 0,
         };
@@ -93,18 +106,13 @@ impl Contents {
         let mut expected = [0; CHECKSUM];
         file.exactly(&mut expected)?;
         ensure!(sum.as_slice() == expected, "its checksum is another one");
+        contents.meta["Size"] = contents.size.into();
         Ok(contents)
     }
 
     /// What there is to say about the whole.
     pub(super) fn meta(&self) -> Value {
-        json!({
-            "ID": format!("legate-{}", self.index),
-            "Size": self.size,
-            "Index": self.index,
-            "Term": 0,
-            "Version": self.format,
-        })
+        self.meta.clone()
     }
 
     /// The kinds of records, the largest first.
@@ -114,6 +122,59 @@ impl Contents {
         let stat = |(name, (count, size)): (&String, &(u64, u64))| json!({"Name": name, "Sum": size, "Count": count});
         kinds.into_iter().map(stat).collect()
     }
+}
+
+/// Consul's archive: `meta.json` and `state.bin`, and `SHA256SUMS` with the checksums of both.
+fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
+    let mut archive = tar::Archive::new(GzDecoder::new(file));
+    let (mut meta, mut sums) = (Value::Null, String::new());
+    let mut found = BTreeMap::new();
+    let mut size = 0;
+    for entry in archive.entries().context("it is no archive")? {
+        let entry = entry.context("it is not whole")?;
+        let name = entry.path().context("it is not whole")?;
+        let name = name.to_string_lossy().into_owned();
+        let mut entry = Summed {
+            inner: BufReader::new(entry),
+            sum: Sha256::new(),
+        };
+        match name.as_str() {
+            "state.bin" => size = entry.rest(&mut std::io::sink(), u64::MAX)?,
+            "meta.json" | "SHA256SUMS" => {
+                let mut content = Vec::new();
+                entry.rest(&mut content, u64::from(LONGEST))?;
+                match name.as_str() {
+                    "meta.json" => {
+                        meta = serde_json::from_slice(&content).context("meta.json")?;
+                    }
+                    _ => sums = String::from_utf8(content).context("SHA256SUMS")?,
+                }
+            }
+            other => bail!("it has a file {other:?} that no snapshot has"),
+        }
+        let sum = entry.sum.finalize();
+        let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+        found.insert(name, sum);
+    }
+    for name in ["meta.json", "state.bin"] {
+        let expected = sums.lines().filter_map(|line| line.split_once("  "));
+        let expected = expected
+            .filter(|(_, of)| *of == name)
+            .map(|(sum, _)| sum)
+            .last();
+        let expected = expected.with_context(|| format!("it has no checksum of {name}"))?;
+        ensure!(
+            found.get(name).is_some_and(|sum| sum == expected),
+            "the checksum of {name} is another one"
+        );
+    }
+    let fields = ["ID", "Size", "Index", "Term", "Version"];
+    let meta = fields.map(|field| (field.to_owned(), meta[field].clone()));
+    Ok(Contents {
+        meta: meta.into_iter().collect(),
+        kinds: BTreeMap::new(),
+        size,
+    })
 }
 
 /// A file with the checksum of what was read of it.
@@ -127,6 +188,23 @@ impl<R: Read> Summed<R> {
         self.inner.read_exact(bytes).context("it ends too early")?;
         self.sum.update(bytes);
         Ok(())
+    }
+
+    /// All that is left, of at most `limit` bytes; how many there are.
+    fn rest(&mut self, to: &mut impl Write, limit: u64) -> anyhow::Result<u64> {
+        let mut size = 0;
+        loop {
+            let piece = self.inner.fill_buf().context("it is not whole")?;
+            if piece.is_empty() {
+                return Ok(size);
+            }
+            size += piece.len() as u64;
+            ensure!(size <= limit, "a part of it is longer than {limit} bytes");
+            self.sum.update(piece);
+            to.write_all(piece)?;
+            let used = piece.len();
+            self.inner.consume(used);
+        }
     }
 
     /// A length, and as many bytes.
@@ -167,7 +245,7 @@ mod tests {
     fn records_are_counted_by_kind() {
         let file = file(&[(b"\x04a", b"xxxx"), (b"\x01n", b"y"), (b"\x02n", b"y")]);
         let contents = Contents::read(file.as_slice()).unwrap();
-        assert_eq!((contents.index, contents.size), (7, 12));
+        assert_eq!((&contents.meta["Index"], contents.size), (&json!(7), 12));
         let stats = contents.stats();
         assert_eq!(
             stats[0],
@@ -183,8 +261,38 @@ mod tests {
         assert!(Contents::read(&changed[..length - 1]).is_err());
         changed[length - 40] ^= 1;
         assert!(Contents::read(changed.as_slice()).is_err());
-        let consul = [&GZIP[..], &[0; 30]].concat();
-        let error = Contents::read(consul.as_slice()).unwrap_err();
-        assert!(error.to_string().contains("snapshot of Consul"));
+    }
+
+    fn archive(state: &[u8]) -> Vec<u8> {
+        let meta = br#"{"ID": "2-3-4", "Index": 3, "Term": 2, "Version": 1, "Size": 5}"#;
+        let hex = |content: &[u8]| -> String {
+            Sha256::digest(content)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect()
+        };
+        let sums = format!("{}  meta.json\n{}  state.bin\n", hex(meta), hex(b"state"));
+        let compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut archive = tar::Builder::new(compressed);
+        for (name, content) in [
+            ("meta.json", &meta[..]),
+            ("state.bin", state),
+            ("SHA256SUMS", sums.as_bytes()),
+        ] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            archive.append_data(&mut header, name, content).unwrap();
+        }
+        archive.into_inner().unwrap().finish().unwrap()
+    }
+
+    #[test]
+    fn consuls_archives_are_compared_with_their_checksums() {
+        let contents = Contents::read(archive(b"state").as_slice()).unwrap();
+        assert_eq!(contents.meta()["ID"], "2-3-4");
+        assert_eq!(contents.size, 5);
+        let error = Contents::read(archive(b"other").as_slice()).unwrap_err();
+        assert!(error.to_string().contains("state.bin"), "{error}");
     }
 }
