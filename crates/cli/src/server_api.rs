@@ -242,23 +242,20 @@ impl Ask<'_> {
         )
     }
 
-    /// Path and parameters.
+    /// Path and parameters. What a question says itself wins over what all carry.
     fn target(&self) -> String {
         let own = self
             .query
             .iter()
             .map(|(name, value)| (name.as_str(), value));
+        let said = |name: &str| self.query.iter().any(|(own, _)| own == name);
         let all = self.api.parameters.iter();
-        let mut seen = Vec::new();
+        let all = all
+            .map(|(name, value)| (*name, value))
+            .filter(|(name, _)| !said(name));
         let mut text = format!("{}{}", self.api.address.prefix, self.path);
-        // What a question says itself wins.
-        for (name, value) in own.chain(all.map(|(name, value)| (*name, value))) {
-            if seen.contains(&name) && name == "partition" {
-                continue;
-            }
-            seen.push(name);
-            let sign = if text.contains('?') { '&' } else { '?' };
-            text.push(sign);
+        for (name, value) in own.chain(all) {
+            text.push(if text.contains('?') { '&' } else { '?' });
             text.push_str(name);
             if !value.is_empty() {
                 text.push('=');

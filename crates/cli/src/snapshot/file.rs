@@ -161,7 +161,7 @@ fn of_consul(file: impl Read) -> anyhow::Result<Contents> {
         let expected = expected
             .filter(|(_, of)| *of == name)
             .map(|(sum, _)| sum)
-            .last();
+            .next_back();
         let expected = expected.with_context(|| format!("it has no checksum of {name}"))?;
         ensure!(
             found.get(name).is_some_and(|sum| sum == expected),
