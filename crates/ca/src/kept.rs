@@ -45,7 +45,7 @@ impl ServiceLeaves {
     }
 
     /// The leaf of a service; if it is the one with index `seen`, the next one, unless `deadline` comes
-    /// first. Cancel safe.
+    /// first. Who has seen none (0) gets one that the present root has signed. Cancel safe.
     ///
     /// # Errors
     ///
@@ -58,10 +58,16 @@ impl ServiceLeaves {
     ) -> Result<Arc<Leaf>, CaError> {
         let mut watch = self.watch(service).await?;
         let soon = Instant::now() + FIRST;
+        let (signer, _) = self.ca.watch_signing_key();
+        let stale = |leaf: &Leaf| seen == 0 && Some(&leaf.authority_key_id) != signer.as_ref();
+        if watch.current().is_some_and(|leaf| stale(&leaf)) {
+            self.leaves.hurry(service);
+        }
         loop {
             let current = watch.current();
             let until = match &current {
                 None => soon,
+                Some(leaf) if stale(leaf) => soon,
                 Some(leaf) if leaf.index == seen => deadline,
                 Some(leaf) => return Ok(Arc::clone(leaf)),
             };

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use legate_model::Secret;
 use legate_runtime::{CancellationToken, Spawner};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
 use crate::renewal::{Action, Event, Renewal};
@@ -44,7 +44,12 @@ pub struct Leaf {
     pub index: u64,
 }
 
-type Published = watch::Sender<Option<Arc<Leaf>>>;
+/// What the task of a service and its watchers share.
+struct Published {
+    leaf: watch::Sender<Option<Arc<Leaf>>>,
+    /// Somebody wants another certificate without delay.
+    hurry: Notify,
+}
 
 /// The certificates of the services that somebody watches. Clones are handles to the same ones.
 #[derive(Clone)]
@@ -76,11 +81,14 @@ impl LeafStore {
         let mut services = self.shared.lock();
         let known = services.get(service).and_then(Weak::upgrade);
         let leaf = match known {
-            Some(published) => published.subscribe(),
+            Some(published) => published.leaf.subscribe(),
             None => {
                 let service: Arc<str> = service.into();
-                let (published, leaf) = watch::channel(None);
-                let published = Arc::new(published);
+                let (sender, leaf) = watch::channel(None);
+                let published = Arc::new(Published {
+                    leaf: sender,
+                    hurry: Notify::new(),
+                });
                 services.insert(Arc::clone(&service), Arc::downgrade(&published));
                 let task = Task {
                     shared: Arc::clone(&self.shared),
@@ -97,6 +105,14 @@ impl LeafStore {
         LeafWatch {
             service: service.to_owned(),
             leaf,
+        }
+    }
+
+    /// Has the certificate of a service renewed now, unless that has just failed.
+    pub(crate) fn hurry(&self, service: &str) {
+        let known = self.shared.lock().get(service).and_then(Weak::upgrade);
+        if let Some(published) = known {
+            published.hurry.notify_one();
         }
     }
 
@@ -190,7 +206,12 @@ impl Task {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = signer.changed() => {}
-                () = self.published.closed() => {
+                () = self.published.hurry.notified() => {
+                    if matches!(renewal, Renewal::Held { .. }) {
+                        renewal = Renewal::Missing;
+                    }
+                }
+                () = self.published.leaf.closed() => {
                     if self.leave() {
                         return Ok(());
                     }
@@ -211,7 +232,7 @@ impl Task {
                     authority_key_id: &leaf.authority_key_id,
                     random: rand::random(),
                 });
-                self.published.send_replace(Some(Arc::new(leaf)));
+                self.published.leaf.send_replace(Some(Arc::new(leaf)));
             }
             Err(error) => {
                 warn!(service = %self.service, %error, "cannot issue a certificate, trying again");
@@ -227,7 +248,7 @@ impl Task {
     fn leave(&self) -> bool {
         let mut services = self.shared.lock();
         // Watchers are added under the same lock, so none can slip in between.
-        let unwatched = self.published.receiver_count() == 0;
+        let unwatched = self.published.leaf.receiver_count() == 0;
         if unwatched {
             services.remove(&self.service);
         }

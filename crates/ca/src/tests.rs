@@ -532,9 +532,44 @@ async fn leaves_that_are_asked_for_are_kept_and_have_an_index() {
     let late = tokio::time::Instant::now() + 100 * HOUR;
     let renewed = served.leaf("web", first.index, late).await.unwrap();
     assert!(renewed.index > first.index);
+    // Whoever comes anew does not wait for the moment of this leaf after a rotation.
+    let root = fixture.rotate().await;
+    let began = tokio::time::Instant::now();
+    let anew = served.leaf("web", 0, soon()).await.unwrap();
+    assert_eq!(anew.authority_key_id, root.signing_key_id);
+    assert!(began.elapsed() < Duration::from_millis(10));
     // It is forgotten when nobody asks.
     tokio::time::sleep(73 * HOUR).await;
     served.leaf("api", 0, soon()).await.unwrap();
     settle().await;
     assert_eq!(leaves.services(), ["api"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mesh_of_before_configurations_were_stored_keeps_its_root() {
+    let before = Fixture::new().await.state();
+    let store = Store::new();
+    let command = Command::SetCa(Box::new(before.clone()));
+    store.apply(command).await.unwrap();
+    let mut config = CaConfig {
+        leaf_ttl: 5 * HOUR,
+        ..CaConfig::default()
+    };
+    config
+        .more
+        .0
+        .insert("private_key_bits".to_owned(), 384.into());
+    let ca = Ca::initialise(&store, "dc1", Clock::at(start()), config).await;
+    let ca = ca.unwrap();
+    let state = store.state();
+    assert_eq!(
+        state.read().ca_roots().unwrap().active_root_id,
+        before.roots.active_root_id
+    );
+    let stored = state.read().ca_configuration().unwrap();
+    assert_eq!(stored.config["LeafCertTTL"], "5h");
+    assert!(!stored.config.contains_key("PrivateKeyBits"));
+    let issued = ca.issue_server(&[], &[]).await.unwrap();
+    let life = issued.info.not_after.duration_since(issued.info.not_before);
+    assert_eq!(life.unwrap(), 5 * HOUR);
 }

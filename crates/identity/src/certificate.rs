@@ -15,6 +15,7 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::IdentityError;
 use crate::key::key_id;
+use crate::tls::provider;
 
 /// The parts of a certificate that the mesh works with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,10 +138,18 @@ pub fn is_issued_by(pem: &str, issuer: &str) -> Result<bool, IdentityError> {
     let (der, issuer) = (first_certificate(pem)?, first_certificate(issuer)?);
     let (_, certificate) = X509Certificate::from_der(&der).map_err(malformed)?;
     let (_, issuer) = X509Certificate::from_der(&issuer).map_err(malformed)?;
-    Ok(certificate.issuer().as_raw() == issuer.subject().as_raw()
-        && certificate
-            .verify_signature(Some(issuer.public_key()))
-            .is_ok())
+    let names = certificate.issuer().as_raw() == issuer.subject().as_raw();
+    let (message, signature) = (
+        certificate.tbs_certificate.as_ref(),
+        &certificate.signature_value.data,
+    );
+    // What is right for one algorithm is right for no other.
+    let algorithms = provider().signature_verification_algorithms.all;
+    let key = &issuer.public_key().subject_public_key.data;
+    let mut verified = algorithms
+        .iter()
+        .map(|algorithm| algorithm.verify_signature(key, message, signature));
+    Ok(names && verified.any(|verified| verified.is_ok()))
 }
 
 /// The certificates of a PEM text, each as a text of its own that ends with a newline.

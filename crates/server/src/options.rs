@@ -182,7 +182,8 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     default_intention_policy: Option<Policy>,
 
-    /// How long certificates of services are valid, such as 72h: from 1h to 8760h.
+    /// How long certificates of services are valid in a new mesh, such as 72h: from 1h to 8760h.
+    /// Later the configuration that is stored counts (/v1/connect/ca/configuration).
     #[arg(long, default_value = "72h", value_parser = duration::parse)]
     leaf_cert_ttl: Duration,
 

@@ -2,7 +2,7 @@
 //! themselves. It gives the answer of `/v1/connect/intentions/check`.
 
 use axum::response::Response;
-use legate_intentions::Action;
+use legate_intentions::{Action, Decision};
 use legate_model::{ConnectAuthorize, SpiffeId};
 
 use super::call::Call;
@@ -35,6 +35,7 @@ pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::denied("service:write", &asked.target));
     }
     let default = call.config.intention_default();
+    let stated = call.config.default_intention_policy.is_some();
     let answer = call
         .read(|state| {
             let own = state.ca_roots().map(|roots| roots.trust_domain.clone());
@@ -44,9 +45,36 @@ pub(super) async fn authorize(call: Call) -> Result<Response, ApiError> {
             }
             let intentions = state.intentions_for(&asked.target);
             let check = legate_intentions::check(&intentions, &service, default);
-            (check.action == Action::Allow, check.reason)
+            (check.action == Action::Allow, reason(&check, stated))
         })
         .await?;
     let (authorized, reason) = answer.value;
     call.json(&serde_json::json!({ "Authorized": authorized, "Reason": reason }))
+}
+
+/// Consul's words, which clients look for. `stated`: the settings have a default policy for intentions.
+fn reason(decision: &Decision, stated: bool) -> String {
+    let Some(intention) = &decision.matched else {
+        let default = match stated {
+            true => "Default intention policy",
+            false => "Default behavior configured by ACLs",
+        };
+        return default.to_owned();
+    };
+    let (layer, detail) = match (intention.action, &intention.jwt) {
+        (Some(action), None) => {
+            let action = action.to_string().to_uppercase();
+            ("L4", format!("Action: {action}"))
+        }
+        // Consul has no word for this.
+        (Some(_), Some(_)) => return decision.reason.clone(),
+        (None, _) => {
+            let count = intention.permissions.len();
+            ("L7", format!("Permissions: {count}"))
+        }
+    };
+    format!(
+        "Matched {layer} intention: default/{} => default/{} (Precedence: {}, {detail})",
+        intention.source_name, intention.destination_name, intention.precedence
+    )
 }

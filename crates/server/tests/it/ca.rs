@@ -126,10 +126,14 @@ async fn another_root_is_linked_to_the_old_one_which_stays_trusted() {
         (&json!("rsa"), &json!(2048))
     );
     let new = all[1]["RootCert"].as_str().unwrap();
-    let told = watched.message().await.unwrap().unwrap();
-    assert_eq!(told.active_root_id, after["ActiveRootID"]);
+    let watched_now = watched.message().await.unwrap().unwrap();
+    assert_eq!(watched_now.active_root_id, after["ActiveRootID"]);
     let rotated_out = |id: &Value| {
-        let root = told.roots.iter().find(|root| root.id == *id).unwrap();
+        let root = watched_now
+            .roots
+            .iter()
+            .find(|root| root.id == *id)
+            .unwrap();
         root.rotated_out_at.is_some()
     };
     assert!(rotated_out(&all[0]["ID"]) && !rotated_out(&all[1]["ID"]));

@@ -195,7 +195,10 @@ async fn a_caller_is_authorized_by_its_certificate() {
         )
     };
     let (allowed, reason) = ask(&own, "cron").await;
-    assert!(!allowed && reason.contains("default policy"), "{reason}");
+    assert!(
+        !allowed && reason.contains("Default behavior configured by ACLs"),
+        "{reason}"
+    );
     client.write("/v1/config", &intentions(false, false)).await;
     for (mesh, service, allowed) in [
         (own.as_str(), "cron", true),
