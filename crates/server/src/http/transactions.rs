@@ -536,7 +536,7 @@ fn operate_kv(txn: &mut WriteTxn, kv: &KvOperation) -> Result<Vec<Outcoming>, Ap
         value: kv.value.clone(),
     };
     let unless = |done: Option<Arc<KvEntry>>, what: String| done.ok_or_else(|| stale(what));
-    let written = match verb.as_str() {
+    match verb.as_str() {
         "get" => unless(txn.read().kv(key), format!("key {key:?} doesn't exist"))
             .map(|entry| vec![Outcoming::Kv(entry)]),
         "get-or-empty" => Ok(vec![Outcoming::Kv(kv_or_empty(txn, kv))]),
@@ -577,8 +577,7 @@ fn operate_kv(txn: &mut WriteTxn, kv: &KvOperation) -> Result<Vec<Outcoming>, Ap
             txn.kv_delete(key);
             Ok(Vec::new())
         }
-    };
-    written
+    }
 }
 
 /// A key; where there is none, what was asked for without a value.

@@ -90,6 +90,11 @@ async fn a_session_is_made_shown_renewed_and_destroyed() {
         assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
         assert!(reply.text().contains(says), "{body}: {}", reply.text());
     }
+    let unnamed = client.get("/v1/session/info/").await;
+    assert_eq!(
+        (unnamed.status, unnamed.text()),
+        (StatusCode::BAD_REQUEST, "Missing session")
+    );
     for body in [
         json!({ "LockDelay": "x" }),
         json!({ "Nonsense": 1 }),

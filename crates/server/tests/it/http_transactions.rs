@@ -231,11 +231,9 @@ async fn the_catalog_and_sessions_are_changed_with_keys() {
     assert_eq!(client.get("/v1/catalog/node/n1").await.text(), "null");
 }
 
-#[tokio::test]
-async fn what_makes_no_sense_is_refused_and_changes_nothing() {
-    let (server, client) = start(|config| config.kv.max_value_size = 3).await;
-    let before = server.store().state().index();
-    for (operation, what) in [
+/// Operations, and why they are refused.
+fn senseless() -> Vec<(Value, &'static str)> {
+    vec![
         (
             kv("nonsense", "k", json!({})),
             "unknown KV operation: nonsense",
@@ -273,7 +271,14 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
             json!({ "Session": { "Verb": "create" } }),
             "unknown session operation: create",
         ),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let (server, client) = start(|config| config.kv.max_value_size = 3).await;
+    let before = server.store().state().index();
+    for (operation, what) in senseless() {
         let found = why_not(&client, operation.clone()).await;
         assert!(found.contains(what), "{operation}: {found}");
     }
