@@ -94,6 +94,7 @@ async fn a_pods_tokens_go_with_it() {
             enabled: true,
             default_policy: DefaultPolicy::Deny,
             initial_management: Some(Secret::new(MANAGEMENT)),
+            key_list_policy: false,
         },
         ..config()
     };

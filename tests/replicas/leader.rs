@@ -28,6 +28,7 @@ async fn start(etcd: &Cluster) -> Server {
             enabled: true,
             default_policy: DefaultPolicy::Deny,
             initial_management: Some(Secret::new(MANAGEMENT)),
+            key_list_policy: false,
         },
         ..ServerConfig::default()
     };

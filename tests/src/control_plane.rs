@@ -139,6 +139,7 @@ impl Legate {
                 DefaultPolicy::Allow
             },
             initial_management: options.acl.then(|| Secret::new(MANAGEMENT)),
+            key_list_policy: false,
         };
         let at = |port| Some(SocketAddr::new(address, port));
         let config = ServerConfig {

@@ -29,32 +29,8 @@ pub struct AclConfig {
     pub default_policy: DefaultPolicy,
     /// A token that may do everything, present from the first moment. Its secret is the value.
     pub initial_management: Option<Secret>,
-}
-
-/// Limits of the key-value store, of sessions and of transactions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvConfig {
-    /// The largest value, in bytes. Default 512 KiB. Consul's `limits.kv_max_value_size`.
-    pub max_value_size: usize,
-    /// The largest body of a transaction, in bytes; the largest value, if that is more. Default 512
-    /// KiB. Consul's `limits.txn_max_req_len`.
-    pub max_transaction_size: usize,
-    /// The shortest time to live of a session. Default 10 s. Consul's `session_ttl_min`.
-    pub session_ttl_min: Duration,
-    /// Whether listing keys needs `list` on their prefix. Default: no. Consul's
-    /// `acl.enable_key_list_policy`.
+    /// Whether listing keys needs `list` on their prefix. Default: no, as in Consul.
     pub key_list_policy: bool,
-}
-
-impl Default for KvConfig {
-    fn default() -> Self {
-        Self {
-            max_value_size: 512 * 1024,
-            max_transaction_size: 512 * 1024,
-            session_ttl_min: Duration::from_secs(10),
-            key_list_policy: false,
-        }
-    }
 }
 
 /// What a server is as an agent, and what is registered when it starts. All of it is expected to be
@@ -151,8 +127,6 @@ pub struct ServerConfig {
     pub acl: AclConfig,
     /// What this server is as an agent.
     pub agent: AgentConfig,
-    /// Limits of keys, sessions and transactions.
-    pub kv: KvConfig,
     /// What happens to a connection that no intention speaks of. Default: the ACL default policy
     /// when ACLs are on, else allow.
     pub default_intention_policy: Option<Action>,
@@ -198,7 +172,6 @@ impl Default for ServerConfig {
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
             agent: AgentConfig::default(),
-            kv: KvConfig::default(),
             default_intention_policy: None,
             ca: CaConfig::default(),
             update_coalesce: Duration::from_millis(200),

@@ -26,8 +26,7 @@ pub use agent::{Definitions, Reload, ReloadError};
 pub use audit::AuditError;
 pub use certificate::CertificateError;
 pub use config::{
-    AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, KvConfig, ServerConfig, StoreConfig,
-    TokenSet,
+    AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, ServerConfig, StoreConfig, TokenSet,
 };
 pub use legate_ca::CaConfig;
 pub use legate_checks::{Scripts, Settings as CheckSettings};

@@ -290,6 +290,7 @@ impl Options {
                     Policy::Deny => DefaultPolicy::Deny,
                 },
                 initial_management: initial_token,
+                key_list_policy: false,
             },
             default_intention_policy: self.default_intention_policy.map(|policy| match policy {
                 Policy::Allow => Action::Allow,

@@ -81,6 +81,7 @@ settings! {
     Acl {
         enabled: bool,
         default_policy: String,
+        enable_key_list_policy: bool,
         enable_token_persistence: bool,
         tokens: Tokens,
     }

@@ -43,11 +43,6 @@ const INTERNAL: &str = "it is no setting for users";
 /// Keys, and all below each.
 const KEYS: &[(&str, Quiet, Fate)] = &[
     ("acl.down_policy", No, Taken(CACHED)),
-    (
-        "acl.enable_key_list_policy",
-        Is(false),
-        Refused("keys are listed with key:read"),
-    ),
     ("acl.enable_token_replication", Is(false), Taken(WAN)),
     (
         "acl.msp_disable_bootstrap",

@@ -385,6 +385,7 @@ fn acl(acl: Option<Acl>) -> anyhow::Result<AclConfig> {
         enabled,
         default_policy,
         initial_management,
+        key_list_policy: acl.enable_key_list_policy == Some(true),
     })
 }
 

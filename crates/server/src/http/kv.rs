@@ -71,7 +71,7 @@ impl Serialize for Versions {
 /// What the caller may see of the keys that begin with a text.
 async fn below(call: &Call, prefix: &str) -> Result<(u64, Vec<Arc<KvEntry>>, bool), ApiError> {
     let authorizer = call.authorizer()?;
-    if call.config.kv.key_list_policy && !authorizer.key_list(prefix) {
+    if call.config.acl.key_list_policy && !authorizer.key_list(prefix) {
         return Err(ApiError::denied("key:list", prefix));
     }
     let answer = call.read(|state| Versions(state.kv_below(prefix))).await?;
@@ -156,7 +156,7 @@ pub(super) async fn put(
     if !call.authorizer()?.key_write(&key) {
         return Err(ApiError::denied("key:write", &key));
     }
-    let value = bounded_body(&headers, body, call.config.kv.max_value_size).await?;
+    let value = bounded_body(&headers, body, call.config.sizes.kv_value).await?;
     let write = KvWrite {
         key,
         flags,

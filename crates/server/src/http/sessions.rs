@@ -21,7 +21,7 @@ pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<R
         true => call.decode()?,
         false => SessionRequest::default(),
     };
-    let (node, least) = (&call.config.node_name, call.config.kv.session_ttl_min);
+    let (node, least) = (&call.config.node_name, call.config.session_ttl_min);
     let named = request.node.as_ref().unwrap_or(node);
     if !named.is_empty() {
         may_write(&authorizer, named)?;

@@ -35,8 +35,8 @@ pub(super) async fn apply(
     body: Body,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let limits = call.config.kv;
-    let limit = limits.max_transaction_size.max(limits.max_value_size);
+    let sizes = call.config.sizes;
+    let limit = sizes.transaction.max(sizes.kv_value);
     let body = bounded_body(&headers, body, limit).await?;
     let call = call.with_body(body);
     let operations: Vec<Operation> = call.decode().map_err(|error| {
@@ -45,7 +45,7 @@ pub(super) async fn apply(
         let reason = text.strip_prefix("Request decoding failed: ");
         ApiError::bad_request(format!("Failed to parse body: {}", reason.unwrap_or(text)))
     })?;
-    refuse_large(&operations, limits.max_value_size)?;
+    refuse_large(&operations, sizes.kv_value)?;
     let writes = operations.iter().any(Operation::writes);
     let transaction = Transaction {
         operations: operations.into(),

@@ -137,7 +137,7 @@ async fn a_write_may_depend_on_what_was_seen() {
 
 #[tokio::test]
 async fn mistakes_have_consuls_statuses_and_texts() {
-    let (server, client) = start(|config| config.kv.max_value_size = 10).await;
+    let (server, client) = start(|config| config.sizes.kv_value = 10).await;
     let before = server.store().state().index();
     let bad = StatusCode::BAD_REQUEST;
     let long = "x/".repeat(2500);
@@ -238,7 +238,7 @@ async fn tokens_see_and_change_the_keys_of_their_rules() {
 async fn listing_needs_its_own_right_where_the_settings_say_so() {
     let (_server, client) = start(|config| {
         deny_by_default(config);
-        config.kv.key_list_policy = true;
+        config.acl.key_list_policy = true;
     })
     .await;
     let management = client.with_token(MANAGEMENT);

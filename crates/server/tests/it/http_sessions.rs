@@ -184,7 +184,7 @@ async fn what_a_session_depends_on_ends_it() {
 #[tokio::test]
 async fn a_session_that_nobody_renews_ends_and_its_locks_stay_closed_for_a_while() {
     let (_server, client) = start(|config| {
-        config.kv.session_ttl_min = Duration::from_millis(1);
+        config.session_ttl_min = Duration::from_millis(1);
     })
     .await;
     let brief = create(&client, &json!({ "TTL": "200ms", "LockDelay": "300ms" })).await;

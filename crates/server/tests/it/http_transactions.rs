@@ -276,7 +276,7 @@ fn senseless() -> Vec<(Value, &'static str)> {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_and_changes_nothing() {
-    let (server, client) = start(|config| config.kv.max_value_size = 3).await;
+    let (server, client) = start(|config| config.sizes.kv_value = 3).await;
     let before = server.store().state().index();
     for (operation, what) in senseless() {
         let found = why_not(&client, operation.clone()).await;
