@@ -31,7 +31,8 @@ struct Gauge {
 #[serde(rename_all = "PascalCase")]
 struct Counter {
     name: String,
-    count: f64,
+    /// Clients read a whole number here.
+    count: u64,
     sum: f64,
     labels: BTreeMap<String, String>,
 }
@@ -83,13 +84,22 @@ fn read(text: &str) -> Summary {
             _ if name.ends_with("_bucket") => {}
             _ => summary.counters.push(Counter {
                 name,
-                count: value,
+                count: whole(value),
                 sum: value,
                 labels,
             }),
         }
     }
     summary
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is counted is a whole number that is not negative; else the nearest is shown"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
 }
 
 /// `name{label="value",...} 7`; nothing for comments, and for what JSON has no number for.

@@ -216,15 +216,12 @@ async fn the_tokens_of_the_agent_hold_at_once() {
         config.agent.tokens = tokens;
     })
     .await;
-    let path = "/v1/acl/token/self";
+    let path = "/v1/acl/tokens";
     assert_eq!(client.get(path).await.status, StatusCode::FORBIDDEN);
     // The recovery token writes the agent, and nothing else.
     let recovery = client.with_token("open");
     assert_eq!(recovery.get("/v1/agent/self").await.status, StatusCode::OK);
-    assert_eq!(
-        recovery.get("/v1/acl/tokens").await.status,
-        StatusCode::FORBIDDEN
-    );
+    assert_eq!(recovery.get(path).await.status, StatusCode::FORBIDDEN);
     let unknown = recovery
         .put("/v1/agent/token/x", &json!({ "Token": "y" }))
         .await;

@@ -102,7 +102,7 @@ fn catalog_registrations() -> Vec<Bad> {
 fn agent_registrations() -> Vec<Bad> {
     vec![
         put(AGENT, "{]", "decoding failed"),
-        put(AGENT, json!({ "Port": 1 }), "Name"),
+        put(AGENT, json!({ "Port": 1 }), "Missing service name"),
         put(AGENT, json!({ "Name": "we/b" }), "Name"),
         put(
             AGENT,
