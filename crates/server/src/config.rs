@@ -88,10 +88,6 @@ pub struct ServerConfig {
     pub dns_only_passing: bool,
     /// Where APIs listen, too.
     pub more_listeners: MoreListeners,
-    /// The domain that DNS answers for, without dots around it. Default `consul`.
-    pub domain: String,
-    /// A second domain that DNS answers for.
-    pub alt_domain: Option<String>,
     /// Where the store keeps its rows. Default: in memory.
     pub store: StoreConfig,
     /// Certificate chain and key (PEM files) of gRPC with TLS. Default: a certificate of the mesh CA.
@@ -153,8 +149,6 @@ impl Default for ServerConfig {
             dns: loopback(8600),
             dns_only_passing: false,
             more_listeners: MoreListeners::default(),
-            domain: "consul".to_owned(),
-            alt_domain: None,
             store: StoreConfig::Memory,
             grpc_tls_files: None,
             https_files: None,

@@ -30,7 +30,6 @@ settings! {
         advertise_addr: String,
         advertise_addr_ipv4: String,
         advertise_addr_ipv6: String,
-        alt_domain: String,
         audit: Audit,
         auto_reload_config: bool,
         bind_addr: String,

@@ -76,11 +76,10 @@ pub(crate) struct Flags {
     /// Form of all files, whatever their names end in: hcl or json
     #[arg(long, value_name = "FORM")]
     pub(crate) config_format: Option<String>,
-    /// Domain that DNS answers for [default: consul]
+    /// Domain that DNS answers for: consul
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Second domain that DNS answers for
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, hide = true)]
     alt_domain: Option<String>,
     /// Id of this node, a UUID [default: a random one that stays with the state]
     #[arg(long, value_name = "ID")]

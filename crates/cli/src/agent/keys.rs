@@ -62,6 +62,11 @@ const KEYS: &[(&str, Quiet, Fate)] = &[
     ("advertise_addr_wan_ipv6", No, Taken(WAN)),
     ("advertise_reconnect_timeout", No, Taken(GOSSIP)),
     ("ae_interval", No, Taken(INTERNAL)),
+    (
+        "alt_domain",
+        No,
+        Refused("DNS answers for the domain consul only"),
+    ),
     ("auto_config.enabled", Is(false), Refused(CLIENTS)),
     ("auto_config", No, Taken(CLIENTS)),
     ("auto_encrypt.tls", Is(false), Refused(CLIENTS)),

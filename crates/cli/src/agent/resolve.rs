@@ -61,7 +61,14 @@ pub(super) fn refuse(settings: &Settings) -> anyhow::Result<()> {
     if settings.server == Some(!SERVER) {
         bail!("server = false is not served: client agents are not served, run a server");
     }
-    for (key, set, served) in [("partition", settings.partition.as_deref(), "default")] {
+    let domain = settings
+        .domain
+        .as_deref()
+        .map(|name| name.trim_matches('.'));
+    for (key, set, served) in [
+        ("domain", domain, "consul"),
+        ("partition", settings.partition.as_deref(), "default"),
+    ] {
         if let Some(set) = set.filter(|set| !set.is_empty() && *set != served) {
             bail!("{key} = {set:?} is not served: it is always {served:?}");
         }
@@ -100,10 +107,6 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         );
     }
     let ports = Listeners::of(&settings, dev)?;
-    let tls = settings.tls.clone().unwrap_or_default();
-    let (https_files, https_policy) = operations::tls("https", &tls, tls.https.as_ref())?;
-    let (grpc_tls_files, grpc_tls_policy) = operations::tls("grpc", &tls, tls.grpc.as_ref())?;
-    let default_intention_policy = intention_policy(&settings)?;
     let check_settings = check_settings(&settings)?;
     let (tokens, token_file) = agent_tokens(&settings, dev);
     let acl = acl(settings.acl.clone())?;
@@ -122,23 +125,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             .as_ref()
             .and_then(|dns| dns.only_passing)
             == Some(true),
-        domain: domain("domain", settings.domain.as_deref())?
-            .unwrap_or_else(|| "consul".to_owned()),
-        alt_domain: domain("alt_domain", settings.alt_domain.as_deref())?,
         store: store(settings.data_dir.clone(), dev)?,
-        grpc_tls_files,
-        https_files,
-        https_policy,
-        grpc_tls_policy,
-        http_policy: operations::http_policy(&settings)?,
-        request_limits: operations::request_limits(settings.limits.as_ref())?,
-        sizes: operations::sizes(settings.limits.as_ref())?,
-        query_times: operations::query_times(&settings)?,
-        session_ttl_min: time("session_ttl_min", settings.session_ttl_min.as_deref())?
-            .unwrap_or(Duration::from_secs(10)),
-        audit: operations::audit(settings.audit.as_ref())?,
-        telemetry: operations::telemetry(settings.telemetry.as_ref())?,
-        debug: settings.enable_debug.unwrap_or(dev),
         connect: settings
             .connect
             .as_ref()
@@ -163,7 +150,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             tokens,
             token_file,
         },
-        default_intention_policy,
+        default_intention_policy: intention_policy(&settings)?,
         ca: ca(settings.connect.clone().unwrap_or_default())?,
         update_max_per_second: update_rate(
             settings
@@ -173,15 +160,17 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         )?,
         ..ServerConfig::default()
     };
+    resolved(operations::with(server, &settings, dev)?, &settings)
+}
+
+/// What of the program is not its server.
+fn resolved(server: ServerConfig, settings: &Settings) -> anyhow::Result<Resolved> {
+    let pid_file = settings.pid_file.clone().filter(|file| !file.is_empty());
     Ok(Resolved {
         server,
-        log: operations::log(&settings)?,
-        log_file: operations::log_file(&settings)?,
-        pid_file: settings
-            .pid_file
-            .clone()
-            .filter(|file| !file.is_empty())
-            .map(PathBuf::from),
+        log: operations::log(settings)?,
+        log_file: operations::log_file(settings)?,
+        pid_file: pid_file.map(PathBuf::from),
         leave: Leave {
             on_terminate: settings.leave_on_terminate == Some(true),
             // As of a server of Consul's.
@@ -217,24 +206,6 @@ fn tagged_addresses(settings: &Settings) -> anyhow::Result<BTreeMap<String, Stri
             Ok((tag, ip.to_string()))
         })
         .collect()
-}
-
-/// A name of domains without dots around it.
-fn domain(key: &str, name: Option<&str>) -> anyhow::Result<Option<String>> {
-    let Some(name) = name
-        .map(|name| name.trim_matches('.'))
-        .filter(|name| !name.is_empty())
-    else {
-        return Ok(None);
-    };
-    let valid = |label: &str| {
-        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        !label.is_empty() && label.len() <= 63 && label.chars().all(letters)
-    };
-    if name.len() > 200 || !name.split('.').all(valid) {
-        bail!("{key} {name:?} is no name of a domain");
-    }
-    Ok(Some(name.to_ascii_lowercase()))
 }
 
 /// A time in Go's notation.

@@ -48,11 +48,18 @@ impl Agent {
     /// Starts one in development mode at free ports, with one file.
     pub(crate) async fn start(file: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("agent.hcl"), file).unwrap();
+        Self::start_in(directory.path(), file).await
+    }
+
+    /// The same with its file in a directory that stays.
+    async fn start_in(directory: &Path, file: &str) -> Self {
+        std::fs::write(directory.join("agent.hcl"), file).unwrap();
         let ports = ["http", "grpc", "grpc-tls", "dns"].map(|api| format!("-{api}-port=0"));
         let mut args = vec!["-dev", "-node", "n1"];
         args.extend(ports.iter().map(String::as_str));
-        let mut child = command(&args, directory.path()).spawn().unwrap();
+        let mut command = command(&args, directory);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let started = async {
             let mut before = String::new();
@@ -67,6 +74,8 @@ impl Agent {
             panic!("the agent ended: {before}")
         };
         let http = timeout(LIMIT, started).await.expect("the agent starts");
+        let line = timeout(LIMIT, said.next_line()).await.unwrap().unwrap();
+        assert_eq!(line.as_deref(), Some("==> Legate agent running!"));
         let scope = Scope::new("test");
         // Its log goes on, and somebody has to read it.
         scope.spawn("log", async move {
@@ -366,6 +375,37 @@ async fn a_service_is_waited_for_by_its_hash() {
     assert_eq!(next["Port"], 2);
     assert_ne!(next["ContentHash"], first["ContentHash"]);
     agent.stop().await;
+}
+
+#[tokio::test]
+async fn files_are_read_again_at_a_hangup() {
+    let directory = tempfile::tempdir().unwrap();
+    let pid_file = directory.path().join("pid");
+    let file = |service: &str| {
+        let pid_file = pid_file.display();
+        format!("services {{ name = \"{service}\" port = 1 }} pid_file = \"{pid_file}\"")
+    };
+    let agent = Agent::start_in(directory.path(), &file("one")).await;
+    let pid: i32 = std::fs::read_to_string(&pid_file).unwrap().parse().unwrap();
+    assert_eq!(Some(pid.unsigned_abs()), agent.child.id());
+    std::fs::write(directory.path().join("agent.hcl"), file("two")).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGHUP).unwrap();
+    let changed = async {
+        let mut path = "/v1/catalog/services".to_owned();
+        loop {
+            let (head, services) = agent.exchange(Method::GET, &path, None).await;
+            if services.get("two").is_some() && services.get("one").is_none() {
+                break;
+            }
+            let index = head.headers["x-consul-index"].to_str().unwrap();
+            path = format!("/v1/catalog/services?index={index}");
+        }
+    };
+    timeout(LIMIT, changed)
+        .await
+        .expect("the files are read again");
+    agent.stop().await;
+    assert!(!pid_file.exists());
 }
 
 #[tokio::test]

@@ -9,8 +9,8 @@ use http::{HeaderName, HeaderValue};
 use legate_runtime::logging::{Level, LogOptions};
 use legate_runtime::rotating_file::Rotation;
 use legate_server::{
-    AuditSink, HttpPolicy, LimitMode, QueryTimes, RequestLimits, SizeLimits, TelemetryConfig,
-    TlsPolicy, TlsVersion,
+    AuditSink, HttpPolicy, LimitMode, QueryTimes, RequestLimits, ServerConfig, SizeLimits,
+    TelemetryConfig, TlsPolicy, TlsVersion,
 };
 
 use super::super::config::{Audit, Limits, Protocol, RequestRates, Settings, Sink, Telemetry, Tls};
@@ -25,12 +25,35 @@ const MAX_STORED: u64 = 64 * 1024 * 1024;
 /// Files of a certificate and its key.
 type Pair = Option<(PathBuf, PathBuf)>;
 
+/// A server's settings with those of its operation.
+pub(super) fn with(
+    server: ServerConfig,
+    settings: &Settings,
+    dev: bool,
+) -> anyhow::Result<ServerConfig> {
+    let all = settings.tls.clone().unwrap_or_default();
+    let (https_files, https_policy) = tls("https", &all, all.https.as_ref())?;
+    let (grpc_tls_files, grpc_tls_policy) = tls("grpc", &all, all.grpc.as_ref())?;
+    let session_ttl_min = time("session_ttl_min", settings.session_ttl_min.as_deref())?;
+    Ok(ServerConfig {
+        https_files,
+        https_policy,
+        grpc_tls_files,
+        grpc_tls_policy,
+        http_policy: http_policy(settings)?,
+        request_limits: request_limits(settings.limits.as_ref())?,
+        sizes: sizes(settings.limits.as_ref())?,
+        query_times: query_times(settings)?,
+        session_ttl_min: session_ttl_min.unwrap_or(server.session_ttl_min),
+        audit: audit(settings.audit.as_ref())?,
+        telemetry: telemetry(settings.telemetry.as_ref())?,
+        debug: settings.enable_debug.unwrap_or(dev),
+        ..server
+    })
+}
+
 /// What a listener with TLS shows and asks for. What it does not say itself `tls.defaults` says.
-pub(super) fn tls(
-    name: &str,
-    all: &Tls,
-    own: Option<&Protocol>,
-) -> anyhow::Result<(Pair, TlsPolicy)> {
+fn tls(name: &str, all: &Tls, own: Option<&Protocol>) -> anyhow::Result<(Pair, TlsPolicy)> {
     let key = format!("tls.{name}");
     let defaults = all.defaults.clone().unwrap_or_default();
     let own = own.cloned().unwrap_or_default();
@@ -88,7 +111,7 @@ fn files(key: &str, files: &Protocol) -> anyhow::Result<Pair> {
 }
 
 /// What the HTTP API lets through.
-pub(super) fn http_policy(settings: &Settings) -> anyhow::Result<HttpPolicy> {
+fn http_policy(settings: &Settings) -> anyhow::Result<HttpPolicy> {
     let http = settings.http_config.clone().unwrap_or_default();
     let default = HttpPolicy::default();
     let networks = http.allow_write_http_from.unwrap_or_default();
@@ -124,7 +147,7 @@ pub(super) fn http_policy(settings: &Settings) -> anyhow::Result<HttpPolicy> {
 }
 
 /// How many requests are taken.
-pub(super) fn request_limits(limits: Option<&Limits>) -> anyhow::Result<RequestLimits> {
+fn request_limits(limits: Option<&Limits>) -> anyhow::Result<RequestLimits> {
     let rates = limits.and_then(|limits| limits.request_limits.clone());
     let RequestRates {
         mode,
@@ -149,7 +172,7 @@ pub(super) fn request_limits(limits: Option<&Limits>) -> anyhow::Result<RequestL
 }
 
 /// How large what is stored may be.
-pub(super) fn sizes(limits: Option<&Limits>) -> anyhow::Result<SizeLimits> {
+fn sizes(limits: Option<&Limits>) -> anyhow::Result<SizeLimits> {
     let default = SizeLimits::default();
     let size = |key: &str, size: Option<u64>, default: usize| match size {
         None | Some(0) => Ok(default),
@@ -167,7 +190,7 @@ pub(super) fn sizes(limits: Option<&Limits>) -> anyhow::Result<SizeLimits> {
 }
 
 /// How long blocking queries wait.
-pub(super) fn query_times(settings: &Settings) -> anyhow::Result<QueryTimes> {
+fn query_times(settings: &Settings) -> anyhow::Result<QueryTimes> {
     let limits = QueryTimes::default();
     let max = time("max_query_time", settings.max_query_time.as_deref())?.unwrap_or(limits.max);
     let default = time("default_query_time", settings.default_query_time.as_deref())?;
@@ -183,7 +206,7 @@ pub(super) fn query_times(settings: &Settings) -> anyhow::Result<QueryTimes> {
 }
 
 /// Files of the audit log.
-pub(super) fn audit(audit: Option<&Audit>) -> anyhow::Result<Vec<AuditSink>> {
+fn audit(audit: Option<&Audit>) -> anyhow::Result<Vec<AuditSink>> {
     let audit = audit.cloned().unwrap_or_default();
     if audit.enabled != Some(true) {
         return Ok(Vec::new());
@@ -254,7 +277,7 @@ fn rotation(
 }
 
 /// What is reported to others.
-pub(super) fn telemetry(telemetry: Option<&Telemetry>) -> anyhow::Result<TelemetryConfig> {
+fn telemetry(telemetry: Option<&Telemetry>) -> anyhow::Result<TelemetryConfig> {
     let set = telemetry.cloned().unwrap_or_default();
     let default = TelemetryConfig::default();
     let named = |text: Option<String>| text.filter(|text| !text.is_empty());

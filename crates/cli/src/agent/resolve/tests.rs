@@ -189,7 +189,7 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
         ),
         (
             "connect { enable_mesh_gateway_wan_federation = true }",
-            "wan_federation = true",
+            "wan_federation is not served",
         ),
         (
             "connect { ca_provider = \"vault\" }",
@@ -208,9 +208,10 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "invalid config key \"colour\"",
         ),
         (
-            "tls { https { verify_incoming = true } }",
-            "tls.https.verify_incoming needs",
+            "domain = \"mesh.example\"",
+            "domain = \"mesh.example\" is not served",
         ),
+        ("alt_domain = \"mesh\"", "alt_domain is not served"),
         (
             "auto_encrypt { tls = true }",
             "auto_encrypt.tls is not served",
@@ -230,10 +231,6 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "services[0].nonsense",
         ),
         (
-            "services { name = \"a\" check { udp = \"x:1\" interval = \"1s\" } }",
-            "services[0].check.UDP is not served",
-        ),
-        (
             "config_entries { bootstrap { kind = \"nonsense\" } }",
             "bootstrap[0]",
         ),
@@ -250,6 +247,8 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
     let refused = |text: &str| refused(&[("a.hcl", text)]);
     assert!(refused("primary_datacenter = \"other\"").contains("primary_datacenter"));
     assert!(refused("ports { http = 70000 }").contains("ports.http"));
+    let verified = refused("tls { https { verify_incoming = true } }");
+    assert!(verified.contains("tls.https.verify_incoming needs"));
     assert!(refused("client_addr = \"x\"").contains("client_addr"));
     assert!(refused("log_level = \"loud\"").contains("log_level"));
     assert!(refused("acl { default_policy = \"maybe\" }").contains("acl.default_policy"));
@@ -331,7 +330,7 @@ fn addresses_sockets_and_limits() {
                  kv_max_value_size = 100 https_handshake_timeout = "3s" }
         tls { defaults { ca_file = "ca.pem" verify_incoming = true tls_min_version = "TLSv1_3" }
               grpc { verify_incoming = false } }
-        max_query_time = "60s" domain = "Mesh.Example." alt_domain = "other"
+        max_query_time = "60s"
         audit { enabled = true sink "one" { type = "file" path = "/x" rotate_bytes = 10 } }
         telemetry { statsd_address = "127.0.0.1:8125" prometheus_retention_time = "1h" }
         log_file = "/logs/" log_rotate_max_files = -1 enable_local_script_checks = true
@@ -362,10 +361,6 @@ fn addresses_sockets_and_limits() {
     );
     assert!(server.https_policy.verify_incoming && !server.grpc_tls_policy.verify_incoming);
     assert_eq!(server.query_times.default, Duration::from_secs(60));
-    assert_eq!(
-        (server.domain.as_str(), server.alt_domain.as_deref()),
-        ("mesh.example", Some("other"))
-    );
     assert_eq!(server.audit[0].rotation.bytes, 10);
     assert_eq!(server.telemetry.statsd.as_deref(), Some("127.0.0.1:8125"));
     let file = resolved.log_file.unwrap();
