@@ -22,17 +22,24 @@ const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenLocality {
-    /// In the datacenter of the login.
+    /// Not said, which means the same as the next.
     #[default]
-    #[serde(alias = "")]
+    #[serde(rename = "")]
+    Unset,
+    /// In the datacenter of the login.
     Local,
     /// In every datacenter.
     Global,
 }
 
 impl TokenLocality {
-    fn is_local(&self) -> bool {
-        *self == TokenLocality::Local
+    /// Whether tokens are valid in the datacenter of the login only.
+    pub fn is_local(self) -> bool {
+        self != TokenLocality::Global
+    }
+
+    fn is_unset(&self) -> bool {
+        *self == TokenLocality::Unset
     }
 }
 
@@ -57,7 +64,7 @@ pub struct AuthMethod {
     )]
     pub max_token_ttl: Duration,
     /// Where tokens from logins are valid.
-    #[serde(skip_serializing_if = "TokenLocality::is_local")]
+    #[serde(skip_serializing_if = "TokenLocality::is_unset")]
     pub token_locality: TokenLocality,
     /// Settings of the type.
     pub config: Opaque,

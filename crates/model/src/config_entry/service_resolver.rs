@@ -211,35 +211,36 @@ impl ServiceResolver {
             && self.prioritize_by_locality.is_none()
     }
 
-    /// Only one datacenter is served.
+    /// Refuses a redirect to another datacenter than the server's own: nobody would answer.
     ///
     /// # Errors
     ///
-    /// [`Invalid`] names the first place where another datacenter than `local` is named.
+    /// [`Invalid`] names the field.
     pub fn refuse_other_datacenters(&self, local: &str) -> Result<(), Invalid> {
-        let check = |field: String, datacenter: &str| {
-            if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local) {
-                return Ok(());
-            }
-            let reason = format!("{datacenter:?} is not served: there is {local:?} only");
-            Err(Invalid::new(field, reason))
-        };
-        if let Some(redirect) = &self.redirect {
-            check("Redirect.Datacenter".to_owned(), &redirect.datacenter)?;
+        let redirect = self.redirect.as_ref();
+        match redirect.map(|redirect| redirect.datacenter.as_str()) {
+            Some(other) if !is_here(other, local) => Err(Invalid::new(
+                "Redirect.Datacenter",
+                format!("{other:?} is not served: there is {local:?} only"),
+            )),
+            _ => Ok(()),
         }
+    }
+
+    /// The paths of failover to other datacenters than the server's own. As in Consul they are taken; a
+    /// target there has no instances, so that the next one is taken.
+    pub fn other_datacenters(&self, local: &str) -> Vec<String> {
+        let mut paths = Vec::new();
         for (subset, failover) in &self.failover {
-            for (at, datacenter) in failover.datacenters.iter().enumerate() {
-                check(
-                    format!("Failover[{subset:?}].Datacenters[{at}]"),
-                    datacenter,
-                )?;
-            }
-            for (at, target) in failover.targets.iter().enumerate() {
-                let field = format!("Failover[{subset:?}].Targets[{at}].Datacenter");
-                check(field, &target.datacenter)?;
-            }
+            let datacenters = failover.datacenters.iter().enumerate();
+            let elsewhere = datacenters.filter(|(_, other)| !is_here(other, local));
+            paths.extend(elsewhere.map(|(at, _)| format!("Failover.{subset}.Datacenters[{at}]")));
+            let targets = failover.targets.iter().enumerate();
+            let elsewhere = targets.filter(|(_, target)| !is_here(&target.datacenter, local));
+            let path = |(at, _)| format!("Failover.{subset}.Targets[{at}].Datacenter");
+            paths.extend(elsewhere.map(path));
         }
-        Ok(())
+        paths
     }
 
     /// A subset of a service, where the service is this one.
@@ -341,6 +342,11 @@ impl ServiceResolver {
         }
         Ok(())
     }
+}
+
+/// Whether a datacenter is the server's own; one that is left out is.
+fn is_here(datacenter: &str, local: &str) -> bool {
+    datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local)
 }
 
 fn refuse_peer(peer: &str) -> Result<(), Invalid> {

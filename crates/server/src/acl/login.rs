@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use legate_model::Secret;
-use legate_model::acl::{AuthMethod, Bindings, PolicyLink, RoleLink, Token, TokenLocality, bind};
+use legate_model::acl::{AuthMethod, Bindings, PolicyLink, RoleLink, Token, bind};
 use legate_runtime::Clock;
 use legate_store::{Command, ReadTxn, Reader, TokenKey, WriteTxn, Writer};
 use uuid::Uuid;
@@ -145,7 +145,7 @@ impl Logins {
             service_identities: bindings.service_identities.clone(),
             node_identities: bindings.node_identities.clone(),
             templated_policies: bindings.templated_policies.clone(),
-            local: method.token_locality == TokenLocality::Local,
+            local: method.token_locality.is_local(),
             auth_method: method.name.clone(),
             expiration_time: (!ttl.is_zero()).then(|| now + ttl),
             create_time: Some(now),

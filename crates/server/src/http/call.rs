@@ -228,6 +228,14 @@ impl Call {
         Ok(request.value)
     }
 
+    /// Adds fields of the body that have no effect here, for a reason that only an endpoint knows.
+    pub(crate) fn note_not_served(&mut self, more: Vec<String>) {
+        let mut all = self.not_served.take().unwrap_or_default();
+        all.extend(more);
+        // It was just taken.
+        let _ = self.not_served.set(all);
+    }
+
     /// Runs a transaction. What it checks holds for the state that it changes.
     pub(crate) async fn write<T: Send + 'static>(
         &self,

@@ -18,11 +18,15 @@ use super::gateways;
 pub(super) async fn put(
     State(writer): State<Writer>,
     State(dry_runs): State<DryRuns>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let cas = call.params.cas()?;
     let mut entry: ConfigEntry = call.decode()?;
+    if let ConfigEntry::ServiceResolver(resolver) = &entry {
+        let elsewhere = resolver.other_datacenters(&call.config.datacenter);
+        call.note_not_served(elsewhere);
+    }
     acceptable_entry(&entry, &call.config.datacenter)?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;

@@ -172,6 +172,42 @@ async fn gateways_fit_what_their_services_speak() {
     client.write("/v1/config", &clash).await;
 }
 
+/// As in Consul, which has other datacenters and clusters: what is not there has no instances.
+#[tokio::test]
+async fn failover_to_where_nothing_is_is_taken_and_said() {
+    let (_server, client) = start(|_| {}).await;
+    let resolver = |more: Value| {
+        let mut entry = json!({ "Kind": "service-resolver", "Name": "web" });
+        let more = more.as_object().unwrap().clone();
+        entry.as_object_mut().unwrap().extend(more);
+        entry
+    };
+    let entry = resolver(json!({ "Failover": { "*": { "Targets": [
+        { "Peer": "east" }, { "Datacenter": "dc9" }, { "Datacenter": "dc1", "Service": "other" },
+    ] } } }));
+    let written = client.put("/v1/config", &entry).await;
+    assert_eq!(written.json(), true);
+    assert_eq!(
+        written.header("x-legate-not-served"),
+        "Failover.*.Targets[0].Peer, Failover.*.Targets[1].Datacenter"
+    );
+    let chain = client.get("/v1/discovery-chain/web").await.json();
+    let targets = chain["Chain"]["Targets"].as_object().unwrap();
+    for id in [
+        "web.default.default.external.east",
+        "web.default.default.dc9",
+    ] {
+        assert!(targets.contains_key(id), "{chain}");
+    }
+    let entry = resolver(json!({ "Redirect": { "Datacenter": "dc9" } }));
+    refused(
+        &client,
+        &entry,
+        "Redirect.Datacenter: \"dc9\" is not served",
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn a_cluster_is_in_one_group() {
     let (_server, client) = start(|_| {}).await;
