@@ -216,7 +216,8 @@ impl WriteTxn {
         {
             return Ok(existing.node.clone());
         }
-        if node.address.is_empty() {
+        // Who comes before the node makes one without an address, which the node itself brings.
+        if node.address.is_empty() && !skip_update {
             return Err(match existing {
                 None => Rejected::MissingNode { node: node.node },
                 Some(_) => Rejected::Missing {

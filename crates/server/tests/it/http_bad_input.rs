@@ -65,11 +65,6 @@ fn catalog_registrations() -> Vec<Bad> {
         ),
         put(
             CATALOG,
-            json!({ "Node": "ghost", "SkipNodeUpdate": true, "Service": { "Service": "web", "Port": 1 } }),
-            "\"ghost\" is not registered",
-        ),
-        put(
-            CATALOG,
             json!({ "Node": "n", "Address": "10.0.0.1", "Check": { "Name": "c", "ServiceID": "absent" } }),
             "\"absent\"",
         ),

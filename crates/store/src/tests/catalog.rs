@@ -202,7 +202,7 @@ fn what_is_missing_is_named() {
     };
     let rejected = refuse(
         &store,
-        register(nowhere.clone(), Some(instance("web", "w")), vec![]),
+        register(nowhere, Some(instance("web", "w")), vec![]),
     );
     assert_eq!(
         rejected,
@@ -210,16 +210,6 @@ fn what_is_missing_is_named() {
             node: "ghost".into()
         }
     );
-    let skipping = Command::Register(Box::new(Registration {
-        node: nowhere.clone(),
-        service: Some(instance("web", "w")),
-        checks: vec![],
-        skip_node_update: true,
-    }));
-    assert!(matches!(
-        refuse(&store, skipping),
-        Rejected::MissingNode { .. }
-    ));
     let orphan = register(node("n"), None, vec![check("c", "absent")]);
     let rejected = refuse(&store, orphan);
     assert!(rejected.to_string().contains("absent"), "{rejected}");
@@ -229,6 +219,31 @@ fn what_is_missing_is_named() {
     );
     let nameless = register(node("n"), Some(instance("", "x")), vec![]);
     assert!(matches!(refuse(&store, nameless), Rejected::Missing { .. }));
+}
+
+#[test]
+fn a_service_may_come_before_its_node() {
+    let store = Store::new();
+    let unknown = Node {
+        address: String::new(),
+        ..node("n")
+    };
+    let early = Registration {
+        node: unknown,
+        service: Some(instance("web", "w")),
+        checks: vec![],
+        skip_node_update: true,
+    };
+    apply(&store, Command::Register(Box::new(early)));
+    let with_id = Node {
+        id: "1".to_owned(),
+        ..node("n")
+    };
+    apply(&store, register(with_id, None, vec![]));
+    let found = store.state().read().instance("n", "w");
+    let found = found.expect("it stays when its node comes");
+    assert_eq!(found.node.address, "10.0.0.1");
+    assert_eq!(found.node.id, "1");
 }
 
 #[test]
