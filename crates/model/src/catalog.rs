@@ -55,7 +55,6 @@ pub struct ServiceNode {
     /// The instance's mesh settings.
     pub service_connect: ServiceConnect,
     /// Region and zone of the instance.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service_locality: Option<Box<Locality>>,
     /// Index of the write that created the instance.
     pub create_index: u64,

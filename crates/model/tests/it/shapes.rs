@@ -171,6 +171,7 @@ fn the_catalog_lists_node_and_service_side_by_side() {
             "ServiceMeta": {}, "ServicePort": 8080, "ServiceSocketPath": "",
             "ServiceEnableTagOverride": false,
             "ServiceProxy": {"Mode": "", "MeshGateway": {}, "Expose": {}}, "ServiceConnect": {},
+            "ServiceLocality": null,
             "CreateIndex": 5, "ModifyIndex": 6,
         })
     );

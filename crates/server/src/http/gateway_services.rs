@@ -2,7 +2,10 @@
 
 use axum::extract::Path;
 use axum::response::Response;
-use legate_model::{ConfigEntry, ConfigKind, LinkedService, ServiceKind, WILDCARD};
+use legate_model::{
+    CheckServiceNode, ConfigEntry, ConfigKind, IngressGateway, IngressListener, IngressService,
+    LinkedService, ServiceKind, TerminatingGateway, WILDCARD,
+};
 use legate_store::ReadTxn;
 use serde::Serialize;
 
@@ -10,13 +13,19 @@ use super::agent::OWN_SERVICE;
 use super::call::{Call, visible};
 use super::error::ApiError;
 
-/// A service behind a gateway.
-#[derive(Serialize)]
+/// A service behind a gateway. What is said of one kind of gateway only is left out for others.
+#[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct GatewayService {
     gateway: Name,
     service: Name,
-    gateway_kind: &'static str,
+    gateway_kind: ServiceKind,
+    #[serde(skip_serializing_if = "is_zero")]
+    port: u16,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    protocol: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hosts: Vec<String>,
     #[serde(rename = "CAFile", skip_serializing_if = "String::is_empty")]
     ca_file: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -34,8 +43,12 @@ struct GatewayService {
     modify_index: u64,
 }
 
+fn is_zero(port: &u16) -> bool {
+    *port == 0
+}
+
 /// The name of a service as Consul writes it where there are namespaces.
-#[derive(Serialize)]
+#[derive(Clone, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Name {
     name: String,
@@ -55,18 +68,25 @@ pub(super) async fn list(Path(gateway): Path<String>, call: Call) -> Result<Resp
 }
 
 fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
-    let entry = state.config_entry(ConfigKind::TerminatingGateway, gateway);
-    let Some(ConfigEntry::TerminatingGateway(entry)) = entry.as_deref() else {
-        return Vec::new();
+    let kinds = [ConfigKind::TerminatingGateway, ConfigKind::IngressGateway];
+    // No two gateways of these kinds have the same name.
+    let entry = kinds
+        .iter()
+        .find_map(|kind| state.config_entry(*kind, gateway));
+    let mut found = match entry.as_deref() {
+        Some(ConfigEntry::TerminatingGateway(entry)) => of_terminating(state, entry),
+        Some(ConfigEntry::IngressGateway(entry)) => of_ingress(state, entry),
+        _ => Vec::new(),
     };
+    found.sort_by(|a, b| (&a.service.name, a.port).cmp(&(&b.service.name, b.port)));
+    found
+}
+
+fn of_terminating(state: &ReadTxn<'_>, entry: &TerminatingGateway) -> Vec<GatewayService> {
     let service = |name: &str, linked: &LinkedService| GatewayService {
-        gateway: Name {
-            name: entry.name.clone(),
-        },
-        service: Name {
-            name: name.to_owned(),
-        },
-        gateway_kind: "terminating-gateway",
+        gateway: Name::new(&entry.name),
+        service: Name::new(name),
+        gateway_kind: ServiceKind::TerminatingGateway,
         ca_file: linked.ca_file.clone(),
         cert_file: linked.cert_file.clone(),
         key_file: linked.key_file.clone(),
@@ -75,12 +95,11 @@ fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
         auto_host_rewrite: !linked.disable_auto_host_rewrite,
         create_index: entry.create_index,
         modify_index: entry.modify_index,
+        ..GatewayService::default()
     };
     let is_named = |name: &str| {
-        entry
-            .services
-            .iter()
-            .any(|s| s.name.eq_ignore_ascii_case(name))
+        let mut services = entry.services.iter();
+        services.any(|service| service.name.eq_ignore_ascii_case(name))
     };
     let mut found = Vec::new();
     for linked in &entry.services {
@@ -92,8 +111,59 @@ fn behind(state: &ReadTxn<'_>, gateway: &str) -> Vec<GatewayService> {
             found.push(service(name, linked));
         }
     }
-    found.sort_by(|a, b| a.service.name.cmp(&b.service.name));
     found
+}
+
+fn of_ingress(state: &ReadTxn<'_>, entry: &IngressGateway) -> Vec<GatewayService> {
+    let service = |name: &str, listener: &IngressListener, own: &IngressService| GatewayService {
+        gateway: Name::new(&entry.name),
+        service: Name::new(name),
+        gateway_kind: ServiceKind::IngressGateway,
+        port: listener.port,
+        protocol: listener.protocol().unwrap_or_default().to_string(),
+        hosts: own.hosts.clone(),
+        from_wildcard: own.name == WILDCARD,
+        create_index: entry.create_index,
+        modify_index: entry.modify_index,
+        ..GatewayService::default()
+    };
+    let mut found = Vec::new();
+    for listener in &entry.listeners {
+        for own in &listener.services {
+            match own.name == WILDCARD {
+                true => {
+                    let all = typical(state);
+                    found.extend(all.iter().map(|name| service(name, listener, own)));
+                }
+                false => found.push(service(&own.name, listener, own)),
+            }
+        }
+    }
+    found
+}
+
+/// The instances of the ingress gateways that lead to a service.
+pub(super) fn ingress_to(state: &ReadTxn<'_>, service: &str) -> Vec<CheckServiceNode> {
+    let mut found = Vec::new();
+    for entry in state.config_entries(ConfigKind::IngressGateway) {
+        let ConfigEntry::IngressGateway(entry) = &*entry else {
+            continue;
+        };
+        let mut services = entry.listeners.iter().flat_map(|one| &one.services);
+        if services.any(|one| one.name == WILDCARD || one.name.eq_ignore_ascii_case(service)) {
+            let gateways = state.service(&entry.name).into_iter();
+            found.extend(gateways.filter(|one| one.service.kind == ServiceKind::IngressGateway));
+        }
+    }
+    found
+}
+
+impl Name {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+        }
+    }
 }
 
 /// The services that are no proxies or gateways, without the servers themselves.

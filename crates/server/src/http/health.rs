@@ -10,7 +10,7 @@ use legate_store::{Answer, ReadTxn};
 use super::call::{Call, visible};
 use super::catalog::{Selection, has_meta, seen_proxies};
 use super::error::ApiError;
-use super::near;
+use super::{gateway_services, near};
 
 /// `GET /v1/health/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
@@ -23,9 +23,9 @@ pub(super) async fn connect(Path(name): Path<String>, call: Call) -> Result<Resp
     list(&call, |state| seen_proxies(state, &authorizer, &name)).await
 }
 
-/// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service. There are none.
-pub(super) async fn ingress(Path(_): Path<String>, call: Call) -> Result<Response, ApiError> {
-    list(&call, |_| Vec::new()).await
+/// `GET /v1/health/ingress/:name`: the ingress gateways that lead to a service.
+pub(super) async fn ingress(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    list(&call, |state| gateway_services::ingress_to(state, &name)).await
 }
 
 /// `GET /v1/health/node/:node`

@@ -127,8 +127,6 @@ async fn checks_are_listed_by_service_and_by_state() {
         let path = format!("/v1/health/{list}?filter=Node==n3");
         assert_eq!(ids(&path).await, ["n3/web"]);
     }
-    let none = client.get("/v1/health/ingress/web").await;
-    assert_eq!(none.json(), json!([]));
 
     // What is run where is shown as it was written.
     let checks = client.get("/v1/health/checks/web").await.json();
@@ -181,6 +179,32 @@ async fn services_of_a_node_and_of_a_gateway_are_listed() {
     assert_eq!(services[1]["Gateway"]["Name"], "egress");
     let none = client.get("/v1/catalog/gateway-services/none").await;
     assert_eq!(none.json(), json!([]));
+}
+
+#[tokio::test]
+async fn ingress_gateways_are_found_by_what_they_lead_to() {
+    let (_server, client) = start(|_| {}).await;
+    let gateway = json!({ "Node": "n1", "Address": "10.0.0.1", "Service": {
+        "Kind": "ingress-gateway", "Service": "front", "Port": 8443,
+    }});
+    client.write("/v1/catalog/register", &gateway).await;
+    let none = client.get("/v1/health/ingress/web").await;
+    assert_eq!(none.json(), json!([]));
+    let path = format!("/v1/health/ingress/web?index={}&wait=60s", none.index());
+    let entry = json!({ "Kind": "ingress-gateway", "Name": "front", "Listeners": [
+        { "Port": 9999, "Services": [{ "Name": "web" }] },
+        { "Port": 8888, "Protocol": "tcp", "Services": [{ "Name": "api" }] },
+    ]});
+    let (found, _) = tokio::join!(client.get(&path), client.write("/v1/config", &entry));
+    assert_eq!(column(&found.json(), "/Service/Service"), ["front"]);
+    let services = client
+        .get("/v1/catalog/gateway-services/front")
+        .await
+        .json();
+    assert_eq!(column(&services, "/Service/Name"), ["api", "web"]);
+    assert_eq!(column(&services, "/Protocol"), ["tcp", "tcp"]);
+    assert_eq!(services[0]["Port"], 8888);
+    assert_eq!(services[0]["GatewayKind"], "ingress-gateway");
 }
 
 #[tokio::test]
