@@ -90,23 +90,53 @@ async fn another_token_has_another_secret_for_the_same_peering() {
     assert_ne!(first["EstablishmentSecret"], second["EstablishmentSecret"]);
 }
 
+const ESTABLISH: &str = "/v1/peering/establish";
+
+fn with(name: &str, token: &str) -> Value {
+    json!({ "PeerName": name, "PeeringToken": token })
+}
+
+async fn refused(client: &Client, path: &str, body: &Value, says: &str) {
+    let reply = post(client, path, body).await;
+    assert!(!reply.status.is_success(), "{body}");
+    assert!(reply.text().contains(says), "{body}: {}", reply.text());
+}
+
+#[tokio::test]
+async fn a_token_that_says_too_little_is_refused() {
+    let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
+    let (_, said) = token(&dc2, &json!({ "PeerName": "east" })).await;
+    for (field, value, says) in [
+        (
+            "ServerAddresses",
+            json!([]),
+            "peering token server addresses value is empty",
+        ),
+        (
+            "ServerAddresses",
+            json!(["x"]),
+            "x is not a valid peering server address",
+        ),
+        (
+            "ServerName",
+            json!(""),
+            "peering token server name value is empty",
+        ),
+        ("PeerID", json!(""), "peering token peer ID value is empty"),
+        ("CA", json!(["x"]), "peering token invalid CA"),
+    ] {
+        let mut token = said.clone();
+        token[field] = value;
+        let token = STANDARD.encode(token.to_string());
+        refused(&dc1, ESTABLISH, &with("a", &token), says).await;
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_a_peering_is_refused() {
     let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
     let (own, _) = token(&dc1, &json!({ "PeerName": "east" })).await;
-    let (other, said) = token(&dc2, &json!({ "PeerName": "east" })).await;
-    let encode = |change: &dyn Fn(&mut Value)| {
-        let mut token = said.clone();
-        change(&mut token);
-        STANDARD.encode(token.to_string())
-    };
-    let no_address = encode(&|token| token["ServerAddresses"] = json!([]));
-    let bad_address = encode(&|token| token["ServerAddresses"] = json!(["x"]));
-    let no_name = encode(&|token| token["ServerName"] = json!(""));
-    let no_id = encode(&|token| token["PeerID"] = json!(""));
-    let bad_ca = encode(&|token| token["CA"] = json!(["x"]));
-    let establish = "/v1/peering/establish";
-    let with = |name: &str, token: &str| json!({ "PeerName": name, "PeeringToken": token });
+    let (other, _) = token(&dc2, &json!({ "PeerName": "east" })).await;
     for (path, body, says) in [
         (
             "/v1/peering/token",
@@ -124,55 +154,29 @@ async fn what_cannot_be_a_peering_is_refused() {
             "x is not a valid peering server address",
         ),
         (
-            establish,
+            ESTABLISH,
             json!({ "PeerName": "a" }),
             "PeeringToken is required in the payload",
         ),
-        (establish, with("a", "%"), "failed to decode token"),
+        (ESTABLISH, with("a", "%"), "failed to decode token"),
         (
-            establish,
-            with("a", &no_address),
-            "peering token server addresses value is empty",
-        ),
-        (
-            establish,
-            with("a", &bad_address),
-            "x is not a valid peering server address",
-        ),
-        (
-            establish,
-            with("a", &no_name),
-            "peering token server name value is empty",
-        ),
-        (
-            establish,
-            with("a", &no_id),
-            "peering token peer ID value is empty",
-        ),
-        (establish, with("a", &bad_ca), "peering token invalid CA"),
-        (
-            establish,
+            ESTABLISH,
             with("a", &own),
             "cannot create a peering within the same cluster",
         ),
         (
-            establish,
+            ESTABLISH,
             with("east", &other),
             "there is an existing peering expecting to be dialed",
         ),
     ] {
-        let reply = post(&dc1, path, &body).await;
-        assert!(!reply.status.is_success(), "{body}");
-        assert!(reply.text().contains(says), "{body}: {}", reply.text());
+        refused(&dc1, path, &body, says).await;
     }
-    let reply = post(&dc1, establish, &with("west", &other)).await;
+    let reply = post(&dc1, ESTABLISH, &with("west", &other)).await;
     assert_eq!(reply.json(), json!({}));
-    let reply = post(&dc1, "/v1/peering/token", &json!({ "PeerName": "west" })).await;
-    assert!(
-        reply
-            .text()
-            .contains("there is already an established peering")
-    );
+    let again = json!({ "PeerName": "west" });
+    let says = "there is already an established peering";
+    refused(&dc1, "/v1/peering/token", &again, says).await;
     let nameless = dc1.get("/v1/peering/").await;
     assert_eq!(nameless.status, StatusCode::BAD_REQUEST);
     assert_eq!(nameless.text(), "Must specify a name to fetch.");
