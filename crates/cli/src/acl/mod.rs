@@ -112,6 +112,8 @@ fn with_names(mut value: Value) -> Value {
             .iter_mut()
             .for_each(|one| *one = with_names(one.take())),
         Value::Object(fields) => {
+            // The id of a template is made by servers, and no command prints it.
+            fields.remove("TemplateID");
             for (key, field) in fields.iter_mut() {
                 *field = with_names(field.take());
                 let variables = matches!(key.as_str(), "TemplateVariables" | "BindVars");
