@@ -6,12 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use legate_server::CONSUL_VERSION as CONSUL;
 use serde_json::{Value, json};
 
 use crate::output::{Format, json as pretty, line};
 
-/// The Consul whose command line and APIs these are.
-const CONSUL: &str = "1.21.0";
 const OWN: &str = env!("CARGO_PKG_VERSION");
 /// Consul's own; clients look at the fields, and nothing here depends on them.
 const BUILT: &str = "1970-01-01T00:00:01Z";

@@ -22,6 +22,10 @@ mod server;
 mod sessions;
 mod telemetry;
 
+/// The version of Consul whose API is served here. Clients look for it in the node's metadata, and in what the
+/// program says under the name `consul`.
+pub const CONSUL_VERSION: &str = "1.21.0";
+
 pub use agent::{Definitions, Reload, ReloadError};
 pub use audit::AuditError;
 pub use certificate::CertificateError;

@@ -11,6 +11,7 @@ use legate_runtime::Clock;
 use legate_store::{Command, Deregistration, Registration, Source, Store, WriteError, WriteTxn};
 use uuid::Uuid;
 
+use crate::CONSUL_VERSION;
 use crate::acl;
 use crate::agent::Definitions;
 use crate::config::ServerConfig;
@@ -111,8 +112,17 @@ fn own_node(config: &ServerConfig) -> Registration {
             meta.insert(key.to_owned(), api.port().to_string());
         }
     }
+    // What Consul's servers say about their nodes.
+    let mut node_meta = node.meta.clone();
+    for (key, value) in [
+        ("consul-network-segment", ""),
+        ("consul-version", CONSUL_VERSION),
+    ] {
+        node_meta.insert(key.to_owned(), value.to_owned());
+    }
     Registration {
         node: Node {
+            meta: node_meta,
             tagged_addresses: tagged
                 .chain(config.agent.tagged_addresses.clone())
                 .collect(),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
@@ -35,6 +35,7 @@ const DOCUMENT: &str = "docs/consul-clients.md";
 /// Runs the tests whose names match. Without a pattern, those that fail must be those of the document.
 pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
     let binary = compile(place)?;
+    certificates(place)?;
     let names = names(&binary, pattern)?;
     ensure!(
         !names.is_empty(),
@@ -62,7 +63,7 @@ pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
         let text = verdicts
             .get(*name)
             .map_or("it did not end", |verdict| &verdict.text);
-        println!("\n== {name}\n{}", last_lines(text, 25));
+        println!("\n== {name}\n{}", without_log(text));
     }
     println!(
         "\ngo: {} of {} tests pass",
@@ -112,6 +113,48 @@ fn compile(place: &Place) -> anyhow::Result<PathBuf> {
     run(&mut go(&folder, &["mod", "tidy"]))?;
     run(&mut go(&folder, &["test", "-c", "-o", "suite.test", "."]))?;
     Ok(binary)
+}
+
+/// The suite takes certificates from a folder that the module's release does not have. Those that it asks for
+/// are made here by the program that is tested.
+fn certificates(place: &Place) -> anyhow::Result<()> {
+    let made = place.folder.join("certificates");
+    let _ = fs::remove_dir_all(&made);
+    fs::create_dir_all(&made)?;
+    let tls = |args: &[&str]| {
+        let mut command = Command::new(place.consul());
+        command.current_dir(&made).arg("tls").args(args);
+        run(command.stdout(Stdio::null()))
+    };
+    tls(&["ca", "create"])?;
+    tls(&[
+        "cert",
+        "create",
+        "-server",
+        "-additional-dnsname=consul.test",
+    ])?;
+    tls(&["cert", "create", "-client"])?;
+    let (ca, server, client) = (
+        "consul-agent-ca",
+        "dc1-server-consul-0",
+        "dc1-client-consul-0",
+    );
+    for (from, to) in [
+        (format!("{ca}.pem"), "client_certs/rootca.crt"),
+        (format!("{server}.pem"), "client_certs/server.crt"),
+        (format!("{server}-key.pem"), "client_certs/server.key"),
+        (format!("{client}.pem"), "client_certs/client.crt"),
+        (format!("{client}-key.pem"), "client_certs/client.key"),
+        (format!("{client}.pem"), "hostname/Alice.crt"),
+        (format!("{client}-key.pem"), "hostname/Alice.key"),
+        (format!("{ca}.pem"), "hostname/CertAuth.crt"),
+        (format!("{ca}.pem"), "ca_path/root.pem"),
+    ] {
+        let to = place.folder.join("test").join(to);
+        fs::create_dir_all(to.parent().unwrap_or(&place.folder))?;
+        fs::copy(made.join(&from), to).with_context(|| format!("{from} was not made"))?;
+    }
+    Ok(())
 }
 
 fn go(folder: &Path, args: &[&str]) -> Command {
@@ -239,7 +282,14 @@ fn join(names: &BTreeSet<&str>) -> String {
     names.iter().copied().collect::<Vec<_>>().join(", ")
 }
 
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
+/// What the test says, without what its servers log: at most so many lines.
+fn without_log(text: &str) -> String {
+    const LINES: usize = 40;
+    let logged = |line: &&str| {
+        ["[INFO]", "[WARN]", "[DEBUG]", "CONFIG JSON"]
+            .iter()
+            .any(|mark| line.contains(mark))
+    };
+    let lines = text.lines().filter(|line| !logged(line));
+    lines.take(LINES).collect::<Vec<_>>().join("\n")
 }
