@@ -242,11 +242,11 @@ impl Vault {
         let cert_pem = text(&answer, "certificate")?;
         let issuer = text(&answer, "issuing_ca")?;
         let info = CertificateInfo::from_pem(&cert_pem)?;
-        if info.is_ca || info.public_key != csr_public_key(csr_pem)? {
-            return Err(wrong("the certificate is for another key, or for an authority").into());
-        }
         if info.uris != csr_uris(csr_pem)? {
             return Err(wrong("the certificate has another identity").into());
+        }
+        if info.is_ca || info.public_key != csr_public_key(csr_pem)? {
+            return Err(wrong("the certificate is for another key, or for an authority").into());
         }
         if info.not_after <= self.mesh.clock.now() {
             return Err(wrong("the certificate has expired already").into());
