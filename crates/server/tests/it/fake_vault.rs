@@ -183,7 +183,8 @@ fn mounts(kept: &mut Kept, method: &Method, path: &str) -> Response {
 fn pki(kept: &mut Kept, name: &str, method: &Method, path: &str, body: &Value) -> Response {
     let wrong = kept.wrong;
     kept.made += 1;
-    let key = format!("key-{}", kept.made);
+    // In the order of their names.
+    let key = format!("key-{:06}", kept.made);
     let mount = kept.mounts.get_mut(name).unwrap();
     let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
     let authority = mount.authority();
