@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_ca::{Ca, CaError, CaManager, ServiceLeaves};
-use legate_checks::Runner;
+use legate_checks::{Reports, Runner};
 use legate_model::{Invalid, ServiceInstance};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
@@ -150,6 +150,25 @@ pub struct Server {
     agent: Arc<Agent>,
 }
 
+fn manager_config(config: &ServerConfig) -> ManagerConfig {
+    ManagerConfig {
+        agent_ipv6: net::has_ipv6(),
+        coalesce: config.update_coalesce,
+        max_updates_per_second: config.update_max_per_second,
+        ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
+    }
+}
+
+/// Runs the checks of this node; what is returned hands in reports of those that wait for them.
+fn run_checks(config: &ServerConfig, store: &Store, scope: &Scope) -> Reports {
+    let (reader, writer) = (store.reader(), store.writer());
+    let settings = config.agent.check_settings;
+    let (checks, reports) =
+        Runner::new(&config.node_name, reader, writer, exposes_checks, settings);
+    scope.spawn("checks", checks.run(scope.token()));
+    reports
+}
+
 impl Server {
     /// Starts a server. When this returns, its addresses accept connections.
     ///
@@ -188,22 +207,9 @@ impl Server {
             .run(store.leadership().clone(), scope.token());
         scope.spawn("certificate authority", tend);
         seed::seed(&config, &store, &clock).await?;
-        let manager = Manager::new(
-            store.reader(),
-            leaves.clone(),
-            scope.spawner(),
-            ManagerConfig {
-                agent_ipv6: net::has_ipv6(),
-                coalesce: config.update_coalesce,
-                max_updates_per_second: config.update_max_per_second,
-                ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())
-            },
-        );
-        let (reader, writer) = (store.reader(), store.writer());
-        let settings = config.agent.check_settings;
-        let (checks, reports) =
-            Runner::new(&config.node_name, reader, writer, exposes_checks, settings);
-        scope.spawn("checks", checks.run(scope.token()));
+        let settings = manager_config(&config);
+        let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
+        let reports = run_checks(&config, &store, &scope);
         let tokens = Arc::new(agent_tokens(&config)?);
         let agent = Agent::new(
             config.clone(),
