@@ -145,6 +145,18 @@ async fn another_root_is_linked_to_the_old_one_which_stays_trusted() {
     assert!(is_issued_by(&chain[0], &chain[1]).unwrap());
     assert!(is_issued_by(&chain[1], &old).unwrap());
 
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_root_of_the_operators_own_is_taken_and_one_without_a_link_by_force_only() {
+    let (server, client) = start(|_| {}).await;
+    change(
+        &client,
+        json!({"PrivateKeyType": "rsa", "PrivateKeyBits": 2048}),
+    )
+    .await;
+
     // One of the operator's own, and its key is shown to nobody.
     let own = Authority::generate_root(RootRequest {
         common_name: "ours".to_owned(),
