@@ -1,5 +1,5 @@
 //! What commands print: lines, tables and JSON in the forms that Consul's command line prints, because
-//! scripts read them. Making text is pure; only [`line`] and [`warn`] write.
+//! scripts read them. Making text is pure; only [`line()`] and [`warn`] write.
 
 use std::io::Write;
 
@@ -39,7 +39,7 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// As [`line`].
+/// As [`line()`].
 pub(crate) fn bytes(content: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(content).and_then(|()| out.write_all(b"\n"));
@@ -51,7 +51,7 @@ pub(crate) fn bytes(content: &[u8]) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// As [`line`].
+/// As [`line()`].
 pub(crate) fn raw(content: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(content).and_then(|()| out.flush());
@@ -78,7 +78,7 @@ pub(crate) fn json(value: &Value, indent: &str) -> String {
 ///
 /// # Errors
 ///
-/// As [`line`].
+/// As [`line()`].
 pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
     line(&json(value, "    "))
 }
