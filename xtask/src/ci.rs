@@ -8,11 +8,11 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::workspace::{self, Workspace};
-use crate::{chart, envoy, fuzz, kind, tidy};
+use crate::{chart, envoy, fuzz, interop, kind, tidy};
 
 type Stage = (&'static str, fn(&Workspace) -> anyhow::Result<()>);
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 11] = [
     ("format", |workspace| {
         workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
         fuzz::format(workspace)
@@ -43,6 +43,7 @@ const STAGES: [Stage; 10] = [
     ("test", |workspace| cargo_test(workspace, &[])),
     ("file", |workspace| scenarios(workspace, "file")),
     ("etcd", |workspace| scenarios(workspace, "etcd")),
+    ("interop", interop::ci),
     ("chart", |workspace| {
         chart::run(workspace, &chart::Options::default())
     }),
@@ -87,7 +88,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<()> {
     // What the test stage left out stands next to its verdict.
     if workspace::variable("LEGATE_INTEROP").is_some_and(|value| value == "off") {
         report.push(
-            "interop  NOT RUN: LEGATE_INTEROP=off leaves out every scenario with a real consul or \
+            "tests/interop  NOT RUN: LEGATE_INTEROP=off leaves out every scenario with a real consul or \
              consul-dataplane"
                 .to_owned(),
         );
