@@ -271,7 +271,10 @@ fn compare(document: &Path, failed: &BTreeSet<&str>) -> anyhow::Result<()> {
         join(&new)
     );
     if !over.is_empty() {
-        println!("hint: these tests pass, take them out of {DOCUMENT}: {}", join(&over));
+        println!(
+            "hint: these tests pass, take them out of {DOCUMENT}: {}",
+            join(&over)
+        );
     }
     Ok(())
 }
