@@ -140,7 +140,7 @@ fn refusals_name_the_field() {
         (
             json!({"Name": "web", "Check": {"Interval": "1s"}}),
             "Check.TTL",
-            "exactly one",
+            "must be > 0",
         ),
         (
             json!({"Name": "web", "Checks": [{"TTL": "1s", "TCP": "a:1"}]}),
