@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use crate::check_type::{CheckType, DefinedCheck};
 use crate::invalid::Invalid;
 use crate::locality::Locality;
 use crate::name;
-use crate::proxy::ConnectProxy;
+use crate::proxy::{ConnectProxy, UpstreamType};
 use crate::secret::Secret;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
 use crate::tenancy::OnlyDefault;
@@ -161,6 +162,12 @@ impl ServiceDefinition {
     }
 
     fn instance(&self) -> ServiceInstance {
+        let mut proxy = self.proxy.clone();
+        for upstream in &mut proxy.upstreams {
+            if upstream.destination_type == UpstreamType::Unset {
+                Arc::make_mut(upstream).destination_type = UpstreamType::Service;
+            }
+        }
         ServiceInstance {
             kind: self.kind,
             id: self.service_id().to_owned(),
@@ -173,7 +180,7 @@ impl ServiceDefinition {
             socket_path: self.socket_path.clone(),
             weights: self.weights,
             enable_tag_override: self.enable_tag_override,
-            proxy: self.proxy.clone(),
+            proxy,
             connect: ServiceConnect {
                 native: self.connect.native,
             },

@@ -252,13 +252,23 @@ fn without_effect<'de, D: Deserializer<'de>>(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum UpstreamType {
-    /// A service.
+    /// Not said, which means the same as the next.
     #[default]
-    #[serde(rename = "service", alias = "")]
+    #[serde(rename = "")]
+    Unset,
+    /// A service.
+    #[serde(rename = "service")]
     Service,
     /// A prepared query.
     #[serde(rename = "prepared_query")]
     PreparedQuery,
+}
+
+impl UpstreamType {
+    /// Whether the name is that of a service.
+    pub fn is_service(self) -> bool {
+        self != UpstreamType::PreparedQuery
+    }
 }
 
 /// A service that the application calls through its own proxy.
@@ -303,7 +313,10 @@ impl Upstream {
     /// What identifies the upstream among a proxy's upstreams.
     pub fn id(&self) -> UpstreamId {
         UpstreamId {
-            r#type: self.destination_type,
+            r#type: match self.destination_type {
+                UpstreamType::Unset => UpstreamType::Service,
+                known => known,
+            },
             name: self.destination_name.clone(),
             datacenter: self.datacenter.clone(),
             peer: self.destination_peer.clone(),

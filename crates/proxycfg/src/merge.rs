@@ -10,7 +10,7 @@ use std::time::Duration;
 use legate_discovery_chain::Overrides;
 use legate_model::{
     ConfigEntry, ConfigKind, InstanceRateLimits, MeshGateway, Opaque, Protocol, ProxyDefaults,
-    ServiceDefaults, ServiceInstance, Upstream, UpstreamDefaults, UpstreamType,
+    ServiceDefaults, ServiceInstance, Upstream, UpstreamDefaults,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -168,7 +168,7 @@ fn fill_fields(merged: &mut ServiceInstance, central: &Central<'_>) {
 /// The upstream stays the one that the catalog has when they want nothing else. They speak of services
 /// only.
 fn fill_upstream(upstream: &mut Arc<Upstream>, instance: &ServiceInstance, central: &Central<'_>) {
-    if upstream.destination_type != UpstreamType::Service {
+    if !upstream.destination_type.is_service() {
         return;
     }
     let settings = central

@@ -81,7 +81,7 @@ pub(crate) fn upstream(
     };
     let name = &upstream.destination_name;
     match upstream.destination_type {
-        UpstreamType::Service => chain::resolved(txn, name, callers),
+        UpstreamType::Unset | UpstreamType::Service => chain::resolved(txn, name, callers),
         UpstreamType::PreparedQuery => prepared_query::resolved(txn, name, callers),
     }
 }

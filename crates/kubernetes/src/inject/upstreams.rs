@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::api::core::v1::PodSpec;
-use legate_model::UpstreamType;
 
 use super::Refusal;
 use super::installation::Installation;
@@ -62,10 +61,7 @@ impl Upstreams {
     /// Names and values of the variables that tell where the upstreams are. Prepared queries have
     /// none.
     pub(super) fn variables(&self) -> impl Iterator<Item = (String, String)> {
-        let services = self
-            .all
-            .iter()
-            .filter(|one| one.kind == UpstreamType::Service);
+        let services = self.all.iter().filter(|one| one.kind.is_service());
         services.flat_map(|upstream| {
             let name = upstream.name.to_uppercase().replace('-', "_");
             let host = (

@@ -43,7 +43,7 @@ fn keys_may_be_spelled_as_people_spell_them() {
     assert_eq!(sidecar.proxy.upstreams[0].local_bind_port, 9191);
     assert_eq!(
         sidecar.proxy.upstreams[0].destination_type,
-        UpstreamType::Service
+        UpstreamType::Unset
     );
     let check = definition.check.unwrap();
     assert!(check.tls_skip_verify);

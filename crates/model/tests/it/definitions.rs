@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use legate_model::json::{UnknownFields, from_value};
-use legate_model::{CheckStatus, CheckType, DefinedCheck, ServiceDefinition, ServiceKind};
+use legate_model::{
+    CheckStatus, CheckType, DefinedCheck, ServiceDefinition, ServiceKind, UpstreamType,
+};
 use serde_json::{Value, json};
 
 fn definition(value: Value) -> ServiceDefinition {
@@ -48,7 +50,11 @@ fn a_sidecar_inherits_from_its_service() {
     assert_eq!(sidecar.proxy.destination_service_id, "web-1");
     assert_eq!(sidecar.proxy.local_service_address, "127.0.0.1");
     assert_eq!(sidecar.proxy.local_service_port, 8080);
-    assert_eq!(sidecar.proxy.upstreams.len(), 1);
+    let [upstream] = &sidecar.proxy.upstreams[..] else {
+        panic!("one upstream");
+    };
+    // An agent says what a registration leaves out; the catalog keeps it as it was written.
+    assert_eq!(upstream.destination_type, UpstreamType::Service);
 }
 
 #[test]

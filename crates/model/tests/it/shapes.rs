@@ -144,7 +144,7 @@ fn a_sidecar_shows_its_proxy_settings() {
                 "LocalServiceAddress": "127.0.0.1", "LocalServicePort": 8080, "Mode": "",
                 "Config": {"protocol": "http"},
                 "Upstreams": [{
-                    "DestinationType": "service", "DestinationName": "api", "Datacenter": "",
+                    "DestinationType": "", "DestinationName": "api", "Datacenter": "",
                     "LocalBindPort": 9191, "MeshGateway": {},
                 }],
                 "MeshGateway": {"Mode": "local"}, "Expose": {},

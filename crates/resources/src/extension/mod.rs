@@ -21,7 +21,7 @@ use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::google::protobuf::Any;
 use legate_envoy_json::canonical;
 use legate_model::extension::{Direction, Extension, Target};
-use legate_model::{EnvoyExtension, Protocol, UpstreamType};
+use legate_model::{EnvoyExtension, Protocol};
 use legate_proxycfg::Snapshot;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -232,8 +232,7 @@ fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String>
     let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
     let upstream = upstreams.find(|one| {
         let one = &one.upstream;
-        one.destination_type == UpstreamType::Service
-            && one.destination_name.eq_ignore_ascii_case(service)
+        one.destination_type.is_service() && one.destination_name.eq_ignore_ascii_case(service)
     })?;
     upstream::only_cluster(memo, upstream)
 }

@@ -173,7 +173,9 @@ fn explicit_upstreams<'a>(
         // Extensions for an upstream are for a service.
         let definition = &upstream.upstream;
         unit = match definition.destination_type {
-            UpstreamType::Service => unit.for_upstream(&definition.destination_name),
+            UpstreamType::Unset | UpstreamType::Service => {
+                unit.for_upstream(&definition.destination_name)
+            }
             UpstreamType::PreparedQuery => unit.for_upstream(&definition.id().to_string()),
         };
         change.add_parts(&mut unit, composer.memo, settings);
@@ -193,7 +195,7 @@ pub(super) fn counterpart(
     let alike = |other: &UpstreamSnapshot| {
         let other = &other.upstream;
         other.destination_name == now.destination_name
-            && other.destination_type == now.destination_type
+            && other.destination_type.is_service() == now.destination_type.is_service()
             && other.datacenter == now.datacenter
             && other.destination_peer == now.destination_peer
     };

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use legate_model::{Mesh, Protocol, UpstreamType};
+use legate_model::{Mesh, Protocol};
 use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
 };
@@ -264,7 +264,7 @@ fn explicit(snapshot: &Snapshot, upstream: &UpstreamSnapshot) -> Option<usize> {
     let mut all = snapshot.upstreams.iter().map(|one| &one.upstream);
     all.position(|one| {
         let own = names::datacenter(snapshot, one).eq_ignore_ascii_case(&snapshot.datacenter);
-        let is_service = one.destination_type == UpstreamType::Service;
+        let is_service = one.destination_type.is_service();
         own && is_service
             && one.destination_peer.is_empty()
             && one.destination_name.eq_ignore_ascii_case(name)

@@ -156,7 +156,7 @@ fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) ->
     let one = |(upstream, implicit): (&UpstreamSnapshot, bool)| {
         let name = &upstream.upstream.destination_name;
         let may_read = match upstream.upstream.destination_type {
-            UpstreamType::Service => authorizer.service_read(name),
+            UpstreamType::Unset | UpstreamType::Service => authorizer.service_read(name),
             UpstreamType::PreparedQuery => may_read_query(authorizer, txn, name),
         };
         let chain = may_read.then_some(&upstream.resolved.chain);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use axum::extract::Path;
 use axum::response::Response;
 use legate_intentions::Action;
-use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, UpstreamType, WILDCARD};
+use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, WILDCARD};
 use legate_store::ReadTxn;
 use serde::Serialize;
 
@@ -151,7 +151,7 @@ fn find(state: &ReadTxn<'_>, name: &str, default: Action) -> Found {
     let mut upstreams = Named::new();
     for proxy in &proxies {
         for upstream in &proxy.service.proxy.upstreams {
-            if upstream.destination_type == UpstreamType::Service {
+            if upstream.destination_type.is_service() {
                 let decision = Decision::of(state, name, &upstream.destination_name, default);
                 let known = (REGISTRATION, decision);
                 upstreams.insert(upstream.destination_name.clone(), known);
@@ -226,7 +226,7 @@ fn callers(state: &ReadTxn<'_>, name: &str) -> Vec<String> {
     let calls = |one: &CheckServiceNode| {
         let mut upstreams = one.service.proxy.upstreams.iter();
         upstreams.any(|upstream| {
-            upstream.destination_type == UpstreamType::Service
+            upstream.destination_type.is_service()
                 && upstream.destination_name.eq_ignore_ascii_case(name)
         })
     };
