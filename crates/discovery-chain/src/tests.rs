@@ -463,6 +463,30 @@ fn what_a_peer_exports_has_no_subset() {
 }
 
 #[test]
+fn a_redirect_to_a_peer_ends_there() {
+    let to = |service: &str, peer: &str| json!({"Redirect": {"Service": service, "Peer": peer}});
+    let local = json!({"DefaultSubset": "v1", "Subsets": {"v1": {}}});
+    for entries in [
+        vec![resolver("web", to("web", "east"))],
+        vec![resolver("web", to("api", "east")), resolver("api", local)],
+        vec![
+            resolver("web", to("api", "east")),
+            resolver("api", to("web", "west")),
+        ],
+    ] {
+        let chain = chain(entries).unwrap();
+        let [target] = &chain.targets.values().collect::<Vec<_>>()[..] else {
+            panic!("{chain:?}");
+        };
+        assert_eq!(
+            (target.peer.as_str(), target.service_subset.as_str()),
+            ("east", "")
+        );
+        assert!(target.datacenter.is_empty() && target.sni.is_empty());
+    }
+}
+
+#[test]
 fn near_instances_are_preferred_as_the_resolver_or_else_the_default_says() {
     let usual = json!({
         "Kind": "proxy-defaults", "Name": "global", "PrioritizeByLocality": {"Mode": "failover"},

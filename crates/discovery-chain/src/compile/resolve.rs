@@ -87,6 +87,10 @@ impl Compiler<'_> {
                 self.record_protocol(&target.service)?;
             }
             let entry = self.resolver_of(&target.service);
+            // Redirects and subsets are of what is here.
+            if !target.peer.is_empty() {
+                return Ok((target, entry));
+            }
             let again = way.contains(&target.id);
             way.push(target.id.clone());
             if again {

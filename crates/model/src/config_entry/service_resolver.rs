@@ -211,26 +211,14 @@ impl ServiceResolver {
             && self.prioritize_by_locality.is_none()
     }
 
-    /// Refuses a redirect to another datacenter than the server's own: nobody would answer.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`] names the field.
-    pub fn refuse_other_datacenters(&self, local: &str) -> Result<(), Invalid> {
-        let redirect = self.redirect.as_ref();
-        match redirect.map(|redirect| redirect.datacenter.as_str()) {
-            Some(other) if !is_here(other, local) => Err(Invalid::new(
-                "Redirect.Datacenter",
-                format!("{other:?} is not served: there is {local:?} only"),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// The paths of failover to other datacenters than the server's own. As in Consul they are taken; a
-    /// target there has no instances, so that the next one is taken.
+    /// The paths of redirects and failover to other datacenters than the server's own. As in Consul they
+    /// are taken; a target there has no instances, so that the next one is taken where there is one.
     pub fn other_datacenters(&self, local: &str) -> Vec<String> {
         let mut paths = Vec::new();
+        let redirect = self.redirect.as_ref();
+        if redirect.is_some_and(|redirect| !is_here(&redirect.datacenter, local)) {
+            paths.push("Redirect.Datacenter".to_owned());
+        }
         for (subset, failover) in &self.failover {
             let datacenters = failover.datacenters.iter().enumerate();
             let elsewhere = datacenters.filter(|(_, other)| !is_here(other, local));
@@ -278,7 +266,6 @@ impl ServiceResolver {
     }
 
     fn validate_redirect(&self, redirect: &Redirect) -> Result<(), Invalid> {
-        refuse_peer(&redirect.peer).map_err(|error| error.within("Redirect"))?;
         if !self.failover.is_empty() {
             let reason = "Redirect and Failover cannot both be set";
             return Err(Invalid::new("Redirect", reason));
@@ -295,6 +282,15 @@ impl ServiceResolver {
                 "Redirect.ServiceSubset",
                 "it is defined without Redirect.Service",
             ));
+        }
+        let placed = [&r.service_subset, &r.datacenter];
+        if !r.peer.is_empty() && placed.iter().any(|text| !text.is_empty()) {
+            let reason = "it cannot be set with Redirect.ServiceSubset or Redirect.Datacenter";
+            return Err(Invalid::new("Redirect.Peer", reason));
+        }
+        if !r.peer.is_empty() && r.service.is_empty() {
+            let reason = "it is defined without Redirect.Service";
+            return Err(Invalid::new("Redirect.Peer", reason));
         }
         validate_destination(&r.service).map_err(|error| error.within("Redirect"))?;
         self.validate_subset(&r.service, &r.service_subset)
@@ -349,13 +345,6 @@ fn is_here(datacenter: &str, local: &str) -> bool {
     datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local)
 }
 
-fn refuse_peer(peer: &str) -> Result<(), Invalid> {
-    match peer {
-        "" => Ok(()),
-        _ => Err(Invalid::new("Peer", "peers are not served: leave it out")),
-    }
-}
-
 /// The service that something leads to; empty means the one that the entry is about.
 pub(super) fn validate_destination(service: &str) -> Result<(), Invalid> {
     if service.is_empty() {
@@ -397,7 +386,9 @@ impl Entry for ServiceResolver {
             "Redirect",
             &[
                 (Yes, "Service ServiceSubset Datacenter"),
-                (REFUSED, "Peer SamenessGroup"),
+                // Nothing is imported yet: who calls the service finds no instance.
+                (REPORTED, "Peer"),
+                (REFUSED, "SamenessGroup"),
                 (DEFAULT_ONLY, "Namespace Partition"),
             ],
         ),

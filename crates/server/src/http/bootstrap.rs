@@ -13,7 +13,7 @@ pub(crate) fn bootstrap_entry(
     mut entry: ConfigEntry,
     datacenter: &str,
 ) -> Result<(), ApiError> {
-    acceptable_entry(&entry, datacenter)?;
+    acceptable_entry(&entry)?;
     entry.normalise();
     if txn
         .read()

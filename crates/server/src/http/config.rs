@@ -27,7 +27,7 @@ pub(super) async fn put(
         let elsewhere = resolver.other_datacenters(&call.config.datacenter);
         call.note_not_served(elsewhere);
     }
-    acceptable_entry(&entry, &call.config.datacenter)?;
+    acceptable_entry(&entry)?;
     entry.normalise();
     may_write(&authorizer, entry.kind(), entry.name())?;
     // Whoever sends requests to a service learns what it has.
@@ -44,14 +44,11 @@ pub(super) async fn put(
     write(&call, &writer, change).await
 }
 
-/// What an entry must be by itself for this server.
-pub(super) fn acceptable_entry(entry: &ConfigEntry, datacenter: &str) -> Result<(), ApiError> {
+/// What an entry must be by itself.
+pub(super) fn acceptable_entry(entry: &ConfigEntry) -> Result<(), ApiError> {
     entry.validate()?;
     gateways::refuse_bad_pair(entry)?;
     refuse_patches(entry)?;
-    if let ConfigEntry::ServiceResolver(resolver) = entry {
-        resolver.refuse_other_datacenters(datacenter)?;
-    }
     Ok(())
 }
 

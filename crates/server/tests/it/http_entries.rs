@@ -174,7 +174,7 @@ async fn gateways_fit_what_their_services_speak() {
 
 /// As in Consul, which has other datacenters and clusters: what is not there has no instances.
 #[tokio::test]
-async fn failover_to_where_nothing_is_is_taken_and_said() {
+async fn targets_where_nothing_is_are_taken_and_said() {
     let (_server, client) = start(|_| {}).await;
     let resolver = |more: Value| {
         let mut entry = json!({ "Kind": "service-resolver", "Name": "web" });
@@ -199,13 +199,25 @@ async fn failover_to_where_nothing_is_is_taken_and_said() {
     ] {
         assert!(targets.contains_key(id), "{chain}");
     }
-    let entry = resolver(json!({ "Redirect": { "Datacenter": "dc9" } }));
-    refused(
-        &client,
-        &entry,
-        "Redirect.Datacenter: \"dc9\" is not served",
-    )
-    .await;
+    for (to, field, id) in [
+        (
+            json!({ "Datacenter": "dc9" }),
+            "Redirect.Datacenter",
+            "web.default.default.dc9",
+        ),
+        (
+            json!({ "Service": "web", "Peer": "east" }),
+            "Redirect.Peer",
+            "web.default.default.external.east",
+        ),
+    ] {
+        let entry = resolver(json!({ "Redirect": to }));
+        let written = client.put("/v1/config", &entry).await;
+        assert_eq!(written.header("x-legate-not-served"), field);
+        let chain = client.get("/v1/discovery-chain/web").await.json();
+        let targets = chain["Chain"]["Targets"].as_object().expect("targets");
+        assert_eq!(targets.keys().collect::<Vec<_>>(), [id]);
+    }
 }
 
 #[tokio::test]

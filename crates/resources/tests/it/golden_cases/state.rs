@@ -142,11 +142,6 @@ fn put_entry(txn: &mut WriteTxn, document: &Value) -> Result<ConfigEntry, Refuse
     let extensions = match &entry {
         ConfigEntry::ProxyDefaults(entry) => &*entry.envoy_extensions,
         ConfigEntry::ServiceDefaults(entry) => &*entry.envoy_extensions,
-        ConfigEntry::ServiceResolver(resolver) => {
-            let others = resolver.refuse_other_datacenters(DATACENTER);
-            others.map_err(|error| wrong(&error))?;
-            &[]
-        }
         _ => &[],
     };
     for extension in extensions {
