@@ -210,7 +210,7 @@ pub enum Rejected {
     /// The registration names a node that does not exist and does not describe it.
     #[error(
         "node {node:?} is not registered: register it first, or send its address with this \
-         registration and leave SkipNodeUpdate out"
+         registration"
     )]
     MissingNode {
         /// The node's name.

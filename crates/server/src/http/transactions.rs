@@ -17,7 +17,9 @@ use legate_model::transaction::{
     SessionOperation,
 };
 use legate_model::{HealthCheck, KvEntry, KvValue, Node, RegisterRequest, ServiceInstance};
-use legate_store::{Deregistration, KvWrite, ReadTxn, Registration, Unavailable, WriteTxn, Writer};
+use legate_store::{
+    Deregistration, KvWrite, ReadTxn, Registration, Rejected, Unavailable, WriteTxn, Writer,
+};
 use serde::ser::{Error, Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -460,6 +462,7 @@ impl Transaction {
                 "failed to delete service {id:?} on node {node:?}, index is stale"
             ))),
             "set" | "cas" => {
+                refuse_unknown(txn, node)?;
                 txn.register(self.registration(operation.clone().into_registration())?)?;
                 Ok(find(txn).map(Outcoming::Service).into_iter().collect())
             }
@@ -495,6 +498,7 @@ impl Transaction {
                 "failed to delete check {id:?} on node {node:?}, index is stale"
             ))),
             "set" | "cas" => {
+                refuse_unknown(txn, node)?;
                 txn.register(self.registration(operation.clone().into_registration())?)?;
                 Ok(find(txn).map(Outcoming::Check).into_iter().collect())
             }
@@ -519,6 +523,16 @@ impl Transaction {
             Outcoming::Check(check) => may.service_read(&check.service_name),
         });
         (Some(seen), filtered)
+    }
+}
+
+/// As in Consul: other than through the catalog, nothing comes before its node.
+fn refuse_unknown(txn: &WriteTxn, node: &str) -> Result<(), Rejected> {
+    match txn.read().node(node) {
+        Some(_) => Ok(()),
+        None => Err(Rejected::MissingNode {
+            node: node.to_owned(),
+        }),
     }
 }
 

@@ -257,7 +257,11 @@ fn senseless() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({ "Service": { "Verb": "set", "Node": "ghost", "Service": { "Service": "w" } } }),
-            "ghost",
+            "\"ghost\" is not registered",
+        ),
+        (
+            json!({ "Check": { "Verb": "set", "Check": { "Node": "ghost", "Name": "c" } } }),
+            "\"ghost\" is not registered",
         ),
         (
             json!({ "Check": { "Verb": "x" } }),
