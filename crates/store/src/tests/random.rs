@@ -124,7 +124,7 @@ impl Naive {
         let name = node.node.clone();
         match next.nodes.get_mut(&name) {
             Some(_) if registration.skip_node_update => {}
-            _ if node.address.is_empty() => return None,
+            _ if node.address.is_empty() && !registration.skip_node_update => return None,
             existing => {
                 let held = existing.map(|node| node.id.clone()).unwrap_or_default();
                 let mut node = node.clone();
