@@ -129,12 +129,16 @@ impl Naive {
                 let held = existing.map(|node| node.id.clone()).unwrap_or_default();
                 let mut node = node.clone();
                 if node.id.is_empty() {
-                    node.id = held.clone();
+                    node.id = held;
                 }
+                // A node that has another name now goes with all that is on it. No agent watches
+                // over any, so that every name may be taken.
                 let foreign = |other: &Node| other.id == node.id && other.node != node.node;
-                let taken = !node.id.is_empty() && self.nodes.values().any(foreign);
-                if taken || (!held.is_empty() && held != node.id) {
-                    return None;
+                let renamed = self.nodes.values().find(|other| foreign(other));
+                if let Some(old) = renamed.filter(|_| !node.id.is_empty()) {
+                    next.nodes.remove(&old.node);
+                    next.instances.retain(|(on, _), _| *on != old.node);
+                    next.checks.retain(|(on, _), _| *on != old.node);
                 }
                 next.nodes.insert(name.clone(), node);
             }
