@@ -16,7 +16,7 @@ type Folded = String;
 /// The nodes that alias checks are about, each read once: many aliases are about the same one.
 pub(crate) struct Nodes<'a, 's> {
     state: &'a ReadTxn<'s>,
-    settings: Settings,
+    settings: &'a Settings,
     read: HashMap<Folded, Option<Node>>,
 }
 
@@ -31,7 +31,7 @@ struct Node {
 struct Worst(Vec<Arc<HealthCheck>>);
 
 impl<'a, 's> Nodes<'a, 's> {
-    pub(crate) fn new(state: &'a ReadTxn<'s>, settings: Settings) -> Self {
+    pub(crate) fn new(state: &'a ReadTxn<'s>, settings: &'a Settings) -> Self {
         Self {
             state,
             settings,
@@ -160,7 +160,7 @@ mod tests {
             ..CheckType::default()
         };
         let state = store.state();
-        Nodes::new(&state.read(), Settings::default()).status("n1", "own", &of)
+        Nodes::new(&state.read(), &Settings::default()).status("n1", "own", &of)
     }
 
     fn failing(status: CheckStatus, name: &str) -> (CheckStatus, String) {

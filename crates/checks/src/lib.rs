@@ -1,6 +1,6 @@
 //! Runs the health checks that services and nodes bring along when they are registered with an
-//! agent: HTTP, TCP, UDP, gRPC, HTTP/2 pings and, where the settings permit them, programs at an
-//! interval; TTL by what is reported, and alias by the health of another service.
+//! agent: HTTP, TCP, UDP, gRPC, HTTP/2 pings and, where the settings permit them, programs here
+//! and in Docker's containers at an interval; TTL by what is reported, and alias by the health of another service.
 //!
 //! When to run what, and what a result means, is a machine without IO (`machine`); one task
 //! ([`Runner`]) reads the checks of one node from the store, runs them, and writes what they found.

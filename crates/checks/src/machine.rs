@@ -120,7 +120,7 @@ impl Machine {
                 Some(entry) if entry.known.check == known.check => entry.refreshed(now, known),
                 other => {
                     before.extend(other.map(|entry| (id.clone(), entry)));
-                    Entry::new(now, known, self.settings)
+                    Entry::new(now, known, &self.settings)
                 }
             };
             self.checks.insert(id, entry);
@@ -291,11 +291,13 @@ impl Machine {
 }
 
 impl Entry {
-    fn new(now: Instant, known: Known, settings: Settings) -> Self {
+    fn new(now: Instant, known: Known, settings: &Settings) -> Self {
         let definition = &known.check.definition;
         let how = match definition.type_name() {
             "http" | "tcp" | "udp" | "grpc" | "h2ping" => How::Waiting { due: now },
-            "script" if settings.scripts.permit(known.check.source) => How::Waiting { due: now },
+            "script" | "docker" if settings.scripts.permit(known.check.source) => {
+                How::Waiting { due: now }
+            }
             "alias" => How::Alias {
                 changed: None,
                 again: None,

@@ -88,8 +88,8 @@ impl Runner {
             reader,
             writer,
             reports,
-            machine: Machine::new(settings),
-            runs: Runs::new(settings),
+            machine: Machine::new(settings.clone()),
+            runs: Runs::new(settings.clone()),
             settings,
             exposes_checks,
         };
@@ -198,7 +198,7 @@ impl Runner {
             one.target = expose::target(one, &sidecars);
         }
         actions.extend(self.machine.define(now, known));
-        let mut nodes = alias::Nodes::new(&txn, self.settings);
+        let mut nodes = alias::Nodes::new(&txn, &self.settings);
         for (id, definition) in self.machine.aliases() {
             let (status, output) = nodes.status(&self.node, &id, &definition);
             actions.extend(self.machine.aliased(now, &id, status, output));

@@ -6,7 +6,7 @@ use legate_model::OUTPUT_MAX_SIZE;
 use legate_store::Source;
 
 /// The settings of all checks of one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Which checks may run programs. Default: none.
     pub scripts: Scripts,
@@ -14,6 +14,9 @@ pub struct Settings {
     pub output_max_size: u64,
     /// How often a new output of the same status is written. Default 5 minutes.
     pub output_interval: Duration,
+    /// Where Docker is asked to run programs in containers: `unix:///PATH` or `tcp://HOST:PORT`. Default:
+    /// `unix:///var/run/docker.sock`.
+    pub docker_host: String,
 }
 
 impl Default for Settings {
@@ -22,6 +25,7 @@ impl Default for Settings {
             scripts: Scripts::default(),
             output_max_size: OUTPUT_MAX_SIZE,
             output_interval: Duration::from_secs(300),
+            docker_host: "unix:///var/run/docker.sock".to_owned(),
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct CheckType {
     /// Container to run the command in.
     #[serde(rename = "DockerContainerID")]
     pub docker_container_id: String,
-    /// Shell in that container.
+    /// Shell in that container for a command line; without effect, for a command has its arguments.
     pub shell: String,
     /// How long a reported status stays good.
     #[serde(rename = "TTL", with = "duration::text")]
@@ -273,6 +273,7 @@ impl CheckType {
             ));
         }
         self.validate_target()?;
+        self.validate_container()?;
         if self.output_max_size > OUTPUT_MAX_SIZE_LIMIT {
             return Err(Invalid::new(
                 "OutputMaxSize",
@@ -298,28 +299,37 @@ impl CheckType {
     }
 
     fn refuse_unserved(&self) -> Result<(), Invalid> {
-        for (field, value, reason) in [
-            (
-                "OSService",
-                &self.os_service,
-                "services of the operating system are not checked; Consul does on Windows only",
-            ),
-            (
-                "DockerContainerID",
-                &self.docker_container_id,
-                "programs are not run in containers; check the container from outside",
-            ),
-        ] {
-            if !value.is_empty() {
-                return Err(Invalid::new(field, reason));
-            }
+        if self.os_service.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        Err(Invalid::new(
+            "OSService",
+            "services of the operating system are not checked; Consul does on Windows only",
+        ))
     }
 
-    /// Whether it runs a program on the machine of the agent.
+    /// Whether it runs a program, on the machine of the agent or in a container there.
     pub fn is_script(&self) -> bool {
         !self.script_args.is_empty()
+    }
+
+    /// A container is named as Docker names it, so that the name is one part of a path.
+    fn validate_container(&self) -> Result<(), Invalid> {
+        let id = &self.docker_container_id;
+        let reason = if id.is_empty() {
+            return Ok(());
+        } else if !self.is_script() {
+            "ScriptArgs must say which program is run in the container"
+        } else if !id.starts_with(|first: char| first.is_ascii_alphanumeric())
+            || !id
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+        {
+            "it must be the id or the name of a container: letters, digits, and then also _ . -"
+        } else {
+            return Ok(());
+        };
+        Err(Invalid::new("DockerContainerID", reason))
     }
 
     /// What is connected to must be an address; a name in it is looked up when the check runs.

@@ -33,8 +33,6 @@ pub enum Served {
     /// Any value but these and an empty one is kept, has no effect, and is reported: Consul takes
     /// it, and to refuse it would break registrations that work without it.
     ReportedExcept(&'static [&'static str]),
-    /// It only says more about another field of its object, which is reported.
-    Detail,
     /// Free keys. These are served, others are reported.
     Keys(&'static [&'static str]),
 }

@@ -162,7 +162,7 @@ fn manager_config(config: &ServerConfig) -> ManagerConfig {
 /// Runs the checks of this node; what is returned hands in reports of those that wait for them.
 fn run_checks(config: &ServerConfig, store: &Store, scope: &Scope) -> Reports {
     let (reader, writer) = (store.reader(), store.writer());
-    let settings = config.agent.check_settings;
+    let settings = config.agent.check_settings.clone();
     let (checks, reports) =
         Runner::new(&config.node_name, reader, writer, exposes_checks, settings);
     scope.spawn("checks", checks.run(scope.token()));

@@ -352,6 +352,10 @@ fn programs_are_run_only_where_the_settings_permit_it() {
         interval: 10 * SECOND,
         ..CheckType::default()
     };
+    let docker = CheckType {
+        docker_container_id: "web".to_owned(),
+        ..script.clone()
+    };
     for (scripts, of_api, of_files) in [
         (Scripts::Off, false, false),
         (Scripts::OfFiles, false, true),
@@ -362,11 +366,11 @@ fn programs_are_run_only_where_the_settings_permit_it() {
                 scripts,
                 ..Settings::default()
             });
-            let mut known = known("a", script.clone());
-            known.check.source = source;
-            machine.define(now, vec![known]);
+            let mut known = [known("a", script.clone()), known("b", docker.clone())];
+            known.iter_mut().for_each(|one| one.check.source = source);
+            machine.define(now, known.to_vec());
             let started = started(&machine.tick(now)).len();
-            assert_eq!(started, usize::from(runs), "{scripts:?} {source:?}");
+            assert_eq!(started, 2 * usize::from(runs), "{scripts:?} {source:?}");
             // What is not run keeps its status.
             assert_eq!(machine.deadline(), None);
         }

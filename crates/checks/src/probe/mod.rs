@@ -1,10 +1,12 @@
 //! One run of a check: connects, sends a request, and returns a status with an output. It ends within
 //! the timeout.
 
+mod docker;
 mod grpc;
 mod h2ping;
 mod http;
 mod names;
+mod output;
 mod script;
 mod udp;
 
@@ -53,12 +55,15 @@ impl Prober {
     pub(crate) async fn run(&self, check: &CheckType) -> Found {
         let kind = check.type_name();
         let limit = match check.timeout {
-            Duration::ZERO if kind == "script" => SCRIPT_TIMEOUT,
+            Duration::ZERO if check.is_script() => SCRIPT_TIMEOUT,
             Duration::ZERO => DEFAULT_TIMEOUT,
             own => own,
         };
         if kind == "script" {
             return script::run(&check.script_args, limit, self.size(check)).await;
+        }
+        if kind == "docker" {
+            return docker::run(self, check, limit).await;
         }
         let run = async {
             match kind {
@@ -79,7 +84,7 @@ impl Prober {
 
     /// How many bytes of output are kept.
     fn size(&self, check: &CheckType) -> usize {
-        size(check, self.settings)
+        size(check, &self.settings)
     }
 
     fn config(&self, check: &CheckType) -> io::Result<Arc<ClientConfig>> {
@@ -149,7 +154,7 @@ async fn tcp(prober: &Prober, check: &CheckType) -> Found {
 }
 
 /// How many bytes of output are kept: what the agent permits, or less when the check says so.
-pub(crate) fn size(check: &CheckType, settings: Settings) -> usize {
+pub(crate) fn size(check: &CheckType, settings: &Settings) -> usize {
     let size = match check.output_max_size {
         0 => settings.output_max_size,
         own => own.min(settings.output_max_size),
@@ -158,7 +163,7 @@ pub(crate) fn size(check: &CheckType, settings: Settings) -> usize {
 }
 
 /// The output that somebody reports for a check, as much of it as is kept.
-pub fn shortened(mut output: String, check: &CheckType, settings: Settings) -> String {
+pub fn shortened(mut output: String, check: &CheckType, settings: &Settings) -> String {
     let (whole, size) = (output.len(), size(check, settings));
     if whole > size {
         cut(&mut output, size);

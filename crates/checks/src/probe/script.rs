@@ -4,7 +4,6 @@
 //! A program leads a process group of its own, which ends with the run, so that nothing that it has
 //! started stays behind.
 
-use std::collections::VecDeque;
 use std::io;
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::Found;
+use super::output::Output;
 
 /// What is read at one time.
 const CHUNK: usize = 4096;
@@ -35,21 +35,22 @@ pub(super) async fn run(arguments: &[String], limit: Duration, size: usize) -> F
     let ended = timeout(limit, finish(&mut child, &mut output)).await;
     drop(group);
     match ended {
-        Ok(Ok(code)) => {
-            let status = match code {
-                Some(0) => CheckStatus::Passing,
-                Some(1) => CheckStatus::Warning,
-                _ => CheckStatus::Critical,
-            };
-            (status, output.text())
-        }
+        Ok(Ok(code)) => (status(code), output.text()),
         Ok(Err(error)) => (CheckStatus::Critical, error.to_string()),
         Err(_) => {
             // No two runs of a check at one time: it is killed, and this takes no time.
             let _ = child.wait().await;
-            let text = format!("Timed out ({limit:?}) running check\n\n{}", output.text());
-            (CheckStatus::Critical, text.trim_end().to_owned())
+            output.timed_out(limit)
         }
+    }
+}
+
+/// What an exit code means; a program that a signal has ended has none.
+pub(super) fn status(code: Option<i32>) -> CheckStatus {
+    match code {
+        Some(0) => CheckStatus::Passing,
+        Some(1) => CheckStatus::Warning,
+        _ => CheckStatus::Critical,
     }
 }
 
@@ -103,39 +104,5 @@ impl Drop for Group {
             // Mostly it has ended already.
             let _ = killpg(group, Signal::SIGKILL);
         }
-    }
-}
-
-/// The end of what a program prints.
-struct Output {
-    kept: VecDeque<u8>,
-    size: usize,
-    whole: u64,
-}
-
-impl Output {
-    fn new(size: usize) -> Self {
-        Self {
-            kept: VecDeque::new(),
-            size,
-            whole: 0,
-        }
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        self.whole += bytes.len() as u64;
-        let bytes = &bytes[bytes.len().saturating_sub(self.size)..];
-        let over = (self.kept.len() + bytes.len()).saturating_sub(self.size);
-        self.kept.drain(..over);
-        self.kept.extend(bytes);
-    }
-
-    fn text(mut self) -> String {
-        let kept = self.kept.len();
-        let text = String::from_utf8_lossy(self.kept.make_contiguous()).into_owned();
-        if self.whole > kept as u64 {
-            return format!("Captured {kept} of {} bytes\n...\n{text}", self.whole);
-        }
-        text
     }
 }

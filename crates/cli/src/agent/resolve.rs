@@ -23,6 +23,7 @@ use self::listeners::Listeners;
 use super::config::{Acl, Connect, Settings};
 use super::sockaddr;
 use super::sources::Sources;
+use crate::server_api::environment;
 
 /// What is started.
 #[derive(Debug)]
@@ -237,6 +238,7 @@ fn check_settings(settings: &Settings) -> anyhow::Result<CheckSettings> {
             .check_output_max_size
             .unwrap_or(default.output_max_size),
         output_interval: interval.unwrap_or(default.output_interval),
+        docker_host: environment("DOCKER_HOST").unwrap_or(default.docker_host),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::extension;
 
-use super::Served::{self, Detail, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
+use super::Served::{self, Inside, Keys, RefusedExcept, ReportedExcept, Yes};
 
 pub(crate) const REFUSED: Served = RefusedExcept(&[]);
 pub(crate) const REPORTED: Served = ReportedExcept(&[]);
@@ -156,15 +156,14 @@ pub(super) const TABLE: &[Rows] = &[
             (
                 Yes,
                 "CheckID ID Name Status Notes HTTP TCP UDP GRPC H2PING ScriptArgs Args \
-             AliasNode AliasService TTL \
+             DockerContainerID Shell AliasNode AliasService TTL \
              DeregisterCriticalServiceAfter Interval Timeout Header Method Body \
              DisableRedirects TLSServerName TLSSkipVerify GRPCUseTLS TCPUseTLS H2PingUseTLS \
              SuccessBeforePassing FailuresBeforeWarning FailuresBeforeCritical \
              OutputMaxSize ServiceID",
             ),
-            (REFUSED, "OSService DockerContainerID"),
+            (REFUSED, "OSService"),
             (REPORTED, "Token ProxyHTTP ProxyGRPC"),
-            (Detail, "Shell"),
             (DEFAULT_ONLY, "Namespace Partition"),
         ],
     ),

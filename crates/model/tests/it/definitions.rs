@@ -243,6 +243,14 @@ fn a_check_by_itself_is_of_the_node_or_of_a_service() {
             json!({"Name": "x", "TTL": "1s", "OutputMaxSize": 1_000_000}),
             "OutputMaxSize",
         ),
+        (
+            json!({"Name": "x", "TTL": "1s", "DockerContainerID": "web"}),
+            "DockerContainerID",
+        ),
+        (
+            json!({"Name": "x", "Args": ["true"], "Interval": "1s", "DockerContainerID": "../web"}),
+            "DockerContainerID",
+        ),
     ] {
         let error = check(value.clone()).validate().unwrap_err();
         assert_eq!(error.path(), field, "{value}");

@@ -152,10 +152,13 @@ async fn a_reload_that_is_refused_changes_nothing() {
 async fn programs_of_the_api_are_refused_unless_the_settings_permit_them() {
     let check = json!({ "Name": "c", "ScriptArgs": ["true"], "Interval": "10s" });
     let service = json!({ "Name": "web", "Check": check });
+    let mut docker = check.clone();
+    docker["DockerContainerID"] = json!("web");
     for scripts in [Scripts::Off, Scripts::OfFiles] {
         let (_server, client) = start(|config| config.agent.check_settings.scripts = scripts).await;
         for (path, body) in [
             ("/v1/agent/check/register", &check),
+            ("/v1/agent/check/register", &docker),
             ("/v1/agent/service/register", &service),
         ] {
             let refused = client.put(path, body).await;

@@ -38,7 +38,7 @@ pub(in super::super) async fn own(call: Call) -> Result<Response, ApiError> {
         .as_ref()
         .map(|node| node.id.as_str())
         .unwrap_or_default();
-    let checks = config.agent.check_settings;
+    let checks = &config.agent.check_settings;
     let scripts = checks.scripts;
     call.json(&serde_json::json!({
         "Config": {

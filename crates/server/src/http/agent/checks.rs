@@ -186,7 +186,7 @@ async fn report(
     if !renewed.map_err(|error| ApiError::unavailable(error.to_string()))? {
         return Err(unknown_check(&id));
     }
-    let output = shortened(output, &run.definition, call.config.agent.check_settings);
+    let output = shortened(output, &run.definition, &call.config.agent.check_settings);
     call.write(&writer, move |txn| {
         let run = reportable(&txn.read(), &authorizer, &node, &id)?;
         txn.put_check_result(&node, &run, status, &output);

@@ -1,0 +1,270 @@
+//! Programs in Docker's containers as checks: their exit codes mean what those of programs on the
+//! machine mean, and what they print is the output.
+//!
+//! It speaks Docker's HTTP API with the daemon at one address, a connection for each of three calls:
+//! create, start and inspect. It never speaks TLS, and never ends a program: the API has no call for it.
+
+use std::time::Duration;
+
+use ::http::header::{CONTENT_TYPE, HOST};
+use ::http::{Method, Request};
+use legate_model::{CheckStatus, CheckType, printed_url};
+use legate_runtime::http_client::{Body, HttpError, Reply, send_over};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::output::Output;
+use super::script::status;
+use super::{Found, Prober, Stream, cut};
+
+/// Largest answer to create and inspect, in bytes; inspect repeats the arguments.
+const MAX_ANSWER: usize = 256 * 1024;
+/// How long to wait when what a program prints has ended and the program has not: Docker learns of its
+/// end a little later.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs the program of a check in its container; the end of what it prints is kept.
+pub(super) async fn run(prober: &Prober, check: &CheckType, limit: Duration) -> Found {
+    let size = prober.size(check);
+    let daemon = Daemon {
+        prober,
+        container: &check.docker_container_id,
+        deadline: Instant::now() + limit,
+    };
+    let mut output = Output::new(size);
+    let run = daemon.run(&check.script_args, &mut output);
+    match timeout_at(daemon.deadline, run).await {
+        Ok(Ok(code)) => (status(Some(code)), output.text()),
+        // A call notices the deadline, too.
+        Ok(Err(mut error)) if Instant::now() < daemon.deadline => {
+            cut(&mut error, size);
+            (CheckStatus::Critical, error)
+        }
+        _ => output.timed_out(limit),
+    }
+}
+
+/// Docker, asked for one run in one container.
+struct Daemon<'a> {
+    prober: &'a Prober,
+    container: &'a str,
+    deadline: Instant,
+}
+
+/// The answer to create.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Created {
+    id: String,
+}
+
+/// The answer to inspect.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inspected {
+    #[serde(default)]
+    running: bool,
+    exit_code: Option<i32>,
+}
+
+impl Daemon<'_> {
+    /// Returns the exit code.
+    async fn run(&self, command: &[String], output: &mut Output) -> Result<i32, String> {
+        let id = self.create(command).await?;
+        self.start(&id, output).await?;
+        self.exit_code(&id).await
+    }
+
+    async fn create(&self, command: &[String]) -> Result<String, String> {
+        let container = self.container;
+        let failed = |error| format!("create exec failed for container {container}: {error}");
+        let body = json!({
+            "AttachStdin": false, "AttachStdout": true, "AttachStderr": true, "Tty": false,
+            "Cmd": command,
+        });
+        let path = format!("/containers/{container}/exec");
+        let reply = self.call(Method::POST, &path, Some(body)).await;
+        let reply = reply.map_err(failed)?;
+        let code = reply.status.as_u16();
+        let answer = self.answer(reply).await.map_err(failed)?;
+        match code {
+            201 => {
+                let created: Created = serde_json::from_slice(&answer).map_err(|error| {
+                    format!(
+                        "create exec response for container {container} cannot be parsed: {error}"
+                    )
+                })?;
+                match created.id.chars().all(|c| c.is_ascii_alphanumeric()) {
+                    true => Ok(created.id),
+                    false => Err(failed(format!("{:?} is no exec id", created.id))),
+                }
+            }
+            404 => Err(format!(
+                "create exec failed for unknown container {container}"
+            )),
+            409 => Err(format!(
+                "create exec failed since container {container} is paused or stopped"
+            )),
+            _ => Err(with_status("create", container, code, &answer)),
+        }
+    }
+
+    /// Reads what the program prints, until its end.
+    async fn start(&self, id: &str, output: &mut Output) -> Result<(), String> {
+        let container = self.container;
+        let failed = |error| format!("start exec failed for container {container}: {error}");
+        // Without a terminal, as it was created: then both of its outputs come.
+        let body = json!({ "Detach": false, "Tty": false });
+        let path = format!("/exec/{id}/start");
+        let reply = self.call(Method::POST, &path, Some(body)).await;
+        let mut reply = reply.map_err(failed)?;
+        match reply.status.as_u16() {
+            200 => {}
+            404 => return Err(failed(format!("invalid exec id {id}"))),
+            409 => {
+                return Err(format!(
+                    "start exec failed since container {container} is paused or stopped"
+                ));
+            }
+            code => {
+                let answer = self.answer(reply).await.map_err(failed)?;
+                return Err(with_status("start", container, code, &answer));
+            }
+        }
+        let mut frames = Frames::default();
+        loop {
+            match reply.piece(self.deadline).await {
+                Ok(Some(bytes)) => frames.read(&bytes, output).map_err(failed)?,
+                // Docker may reset the connection at its end. What became of the program is asked next.
+                Ok(None) | Err(HttpError::Broken(_)) => return Ok(()),
+                Err(error) => return Err(failed(error.to_string())),
+            }
+        }
+    }
+
+    async fn exit_code(&self, id: &str) -> Result<i32, String> {
+        let container = self.container;
+        let failed = |error| format!("inspect exec failed for container {container}: {error}");
+        let path = format!("/exec/{id}/json");
+        loop {
+            let reply = self.call(Method::GET, &path, None).await.map_err(failed)?;
+            let code = reply.status.as_u16();
+            let answer = self.answer(reply).await.map_err(failed)?;
+            match code {
+                200 => {}
+                404 => return Err(failed(format!("invalid exec id {id}"))),
+                _ => return Err(with_status("inspect", container, code, &answer)),
+            }
+            let inspected: Inspected = serde_json::from_slice(&answer).map_err(|error| {
+                format!("inspect exec response for container {container} cannot be parsed: {error}")
+            })?;
+            if !inspected.running {
+                let code = inspected.exit_code;
+                return code.ok_or_else(|| failed("there is no exit code".to_owned()));
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// One call, on a connection of its own.
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<serde_json::Value>,
+    ) -> Result<Reply, String> {
+        let stream = self.connect().await?;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "docker");
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let body = body.map_or_else(Body::default, |body| Body::from(body.to_string()));
+        let request = request.body(body).map_err(|error| error.to_string())?;
+        let reply = send_over(stream, request, self.deadline).await;
+        reply.map_err(|error| error.to_string())
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>, String> {
+        let host = self.prober.settings.docker_host.as_str();
+        let shown = printed_url(host);
+        let away = |error| format!("Docker cannot be reached at {shown}: {error}");
+        if let Some(path) = host.strip_prefix("unix://") {
+            let stream = UnixStream::connect(path).await.map_err(away)?;
+            return Ok(Box::new(stream));
+        }
+        let address = host.strip_prefix("tcp://").filter(|address| {
+            let port = address
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
+            matches!(port, Some(Ok(1..))) && !address.contains('@')
+        });
+        let address = address.ok_or_else(|| {
+            format!("DOCKER_HOST is {shown:?}: it must be unix:///PATH or tcp://HOST:PORT")
+        })?;
+        let addresses = self.prober.names.addresses(address).await.map_err(away)?;
+        let stream = TcpStream::connect(&*addresses).await.map_err(away)?;
+        Ok(Box::new(stream))
+    }
+
+    async fn answer(&self, reply: Reply) -> Result<Vec<u8>, String> {
+        let answer = reply.body(MAX_ANSWER, self.deadline).await;
+        Ok(answer.map_err(|error| error.to_string())?.into())
+    }
+}
+
+fn with_status(call: &str, container: &str, code: u16, answer: &[u8]) -> String {
+    let answer = String::from_utf8_lossy(answer);
+    format!("{call} exec failed for container {container} with status {code}: {answer}")
+}
+
+/// How long the head of a frame is: the number of the output, three zeros, and the length of what
+/// follows.
+const HEAD: usize = 8;
+
+/// Both outputs of a program in one stream, which comes in pieces of any size.
+#[derive(Default)]
+struct Frames {
+    head: Vec<u8>,
+    /// How much of the frame is still to come.
+    rest: usize,
+}
+
+impl Frames {
+    fn read(&mut self, mut bytes: &[u8], output: &mut Output) -> Result<(), String> {
+        while !bytes.is_empty() {
+            let wanted = match self.rest {
+                0 => HEAD - self.head.len(),
+                rest => rest,
+            };
+            let (now, later) = bytes.split_at(wanted.min(bytes.len()));
+            bytes = later;
+            if self.rest > 0 {
+                output.add(now);
+                self.rest -= now.len();
+                continue;
+            }
+            self.head.extend_from_slice(now);
+            match *self.head {
+                [0..=3, 0, 0, 0, a, b, c, d] => {
+                    self.head.clear();
+                    self.rest = u32::from_be_bytes([a, b, c, d]) as usize;
+                }
+                [_, _, _, _, _, _, _, _] => {
+                    return Err(
+                        "what the program prints does not come in Docker's frames".to_owned()
+                    );
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
