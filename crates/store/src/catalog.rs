@@ -180,12 +180,16 @@ impl WriteTxn {
             checks,
             skip_node_update,
         } = registration;
-        let name = self.put_node(node, skip_node_update)?;
+        let (name, renamed) = self.put_node(node, skip_node_update)?;
         if let Some(instance) = service {
             self.put_instance(&name, instance)?;
         }
         for check in checks {
             self.put_check(&name, check)?;
+        }
+        // Last, so that a service which is on both keeps its virtual IP.
+        if let Some(old) = renamed {
+            self.remove_all_on(&old);
         }
         Ok(())
     }
@@ -202,8 +206,12 @@ impl WriteTxn {
         }
     }
 
-    /// Returns the node's name as it is stored.
-    fn put_node(&mut self, mut node: Node, skip_update: bool) -> Result<String, Rejected> {
+    /// Returns the node's name as it is stored, and its old one where it had another.
+    fn put_node(
+        &mut self,
+        mut node: Node,
+        skip_update: bool,
+    ) -> Result<(String, Option<String>), Rejected> {
         if node.node.is_empty() {
             return Err(Rejected::Missing {
                 field: "Node",
@@ -214,7 +222,7 @@ impl WriteTxn {
         if let Some(existing) = &existing
             && skip_update
         {
-            return Ok(existing.node.clone());
+            return Ok((existing.node.clone(), None));
         }
         // Who comes before the node makes one without an address, which the node itself brings.
         if node.address.is_empty() && !skip_update {
@@ -231,7 +239,9 @@ impl WriteTxn {
         {
             node.id = old.id.clone();
         }
-        let existing = self.renamed(&node, existing)?;
+        let holder = self.renamed(&node, existing.as_deref())?;
+        let old_name = holder.as_ref().map(|holder| holder.node.clone());
+        let existing = holder.or(existing);
         let index = self.index();
         node.create_index = existing.as_ref().map_or(index, |n| n.create_index);
         node.modify_index = existing.as_ref().map_or(index, |n| n.modify_index);
@@ -240,23 +250,23 @@ impl WriteTxn {
             node.modify_index = index;
             self.put(node);
         }
-        Ok(name)
+        Ok((name, old_name))
     }
 
-    /// The node whose place a registration takes: the one of the same id, whose name goes with all
-    /// that is on it, else the one of the same name.
+    /// The node of the same id and another name, if there is one. It is removed here; what is on it is left
+    /// to the caller.
     fn renamed(
         &mut self,
         node: &Node,
-        named: Option<Arc<Node>>,
+        named: Option<&Node>,
     ) -> Result<Option<Arc<Node>>, Rejected> {
         if node.id.is_empty() {
-            return Ok(named);
+            return Ok(None);
         }
         let same = |other: &Arc<Node>| fold(&other.node) == fold(&node.node);
         let holder = self.read().node_by_id(&node.id);
         let holder = holder.filter(|holder| !same(holder));
-        if let Some(named) = &named
+        if let Some(named) = named
             && fold(&named.id) != fold(&node.id)
             && !(named.id.is_empty() && holder.is_none())
             && self.is_alive(&named.node)
@@ -268,11 +278,10 @@ impl WriteTxn {
                 asked: node.id.clone(),
             });
         }
-        if let Some(holder) = holder {
-            self.remove_node(&holder.node);
-            return Ok(Some(holder));
+        if let Some(holder) = &holder {
+            self.remove::<Node>(&[&holder.node]);
         }
-        Ok(named)
+        Ok(holder)
     }
 
     /// Whether an agent watches over a node and has not given it up.
@@ -402,9 +411,12 @@ impl WriteTxn {
     }
 
     fn remove_node(&mut self, node: &str) {
-        if !self.remove::<Node>(&[node]) {
-            return;
+        if self.remove::<Node>(&[node]) {
+            self.remove_all_on(node);
         }
+    }
+
+    fn remove_all_on(&mut self, node: &str) {
         self.end_sessions_on(node);
         for instance in self.read().instances_on(node) {
             self.remove_instance(node, &instance.id);
