@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
+use legate_store::Reader;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
@@ -28,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
 use super::Listeners;
+use super::denial::{self, Asker};
 use super::error::ApiError;
 use super::guard::Guard;
 use crate::net::{self, Admission, ApiLimit};
@@ -50,7 +52,7 @@ const REFUSAL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\n\
 
 /// Serves until the token is cancelled, then lets open requests finish. Both ports share the limit.
 pub(super) async fn serve(
-    service: Service,
+    service: Arc<Service>,
     listeners: Listeners,
     limit: ApiLimit,
     spawner: Spawner,
@@ -89,7 +91,7 @@ pub(super) async fn serve(
 /// Accepts on any number of listeners. It never waits for a client. Its listeners are closed as soon
 /// as it stops: nobody may connect to a server that has stopped accepting.
 struct Acceptor {
-    service: Service,
+    service: Arc<Service>,
     connections: Spawner,
     admission: Arc<Admission>,
     refusals: Arc<Semaphore>,
@@ -158,6 +160,8 @@ impl Acceptor {
 
     /// Runs a connection to its end, and gives its place or slot back then.
     fn spawn(&self, serve: impl Future<Output = ()> + Send + 'static, place: impl Send + 'static) {
+        // In a box: a future that waits for another one in place has it twice, and there may be 10,000.
+        let serve = Box::pin(serve);
         self.connections.spawn("connection", async move {
             serve.await;
             drop(place);
@@ -167,7 +171,7 @@ impl Acceptor {
 }
 
 async fn connection(
-    service: Service,
+    service: Arc<Service>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     client: SocketAddr,
     stop: CancellationToken,
@@ -175,7 +179,7 @@ async fn connection(
     let largest = service.guard.policy.max_header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(client));
-        service.clone().handle(request, client)
+        Box::pin(service.clone().handle(request, client))
     });
     let mut builder = http1::Builder::new();
     builder
@@ -196,10 +200,11 @@ async fn connection(
 }
 
 /// What every connection serves.
-#[derive(Clone)]
 pub(super) struct Service {
     router: Router,
     guard: Guard,
+    /// Whose token a refused request has.
+    reader: Reader,
     requests: IntCounterVec,
 }
 
@@ -209,6 +214,7 @@ impl Service {
     pub(super) fn new(
         router: Router,
         guard: Guard,
+        reader: Reader,
         registry: &Registry,
     ) -> Result<Self, MetricsError> {
         let requests = IntCounterVec::new(
@@ -222,12 +228,13 @@ impl Service {
         Ok(Self {
             router,
             guard,
+            reader,
             requests,
         })
     }
 
     async fn handle(
-        mut self,
+        self: Arc<Self>,
         request: Request<Incoming>,
         client: SocketAddr,
     ) -> Result<Response, Infallible> {
@@ -247,10 +254,13 @@ impl Service {
         Ok(response)
     }
 
-    async fn call(&mut self, request: Request<Incoming>, method: &Method, path: &str) -> Response {
-        let handling = AssertUnwindSafe(self.router.call(request.map(Body::new)));
-        match handling.catch_unwind().await {
-            Ok(Ok(response)) => response,
+    async fn call(&self, mut request: Request<Incoming>, method: &Method, path: &str) -> Response {
+        let asker = Asker::default();
+        request.extensions_mut().insert(asker.clone());
+        // Nothing of the request is kept here while its endpoint waits.
+        let handling = self.router.clone().call(request.map(Body::new));
+        match AssertUnwindSafe(handling).catch_unwind().await {
+            Ok(Ok(response)) => denial::complete(response, &asker, &self.reader),
             // One request must not end the control plane for everybody else, nor pass in silence.
             Err(_) => {
                 tracing::error!(%method, path, "a request ended in a panic: this is a defect");

@@ -4,8 +4,6 @@
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::middleware::Next;
 use axum::response::Response;
 use http::header::CONTENT_LENGTH;
 use legate_model::acl::ANONYMOUS_SECRET;
@@ -34,15 +32,8 @@ pub(super) struct Denied {
     pub(super) name: String,
 }
 
-/// Passes a request on, and completes the text of a refusal.
-pub(super) async fn complete(
-    State(reader): State<Reader>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let asker = Asker::default();
-    request.extensions_mut().insert(asker.clone());
-    let mut response = next.run(request).await;
+/// Completes the text of a refusal.
+pub(super) fn complete(mut response: Response, asker: &Asker, reader: &Reader) -> Response {
     let Some(denied) = response.extensions_mut().remove::<Denied>() else {
         return response;
     };

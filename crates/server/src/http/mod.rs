@@ -52,7 +52,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
 use http::{Method, StatusCode};
@@ -97,8 +96,10 @@ pub(crate) async fn serve(
         traces: handles.traces.clone(),
         rights: handles.rights(),
     };
-    let service = connections::Service::new(router(ApiState::new(handles)), guard, &registry)?;
-    connections::serve(service, listeners, limit, spawner, stop).await
+    let reader = handles.store.reader();
+    let router = router(ApiState::new(handles));
+    let service = connections::Service::new(router, guard, reader, &registry)?;
+    connections::serve(Arc::new(service), listeners, limit, spawner, stop).await
 }
 
 fn router(state: ApiState) -> Router {
@@ -112,7 +113,6 @@ fn router(state: ApiState) -> Router {
         .merge(debug_routes())
         .fallback(unserved::path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(state.clone(), denial::complete))
         .layer(compression::layer())
         .with_state(state)
 }
