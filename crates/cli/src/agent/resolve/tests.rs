@@ -192,22 +192,6 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
             "wan_federation is not served",
         ),
         (
-            "connect { ca_provider = \"vault\" }",
-            "connect.ca_config: must provide a Vault token",
-        ),
-        (
-            "connect { ca_provider = \"aws-pca\" }",
-            "\"aws-pca\" is not served",
-        ),
-        (
-            "connect { ca_config { leaf_cert_ttl = \"10m\" } }",
-            "must be greater or equal than 1h0m0s",
-        ),
-        (
-            "connect { ca_config { colour = \"red\" } }",
-            "invalid config key \"colour\"",
-        ),
-        (
             "domain = \"mesh.example\"",
             "domain = \"mesh.example\" is not served",
         ),
@@ -246,6 +230,24 @@ fn what_is_not_served_is_refused_with_its_file_and_key() {
     // These are about more than one file.
     let refused = |text: &str| refused(&[("a.hcl", text)]);
     assert!(refused("primary_datacenter = \"other\"").contains("primary_datacenter"));
+    for (connect, why) in [
+        (
+            "ca_provider = \"vault\"",
+            "connect.ca_config: must provide a Vault token",
+        ),
+        ("ca_provider = \"aws-pca\"", "\"aws-pca\" is not served"),
+        (
+            "ca_config { leaf_cert_ttl = \"10m\" }",
+            "must be greater or equal than 1h0m0s",
+        ),
+        (
+            "ca_config { colour = \"red\" }",
+            "invalid config key \"colour\"",
+        ),
+    ] {
+        let error = refused(&format!("connect {{ {connect} }}"));
+        assert!(error.contains(why), "{connect}: {error}");
+    }
     assert!(refused("ports { http = 70000 }").contains("ports.http"));
     let verified = refused("tls { https { verify_incoming = true } }");
     assert!(verified.contains("tls.https.verify_incoming needs"));
