@@ -112,6 +112,11 @@ fn comparable(kind: &str, entry: &Value) -> Value {
     entry
 }
 
+/// Whether a zero is a value. The limits of an ingress gateway are numbers that are always there.
+fn zero_counts(kind: &str, key: &str) -> bool {
+    kind != "ingress-gateway" && ZERO_COUNTS.contains(&key)
+}
+
 /// The value of the field `key` in the one form; null where it says nothing.
 fn form(kind: &str, key: &str, value: Value) -> Value {
     match value {
@@ -147,7 +152,7 @@ fn form(kind: &str, key: &str, value: Value) -> Value {
                 hundredths => hundredths.into(),
             }
         }
-        Value::Number(number) if number.as_f64() == Some(0.0) && !ZERO_COUNTS.contains(&key) => {
+        Value::Number(number) if number.as_f64() == Some(0.0) && !zero_counts(kind, key) => {
             Value::Null
         }
         other => whole(other),

@@ -58,13 +58,10 @@ pub struct IngressGateway {
 #[serde(rename_all = "PascalCase", default)]
 pub struct IngressDefaults {
     /// Connections to an instance.
-    #[serde(skip_serializing_if = "is_zero_u32")]
     pub max_connections: u32,
     /// Requests that wait for a connection.
-    #[serde(skip_serializing_if = "is_zero_u32")]
     pub max_pending_requests: u32,
     /// Requests at once.
-    #[serde(skip_serializing_if = "is_zero_u32")]
     pub max_concurrent_requests: u32,
     /// Passive health checking.
     #[serde(skip_serializing_if = "Option::is_none")]
