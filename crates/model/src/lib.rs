@@ -95,7 +95,10 @@ pub use session::{
     InvalidSession, LockDelay, NewSession, ServiceCheck, Session, SessionBehavior, SessionRequest,
 };
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
-pub use tenancy::{Ignored, NoPeer, NotServed, OnlyDefault, Tenancy, is_served_tenancy};
+pub use tenancy::{
+    EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer, NotServed, OnlyDefault,
+    Tenancy, TenancyName, is_served_tenancy,
+};
 
 /// A map of opaque JSON values whose keys are kept as the user wrote them.
 pub type Opaque = serde_json::Map<String, serde_json::Value>;

@@ -2,11 +2,19 @@
 //! same, because a field that is left out is ignored by some decoders, and ignoring one that restricts
 //! access would widen it.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
 
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
 
 use crate::DEFAULT_TENANCY;
+
+/// The longest name of a namespace or a partition, in bytes. Consul Enterprise's.
+pub const MAX_TENANCY_NAME: usize = 64;
+
+/// Stands for every namespace or partition, where that can be said.
+pub const EVERY_TENANCY: &str = "*";
 
 /// Whose a row is. Names are unique within one tenancy only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,11 +30,155 @@ pub struct Tenancy {
 impl Default for Tenancy {
     /// Partition and namespace `default`, registered here.
     fn default() -> Self {
-        Self {
+        static DEFAULT: LazyLock<Tenancy> = LazyLock::new(|| Tenancy {
             partition: DEFAULT_TENANCY.into(),
             namespace: DEFAULT_TENANCY.into(),
             peer: "".into(),
+        });
+        DEFAULT.clone()
+    }
+}
+
+impl Tenancy {
+    /// A namespace of a partition; each is `default` where no name is given.
+    #[must_use]
+    pub fn new(partition: &TenancyName, namespace: &TenancyName) -> Self {
+        Self::default().resolve(partition, namespace)
+    }
+
+    /// What a row of this tenancy means that names another one: each name that it leaves out is its
+    /// own.
+    #[must_use]
+    pub fn resolve(&self, partition: &TenancyName, namespace: &TenancyName) -> Self {
+        let named = |name: &TenancyName, own: &Arc<str>| name.0.as_ref().unwrap_or(own).clone();
+        Self {
+            partition: named(partition, &self.partition),
+            namespace: named(namespace, &self.namespace),
+            peer: self.peer.clone(),
         }
+    }
+
+    /// Where the partition keeps what belongs to none of its namespaces: nodes, for example.
+    #[must_use]
+    pub fn of_partition(&self) -> Self {
+        Self {
+            namespace: Self::default().namespace,
+            ..self.clone()
+        }
+    }
+
+    /// Whether partition and namespace are both `default`.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.is_default_partition() && self.is_default_namespace()
+    }
+
+    /// Whether the partition is `default`.
+    #[must_use]
+    pub fn is_default_partition(&self) -> bool {
+        &*self.partition == DEFAULT_TENANCY
+    }
+
+    /// Whether the namespace is `default`.
+    #[must_use]
+    pub fn is_default_namespace(&self) -> bool {
+        &*self.namespace == DEFAULT_TENANCY
+    }
+
+    /// The partition as rows show their own: not at all where it is `default`, so that nothing
+    /// differs for those who name none.
+    #[must_use]
+    pub fn shown_partition(&self) -> TenancyName {
+        TenancyName::shown(&self.partition)
+    }
+
+    /// The namespace as rows show their own; see [`Self::shown_partition`].
+    #[must_use]
+    pub fn shown_namespace(&self) -> TenancyName {
+        TenancyName::shown(&self.namespace)
+    }
+}
+
+/// The name of a namespace or a partition, in lower case, or `*` for every one of them. Empty where
+/// none is named.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenancyName(Option<Arc<str>>);
+
+/// A text that names no namespace and no partition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot name a namespace or partition: write at most 64 letters, digits and dashes, with a \
+     letter or digit first and last"
+)]
+pub struct InvalidTenancyName(String);
+
+impl TenancyName {
+    /// As text; empty where none is named.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// Whether none is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether every one of them is meant: `*`.
+    #[must_use]
+    pub fn is_every(&self) -> bool {
+        self.as_str() == EVERY_TENANCY
+    }
+
+    fn shown(name: &Arc<str>) -> Self {
+        Self(Some(name.clone()).filter(|name| &**name != DEFAULT_TENANCY))
+    }
+}
+
+impl std::str::FromStr for TenancyName {
+    type Err = InvalidTenancyName;
+
+    /// Any case; empty and `*` are read, too.
+    fn from_str(text: &str) -> Result<Self, InvalidTenancyName> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let valid = text.len() <= MAX_TENANCY_NAME
+            && text.chars().all(is_inner)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        if valid || text == EVERY_TENANCY {
+            Ok(Self(Some(text.to_ascii_lowercase().into())))
+        } else {
+            Err(InvalidTenancyName(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for TenancyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for TenancyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl Serialize for TenancyName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for TenancyName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.unwrap_or_default().parse().map_err(D::Error::custom)
     }
 }
 
@@ -112,5 +264,44 @@ impl<'de> Deserialize<'de> for NotServed {
         } else {
             Err(D::Error::custom("the field is not served: leave it out"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> TenancyName {
+        text.parse().expect("a valid name")
+    }
+
+    #[test]
+    fn names_are_lower_case_and_short() {
+        assert_eq!(name("Team-1"), name("team-1"));
+        assert!(name("").is_empty() && name("*").is_every());
+        for bad in ["-a", "a-", "a.b", "a b", "**", "\u{e9}", &"a".repeat(65)] {
+            assert!(bad.parse::<TenancyName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_reference_inherits_what_it_leaves_out() {
+        let own = Tenancy::new(&name("p"), &name("n"));
+        assert_eq!(own.resolve(&name(""), &name("")), own);
+        assert_eq!(
+            own.resolve(&name(""), &name("m")),
+            Tenancy::new(&name("p"), &name("m"))
+        );
+        assert_eq!(own.of_partition(), Tenancy::new(&name("p"), &name("")));
+    }
+
+    #[test]
+    fn rows_of_the_default_tenancy_show_none() {
+        assert!(Tenancy::default().is_default());
+        assert!(Tenancy::default().shown_namespace().is_empty());
+        assert_eq!(
+            Tenancy::new(&name("p"), &name("")).shown_partition(),
+            name("p")
+        );
     }
 }

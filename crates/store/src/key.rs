@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use legate_model::Tenancy;
+use legate_model::{DEFAULT_TENANCY, Tenancy};
 
 /// A table of rows, or an index over one. The number is the first byte of stored keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,6 +106,71 @@ pub(crate) enum Table {
     Queries = 255,
 }
 
+/// What a row belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// The mesh as a whole.
+    Mesh,
+    /// A partition, whichever namespace is read.
+    Partition,
+    /// A namespace of a partition.
+    Namespace,
+}
+
+impl Table {
+    /// What the rows of the table belong to. Of what is not of a namespace there is one row,
+    /// whichever namespace is read or written.
+    fn scope(self) -> Scope {
+        match self {
+            Self::Ca
+            | Self::Management
+            | Self::FreedVirtualIps
+            | Self::LastVirtualIp
+            | Self::ManualVirtualIps
+            | Self::PreparedQueries
+            | Self::PreparedQueriesByName
+            | Self::PreparedQueryTemplates
+            | Self::Autopilot
+            | Self::CaConfiguration
+            // A secret is looked up before it is known whose it is.
+            | Self::TokensBySecret => Scope::Mesh,
+            Self::Nodes
+            | Self::NodeIds
+            | Self::NodesByAddress
+            | Self::Coordinates
+            | Self::Peerings => Scope::Partition,
+            Self::Instances
+            | Self::Checks
+            | Self::ConfigEntries
+            | Self::Tokens
+            | Self::AuthMethods
+            | Self::BindingRules
+            | Self::VirtualIps
+            | Self::Policies
+            | Self::Roles
+            | Self::AgentChecks
+            | Self::Kv
+            | Self::Sessions
+            | Self::LockDelays
+            | Self::FileServices
+            | Self::InstancesByService
+            | Self::InstancesByDestination
+            | Self::ChecksByOwner
+            | Self::ChecksByService
+            | Self::BindingRulesByMethod
+            | Self::TokensByMethod
+            | Self::InstancesByAddress
+            | Self::PoliciesByName
+            | Self::RolesByName
+            | Self::ConfigEntriesByDestination
+            | Self::KvBySession
+            | Self::SessionsByNode
+            | Self::SessionsByCheck
+            | Self::Queries => Scope::Namespace,
+        }
+    }
+}
+
 /// How many directories of a path are parts of their own. Each costs those who write below it.
 const DIRECTORIES: usize = 16;
 
@@ -166,7 +231,12 @@ impl Key {
     fn begin(table: Table, tenancy: &Tenancy) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         bytes.push(table as u8);
-        for part in [&tenancy.partition, &tenancy.namespace, &tenancy.peer] {
+        let (partition, namespace) = match table.scope() {
+            Scope::Mesh => (DEFAULT_TENANCY, DEFAULT_TENANCY),
+            Scope::Partition => (&*tenancy.partition, DEFAULT_TENANCY),
+            Scope::Namespace => (&*tenancy.partition, &*tenancy.namespace),
+        };
+        for part in [partition, namespace, &*tenancy.peer] {
             push(&mut bytes, part);
         }
         bytes
@@ -301,6 +371,16 @@ mod tests {
     fn a_name_is_not_below_a_shorter_one() {
         assert!(key(&["web", "1"]).is_below(&key(&["web"])));
         assert!(!key(&["web-2"]).is_below(&key(&["web"])));
+    }
+
+    #[test]
+    fn what_is_of_no_namespace_has_one_row_for_all() {
+        let name = |text: &str| text.parse().unwrap();
+        let tenancy = Tenancy::new(&name("p"), &name("n"));
+        let key = |table| Key::new(table, &tenancy, &["a"]).tenancy().unwrap();
+        assert_eq!(key(Table::Instances), tenancy);
+        assert_eq!(key(Table::Nodes), tenancy.of_partition());
+        assert_eq!(key(Table::PreparedQueries), Tenancy::default());
     }
 
     #[test]

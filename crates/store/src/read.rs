@@ -66,6 +66,22 @@ impl<'s> ReadTxn<'s> {
         self
     }
 
+    /// Whose rows are read.
+    pub fn tenancy(&self) -> &Tenancy {
+        &self.tenancy
+    }
+
+    /// Looks at another tenancy's rows for a moment. What is read there is noted here.
+    pub fn in_tenancy<T>(&self, tenancy: &Tenancy, look: impl FnOnce(&ReadTxn<'s>) -> T) -> T {
+        if *tenancy == self.tenancy {
+            return look(self);
+        }
+        let other = Self::new(self.state, self.committed).within(tenancy.clone());
+        let value = look(&other);
+        self.note_all(&other.into_reads());
+        value
+    }
+
     /// The same look, whose reads are noted apart.
     pub(crate) fn apart(&self) -> Self {
         Self::new(self.state, self.committed).within(self.tenancy.clone())

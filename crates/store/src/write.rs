@@ -54,6 +54,19 @@ impl WriteTxn {
         }
     }
 
+    /// Whose rows are read and written from here on.
+    pub fn set_tenancy(&mut self, tenancy: Tenancy) {
+        self.tenancy = tenancy;
+    }
+
+    /// Writes another tenancy's rows for a moment.
+    pub fn in_tenancy<T>(&mut self, tenancy: &Tenancy, write: impl FnOnce(&mut Self) -> T) -> T {
+        let own = std::mem::replace(&mut self.tenancy, tenancy.clone());
+        let value = write(self);
+        self.tenancy = own;
+        value
+    }
+
     /// The index that the rows written by this transaction get.
     pub fn index(&self) -> u64 {
         self.index
