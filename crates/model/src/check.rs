@@ -43,7 +43,7 @@ impl fmt::Display for CheckStatus {
     }
 }
 
-/// A status that is none of the three.
+/// A text that is not the name of a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a check status: it must be passing, warning or critical")]
 pub struct UnknownStatus(String);

@@ -207,7 +207,7 @@ fn of_file(content: &str) -> anyhow::Result<Vec<Value>> {
     Ok(policies)
 }
 
-/// The elements of a list, or the one value that is none.
+/// The elements of a list; a value that is not a list counts as its only element.
 fn each(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(list) => list.iter().collect(),

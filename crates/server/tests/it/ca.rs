@@ -261,7 +261,7 @@ async fn a_leaf_is_for_who_may_be_the_service() {
             .unwrap()
             .contains("PRIVATE KEY")
     );
-    // The same for all who ask, and nothing newer for now.
+    // Everybody who asks gets the same one, and a query that waits for a newer one ends without.
     assert_eq!(web.get(path).await.json(), leaf);
     let waited = format!("{path}?index={}&wait=100ms", reply.index());
     assert_eq!(web.get(&waited).await.json(), leaf);

@@ -90,7 +90,7 @@ async fn without_a_permission_nothing_is_written_and_nothing_is_seen() {
     assert_eq!(
         hidden.header("x-consul-results-filtered-by-acls"),
         "",
-        "nobody is told"
+        "nobody learns whether it exists"
     );
     assert_eq!(hidden.header("x-consul-default-acl-policy"), "deny");
     let seen = web.get("/v1/health/service/web").await.json();

@@ -238,12 +238,12 @@ fn reads() -> Vec<Bad> {
 
 async fn assert_refused(client: &Client, bad: Bad) {
     let reply = client.send(bad.method.clone(), bad.path, &bad.body).await;
-    let told = format!("{} {} {}: {}", bad.method, bad.path, bad.body, reply.text());
-    assert_eq!(reply.status, bad.status, "{told}");
-    assert!(reply.text().contains(bad.says), "{told}");
+    let shown = format!("{} {} {}: {}", bad.method, bad.path, bad.body, reply.text());
+    assert_eq!(reply.status, bad.status, "{shown}");
+    assert!(reply.text().contains(bad.says), "{shown}");
     assert!(
         reply.header("content-type").starts_with("text/plain"),
-        "{told}"
+        "{shown}"
     );
 }
 

@@ -75,7 +75,7 @@ async fn the_api_is_served_with_a_certificate_of_the_mesh_authority() {
         assert_eq!((status.as_u16(), body.as_str()), (200, "[\"dc1\"]"));
     }
     assert!(connect(address, &roots, "elsewhere.example").await.is_err());
-    // Without TLS it is served beside it.
+    // Without TLS it is served, too.
     client.get("/v1/catalog/datacenters").await.json();
     server.stop(PATIENCE).await.unwrap();
 }
