@@ -408,17 +408,13 @@ impl Transaction {
             false => txn.read().node_by_id(&node.id),
         };
         let actual = txn.read().node(name).map_or(0, |node| node.modify_index);
+        let what = format!("node {name:?}");
+        refuse_stale(verb, &what, actual, node.modify_index)?;
         match verb.as_str() {
             "get" => {
-                let absent = || stale(format!("node {name:?} doesn't exist"));
+                let absent = || stale(format!("{what} doesn't exist"));
                 Ok(vec![Outcoming::Node(find(txn).ok_or_else(absent)?)])
             }
-            "cas" if actual != node.modify_index => Err(stale(format!(
-                "failed to set node {name:?}, index is stale"
-            ))),
-            "delete-cas" if actual == 0 || actual != node.modify_index => Err(stale(format!(
-                "failed to delete node {name:?}, index is stale"
-            ))),
             "set" | "cas" => {
                 txn.register(self.registration(node.clone().into_registration())?)?;
                 Ok(find(txn).map(Outcoming::Node).into_iter().collect())
@@ -450,17 +446,13 @@ impl Transaction {
         };
         let find = |txn: &WriteTxn| Some(txn.read().instance(node, id)?.service);
         let actual = find(txn).map_or(0, |service| service.modify_index);
+        let what = format!("service {id:?} on node {node:?}");
+        refuse_stale(verb, &what, actual, service.modify_index)?;
         match verb.as_str() {
             "get" => {
-                let absent = || stale(format!("service {id:?} on node {node:?} doesn't exist"));
+                let absent = || stale(format!("{what} doesn't exist"));
                 Ok(vec![Outcoming::Service(find(txn).ok_or_else(absent)?)])
             }
-            "cas" if actual != service.modify_index => Err(stale(format!(
-                "failed to set service {id:?} on node {node:?}, index is stale"
-            ))),
-            "delete-cas" if actual == 0 || actual != service.modify_index => Err(stale(format!(
-                "failed to delete service {id:?} on node {node:?}, index is stale"
-            ))),
             "set" | "cas" => {
                 refuse_unknown(txn, node)?;
                 txn.register(self.registration(operation.clone().into_registration())?)?;
@@ -486,17 +478,13 @@ impl Transaction {
         };
         let find = |txn: &WriteTxn| txn.read().check(node, id);
         let actual = find(txn).map_or(0, |check| check.modify_index);
+        let what = format!("check {id:?} on node {node:?}");
+        refuse_stale(verb, &what, actual, check.modify_index)?;
         match verb.as_str() {
             "get" => {
-                let absent = || stale(format!("check {id:?} on node {node:?} doesn't exist"));
+                let absent = || stale(format!("{what} doesn't exist"));
                 Ok(vec![Outcoming::Check(find(txn).ok_or_else(absent)?)])
             }
-            "cas" if actual != check.modify_index => Err(stale(format!(
-                "failed to set check {id:?} on node {node:?}, index is stale"
-            ))),
-            "delete-cas" if actual == 0 || actual != check.modify_index => Err(stale(format!(
-                "failed to delete check {id:?} on node {node:?}, index is stale"
-            ))),
             "set" | "cas" => {
                 refuse_unknown(txn, node)?;
                 txn.register(self.registration(operation.clone().into_registration())?)?;
@@ -524,6 +512,17 @@ impl Transaction {
         });
         (Some(seen), filtered)
     }
+}
+
+/// Refuses a verb that compares indexes when `what` has another one than is expected. 0 is that of what
+/// does not exist, which can be created and not deleted.
+fn refuse_stale(verb: &str, what: &str, actual: u64, expected: u64) -> Result<(), ApiError> {
+    let act = match verb {
+        "cas" if actual != expected => "set",
+        "delete-cas" if actual == 0 || actual != expected => "delete",
+        _ => return Ok(()),
+    };
+    Err(stale(format!("failed to {act} {what}, index is stale")))
 }
 
 /// As in Consul: other than through the catalog, nothing comes before its node.
