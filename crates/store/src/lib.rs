@@ -60,6 +60,7 @@ pub use open::{OpenError, StoreConfig};
 pub use prepared_queries::QueryConflict;
 pub use read::{ReadTxn, Reads};
 pub use reader::{Answer, BlockingQuery, Reader};
+pub use row::stored_tables;
 pub use sessions::{Expiring, LockDelay, SessionConflict};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use state::State;

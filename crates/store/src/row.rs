@@ -99,6 +99,11 @@ pub(crate) enum BadRow {
     Sealed(#[from] IdentityError),
 }
 
+/// The numbers of all tables that are stored, which are the first bytes of the keys in a snapshot.
+pub fn stored_tables() -> impl Iterator<Item = u8> {
+    READERS.iter().map(|table| table.number)
+}
+
 /// The row behind a key, from its stored form.
 pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
     let tenancy = key.tenancy().ok_or(BadRow::Key)?;

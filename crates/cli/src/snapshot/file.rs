@@ -19,7 +19,7 @@ const LONGEST: u32 = 64 << 20;
 const CHECKSUM: usize = 32;
 
 /// The kinds of records as Consul names them, by the number of the table that has them.
-const NAMES: [(u8, &str); 22] = [
+const NAMES: [(u8, &str); 28] = [
     (1, "Register"),
     (2, "Register"),
     (3, "Register"),
@@ -42,6 +42,12 @@ const NAMES: [(u8, &str); 22] = [
     (20, "ConnectCA"),
     (21, "ConnectCA"),
     (22, "ConnectCAConfig"),
+    (23, "Autopilot"),
+    (24, "Register"),
+    (27, "Namespace"),
+    (28, "Partition"),
+    (29, "KVS"),
+    (30, "Peering"),
 ];
 
 /// What a file holds.
@@ -252,6 +258,13 @@ mod tests {
             json!({"Name": "ConfigEntry", "Sum": 6, "Count": 1})
         );
         assert_eq!(stats[1], json!({"Name": "Register", "Sum": 6, "Count": 2}));
+    }
+
+    #[test]
+    fn every_table_that_is_stored_has_a_name() {
+        for table in legate_store::stored_tables() {
+            assert!(NAMES.iter().any(|(number, _)| *number == table), "{table}");
+        }
     }
 
     #[test]
