@@ -7,10 +7,10 @@ use clap::{Args, Subcommand};
 use legate_model::{Secret, duration};
 use serde_json::{Value, json};
 
+use super::noun::{Asked, Delete, List, Noun, Read};
 use super::{Printed, shown};
 use crate::input;
-use crate::output::{line, quoted, text};
-use crate::server_api::{ApiFlags, encoded};
+use crate::output::text;
 
 /// What is done with auth methods.
 #[derive(Subcommand)]
@@ -18,11 +18,11 @@ pub(crate) enum Command {
     /// Make an auth method
     Create(Create),
     /// Delete an auth method
-    Delete(Delete),
+    Delete(Delete<Which>),
     /// Print all auth methods
     List(List),
     /// Print an auth method
-    Read(Read),
+    Read(Read<Which>),
     /// Change an auth method
     Update(Update),
 }
@@ -68,44 +68,16 @@ pub(crate) struct Create {
     fields: Fields,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
+/// Which auth method.
 #[derive(Args)]
-pub(crate) struct Delete {
+pub(crate) struct Which {
     /// Name of the auth method
     #[arg(long, default_value = "")]
     name: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct Read {
-    /// Name of the auth method
-    #[arg(long, default_value = "")]
-    name: String,
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
 }
 
 #[derive(Args)]
@@ -117,44 +89,42 @@ pub(crate) struct Update {
     no_merge: bool,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
+
+const NOUN: Noun = Noun {
+    name: "auth method",
+    path: "/v1/acl/auth-method",
+    all: "/v1/acl/auth-methods",
+    shown: shown::auth_method,
+    listed: shown::listed_auth_method,
+    between: "",
+};
 
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(options) => options.run().await,
-        Command::Delete(options) => options.run().await,
-        Command::List(options) => {
-            let methods = options
-                .api
-                .connect()?
-                .get("/v1/acl/auth-methods")
-                .value()
-                .await;
-            let methods = methods.context("Failed to retrieve the auth method list")?;
-            options
-                .printed
-                .print_list(&methods, "", shown::listed_auth_method)
+        Command::Delete(options) => {
+            let name = options.which.given()?;
+            NOUN.delete(&options.asked.api.connect()?, name).await
         }
+        Command::List(options) => NOUN.list(options).await,
         Command::Read(options) => {
-            let name = &options.name;
-            ensure!(!name.is_empty(), "Must specify the -name parameter");
-            let method = options.api.connect()?.get(path(name)).found().await;
-            let method =
-                method.with_context(|| format!("Error reading auth method {}", quoted(name)))?;
-            let method = method
-                .with_context(|| format!("Auth method not found with name {}", quoted(name)))?;
-            options.printed.print(&method, shown::auth_method)
+            let name = options.which.given()?;
+            let api = options.asked.api.connect()?;
+            let method = NOUN.read(&api, "name", name).await?;
+            NOUN.print(&method, &options.printed)
         }
         Command::Update(options) => options.run().await,
     }
 }
 
-fn path(name: &str) -> String {
-    format!("/v1/acl/auth-method/{}", encoded(name))
+impl Which {
+    fn given(&self) -> anyhow::Result<&str> {
+        ensure!(!self.name.is_empty(), "Must specify the -name parameter");
+        Ok(&self.name)
+    }
 }
 
 impl Fields {
@@ -238,26 +208,12 @@ impl Create {
             !self.fields.name.is_empty(),
             "Missing required '-name' flag"
         );
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let mut method = json!({"Type": self.kind, "Name": self.fields.name});
         self.fields.apply(&mut method);
         method["Config"] = self.fields.whole_config(&self.kind)?.into();
-        let made = api.put("/v1/acl/auth-method").json(&method).value().await;
-        let made = made.context("Failed to create new auth method")?;
-        self.printed.print(&made, shown::auth_method)
-    }
-}
-
-impl Delete {
-    async fn run(self) -> anyhow::Result<()> {
-        let name = &self.name;
-        ensure!(!name.is_empty(), "Must specify the -name parameter");
-        let deleted = self.api.connect()?.delete(path(name)).ok().await;
-        deleted.with_context(|| format!("Error deleting auth method {}", quoted(name)))?;
-        line(&format!(
-            "Auth method {} deleted successfully",
-            quoted(name)
-        ))
+        let made = NOUN.create(&api, &method).await?;
+        NOUN.print(&made, &self.printed)
     }
 }
 
@@ -269,11 +225,8 @@ impl Update {
             !name.is_empty(),
             "Cannot update an auth method without specifying the -name parameter"
         );
-        let api = self.api.connect()?;
-        let known = api.get(path(name)).found().await;
-        let known = known.context("Error when retrieving current auth method")?;
-        let known =
-            known.with_context(|| format!("Auth method not found with name {}", quoted(name)))?;
+        let api = self.asked.api.connect()?;
+        let known = NOUN.current(&api, "name", name).await?;
         let kind = text(&known, "Type").to_owned();
         let mut method = match self.no_merge {
             true => json!({"Name": name, "Type": kind}),
@@ -291,9 +244,7 @@ impl Update {
                 }
             }
         }
-        let written = api.put(path(name)).json(&method).value().await;
-        let written =
-            written.with_context(|| format!("Error updating auth method {}", quoted(name)))?;
-        self.printed.print(&written, shown::auth_method)
+        let written = NOUN.update(&api, name, &method).await?;
+        NOUN.print(&written, &self.printed)
     }
 }

@@ -4,10 +4,10 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::noun::{Asked, Delete, Noun, Read};
 use super::{Printed, rule_id, shown};
 use crate::input;
-use crate::output::{line, quoted};
-use crate::server_api::{ApiFlags, encoded};
+use crate::server_api::Api;
 
 /// The only type of which rules have variables.
 const TEMPLATED: &str = "templated-policy";
@@ -18,11 +18,11 @@ pub(crate) enum Command {
     /// Make a binding rule
     Create(Create),
     /// Delete a binding rule
-    Delete(Delete),
+    Delete(Delete<Which>),
     /// Print all binding rules
     List(List),
     /// Print a binding rule
-    Read(Read),
+    Read(Read<Which>),
     /// Change a binding rule
     Update(Update),
 }
@@ -56,21 +56,16 @@ pub(crate) struct Create {
     fields: Fields,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
+/// Which rule.
 #[derive(Args)]
-pub(crate) struct Delete {
+pub(crate) struct Which {
     /// Id of the rule, or its beginning
     #[arg(long, default_value = "")]
     id: String,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
 }
 
 #[derive(Args)]
@@ -80,23 +75,8 @@ pub(crate) struct List {
     method: String,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct Read {
-    /// Id of the rule, or its beginning
-    #[arg(long, default_value = "")]
-    id: String,
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 #[derive(Args)]
@@ -111,34 +91,47 @@ pub(crate) struct Update {
     no_merge: bool,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
+
+const NOUN: Noun = Noun {
+    name: "binding rule",
+    path: "/v1/acl/binding-rule",
+    all: "/v1/acl/binding-rules",
+    shown: shown::binding_rule,
+    listed: shown::listed_binding_rule,
+    between: "",
+};
 
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(options) => options.run().await,
-        Command::Delete(options) => options.run().await,
-        Command::List(options) => {
-            let api = options.api.connect()?;
-            let ask = api
-                .get("/v1/acl/binding-rules")
-                .maybe("authmethod", &options.method);
-            let rules = ask.value().await;
-            let rules = rules.context("Failed to retrieve the binding rule list")?;
-            options
-                .printed
-                .print_list(&rules, "", shown::listed_binding_rule)
+        Command::Delete(options) => {
+            let id = &options.which.id;
+            ensure!(!id.is_empty(), "Must specify the -id parameter");
+            let api = options.asked.api.connect()?;
+            NOUN.delete(&api, &whole_id(&api, id).await?).await
         }
-        Command::Read(options) => options.run().await,
+        Command::List(options) => {
+            let api = options.asked.api.connect()?;
+            let ask = api.get(NOUN.all).maybe("authmethod", &options.method);
+            NOUN.print_list(ask.value().await, &options.printed)
+        }
+        Command::Read(options) => {
+            let id = &options.which.id;
+            ensure!(!id.is_empty(), "Must specify the -id parameter.");
+            let api = options.asked.api.connect()?;
+            let rule = NOUN.read(&api, "ID", &whole_id(&api, id).await?).await?;
+            NOUN.print(&rule, &options.printed)
+        }
         Command::Update(options) => options.run().await,
     }
 }
 
-fn path(id: &str) -> String {
-    format!("/v1/acl/binding-rule/{}", encoded(id))
+async fn whole_id(api: &Api, id: &str) -> anyhow::Result<String> {
+    let id = rule_id(api, id).await;
+    id.context("Error determining binding rule ID")
 }
 
 impl Fields {
@@ -189,39 +182,9 @@ impl Create {
         self.fields.check()?;
         let mut rule = self.fields.rule();
         rule["AuthMethod"] = self.method.as_str().into();
-        let api = self.api.connect()?;
-        let made = api.put("/v1/acl/binding-rule").json(&rule).value().await;
-        let made = made.context("Failed to create new binding rule")?;
-        self.printed.print(&made, shown::binding_rule)
-    }
-}
-
-impl Delete {
-    async fn run(self) -> anyhow::Result<()> {
-        ensure!(!self.id.is_empty(), "Must specify the -id parameter");
-        let api = self.api.connect()?;
-        let id = rule_id(&api, &self.id).await;
-        let id = id.context("Error determining binding rule ID")?;
-        let deleted = api.delete(path(&id)).ok().await;
-        deleted.with_context(|| format!("Error deleting binding rule {}", quoted(&id)))?;
-        line(&format!(
-            "Binding rule {} deleted successfully",
-            quoted(&id)
-        ))
-    }
-}
-
-impl Read {
-    async fn run(self) -> anyhow::Result<()> {
-        ensure!(!self.id.is_empty(), "Must specify the -id parameter.");
-        let api = self.api.connect()?;
-        let id = rule_id(&api, &self.id).await;
-        let id = id.context("Error determining binding rule ID")?;
-        let rule = api.get(path(&id)).found().await;
-        let rule = rule.with_context(|| format!("Error reading binding rule {}", quoted(&id)))?;
-        let rule =
-            rule.with_context(|| format!("Binding rule not found with ID {}", quoted(&id)))?;
-        self.printed.print(&rule, shown::binding_rule)
+        let api = self.asked.api.connect()?;
+        let made = NOUN.create(&api, &rule).await?;
+        NOUN.print(&made, &self.printed)
     }
 }
 
@@ -231,13 +194,9 @@ impl Update {
             !self.id.is_empty(),
             "Cannot update a binding rule without specifying the -id parameter"
         );
-        let api = self.api.connect()?;
-        let id = rule_id(&api, &self.id).await;
-        let id = id.context("Error determining binding rule ID")?;
-        let known = api.get(path(&id)).found().await;
-        let known = known.context("Error when retrieving current binding rule")?;
-        let known =
-            known.with_context(|| format!("Binding rule not found with ID {}", quoted(&id)))?;
+        let api = self.asked.api.connect()?;
+        let id = whole_id(&api, &self.id).await?;
+        let known = NOUN.current(&api, "ID", &id).await?;
         let rule = match self.no_merge {
             true => {
                 self.fields.check()?;
@@ -248,10 +207,8 @@ impl Update {
             }
             false => self.merged(known),
         };
-        let written = api.put(path(&id)).json(&rule).value().await;
-        let written =
-            written.with_context(|| format!("Error updating binding rule {}", quoted(&id)))?;
-        self.printed.print(&written, shown::binding_rule)
+        let written = NOUN.update(&api, &id, &rule).await?;
+        NOUN.print(&written, &self.printed)
     }
 
     /// The rule that there is with what is given. As in Consul, the type is always given: by default it

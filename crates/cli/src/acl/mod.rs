@@ -3,6 +3,7 @@
 mod auth_method;
 mod binding_rule;
 mod links;
+mod noun;
 mod policy;
 mod role;
 mod shown;

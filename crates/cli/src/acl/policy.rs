@@ -4,10 +4,11 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::noun::{Asked, Delete, List, Noun, Read};
 use super::{Printed, policy_id, shown};
 use crate::input;
-use crate::output::{line, quoted, text};
-use crate::server_api::{Api, ApiFlags, encoded};
+use crate::output::{quoted, text};
+use crate::server_api::{Api, encoded};
 
 /// What is done with policies.
 #[derive(Subcommand)]
@@ -15,11 +16,11 @@ pub(crate) enum Command {
     /// Make a policy
     Create(Create),
     /// Delete a policy
-    Delete(Delete),
+    Delete(Delete<Which>),
     /// Print all policies
     List(List),
     /// Print a policy
-    Read(Read),
+    Read(Read<Which>),
     /// Change a policy
     Update(Update),
 }
@@ -40,53 +41,19 @@ pub(crate) struct Create {
     rules: String,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 /// Which policy.
 #[derive(Args)]
-struct Which {
+pub(crate) struct Which {
     /// Id of the policy, or its beginning
     #[arg(long, default_value = "")]
     id: String,
     /// Name of the policy
     #[arg(long, default_value = "")]
     name: String,
-}
-
-#[derive(Args)]
-pub(crate) struct Delete {
-    #[command(flatten)]
-    which: Which,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct Read {
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
 }
 
 #[derive(Args)]
@@ -111,24 +78,25 @@ pub(crate) struct Update {
     no_merge: bool,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
+
+const NOUN: Noun = Noun {
+    name: "policy",
+    path: "/v1/acl/policy",
+    all: "/v1/acl/policies",
+    shown: shown::policy,
+    listed: shown::listed_policy,
+    between: "",
+};
 
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(options) => options.run().await,
-        Command::Delete(options) => options.run().await,
-        Command::List(options) => {
-            let policies = options.api.connect()?.get("/v1/acl/policies").value().await;
-            let policies = policies.context("Failed to retrieve the policy list")?;
-            options
-                .printed
-                .print_list(&policies, "", shown::listed_policy)
-        }
-        Command::Read(options) => options.run().await,
+        Command::Delete(options) => delete(options).await,
+        Command::List(options) => NOUN.list(options).await,
+        Command::Read(options) => read(options).await,
         Command::Update(options) => options.run().await,
     }
 }
@@ -155,7 +123,7 @@ async fn id_of(api: &Api, id: &str, name: &str) -> anyhow::Result<String> {
 impl Create {
     async fn run(self) -> anyhow::Result<()> {
         ensure!(!self.name.is_empty(), "Missing required '-name' flag");
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let rules = input::text_or_file(&self.rules).context("Error loading rules")?;
         let mut policy = json!({
             "Name": self.name,
@@ -165,58 +133,46 @@ impl Create {
         if !self.valid_datacenter.is_empty() {
             policy["Datacenters"] = self.valid_datacenter.into();
         }
-        let made = api.put("/v1/acl/policy").json(&policy).value().await;
-        let made = made.context("Failed to create new policy")?;
-        self.printed.print(&whole(made), shown::policy)
+        let made = NOUN.create(&api, &policy).await?;
+        NOUN.print(&whole(made), &self.printed)
     }
 }
 
-impl Delete {
-    async fn run(self) -> anyhow::Result<()> {
-        let (id, name) = (&self.which.id, &self.which.name);
+impl Which {
+    fn check(&self) -> anyhow::Result<()> {
         ensure!(
-            !id.is_empty() || !name.is_empty(),
+            !self.id.is_empty() || !self.name.is_empty(),
             "Must specify either the -id or -name parameters"
         );
-        let api = self.api.connect()?;
-        let id = id_of(&api, id, name)
-            .await
-            .context("Error determining policy ID")?;
-        let deleted = api
-            .delete(format!("/v1/acl/policy/{}", encoded(&id)))
-            .ok()
-            .await;
-        deleted.with_context(|| format!("Error deleting policy {}", quoted(&id)))?;
-        line(&format!("Policy {} deleted successfully", quoted(&id)))
+        Ok(())
     }
 }
 
-impl Read {
-    async fn run(self) -> anyhow::Result<()> {
-        let (id, name) = (&self.which.id, &self.which.name);
-        ensure!(
-            !id.is_empty() || !name.is_empty(),
-            "Must specify either the -id or -name parameters"
-        );
-        let api = self.api.connect()?;
-        let policy = if id.is_empty() {
-            let found = by_name(&api, name).await;
-            let what = quoted(&format!("name:{name}"));
-            let found = found.with_context(|| format!("Error reading policy {what}"))?;
-            found.with_context(|| format!("Error policy not found: {name}"))?
-        } else {
-            let id = policy_id(&api, id)
-                .await
-                .context("Error determining policy ID")?;
-            let found = api
-                .get(format!("/v1/acl/policy/{}", encoded(&id)))
-                .value()
-                .await;
-            found
-                .with_context(|| format!("Error reading policy {}", quoted(&format!("id:{id}"))))?
-        };
-        self.printed.print(&whole(policy), shown::policy)
-    }
+async fn delete(options: Delete<Which>) -> anyhow::Result<()> {
+    options.which.check()?;
+    let api = options.asked.api.connect()?;
+    let id = id_of(&api, &options.which.id, &options.which.name).await;
+    NOUN.delete(&api, &id.context("Error determining policy ID")?)
+        .await
+}
+
+async fn read(options: Read<Which>) -> anyhow::Result<()> {
+    options.which.check()?;
+    let Which { id, name } = &options.which;
+    let api = options.asked.api.connect()?;
+    let policy = if id.is_empty() {
+        let found = by_name(&api, name).await;
+        let what = quoted(&format!("name:{name}"));
+        let found = found.with_context(|| format!("Error reading policy {what}"))?;
+        found.with_context(|| format!("Error policy not found: {name}"))?
+    } else {
+        let id = policy_id(&api, id).await;
+        let id = id.context("Error determining policy ID")?;
+        let found = api.get(NOUN.one(&id)).value().await;
+        let what = quoted(&format!("id:{id}"));
+        found.with_context(|| format!("Error reading policy {what}"))?
+    };
+    NOUN.print(&whole(policy), &options.printed)
 }
 
 /// A policy without datacenters says so.
@@ -234,15 +190,14 @@ impl Update {
             !self.id.is_empty() || !name.is_empty(),
             "Must specify either the -id or -name parameters"
         );
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let id = id_of(&api, &self.id, &name).await;
         let id = id.context("Error determining policy ID")?;
-        let path = format!("/v1/acl/policy/{}", encoded(&id));
         let rules = self.rules.as_deref().map(input::text_or_file).transpose();
         let rules = rules.context("Error loading data source")?;
         let mut policy = json!({"ID": id, "Name": "", "Description": "", "Rules": ""});
         if !self.no_merge {
-            let known = api.get(path.as_str()).value().await;
+            let known = api.get(NOUN.one(&id)).value().await;
             let known = known.with_context(|| format!("Error reading policy {}", quoted(&id)))?;
             for field in ["Name", "Description", "Rules", "Datacenters"] {
                 policy[field] = known[field].clone();
@@ -260,8 +215,7 @@ impl Update {
         if !self.valid_datacenter.is_empty() {
             policy["Datacenters"] = self.valid_datacenter.into();
         }
-        let written = api.put(path).json(&policy).value().await;
-        let written = written.with_context(|| format!("Error updating policy {}", quoted(&id)))?;
-        self.printed.print(&whole(written), shown::policy)
+        let written = NOUN.update(&api, &id, &policy).await?;
+        NOUN.print(&whole(written), &self.printed)
     }
 }

@@ -5,9 +5,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::links::{self, ChangedTemplates, Links, Templates, push};
+use super::noun::{Asked, Delete, List, Noun, Read};
 use super::{Printed, role_id, shown};
-use crate::output::{line, list, quoted, text};
-use crate::server_api::{ApiFlags, encoded};
+use crate::output::{list, text};
+use crate::server_api::encoded;
 
 /// What is done with roles.
 #[derive(Subcommand)]
@@ -15,11 +16,11 @@ pub(crate) enum Command {
     /// Make a role
     Create(Create),
     /// Delete a role
-    Delete(Delete),
+    Delete(Delete<Which>),
     /// Print all roles
     List(List),
     /// Print a role
-    Read(Read),
+    Read(Read<Which>),
     /// Change a role
     Update(Update),
 }
@@ -38,53 +39,19 @@ pub(crate) struct Create {
     templates: Templates,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 /// Which role.
 #[derive(Args)]
-struct Which {
+pub(crate) struct Which {
     /// Id of the role, or its beginning
     #[arg(long, default_value = "")]
     id: String,
     /// Name of the role
     #[arg(long, default_value = "")]
     name: String,
-}
-
-#[derive(Args)]
-pub(crate) struct Delete {
-    #[command(flatten)]
-    which: Which,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct Read {
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
 }
 
 #[derive(Args)]
@@ -107,22 +74,25 @@ pub(crate) struct Update {
     templates: ChangedTemplates,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
+
+const NOUN: Noun = Noun {
+    name: "role",
+    path: "/v1/acl/role",
+    all: "/v1/acl/roles",
+    shown: shown::role,
+    listed: shown::listed_role,
+    between: "",
+};
 
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create(options) => options.run().await,
-        Command::Delete(options) => options.run().await,
-        Command::List(options) => {
-            let roles = options.api.connect()?.get("/v1/acl/roles").value().await;
-            let roles = roles.context("Failed to retrieve the role list")?;
-            options.printed.print_list(&roles, "", shown::listed_role)
-        }
-        Command::Read(options) => options.run().await,
+        Command::Delete(options) => delete(options).await,
+        Command::List(options) => NOUN.list(options).await,
+        Command::Read(options) => read(options).await,
         Command::Update(options) => options.run().await,
     }
 }
@@ -146,7 +116,7 @@ impl Create {
              multiple templated policies and more complicated use cases, use \
              -templated-policy-file"
         );
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let links = &self.links;
         let role = json!({
             "Name": self.name,
@@ -156,65 +126,52 @@ impl Create {
             "NodeIdentities": links::node_identities(&links.node_identity)?,
             "TemplatedPolicies": links::templated_policies(template, file, &links.var)?,
         });
-        let made = api.put("/v1/acl/role").json(&role).value().await;
-        let made = made.context("Failed to create new role")?;
-        self.printed.print(&made, shown::role)
+        let made = NOUN.create(&api, &role).await?;
+        NOUN.print(&made, &self.printed)
     }
 }
 
-impl Delete {
-    async fn run(self) -> anyhow::Result<()> {
-        let (id, name) = (&self.which.id, &self.which.name);
+impl Which {
+    fn check(&self) -> anyhow::Result<()> {
         ensure!(
-            !id.is_empty() || !name.is_empty(),
+            !self.id.is_empty() || !self.name.is_empty(),
             "Must specify the -id or -name parameters"
         );
-        let api = self.api.connect()?;
-        let what = "Error determining role ID";
-        let id = if id.is_empty() {
-            let roles = api.get("/v1/acl/roles").value().await.context(what)?;
-            let mut roles = roles.as_array().into_iter().flatten();
-            match roles.find(|role| text(role, "Name") == name) {
-                Some(role) => text(role, "ID").to_owned(),
-                None => bail!("{what}: No such role with name {name}"),
-            }
-        } else {
-            role_id(&api, id).await.context(what)?
-        };
-        let deleted = api
-            .delete(format!("/v1/acl/role/{}", encoded(&id)))
-            .ok()
-            .await;
-        deleted.with_context(|| format!("Error deleting role {}", quoted(&id)))?;
-        line(&format!("Role {} deleted successfully", quoted(&id)))
+        Ok(())
     }
 }
 
-impl Read {
-    async fn run(self) -> anyhow::Result<()> {
-        let (id, name) = (&self.which.id, &self.which.name);
-        ensure!(
-            !id.is_empty() || !name.is_empty(),
-            "Must specify either the -id or -name parameters"
-        );
-        let api = self.api.connect()?;
-        let (path, by, key) = if id.is_empty() {
-            (
-                format!("/v1/acl/role/name/{}", encoded(name)),
-                "name",
-                name.clone(),
-            )
-        } else {
-            let id = role_id(&api, id)
-                .await
-                .context("Error determining role ID")?;
-            (format!("/v1/acl/role/{}", encoded(&id)), "ID", id)
-        };
-        let role = api.get(path).found().await;
-        let role = role.with_context(|| format!("Error reading role {}", quoted(&key)))?;
-        let role = role.with_context(|| format!("Role not found with {by} {}", quoted(&key)))?;
-        self.printed.print(&role, shown::role)
-    }
+async fn delete(options: Delete<Which>) -> anyhow::Result<()> {
+    options.which.check()?;
+    let Which { id, name } = &options.which;
+    let api = options.asked.api.connect()?;
+    let what = "Error determining role ID";
+    let id = if id.is_empty() {
+        let roles = api.get(NOUN.all).value().await.context(what)?;
+        let mut roles = roles.as_array().into_iter().flatten();
+        match roles.find(|role| text(role, "Name") == name) {
+            Some(role) => text(role, "ID").to_owned(),
+            None => bail!("{what}: No such role with name {name}"),
+        }
+    } else {
+        role_id(&api, id).await.context(what)?
+    };
+    NOUN.delete(&api, &id).await
+}
+
+async fn read(options: Read<Which>) -> anyhow::Result<()> {
+    options.which.check()?;
+    let Which { id, name } = &options.which;
+    let api = options.asked.api.connect()?;
+    let role = if id.is_empty() {
+        let path = format!("/v1/acl/role/name/{}", encoded(name));
+        NOUN.read_at(&api, path, "name", name).await?
+    } else {
+        let id = role_id(&api, id).await;
+        let id = id.context("Error determining role ID")?;
+        NOUN.read(&api, "ID", &id).await?
+    };
+    NOUN.print(&role, &options.printed)
 }
 
 impl Update {
@@ -223,14 +180,11 @@ impl Update {
             !self.id.is_empty(),
             "Cannot update a role without specifying the -id parameter"
         );
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let id = role_id(&api, &self.id)
             .await
             .context("Error determining role ID")?;
-        let path = format!("/v1/acl/role/{}", encoded(&id));
-        let known = api.get(path.as_str()).found().await;
-        let known = known.context("Error when retrieving current role")?;
-        let known = known.with_context(|| format!("Role not found with ID {}", quoted(&id)))?;
+        let known = NOUN.current(&api, "ID", &id).await?;
         let mut role = match self.no_merge {
             true => json!({"ID": id, "Name": self.name, "Description": self.description}),
             false => known,
@@ -254,9 +208,8 @@ impl Update {
             }
         }
         self.templates.apply(&mut role, &links.var)?;
-        let written = api.put(path).json(&role).value().await;
-        let written = written.with_context(|| format!("Error updating role {}", quoted(&id)))?;
-        self.printed.print(&written, shown::role)
+        let written = NOUN.update(&api, &id, &role).await?;
+        NOUN.print(&written, &self.printed)
     }
 }
 

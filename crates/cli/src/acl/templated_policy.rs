@@ -5,9 +5,10 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::links::templated_policies;
+use super::noun::Asked;
 use super::{Printed, shown};
 use crate::output::{Format, quoted, text};
-use crate::server_api::{ApiFlags, encoded_path};
+use crate::server_api::encoded_path;
 
 /// What is done with templated policies.
 #[derive(Subcommand)]
@@ -25,10 +26,8 @@ pub(crate) struct List {
     /// How to print them
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 #[derive(Args)]
@@ -38,10 +37,8 @@ pub(crate) struct Read {
     name: String,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 #[derive(Args)]
@@ -58,10 +55,8 @@ pub(crate) struct Preview {
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
@@ -81,12 +76,8 @@ fn printed(format: Format) -> Printed {
 
 impl List {
     async fn run(self) -> anyhow::Result<()> {
-        let policies = self
-            .api
-            .connect()?
-            .get("/v1/acl/templated-policies")
-            .value()
-            .await;
+        let api = self.asked.api.connect()?;
+        let policies = api.get("/v1/acl/templated-policies").value().await;
         let policies = policies.context("Failed to retrieve the templated policies list")?;
         let names = |policies: &Value, _| {
             let policies = policies.as_object().into_iter().flatten();
@@ -105,7 +96,7 @@ impl Read {
         let name = &self.name;
         ensure!(!name.is_empty(), "Must specify the -name parameter");
         let path = format!("/v1/acl/templated-policy/name/{}", encoded_path(name));
-        let policy = self.api.connect()?.get(path).found().await;
+        let policy = self.asked.api.connect()?.get(path).found().await;
         let policy =
             policy.with_context(|| format!("Error reading templated policy {}", quoted(name)))?;
         let policy = policy
@@ -126,7 +117,7 @@ impl Preview {
         };
         let name = encoded_path(text(policy, "TemplateName"));
         let ask = format!("/v1/acl/templated-policy/preview/{name}");
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let made = api
             .post(ask)
             .json(&policy["TemplateVariables"])

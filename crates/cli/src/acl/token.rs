@@ -8,11 +8,12 @@ use legate_model::{Secret, duration};
 use serde_json::json;
 
 use super::links::{self, Links, Templates};
+use super::noun::{Asked, Delete, List, Noun};
 use super::token_update::Update;
 use super::{Printed, shown, token_id};
 use crate::input;
-use crate::output::{Format, line, quoted, warn};
-use crate::server_api::{ApiFlags, encoded};
+use crate::output::{Format, quoted, warn};
+use crate::server_api::encoded;
 
 /// What is done with tokens.
 #[derive(Subcommand)]
@@ -22,7 +23,7 @@ pub(crate) enum Command {
     /// Make a token
     Create(Create),
     /// Delete a token
-    Delete(Delete),
+    Delete(Delete<Which>),
     /// Print all tokens
     List(List),
     /// Print a token
@@ -33,7 +34,7 @@ pub(crate) enum Command {
 
 /// Which token.
 #[derive(Args)]
-pub(super) struct Which {
+pub(crate) struct Which {
     /// Accessor id of the token, or its beginning
     #[arg(long, default_value = "", value_name = "ID")]
     pub(super) accessor_id: String,
@@ -64,10 +65,8 @@ pub(crate) struct Clone {
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Pretty)]
     format: Format,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 #[derive(Args)]
@@ -99,30 +98,8 @@ pub(crate) struct Create {
     templates: Templates,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct Delete {
-    #[command(flatten)]
-    which: Which,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
-}
-
-#[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
-    #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 #[derive(Args)]
@@ -137,18 +114,33 @@ pub(crate) struct Read {
     expanded: bool,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
+
+const NOUN: Noun = Noun {
+    name: "token",
+    path: "/v1/acl/token",
+    all: "/v1/acl/tokens",
+    shown: shown::token,
+    listed: shown::token,
+    between: "\n",
+};
 
 pub(super) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Clone(options) => options.run().await,
         Command::Create(options) => options.run().await,
-        Command::Delete(options) => options.run().await,
-        Command::List(options) => options.run().await,
+        Command::Delete(options) => {
+            let given = options
+                .which
+                .given("Must specify the -accessor-id parameter")?;
+            let api = options.asked.api.connect()?;
+            let id = token_id(&api, given).await;
+            NOUN.delete(&api, &id.context("Error determining token ID")?)
+                .await
+        }
+        Command::List(options) => NOUN.list(options).await,
         Command::Read(options) => options.run().await,
         Command::Update(options) => options.run().await,
     }
@@ -158,7 +150,7 @@ impl Clone {
     async fn run(self) -> anyhow::Result<()> {
         let missing = "Cannot update a token without specifying the -accessor-id parameter";
         let given = self.which.given(missing)?;
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let id = token_id(&api, given).await;
         let id = id.context("Error determining token Accessor ID")?;
         let body = match self.description.as_str() {
@@ -198,7 +190,7 @@ impl Create {
              multiple templated policies and more complicated use cases, use \
              -templated-policy-file"
         );
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let links = &self.links;
         let mut token = json!({
             "Description": self.description,
@@ -218,41 +210,14 @@ impl Create {
         if let Some(ttl) = self.expires_ttl.filter(|ttl| !ttl.is_zero()) {
             token["ExpirationTTL"] = duration::format(ttl).into();
         }
-        let made = api.put("/v1/acl/token").json(&token).value().await;
-        let made = made.context("Failed to create new token")?;
-        self.printed.print(&made, shown::token)
-    }
-}
-
-impl Delete {
-    async fn run(self) -> anyhow::Result<()> {
-        let given = self
-            .which
-            .given("Must specify the -accessor-id parameter")?;
-        let api = self.api.connect()?;
-        let id = token_id(&api, given)
-            .await
-            .context("Error determining token ID")?;
-        let deleted = api
-            .delete(format!("/v1/acl/token/{}", encoded(&id)))
-            .ok()
-            .await;
-        deleted.with_context(|| format!("Error deleting token {}", quoted(&id)))?;
-        line(&format!("Token {} deleted successfully", quoted(&id)))
-    }
-}
-
-impl List {
-    async fn run(self) -> anyhow::Result<()> {
-        let tokens = self.api.connect()?.get("/v1/acl/tokens").value().await;
-        let tokens = tokens.context("Failed to retrieve the token list")?;
-        self.printed.print_list(&tokens, "\n", shown::token)
+        let made = NOUN.create(&api, &token).await?;
+        NOUN.print(&made, &self.printed)
     }
 }
 
 impl Read {
     async fn run(self) -> anyhow::Result<()> {
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         if self.own {
             ensure!(
                 !self.expanded,
@@ -269,7 +234,7 @@ impl Read {
         let id = token_id(&api, given)
             .await
             .context("Error determining token ID")?;
-        let mut ask = api.get(format!("/v1/acl/token/{}", encoded(&id)));
+        let mut ask = api.get(NOUN.one(&id));
         if self.expanded {
             ask = ask.query("expanded", "true");
         }

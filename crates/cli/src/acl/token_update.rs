@@ -5,10 +5,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::links::{self, ChangedTemplates, Links, push};
+use super::noun::Asked;
 use super::token::Which;
 use super::{Printed, shown, token_id};
 use crate::output::{list, warn};
-use crate::server_api::{Api, ApiFlags, encoded};
+use crate::server_api::{Api, encoded};
 
 #[derive(Args)]
 pub(crate) struct Update {
@@ -33,10 +34,8 @@ pub(crate) struct Update {
     merge: Merge,
     #[command(flatten)]
     printed: Printed,
-    #[arg(hide = true)]
-    arguments: Vec<String>,
     #[command(flatten)]
-    api: ApiFlags,
+    asked: Asked,
 }
 
 /// What is added to what the token has.
@@ -100,7 +99,7 @@ impl Update {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let missing = "Cannot update a token without specifying the -accessor-id parameter";
         let given = self.which.given(missing)?;
-        let api = self.api.connect()?;
+        let api = self.asked.api.connect()?;
         let id = token_id(&api, given)
             .await
             .context("Error determining token ID")?;
