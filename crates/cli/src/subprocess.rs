@@ -34,7 +34,8 @@ pub(crate) fn command(words: &[String], shell: bool) -> anyhow::Result<Command> 
     Ok(command)
 }
 
-/// Runs a program with an input to its end. A signal for this program is passed on.
+/// Runs a program with an input to its end; `None` when a signal for this program came first, and has
+/// ended it.
 ///
 /// # Errors
 ///
@@ -43,7 +44,7 @@ pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
     interrupt: &mut Interrupt,
-) -> anyhow::Result<ExitStatus> {
+) -> anyhow::Result<Option<ExitStatus>> {
     command.stdin(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().context("Error starting handler")?;
     let stdin = child.stdin.take();
@@ -61,8 +62,8 @@ pub(crate) async fn run(
         () = interrupt.wait() => None,
     };
     match status {
-        Some(status) => status.context("Error executing handler"),
-        None => end(&mut child).await,
+        Some(status) => Ok(Some(status.context("Error executing handler")?)),
+        None => end(&mut child).await.map(|_| None),
     }
 }
 
@@ -106,7 +107,7 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(words.join(" "));
         let status = run(command, b"given\n", &mut interrupt).await.unwrap();
-        assert_eq!(status.code(), Some(7));
+        assert_eq!(status.unwrap().code(), Some(7));
     }
 
     #[tokio::test]

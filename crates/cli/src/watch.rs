@@ -71,10 +71,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let api = options.api.connect()?;
     let leader = api.get("/v1/status/leader").ok().await;
     leader.context("Error querying Consul agent")?;
-    tokio::select! {
-        result = options.watch(&api) => result,
-        () = interrupt.wait() => Ok(ExitCode::SUCCESS),
-    }
+    options.watch(&api, &mut interrupt).await
 }
 
 impl Options {
@@ -158,7 +155,8 @@ impl Options {
         Ok(ask.maybe("filter", &self.filter))
     }
 
-    async fn watch(&self, api: &Api) -> anyhow::Result<ExitCode> {
+    /// Only while no program runs a signal ends this at once: a program is ended first.
+    async fn watch(&self, api: &Api, interrupt: &mut Interrupt) -> anyhow::Result<ExitCode> {
         let (mut last_index, mut last): (u64, Option<Value>) = (0, None);
         let mut failures = 0;
         loop {
@@ -167,7 +165,11 @@ impl Options {
                 ask = ask.query("index", last_index.to_string());
                 ask = ask.query("wait", format!("{}s", WAIT.as_secs()));
             }
-            let (index, found) = match self.answer(ask).await {
+            let answer = tokio::select! {
+                answer = self.answer(ask) => answer,
+                () = interrupt.wait() => return Ok(ExitCode::SUCCESS),
+            };
+            let (index, found) = match answer {
                 Ok(answer) => answer,
                 Err(error) => {
                     failures += 1;
@@ -176,8 +178,10 @@ impl Options {
                         "Watch errored: {error:#}, retry in {}s",
                         wait.as_secs()
                     ));
-                    tokio::time::sleep(wait).await;
-                    continue;
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => continue,
+                        () = interrupt.wait() => return Ok(ExitCode::SUCCESS),
+                    }
                 }
             };
             failures = 0;
@@ -194,7 +198,7 @@ impl Options {
             if last.as_ref() == Some(&found) {
                 continue;
             }
-            if !self.handle(index, &found).await? {
+            if !self.handle(index, &found, interrupt).await? {
                 return Ok(ExitCode::SUCCESS);
             }
             last = Some(found);
@@ -218,16 +222,22 @@ impl Options {
     }
 
     /// Runs the program, or prints. Whether to go on.
-    async fn handle(&self, index: u64, found: &Value) -> anyhow::Result<bool> {
+    async fn handle(
+        &self,
+        index: u64,
+        found: &Value,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<bool> {
         if self.arguments.is_empty() {
             line(&pretty(found, "    "))?;
             return Ok(false);
         }
         let mut command = subprocess::command(&self.arguments, self.shell)?;
         command.env("CONSUL_INDEX", index.to_string());
-        let mut interrupt = Interrupt::listen()?;
         let input = format!("{found}\n");
-        let status = subprocess::run(command, input.as_bytes(), &mut interrupt).await?;
+        let Some(status) = subprocess::run(command, input.as_bytes(), interrupt).await? else {
+            return Ok(false);
+        };
         ensure!(
             status.success(),
             "Error executing handler: {}",

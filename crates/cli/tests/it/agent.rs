@@ -22,7 +22,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 /// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 fn command(args: &[&str], directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_legate"));

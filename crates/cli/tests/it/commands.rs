@@ -1,11 +1,15 @@
 //! Commands of `consul`, run with an agent of ours.
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
+use tokio::time::timeout;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, LIMIT};
 
 async fn legate(agent: &Agent, folder: &Path, words: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_legate"));
@@ -72,4 +76,33 @@ async fn a_wrong_line_ends_with_consuls_codes() {
         assert_eq!(code, expected, "{words:?}: {error}");
         assert!(error.contains(text), "{words:?}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_signal_lets_the_program_of_a_watch_end_by_itself() {
+    let agent = Agent::start("").await;
+    let program = "trap 'echo ended; exit' TERM; echo begun; while :; do sleep 0.1; done";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_legate"));
+    command.args([
+        "watch",
+        "-type=services",
+        "-shell=false",
+        "sh",
+        "-c",
+        program,
+    ]);
+    command.env("CONSUL_HTTP_ADDR", agent.http.to_string());
+    let mut watch = command
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("legate runs");
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut next = async || timeout(LIMIT, lines.next_line()).await.expect("in time");
+    assert_eq!(next().await.expect("text").as_deref(), Some("begun"));
+    let id = i32::try_from(watch.id().expect("it runs")).expect("a number");
+    kill(Pid::from_raw(id), Signal::SIGTERM).expect("a signal");
+    assert_eq!(next().await.expect("text").as_deref(), Some("ended"));
+    let status = timeout(LIMIT, watch.wait()).await.expect("in time");
+    assert!(status.expect("a status").success());
 }
