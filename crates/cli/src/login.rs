@@ -82,22 +82,12 @@ pub(crate) async fn login(options: Login) -> anyhow::Result<ExitCode> {
         "No bearer token found in {}",
         file.display()
     );
-    // Whoever logs in has no token yet; one of the environment has no say.
-    let flags = ApiFlags {
-        token: None,
-        token_file: None,
-        ..options.api
-    };
     let mut body = json!({"AuthMethod": options.method, "BearerToken": bearer});
     if !options.meta.is_empty() {
         body["Meta"] = input::object(&options.meta);
     }
-    let token = flags
-        .connect()?
-        .post("/v1/acl/login")
-        .json(&body)
-        .value()
-        .await;
+    let api = options.api.connect_without_token()?;
+    let token = api.post("/v1/acl/login").json(&body).value().await;
     let token = token.context("Error logging in")?;
     let secret = Secret::new(text(&token, "SecretID"));
     write(sink, &secret).context("Error writing token to file sink")?;

@@ -83,6 +83,29 @@ impl ApiFlags {
         api.context("Error connecting to Consul agent")
     }
 
+    /// The same for whoever logs in, and has no token yet: neither flags nor variables name one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`].
+    pub(crate) fn connect_without_token(&self) -> anyhow::Result<Api> {
+        self.resolve_without_token(&environment)
+            .context("Error connecting to Consul agent")
+    }
+
+    fn resolve_without_token(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Api> {
+        let flags = ApiFlags {
+            token: None,
+            token_file: None,
+            ..self.clone()
+        };
+        let names_token = |name: &str| name.starts_with("CONSUL_HTTP_TOKEN");
+        flags.resolve(&|name| variable(name).filter(|_| !names_token(name)))
+    }
+
     /// The same where variables do not count.
     #[cfg(test)]
     pub(crate) fn connect_without_environment(&self) -> anyhow::Result<Api> {
@@ -238,6 +261,8 @@ mod tests {
         assert_eq!(api.token().unwrap().expose(), "t");
         assert_eq!(api.parameter("ns"), Some("n"));
         assert_eq!(api.parameter("stale"), Some(""));
+        let api = flags.resolve_without_token(&variable).unwrap();
+        assert!(api.token().is_none());
         let api = ApiFlags::default().resolve(&variable).unwrap();
         assert_eq!(api.address.to_string(), "https://elsewhere:1");
         assert!(api.tls.is_some());
