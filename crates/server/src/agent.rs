@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 
 use crate::acl::AgentTokens;
 use crate::config::ServerConfig;
-use crate::http::Rates;
 use crate::operations::RequestLimits;
+use crate::rates::Rates;
 use crate::seed;
 use crate::server::StartError;
 

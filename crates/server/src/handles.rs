@@ -23,7 +23,7 @@ use crate::acl::{Logins, Methods, Rights};
 use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
-use crate::http::Rates;
+use crate::rates::Rates;
 use crate::telemetry::Traces;
 
 /// All handles of one server.

@@ -17,6 +17,7 @@ mod http;
 mod net;
 mod operations;
 mod program;
+mod rates;
 mod seed;
 mod server;
 mod sessions;

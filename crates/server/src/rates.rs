@@ -1,21 +1,20 @@
-//! How many requests in a second are answered: one bucket for reads and one for writes, for all clients
-//! together. The clock is tokio's, so that tests can hold it.
+//! How many requests in a second are answered, by the HTTP and gRPC APIs together: one bucket for reads and
+//! one for writes, for all clients. The clock is tokio's, so that tests can hold it. Which request is a
+//! write, and which is not counted, each API says for itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::response::{IntoResponse, Response};
-use http::{Method, StatusCode};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
-use super::error::ApiError;
 use crate::operations::{LimitMode, RequestLimits};
 
 /// How many seconds' worth of requests may come at once, as in Consul.
 const BURST: f64 = 10.0;
 
-/// Consul's text, which clients look for.
-const TOO_MANY: &str = "rate limit exceeded, try again later or against a different server";
+/// The text of a refusal: Consul's, which clients look for.
+pub(crate) const TOO_MANY: &str =
+    "rate limit exceeded, try again later or against a different server";
 
 /// The rates, as they are now. Copies share them.
 #[derive(Debug, Clone)]
@@ -69,7 +68,7 @@ impl Rates {
     pub(crate) fn new(limits: RequestLimits, registry: &Registry) -> Result<Self, MetricsError> {
         let exceeded = IntCounterVec::new(
             Opts::new(
-                "legate_http_requests_over_limit_total",
+                "legate_requests_over_limit_total",
                 "Requests beyond limits.request_limits, by what they do and whether they were refused.",
             ),
             &["operation", "mode"],
@@ -87,13 +86,8 @@ impl Rates {
         }
     }
 
-    /// The answer to a request that is too much.
-    pub(super) fn refusal(&self, method: &Method, path: &str) -> Option<Response> {
-        // As in Consul, what concerns the agent alone and how well the server is are not counted.
-        if path.starts_with("/v1/agent/") || path.starts_with("/v1/status/") {
-            return None;
-        }
-        let write = is_write(method, path);
+    /// Counts a request; whether it is too much, and is to be refused. `name` is for the log.
+    pub(crate) fn refuse(&self, write: bool, name: &str) -> bool {
         let mode = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let limits = state.limits;
@@ -103,7 +97,7 @@ impl Rates {
                 (_, false) => state.reads.take(limits.read_rate),
             };
             if room {
-                return None;
+                return false;
             }
             limits.mode
         };
@@ -111,8 +105,13 @@ impl Rates {
         let operation = if write { "write" } else { "read" };
         let label = if enforced { "enforcing" } else { "permissive" };
         self.exceeded.with_label_values(&[operation, label]).inc();
-        tracing::debug!(%method, path, operation, enforced, "a request is beyond request_limits");
-        enforced.then(|| ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY).into_response())
+        tracing::debug!(
+            name,
+            operation,
+            enforced,
+            "a request is beyond request_limits"
+        );
+        enforced
     }
 }
 
@@ -123,25 +122,6 @@ impl State {
             reads: Bucket::full(limits.read_rate),
             writes: Bucket::full(limits.write_rate),
         }
-    }
-}
-
-/// Questions that need a body.
-const ASKED_BY_POST: [&str; 4] = [
-    "/v1/acl/templated-policy/preview/",
-    "/v1/agent/connect/authorize",
-    "/v1/discovery-chain/",
-    "/v1/internal/acl/authorize",
-];
-
-/// Whether a request changes something.
-pub(super) fn is_write(method: &Method, path: &str) -> bool {
-    match *method {
-        Method::GET | Method::HEAD | Method::OPTIONS => false,
-        Method::POST => !ASKED_BY_POST
-            .iter()
-            .any(|question| path.starts_with(question)),
-        _ => true,
     }
 }
 
@@ -159,11 +139,9 @@ mod tests {
             write_rate: None,
         };
         let rates = Rates::new(limits, &Registry::new()).unwrap();
-        let refused = |method: Method, path: &str| rates.refusal(&method, path).is_some();
-        let read = || refused(Method::GET, "/v1/catalog/nodes");
+        let read = || rates.refuse(false, "a read");
         assert_eq!((0..30).filter(|_| !read()).count(), 20);
-        assert!(!refused(Method::PUT, "/v1/kv/a"));
-        assert!(!refused(Method::GET, "/v1/agent/self"));
+        assert!(!rates.refuse(true, "a write"));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!((0..30).filter(|_| !read()).count(), 2);
         rates.set(RequestLimits {

@@ -25,6 +25,7 @@ use crate::certificate::{self, CertificateError, Files, Renewed};
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
+use crate::rates::Rates;
 use crate::telemetry::{self, TelemetryError};
 use crate::{dns, grpc, http, seed, sessions};
 
@@ -189,7 +190,7 @@ impl Server {
         });
         let audit = Audit::open(&config.audit, &clock)?;
         let registry = Registry::new();
-        let rates = http::Rates::new(config.request_limits, &registry)?;
+        let rates = Rates::new(config.request_limits, &registry)?;
         let scope = Scope::new("server");
         let traces = telemetry::start(&config, &clock, &registry, &scope)?;
         // It is written to until the last request has been answered.

@@ -10,6 +10,7 @@ mod connection;
 mod dataplane;
 mod discovery;
 mod dns;
+mod limited;
 mod panics;
 mod xds;
 
@@ -38,6 +39,7 @@ use tower::layer::util::{Identity, Stack};
 use crate::dns::Responder;
 use crate::handles::Handles;
 use connection::Acceptor;
+use limited::LimitRates;
 use panics::ContainPanics;
 
 /// Calls on one connection at one time. Consul's limit.
@@ -122,7 +124,7 @@ pub(crate) async fn serve(
 
 /// Looks at a call before its service does.
 type Check = fn(Request<()>) -> Result<Request<()>, Status>;
-type Layers = Stack<ContainPanics, Stack<InterceptorLayer<Check>, Identity>>;
+type Layers = Stack<LimitRates, Stack<ContainPanics, Stack<InterceptorLayer<Check>, Identity>>>;
 
 fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>, BoxError> {
     let (reader, rights) = (handles.store.reader(), handles.rights());
@@ -144,6 +146,7 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
         .timeout(CALL)
         .layer(InterceptorLayer::new(auth::check_tenancy as Check))
         .layer(ContainPanics)
+        .layer(LimitRates(handles.rates.clone()))
         .add_service(xds)
         .add_service(dataplane)
         .add_service(discovery)

@@ -11,11 +11,28 @@ use http::{Method, Request, StatusCode};
 use super::call::token_in;
 use super::error::ApiError;
 use super::params::Params;
-use super::rates::{Rates, is_write};
 use crate::acl::Rights;
 use crate::audit::{Asked, Audit, Event};
 use crate::operations::HttpPolicy;
+use crate::rates::{Rates, TOO_MANY};
 use crate::telemetry::{Traced, Traces};
+
+/// Requests that are not counted, as in Consul: what concerns the agent alone, how well the server is, and
+/// what operators repair servers with.
+const NOT_COUNTED: [&str; 4] = [
+    "/v1/agent/",
+    "/v1/operator/autopilot/",
+    "/v1/operator/raft/",
+    "/v1/status/",
+];
+
+/// Questions that need a body.
+const ASKED_BY_POST: [&str; 4] = [
+    "/v1/acl/templated-policy/preview/",
+    "/v1/agent/connect/authorize",
+    "/v1/discovery-chain/",
+    "/v1/internal/acl/authorize",
+];
 
 /// The guard of one API. Copies share it.
 #[derive(Clone)]
@@ -92,7 +109,9 @@ impl Guard {
         if !reads && !networks.is_empty() && !networks.iter().any(|one| one.contains(&client)) {
             return Some(refused("Access is restricted"));
         }
-        self.rates.refusal(method, path)
+        let counted = !NOT_COUNTED.iter().any(|kind| path.starts_with(kind));
+        let too_much = counted && self.rates.refuse(is_write(method, path), path);
+        too_much.then(|| ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY).into_response())
     }
 
     /// The token that the request is judged by.
@@ -104,5 +123,16 @@ impl Guard {
             true => self.rights.default_token(),
             false => token,
         }
+    }
+}
+
+/// Whether a request changes something.
+fn is_write(method: &Method, path: &str) -> bool {
+    match *method {
+        Method::GET | Method::HEAD | Method::OPTIONS => false,
+        Method::POST => !ASKED_BY_POST
+            .iter()
+            .any(|question| path.starts_with(question)),
+        _ => true,
     }
 }

@@ -38,7 +38,6 @@ mod permissive;
 mod prepared_query;
 mod protocol;
 mod proxies;
-mod rates;
 mod sessions;
 mod snapshot;
 mod state;
@@ -65,7 +64,6 @@ pub(crate) use self::agent::{OWN_SERVICE, acceptable, may_run, register_definiti
 pub(crate) use self::bootstrap::bootstrap_entry;
 pub(crate) use self::error::ApiError;
 use self::guard::Guard;
-pub(crate) use self::rates::Rates;
 use self::state::ApiState;
 use crate::handles::Handles;
 

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
+use legate_api::connectca::SignRequest;
+use legate_api::connectca::connect_ca_service_client::ConnectCaServiceClient;
+use legate_api::dataplane::GetSupportedDataplaneFeaturesRequest;
+use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
 use legate_model::Secret;
 use legate_server::{
     AuditSink, DefaultPolicy, HttpPolicy, LimitMode, RequestLimits, TelemetryConfig, UnixSocket,
@@ -15,6 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 use tokio::time::timeout;
 
+use crate::grpc;
 use crate::http_client::start;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -72,6 +77,37 @@ async fn requests_beyond_the_rate_are_refused_with_consuls_text() {
     );
     let status = client.get("/v1/status/leader").await;
     assert_eq!(status.status, StatusCode::OK);
+    server.stop(LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_beyond_the_rate_are_refused() {
+    let server = grpc::start(|config| {
+        config.request_limits = RequestLimits {
+            mode: LimitMode::Enforcing,
+            read_rate: Some(0.2),
+            write_rate: None,
+        };
+    })
+    .await;
+    let channel = grpc::channel(&server).await;
+    let mut client = DataplaneServiceClient::new(channel.clone());
+    let mut ask = async || {
+        let asked = GetSupportedDataplaneFeaturesRequest {};
+        let answer = client.get_supported_dataplane_features(asked).await;
+        answer.map(|_| ()).map_err(|status| status.code())
+    };
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        answers.push(ask().await);
+    }
+    assert_eq!(answers[0], Ok(()));
+    assert_eq!(answers[3], Err(tonic::Code::ResourceExhausted));
+    // A write has a rate of its own: this one is refused for what it says.
+    let signed = ConnectCaServiceClient::new(channel)
+        .sign(SignRequest::default())
+        .await;
+    assert_ne!(signed.unwrap_err().code(), tonic::Code::ResourceExhausted);
     server.stop(LIMIT).await.unwrap();
 }
 

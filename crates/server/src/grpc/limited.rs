@@ -1,0 +1,67 @@
+//! Refuses calls that are too many. As in Consul streams of xDS are not counted: a proxy that cannot
+//! connect is no use to anybody.
+
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
+
+use futures_util::future::Either;
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use crate::rates::{Rates, TOO_MANY};
+
+/// The calls that change something.
+const WRITES: [&str; 3] = [
+    "/hashicorp.consul.acl.ACLService/Login",
+    "/hashicorp.consul.acl.ACLService/Logout",
+    "/hashicorp.consul.connectca.ConnectCAService/Sign",
+];
+
+const XDS: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
+
+/// Puts [`Limited`] around a service.
+#[derive(Debug, Clone)]
+pub(super) struct LimitRates(pub(super) Rates);
+
+impl<S> Layer<S> for LimitRates {
+    type Service = Limited<S>;
+
+    fn layer(&self, inner: S) -> Limited<S> {
+        Limited {
+            inner,
+            rates: self.0.clone(),
+        }
+    }
+}
+
+/// Answers `RESOURCE_EXHAUSTED` to what is beyond the rates.
+#[derive(Debug, Clone)]
+pub(super) struct Limited<S> {
+    inner: S,
+    rates: Rates,
+}
+
+impl<S, B> Service<Request<B>> for Limited<S>
+where
+    S: Service<Request<B>, Response = Response<Body>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<Response<Body>, S::Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let method = request.uri().path();
+        let is_write = WRITES.contains(&method);
+        if !method.starts_with(XDS) && self.rates.refuse(is_write, method) {
+            let refused = Status::resource_exhausted(TOO_MANY).into_http();
+            return Either::Right(ready(Ok(refused)));
+        }
+        Either::Left(self.inner.call(request))
+    }
+}
