@@ -11,7 +11,7 @@ use legate_store::Store;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use crate::acl::AgentTokens;
+use crate::acl::{AgentTokens, TokenSet};
 use crate::config::ServerConfig;
 use crate::operations::RequestLimits;
 use crate::rates::Rates;
@@ -26,6 +26,8 @@ pub struct Definitions {
     pub services: Vec<ServiceDefinition>,
     /// Checks of the node, or of a service of it.
     pub checks: Vec<CheckType>,
+    /// The agent's own tokens.
+    pub tokens: TokenSet,
     /// How many requests are taken in a second.
     pub request_limits: RequestLimits,
 }
@@ -106,6 +108,7 @@ impl Agent {
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
         let definitions = read.map_err(ReloadError::Read)?;
         seed::define(&self.config, &self.store, &definitions).await?;
+        self.tokens.reload(definitions.tokens).await;
         self.rates.set(definitions.request_limits);
         tracing::info!("the configuration was read again");
         Ok(())

@@ -129,6 +129,7 @@ fn definitions(flags: &Flags, level: &LogLevel) -> Result<Definitions, String> {
     Ok(Definitions {
         services: server.agent.services,
         checks: server.agent.checks,
+        tokens: server.agent.tokens,
         request_limits: server.request_limits,
     })
 }

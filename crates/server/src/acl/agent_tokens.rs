@@ -143,6 +143,17 @@ impl AgentTokens {
         Ok(())
     }
 
+    /// Takes the tokens that the settings have now. Those of the file still win; without a file nothing
+    /// keeps those that the API has set, as in Consul.
+    pub(crate) async fn reload(&self, settings: TokenSet) {
+        let mut set = self.set.lock().await;
+        if self.file.is_none() {
+            *set = TokenSet::default();
+        }
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        *now = set.clone().or(settings);
+    }
+
     /// What requests without a token have; empty for none.
     pub(crate) fn of_requests(&self) -> String {
         self.with(|now| text(now.default.as_ref()))
@@ -155,11 +166,9 @@ impl AgentTokens {
 
     /// Whether this is the token that opens the agent.
     pub(crate) fn is_recovery(&self, token: &str) -> bool {
-        self.with(|now| {
-            now.agent_recovery
-                .as_ref()
-                .is_some_and(|own| own.expose() == token)
-        })
+        let own = self.with(|now| text(now.agent_recovery.as_ref()));
+        // Whatever a file says: no token is not the recovery token.
+        !own.is_empty() && own == token
     }
 
     fn with<T>(&self, read: impl Fn(&TokenSet) -> T) -> T {
@@ -229,8 +238,20 @@ mod tests {
             assert!(tokens.is_recovery("open") && !tokens.is_recovery(""));
         }
         let tokens = open();
+        let other = TokenSet {
+            default: Some("other".into()),
+            dns: Some("other".into()),
+            agent_recovery: Some("other".into()),
+            ..TokenSet::default()
+        };
+        tokens.reload(other).await;
+        assert_eq!(tokens.of_requests(), "set");
+        assert_eq!(tokens.of_dns(), "other");
+        assert!(tokens.is_recovery("open"));
         tokens.set(TokenKind::Default, "".into()).await.unwrap();
         assert_eq!(tokens.of_requests(), "");
+        std::fs::write(&file, r#"{"agent_recovery": ""}"#).unwrap();
+        assert!(!open().is_recovery(""));
         std::fs::write(&file, "{").unwrap();
         assert!(AgentTokens::open(settings.clone(), Some(file.clone())).is_err());
     }

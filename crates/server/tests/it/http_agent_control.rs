@@ -238,6 +238,29 @@ async fn the_tokens_of_the_agent_hold_at_once() {
 }
 
 #[tokio::test]
+async fn a_reload_takes_the_tokens_of_the_files() {
+    let definitions = || Definitions {
+        tokens: TokenSet {
+            default: Some(MANAGEMENT.into()),
+            ..TokenSet::default()
+        },
+        ..Definitions::default()
+    };
+    let parts = Parts {
+        reload: Some(Reload::new(move || Ok(definitions()))),
+        ..Parts::default()
+    };
+    let server = Running::start(config(), deny_by_default, parts).await;
+    let server = server.unwrap();
+    let client = Client::of(&server);
+    let path = "/v1/acl/tokens";
+    assert_eq!(client.get(path).await.status, StatusCode::FORBIDDEN);
+    let manager = client.with_token(MANAGEMENT);
+    manager.write("/v1/agent/reload", &Value::Null).await;
+    assert_eq!(client.get(path).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_server_has_joined_itself_and_leaves_when_asked() {
     let (server, client) = start(|_| {}).await;
     let own = client.get("/v1/agent/self").await.json();
