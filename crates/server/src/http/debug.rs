@@ -69,8 +69,10 @@ pub(super) async fn profile(
             profile
         }
         "cmdline" => {
+            // The name of the program only: its arguments may hold tokens.
             let line = fs::read("/proc/self/cmdline").map_err(failed)?;
-            return Ok(String::from_utf8_lossy(&line).into_owned().into_response());
+            let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
+            return Ok(String::from_utf8_lossy(name).into_owned().into_response());
         }
         other => {
             return Err(ApiError::new(

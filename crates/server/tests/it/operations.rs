@@ -205,6 +205,9 @@ async fn profiles_are_served_where_they_are_asked_for() {
         assert_eq!(profile.status, StatusCode::OK, "{name}");
         assert!(!profile.body.is_empty(), "{name}");
     }
+    // Its arguments may hold secrets.
+    let line = client.get("/debug/pprof/cmdline").await;
+    assert_eq!(Some(line.text().to_owned()), std::env::args().next());
     let trace = client.get("/debug/pprof/trace").await;
     assert_eq!(trace.status, StatusCode::NOT_IMPLEMENTED);
     server.stop(LIMIT).await.unwrap();
