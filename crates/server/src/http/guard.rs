@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use http::{Method, Request, StatusCode};
+use percent_encoding::percent_decode_str;
 
 use super::call::token_in;
 use super::error::ApiError;
@@ -98,8 +99,7 @@ impl Guard {
 
     fn refusal(&self, method: &Method, path: &str, client: IpAddr) -> Option<Response> {
         let refused = |text: &str| ApiError::new(StatusCode::FORBIDDEN, text).into_response();
-        let mut blocked = self.policy.block_endpoints.iter();
-        if blocked.any(|beginning| path.starts_with(beginning.as_str())) {
+        if is_below(path, &self.policy.block_endpoints) {
             return Some(refused("Endpoint is blocked by agent configuration"));
         }
         // As in Consul every method but these counts as a write here, questions with a body too.
@@ -124,6 +124,16 @@ impl Guard {
             false => token,
         }
     }
+}
+
+/// Whether a path begins with one of these, however its characters are written: endpoints decode them, too.
+fn is_below(path: &str, beginnings: &[String]) -> bool {
+    if beginnings.is_empty() {
+        return false;
+    }
+    let path: Vec<u8> = percent_decode_str(path).collect();
+    let mut beginnings = beginnings.iter();
+    beginnings.any(|beginning| path.starts_with(beginning.as_bytes()))
 }
 
 /// Whether a request changes something.

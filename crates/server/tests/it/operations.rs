@@ -29,7 +29,7 @@ const ROOT: &str = "11111111-2222-3333-4444-555555555555";
 async fn blocked_paths_networks_that_may_write_and_headers_of_all_answers() {
     let (server, client) = start(|config| {
         config.http_policy = HttpPolicy {
-            block_endpoints: vec!["/v1/agent/self".to_owned()],
+            block_endpoints: vec!["/v1/agent/self".to_owned(), "/v1/kv/secret".to_owned()],
             allow_write_from: vec!["10.0.0.0/8".parse().unwrap()],
             response_headers: vec![(
                 HeaderName::from_static("x-frame-options"),
@@ -43,6 +43,10 @@ async fn blocked_paths_networks_that_may_write_and_headers_of_all_answers() {
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert_eq!(refused.text(), "Endpoint is blocked by agent configuration");
     assert_eq!(refused.header("x-frame-options"), "DENY");
+    let encoded = client.get("/v1/kv/%73ecret/key").await;
+    assert_eq!(encoded.status, StatusCode::FORBIDDEN);
+    let open = client.get("/v1/kv/open").await;
+    assert_eq!(open.status, StatusCode::NOT_FOUND);
     let refused = client.put("/v1/catalog/register", &json!({})).await;
     assert_eq!(
         (refused.status, refused.text()),
