@@ -1,4 +1,4 @@
-//! LineQueue on their way to an output that may be slow or blocked. Whoever logs never waits; what
+//! Lines on their way to an output that may be slow or blocked. Whoever logs never waits; what
 //! finds no room is counted and lost.
 
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// How many bytes of lines may wait, 1 MiB: minutes of an ordinary log.
 const ROOM: usize = 1024 * 1024;
 
-/// LineQueue that wait to be written. Copies share them.
+/// Lines that wait to be written. Copies share them.
 #[derive(Clone, Debug)]
 pub struct LineQueue(Arc<Shared>);
 
@@ -27,7 +27,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<u8>,
-    /// LineQueue that found no room behind those.
+    /// Lines that found no room behind those.
     lost: u64,
     /// Whether lines are being written that are not in the queue any more.
     writing: bool,

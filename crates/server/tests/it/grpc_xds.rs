@@ -347,7 +347,7 @@ async fn the_configuration_is_for_who_may_be_the_service() {
         .apply(Command::DeleteToken(key))
         .await
         .unwrap();
-    // Told with the next change, whatever it is.
+    // It learns of it with the next change, whatever that is.
     register(&server, api(20_002)).await;
     let status = ads.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -398,7 +398,7 @@ async fn a_stream_ends_when_a_policy_gives_its_token_nothing_any_more() {
     };
     let command = Command::UpsertPolicy(Box::new(less));
     server.store().apply(command).await.unwrap();
-    // Told with the next change, whatever it is.
+    // It learns of it with the next change, whatever that is.
     register(&server, api(20_002)).await;
     let status = ads.next().await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
