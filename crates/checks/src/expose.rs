@@ -5,22 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use legate_model::{CheckDefinition, CheckType};
+use legate_model::{CheckDefinition, CheckType, Tenancy};
 
 use crate::machine::Known;
 
 /// The ports that checks get, lowest free first. Consul's `expose_min_port` and `expose_max_port`.
 const PORTS: RangeInclusive<u16> = 21_500..=21_755;
 
-/// The addresses of the sidecars that expose the checks of their services, by the service's id. The
-/// address may be empty, which is this machine.
-pub(crate) type Sidecars = BTreeMap<String, String>;
+/// The addresses of the sidecars that expose the checks of their services, by where the service is and
+/// its id. The address may be empty, which is this machine.
+pub(crate) type Sidecars = BTreeMap<(Tenancy, String), String>;
 
 /// The checks that get another port, with that port; 0 is none. A check keeps the port that it
 /// has. When all are taken a check has none and goes to its service, as without a sidecar.
 pub(crate) fn changes<'k>(checks: &'k [Known], sidecars: &Sidecars) -> Vec<(&'k Known, u16)> {
     let exposed = |known: &Known| {
-        is_exposable(&known.check.definition) && sidecars.contains_key(&known.service_id)
+        is_exposable(&known.check.definition) && sidecars.contains_key(&owner(known))
     };
     let (with, without): (Vec<&Known>, Vec<&Known>) = checks.iter().partition(|one| exposed(one));
     let mut taken: BTreeSet<u16> = with.iter().map(|known| known.exposed_port).collect();
@@ -37,6 +37,10 @@ pub(crate) fn changes<'k>(checks: &'k [Known], sidecars: &Sidecars) -> Vec<(&'k 
     changes
 }
 
+fn owner(known: &Known) -> (Tenancy, String) {
+    (known.check.tenancy.clone(), known.service_id.clone())
+}
+
 /// Whether a sidecar passes the check on: not where it is over TLS, or names no port.
 fn is_exposable(check: &CheckType) -> bool {
     let definition = CheckDefinition {
@@ -51,7 +55,7 @@ fn is_exposable(check: &CheckType) -> bool {
 /// The check as it is run: where it has a port at the sidecar, it is sent there and not to the service.
 pub(crate) fn target(known: &Known, sidecars: &Sidecars) -> Arc<CheckType> {
     let definition = &known.check.definition;
-    let (port, sidecar) = (known.exposed_port, sidecars.get(&known.service_id));
+    let (port, sidecar) = (known.exposed_port, sidecars.get(&owner(known)));
     let Some(sidecar) = sidecar.filter(|_| port != 0) else {
         return Arc::clone(definition);
     };
@@ -89,6 +93,7 @@ mod tests {
         let definition = Arc::new(definition);
         Known {
             check: AgentCheck {
+                tenancy: Tenancy::default(),
                 check_id: id.to_owned(),
                 definition: Arc::clone(&definition),
                 source: Source::Api,
@@ -109,7 +114,8 @@ mod tests {
     }
 
     fn sidecars(address: &str) -> Sidecars {
-        Sidecars::from([("web".to_owned(), address.to_owned())])
+        let web = (Tenancy::default(), "web".to_owned());
+        Sidecars::from([(web, address.to_owned())])
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_model::{CheckStatus, CheckType};
+use legate_model::{CheckStatus, CheckType, Tenancy};
 use legate_store::AgentCheck;
 use tokio::time::Instant;
 
@@ -18,6 +18,9 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_REMOVAL: Duration = Duration::from_secs(60);
 /// How many checks are run at one time.
 const MAX_RUNNING: usize = 64;
+
+/// Which check of the node: where it is, and its id.
+pub(crate) type CheckKey = (Tenancy, String);
 
 /// The number of a run. No two runs have the same one.
 pub(crate) type Run = u64;
@@ -53,6 +56,7 @@ pub(crate) enum Action {
     Expose { check: AgentCheck, port: u16 },
     /// Remove an instance that was critical for too long.
     Deregister {
+        tenancy: Tenancy,
         service_id: String,
         check_id: String,
     },
@@ -97,7 +101,7 @@ enum How {
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
     settings: Settings,
-    checks: BTreeMap<String, Entry>,
+    checks: BTreeMap<CheckKey, Entry>,
     next_run: Run,
     running: usize,
 }
@@ -115,7 +119,7 @@ impl Machine {
         let mut actions = Vec::new();
         let mut before = std::mem::take(&mut self.checks);
         for known in all {
-            let id = known.check.check_id.clone();
+            let id = (known.check.tenancy.clone(), known.check.check_id.clone());
             let entry = match before.remove(&id) {
                 Some(entry) if entry.known.check == known.check => entry.refreshed(now, known),
                 other => {
@@ -135,7 +139,7 @@ impl Machine {
     }
 
     /// The definitions of the checks whose status is read from the store.
-    pub(crate) fn aliases(&self) -> Vec<(String, Arc<CheckType>)> {
+    pub(crate) fn aliases(&self) -> Vec<(CheckKey, Arc<CheckType>)> {
         let all = self.checks.iter();
         let aliases = all.filter(|(_, entry)| matches!(entry.how, How::Alias { .. }));
         aliases
@@ -147,7 +151,7 @@ impl Machine {
     pub(crate) fn aliased(
         &mut self,
         now: Instant,
-        id: &str,
+        id: &CheckKey,
         status: CheckStatus,
         output: String,
     ) -> Option<Action> {
@@ -197,11 +201,11 @@ impl Machine {
 
     /// A status was reported for a TTL check, and is written by whoever took the report. Returns
     /// whether there is such a check.
-    pub(crate) fn reported(&mut self, now: Instant, id: &str) -> bool {
+    pub(crate) fn reported(&mut self, now: Instant, tenancy: &Tenancy, id: &str) -> bool {
         let found = self
             .checks
             .iter_mut()
-            .find(|(own, _)| own.eq_ignore_ascii_case(id));
+            .find(|((within, own), _)| within == tenancy && own.eq_ignore_ascii_case(id));
         match found {
             Some((
                 _,
@@ -226,7 +230,9 @@ impl Machine {
         }
         for action in actions {
             if let Action::Store { check, .. } = action
-                && let Some(entry) = self.checks.get_mut(&check.check_id)
+                && let Some(entry) = self
+                    .checks
+                    .get_mut(&(check.tenancy.clone(), check.check_id.clone()))
                 && let How::Reported { until } = &mut entry.how
             {
                 *until = now;
@@ -381,6 +387,7 @@ impl Entry {
         self.removal_at().filter(|at| *at <= now)?;
         self.removal_started = true;
         Some(Action::Deregister {
+            tenancy: self.known.check.tenancy.clone(),
             service_id: self.known.service_id.clone(),
             check_id: self.known.check.check_id.clone(),
         })

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_model::{CheckStatus, ServiceInstance, ServiceKind};
+use legate_model::{CheckStatus, ServiceInstance, ServiceKind, Tenancy};
 use legate_runtime::{BoxError, CancellationToken};
 use legate_store::{ReadTxn, Reader, Unavailable, Watch, WriteTxn, Writer};
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +35,7 @@ pub struct Reports {
 
 #[derive(Debug)]
 struct Report {
+    tenancy: Tenancy,
     check_id: String,
     taken: oneshot::Sender<bool>,
 }
@@ -46,9 +47,10 @@ impl Reports {
     ///
     /// # Errors
     /// [`Gone`] when the server stops.
-    pub async fn renew(&self, check_id: &str) -> Result<bool, Gone> {
+    pub async fn renew(&self, tenancy: &Tenancy, check_id: &str) -> Result<bool, Gone> {
         let (taken, answer) = oneshot::channel();
         let report = Report {
+            tenancy: tenancy.clone(),
             check_id: check_id.to_owned(),
             taken,
         };
@@ -150,15 +152,20 @@ impl Runner {
 
     /// A check that was registered a moment ago may not have been looked at yet.
     fn renew(&mut self, report: Report, watch: &mut Watch, actions: &mut Vec<Action>) {
-        let mut known = self.machine.reported(Instant::now(), &report.check_id);
+        let Report {
+            tenancy,
+            check_id,
+            taken,
+        } = report;
+        let mut known = self.machine.reported(Instant::now(), &tenancy, &check_id);
         if !known {
             let (next, more) = self.look();
             *watch = next;
             actions.extend(more);
-            known = self.machine.reported(Instant::now(), &report.check_id);
+            known = self.machine.reported(Instant::now(), &tenancy, &check_id);
         }
         // Whoever reported may have gone away.
-        let _ = report.taken.send(known);
+        let _ = taken.send(known);
     }
 
     /// Reads the checks of the node as they are now, and the statuses of aliases.
@@ -166,28 +173,15 @@ impl Runner {
         let now = Instant::now();
         let state = self.reader.state();
         let txn = state.read();
-        // The store takes ids that differ in case for the same.
-        let shown: HashMap<_, _> = txn
-            .checks_on(&self.node)
-            .into_iter()
-            .map(|check| (check.check_id.to_lowercase(), check))
-            .collect();
-        let sidecars = self.sidecars(&txn);
-        let known = txn
-            .agent_checks(&self.node)
-            .into_iter()
-            .filter_map(|check| {
-                let shown = shown.get(&check.check_id.to_lowercase())?;
-                Some(Known {
-                    service_id: shown.service_id.clone(),
-                    status: shown.status,
-                    output: shown.output.clone(),
-                    exposed_port: shown.exposed_port,
-                    target: Arc::clone(&check.definition),
-                    check,
-                })
+        let namespaces = txn.tenancies_here();
+        let mut known = Vec::new();
+        let mut sidecars = Sidecars::new();
+        for tenancy in &namespaces {
+            txn.in_tenancy(tenancy, |txn| {
+                known.extend(self.known(txn));
+                sidecars.extend(self.sidecars(txn));
             });
-        let mut known: Vec<Known> = known.collect();
+        }
         let moves = expose::changes(&known, &sidecars);
         let moves = moves.into_iter().map(|(known, port)| Action::Expose {
             check: known.check.clone(),
@@ -198,12 +192,43 @@ impl Runner {
             one.target = expose::target(one, &sidecars);
         }
         actions.extend(self.machine.define(now, known));
-        let mut nodes = alias::Nodes::new(&txn, &self.settings);
-        for (id, definition) in self.machine.aliases() {
-            let (status, output) = nodes.status(&self.node, &id, &definition);
-            actions.extend(self.machine.aliased(now, &id, status, output));
+        let aliases = self.machine.aliases();
+        for one in aliases.chunk_by(|((a, _), _), ((b, _), _)| a == b) {
+            let Some(((tenancy, _), _)) = one.first() else {
+                continue;
+            };
+            txn.in_tenancy(tenancy, |txn| {
+                let mut nodes = alias::Nodes::new(txn, &self.settings);
+                for (key, definition) in one {
+                    let (status, output) = nodes.status(&self.node, &key.1, definition);
+                    actions.extend(self.machine.aliased(now, key, status, output));
+                }
+            });
         }
         (self.reader.watch(&txn.into_reads()), actions)
+    }
+
+    /// The checks of the node in one namespace.
+    fn known(&self, txn: &ReadTxn<'_>) -> Vec<Known> {
+        // The store takes ids that differ in case for the same.
+        let shown: HashMap<_, _> = txn
+            .checks_on(&self.node)
+            .into_iter()
+            .map(|check| (check.check_id.to_lowercase(), check))
+            .collect();
+        let checks = txn.agent_checks(&self.node).into_iter();
+        let known = checks.filter_map(|check| {
+            let shown = shown.get(&check.check_id.to_lowercase())?;
+            Some(Known {
+                service_id: shown.service_id.clone(),
+                status: shown.status,
+                output: shown.output.clone(),
+                exposed_port: shown.exposed_port,
+                target: Arc::clone(&check.definition),
+                check,
+            })
+        });
+        known.collect()
     }
 
     /// The sidecars on the node that expose the checks of their services.
@@ -213,10 +238,8 @@ impl Runner {
         let exposing = proxies.filter(|one| (self.exposes_checks)(txn, one));
         exposing
             .map(|one| {
-                (
-                    one.proxy.destination_service_id.clone(),
-                    one.address.clone(),
-                )
+                let service = one.proxy.destination_service_id.clone();
+                ((txn.tenancy().clone(), service), one.address.clone())
             })
             .collect()
     }
@@ -278,28 +301,36 @@ fn write(txn: &mut WriteTxn, node: &str, action: &Action) {
             status,
             output,
         } => {
-            txn.put_check_result(node, check, *status, output);
+            txn.in_tenancy(&check.tenancy, |txn| {
+                txn.put_check_result(node, check, *status, output);
+            });
         }
         Action::Deregister {
+            tenancy,
             service_id,
             check_id,
-        } => {
-            // A report may have come meanwhile, or another service in its place.
-            let check = txn.read().check(node, check_id);
-            let still = check.is_some_and(|check| {
-                check.status == CheckStatus::Critical && check.service_id == *service_id
-            });
-            if still {
-                tracing::info!(
-                    service = service_id,
-                    check = check_id,
-                    "a service was critical for too long and is deregistered"
-                );
-                txn.deregister_with_sidecar(node, service_id);
-            }
+        } => txn.in_tenancy(tenancy, |txn| deregister(txn, node, service_id, check_id)),
+        Action::Expose { check, port } => {
+            txn.in_tenancy(&check.tenancy, |txn| txn.expose_check(node, check, *port));
         }
-        Action::Expose { check, port } => txn.expose_check(node, check, *port),
         Action::Start { .. } | Action::Cancel { .. } => {}
+    }
+}
+
+/// Removes an instance whose check is still critical.
+fn deregister(txn: &mut WriteTxn, node: &str, service_id: &str, check_id: &str) {
+    // A report may have come meanwhile, or another service in its place.
+    let check = txn.read().check(node, check_id);
+    let still = check.is_some_and(|check| {
+        check.status == CheckStatus::Critical && check.service_id == *service_id
+    });
+    if still {
+        tracing::info!(
+            service = service_id,
+            check = check_id,
+            "a service was critical for too long and is deregistered"
+        );
+        txn.deregister_with_sidecar(node, service_id);
     }
 }
 

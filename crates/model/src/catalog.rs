@@ -8,6 +8,7 @@ use crate::instance::CheckServiceNode;
 use crate::locality::Locality;
 use crate::proxy::ConnectProxy;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceKind, Weights};
+use crate::tenancy::TenancyName;
 
 /// An instance with the fields of its node (Consul's `ServiceNode`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -56,6 +57,12 @@ pub struct ServiceNode {
     pub service_connect: ServiceConnect,
     /// Region and zone of the instance.
     pub service_locality: Option<Box<Locality>>,
+    /// The namespace of the instance; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition of the instance; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created the instance.
     pub create_index: u64,
     /// Index of the last write that changed the instance.
@@ -86,6 +93,8 @@ impl From<&CheckServiceNode> for ServiceNode {
             service_proxy: service.proxy,
             service_connect: service.connect,
             service_locality: service.locality,
+            namespace: service.namespace,
+            partition: service.partition,
             create_index: service.create_index,
             modify_index: service.modify_index,
         }

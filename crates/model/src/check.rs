@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
-use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::tenancy::{NoPeer, TenancyName};
 
 /// Result of a check, from best to worst.
 #[derive(
@@ -98,12 +98,12 @@ pub struct HealthCheck {
     /// Always unset: peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

@@ -9,7 +9,7 @@ use crate::check::{CheckDefinition, CheckStatus, HealthCheck};
 use crate::duration;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 
 /// A check as agents take it, by itself or in a service definition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -110,12 +110,12 @@ pub struct CheckType {
     /// Token with which an agent writes the catalog; not used by servers.
     #[serde(skip_serializing)]
     pub token: Secret,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 /// How many bytes of a check's output are kept: Consul's default.

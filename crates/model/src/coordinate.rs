@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 
 /// How many dimensions the space has; coordinates with another number cannot be compared.
 const DIMENSIONS: usize = 8;
@@ -74,9 +74,9 @@ pub struct NodeCoordinate {
     pub node: String,
     /// Always empty: there are no network segments.
     pub segment: String,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Where it is.
     pub coord: Coordinate,
 }

@@ -15,7 +15,7 @@ use crate::name;
 use crate::proxy::{ConnectProxy, UpstreamType};
 use crate::secret::Secret;
 use crate::service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 
 /// Ports that sidecars without one get, lowest free first.
 const SIDECAR_PORTS: RangeInclusive<u16> = 21_000..=21_255;
@@ -70,12 +70,12 @@ pub struct ServiceDefinition {
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Box<Locality>>,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 /// Mesh settings of a definition.

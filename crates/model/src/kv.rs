@@ -8,6 +8,8 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::Serializer;
 use serde::{Deserialize as DeriveDeserialize, Serialize as DeriveSerialize};
 
+use crate::tenancy::TenancyName;
+
 /// The longest key, in bytes. Consul has no limit of its own.
 pub const MAX_KEY: usize = 4096;
 
@@ -26,6 +28,12 @@ pub struct KvEntry {
     /// The session that holds the lock; empty when nobody does.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub session: String,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

@@ -46,6 +46,7 @@ mod session;
 pub mod sni;
 mod spiffe;
 mod tenancy;
+mod tenant;
 pub mod timestamp;
 pub mod transaction;
 mod validate;
@@ -99,6 +100,7 @@ pub use tenancy::{
     EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer, NotServed, OnlyDefault,
     Tenancy, TenancyName, is_served_tenancy,
 };
+pub use tenant::{Namespace, NamespaceAcls, Partition};
 
 /// A map of opaque JSON values whose keys are kept as the user wrote them.
 pub type Opaque = serde_json::Map<String, serde_json::Value>;

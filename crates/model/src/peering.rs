@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::locality::Locality;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{Invalid, Secret, json, meta};
 
 /// Addresses in a token at most.
@@ -87,8 +87,8 @@ pub struct PeeringRemote {
 pub struct GeneratePeeringToken {
     /// What the other cluster is called here.
     pub peer_name: String,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// The partition that is peered; empty for that of the request.
+    pub partition: TenancyName,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
     /// Where this cluster's servers are reached from outside.
@@ -103,8 +103,8 @@ pub struct EstablishPeering {
     pub peer_name: String,
     /// The other cluster's token.
     pub peering_token: Secret,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// The partition that is peered; empty for that of the request.
+    pub partition: TenancyName,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
 }

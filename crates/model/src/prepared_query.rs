@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::GoDuration;
 use crate::secret::Secret;
+use crate::tenancy::TenancyName;
 use crate::{Invalid, meta};
 
 pub use select::put_node_first;
@@ -100,6 +101,12 @@ pub struct ServiceQuery {
     pub connect: bool,
     /// Peers are not served.
     pub peer: String,
+    /// The namespace of the service; empty for the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition of the service; empty for the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 /// Where else to ask. There is one datacenter: none of it finds anything.

@@ -9,7 +9,7 @@ use crate::invalid::Invalid;
 use crate::locality::Locality;
 use crate::node::Node;
 use crate::service::{ServiceInstance, ServiceKind};
-use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::tenancy::{NoPeer, TenancyName};
 use crate::validate::{validate_address, validate_host};
 use crate::{meta, name};
 
@@ -48,9 +48,9 @@ pub struct RegisterRequest {
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The partition of the node; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 /// What a registration writes, with every id filled in.
@@ -110,6 +110,41 @@ impl RegisterRequest {
         Ok(())
     }
 
+    /// The partition and the namespace that the request names, where it does. What it registers is in
+    /// one namespace; a check of the node is in none, and may say `default`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] when its parts name different ones.
+    pub fn tenancy(&self) -> Result<(TenancyName, TenancyName), Invalid> {
+        let mut partition = self.partition.clone();
+        let mut namespace = TenancyName::default();
+        let mut own = |field, named: (&TenancyName, &TenancyName)| {
+            for (known, name, what) in [
+                (&mut partition, named.0, "Partition"),
+                (&mut namespace, named.1, "Namespace"),
+            ] {
+                if known.is_empty() {
+                    known.clone_from(name);
+                } else if !name.is_empty() && known != name {
+                    let reason = format!("{name:?} is not that of the request, {known:?}");
+                    return Err(Invalid::new(what, reason).within(field));
+                }
+            }
+            Ok(())
+        };
+        if let Some(service) = &self.service {
+            own("Service", (&service.partition, &service.namespace))?;
+        }
+        for check in self.check.iter().chain(&self.checks) {
+            match check.service_id.is_empty() && check.namespace.is_default() {
+                true => own("Check", (&check.partition, &TenancyName::default()))?,
+                false => own("Check", (&check.partition, &check.namespace))?,
+            }
+        }
+        Ok((partition, namespace))
+    }
+
     fn validate_service(&self, service: &ServiceInstance) -> Result<(), Invalid> {
         service.validate()?;
         let reachable = service.port != 0 || !service.socket_path.is_empty();
@@ -155,6 +190,7 @@ impl RegisterRequest {
             meta: self.node_meta,
             node: self.node,
             locality: self.locality,
+            partition: TenancyName::default(),
             create_index: 0,
             modify_index: 0,
         };
@@ -210,12 +246,12 @@ pub struct DeregisterRequest {
     /// Peering is not served.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace of the instance or check; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition of the node; empty for that of the request.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 impl DeregisterRequest {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::locality::Locality;
 use crate::proxy::{ConnectProxy, is_zero_u16};
-use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::tenancy::{NoPeer, TenancyName};
 
 /// What a service instance is for.
 #[derive(
@@ -169,12 +169,12 @@ pub struct ServiceInstance {
     pub locality: Option<Box<Locality>>,
     /// Always unset: peering is not served.
     pub peer_name: NoPeer,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

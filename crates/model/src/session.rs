@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::GoDuration;
 use crate::name;
-use crate::tenancy::{OnlyDefault, is_served_tenancy};
+use crate::tenancy::TenancyName;
 
 /// The longest time to live.
 const MAX_TTL: GoDuration = GoDuration::from_secs(24 * 60 * 60);
@@ -63,6 +63,12 @@ pub struct Session {
     /// Checks in the field that Consul had before 1.7.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<String>,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// The same: nobody changes a session.
@@ -76,8 +82,8 @@ pub struct ServiceCheck {
     /// Its id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// Only the default namespace is served. Shown as Consul shows it.
-    pub namespace: String,
+    /// The namespace that it is of; empty for that of the session. Shown as Consul shows it.
+    pub namespace: TenancyName,
 }
 
 impl Session {
@@ -129,10 +135,10 @@ pub struct SessionRequest {
     pub create_index: u64,
     /// Accepted and not used.
     pub modify_index: u64,
-    /// Only the default namespace is served.
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// The namespace that it is about; empty for that of the request.
+    pub namespace: TenancyName,
+    /// The partition that it is about; empty for that of the request.
+    pub partition: TenancyName,
 }
 
 /// A duration in Go's notation, or a number of nanoseconds, or of seconds when it is a small one.
@@ -253,6 +259,8 @@ impl SessionRequest {
             node_checks,
             service_checks: self.service_checks,
             checks,
+            namespace: TenancyName::default(),
+            partition: TenancyName::default(),
             create_index: 0,
             modify_index: 0,
         };
@@ -293,11 +301,10 @@ fn validate_fields(session: &Session) -> Result<(), InvalidSession> {
         checked.map_err(|error| InvalidSession::Field(error.to_string()))?;
     }
     let mut of_services = session.service_checks.iter().flatten();
-    if let Some(other) = of_services.find(|check| !is_served_tenancy(&check.namespace)) {
-        return Err(InvalidSession::Field(format!(
-            "ServiceChecks.Namespace: {:?} is not served, leave it out",
-            other.namespace
-        )));
+    if of_services.any(|check| check.namespace.is_every()) {
+        return Err(InvalidSession::Field(
+            "ServiceChecks.Namespace: \"*\" names no namespace".to_owned(),
+        ));
     }
     match session.check_ids().count() > MAX_CHECKS {
         false => Ok(()),

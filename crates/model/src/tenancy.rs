@@ -67,6 +67,12 @@ impl Tenancy {
         }
     }
 
+    /// Another namespace of the same partition.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: &TenancyName) -> Self {
+        self.resolve(&TenancyName::default(), namespace)
+    }
+
     /// Whether partition and namespace are both `default`.
     #[must_use]
     pub fn is_default(&self) -> bool {
@@ -129,6 +135,18 @@ impl TenancyName {
     #[must_use]
     pub fn is_every(&self) -> bool {
         self.as_str() == EVERY_TENANCY
+    }
+
+    /// The name that is meant where none is named.
+    #[must_use]
+    pub fn default_name() -> Self {
+        Self(Some(Tenancy::default().namespace))
+    }
+
+    /// Whether the default one is meant: none is named, or it is.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.is_empty() || self.as_str() == DEFAULT_TENANCY
     }
 
     fn shown(name: &Arc<str>) -> Self {

@@ -9,7 +9,7 @@ use crate::kv::KvValue;
 use crate::locality::Locality;
 use crate::register::RegisterRequest;
 use crate::service::ServiceInstance;
-use crate::tenancy::{NoPeer, OnlyDefault};
+use crate::tenancy::{NoPeer, TenancyName};
 
 /// How many operations a transaction may have.
 pub const MAX_OPERATIONS: usize = 128;
@@ -71,10 +71,10 @@ pub struct KvOperation {
     pub index: u64,
     /// The session that locks, or that must hold the lock.
     pub session: String,
-    /// Only the default namespace is served.
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// The namespace that it is about; empty for that of the request.
+    pub namespace: TenancyName,
+    /// The partition that it is about; empty for that of the request.
+    pub partition: TenancyName,
 }
 
 /// An operation on a node.
@@ -112,8 +112,8 @@ pub struct NodeOperand {
     pub modify_index: u64,
     /// Peering is not served.
     pub peer_name: NoPeer,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// The partition that it is about; empty for that of the request.
+    pub partition: TenancyName,
 }
 
 /// An operation on an instance.
@@ -155,10 +155,10 @@ pub struct SessionOperand {
     /// Its id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// Only the default namespace is served.
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    pub partition: OnlyDefault,
+    /// The namespace that it is about; empty for that of the request.
+    pub namespace: TenancyName,
+    /// The partition that it is about; empty for that of the request.
+    pub partition: TenancyName,
 }
 
 impl NodeOperand {
@@ -172,6 +172,7 @@ impl NodeOperand {
             tagged_addresses: self.tagged_addresses,
             node_meta: self.meta,
             locality: self.locality,
+            partition: self.partition,
             ..RegisterRequest::default()
         }
     }

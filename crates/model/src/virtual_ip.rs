@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config_entry::ConfigKind;
 use crate::invalid::Invalid;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::TenancyName;
 use crate::{WILDCARD, name};
 
 /// The tagged address under which the instances of a mesh service carry its virtual IP.
@@ -107,12 +107,12 @@ pub struct AssignVirtualIps {
     /// IPv4 addresses, at most [`MAX_MANUAL`]. None takes all of them away.
     #[serde(rename = "ManualVIPs")]
     pub manual_vips: Vec<String>,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
 }
 
 impl AssignVirtualIps {

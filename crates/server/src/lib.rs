@@ -22,6 +22,7 @@ mod seed;
 mod server;
 mod sessions;
 mod telemetry;
+mod tenants;
 
 /// The version of Consul whose API is served here. Clients look for it in the node's metadata, and in what the
 /// program says under the name `consul`.

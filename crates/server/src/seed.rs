@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use legate_model::acl::{Authorizer, Token};
 use legate_model::{
-    CheckStatus, CheckType, HealthCheck, Node, Secret, ServiceDefinition, ServiceInstance,
+    CheckStatus, CheckType, HealthCheck, Node, Secret, ServiceDefinition, ServiceInstance, Tenancy,
 };
 use legate_runtime::Clock;
 use legate_store::{Command, Deregistration, Registration, Source, Store, WriteError, WriteTxn};
@@ -211,12 +211,15 @@ pub(crate) async fn define(
     let scripts = config.agent.check_settings.scripts;
     for service in &definitions.services {
         let judged = http::acceptable(service, &config.datacenter)
+            .and_then(|()| http::require_own_partition(&tenancy_of_service(service)))
             .and_then(|()| http::may_run(service.all_checks(), scripts, Source::Files));
         judged.map_err(|error| refused(service_name(service), error))?;
     }
     for check in &definitions.checks {
         let judged = check.validate().map_err(ApiError::from);
-        let judged = judged.and_then(|()| http::may_run([check], scripts, Source::Files));
+        let judged = judged
+            .and_then(|()| http::require_own_partition(&tenancy_of_check(check)))
+            .and_then(|()| http::may_run([check], scripts, Source::Files));
         judged.map_err(|error| refused(check_name(check), error))?;
     }
     remove_undefined(config, store, definitions).await?;
@@ -224,19 +227,34 @@ pub(crate) async fn define(
         let (service, node) = (service.clone(), config.node_name.clone());
         write(store, service_name(&service), move |txn| {
             let all = Authorizer::manage_all();
-            http::register_definition(txn, &all, &node, service.clone(), false, Source::Files)
+            let (own, source) = (tenancy_of_service(&service), Source::Files);
+            txn.in_tenancy(&own, |txn| {
+                txn.read().require_tenancy()?;
+                http::register_definition(txn, &all, &node, service.clone(), false, source)
+            })
         })
         .await?;
     }
     for check in &definitions.checks {
         let (check, node) = (check.clone(), config.node_name.clone());
         write(store, check_name(&check), move |txn| {
-            let all = Authorizer::manage_all();
-            http::register_check(txn, &all, &node, check.clone(), Source::Files)
+            let (all, own) = (Authorizer::manage_all(), tenancy_of_check(&check));
+            txn.in_tenancy(&own, |txn| {
+                txn.read().require_tenancy()?;
+                http::register_check(txn, &all, &node, check.clone(), Source::Files)
+            })
         })
         .await?;
     }
     Ok(())
+}
+
+fn tenancy_of_service(service: &ServiceDefinition) -> Tenancy {
+    Tenancy::new(&service.partition, &service.namespace)
+}
+
+fn tenancy_of_check(check: &CheckType) -> Tenancy {
+    Tenancy::new(&check.partition, &check.namespace)
 }
 
 fn service_name(service: &ServiceDefinition) -> String {
@@ -264,43 +282,66 @@ async fn remove_undefined(
             reason: invalid.to_string(),
         })?;
         for (instance, defined) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
-            services.insert(instance.id.to_lowercase());
-            checks.extend(defined.iter().map(|one| one.check.check_id.to_lowercase()));
+            let own = tenancy_of_service(service);
+            services.insert((own.clone(), instance.id.to_lowercase()));
+            let defined = defined.iter().map(|one| one.check.check_id.to_lowercase());
+            checks.extend(defined.map(|id| (own.clone(), id)));
         }
     }
     let alone = definitions.checks.iter();
-    let alone = alone.map(|check| check.clone().into_defined(&node).check.check_id);
-    checks.extend(alone.map(|id| id.to_lowercase()));
+    checks.extend(alone.map(|check| {
+        let id = check.clone().into_defined(&node).check.check_id;
+        let own = match check.service_id.is_empty() {
+            true => tenancy_of_check(check).of_partition(),
+            false => tenancy_of_check(check),
+        };
+        (own, id.to_lowercase())
+    }));
     write(
         store,
         "what no file defines any more".to_owned(),
         move |txn| {
-            let known = txn.read().services_from_files(&node);
-            for id in known
-                .iter()
-                .filter(|id| !services.contains(&id.to_lowercase()))
-            {
-                tracing::info!(service = id, "no file defines the service any more");
-                txn.deregister(&Deregistration {
-                    node: node.clone(),
-                    service_id: Some(id.clone()),
-                    check_id: None,
+            for own in txn.read().tenancies_here() {
+                txn.in_tenancy(&own, |txn| {
+                    remove_undefined_here(txn, &node, &services, &checks);
                 });
-            }
-            for check in txn.read().agent_checks(&node) {
-                if check.source == Source::Files && !checks.contains(&check.check_id.to_lowercase())
-                {
-                    txn.deregister(&Deregistration {
-                        node: node.clone(),
-                        service_id: None,
-                        check_id: Some(check.check_id),
-                    });
-                }
             }
             Ok(())
         },
     )
     .await
+}
+
+/// What is defined: where it is, and its id in lower case.
+type DefinedIds = BTreeSet<(Tenancy, String)>;
+
+/// In one namespace.
+fn remove_undefined_here(
+    txn: &mut WriteTxn,
+    node: &str,
+    services: &DefinedIds,
+    checks: &DefinedIds,
+) {
+    let own = txn.read().tenancy().clone();
+    let is_among = |all: &DefinedIds, id: &str| all.contains(&(own.clone(), id.to_lowercase()));
+    let known = txn.read().services_from_files(node);
+    for id in known.iter().filter(|id| !is_among(services, id)) {
+        tracing::info!(service = id, "no file defines the service any more");
+        txn.deregister(&Deregistration {
+            node: node.to_owned(),
+            service_id: Some(id.clone()),
+            check_id: None,
+        });
+    }
+    for check in txn.read().agent_checks(node) {
+        if check.source == Source::Files && !is_among(checks, &check.check_id) {
+            txn.deregister(&Deregistration {
+                node: node.to_owned(),
+                service_id: None,
+                check_id: Some(check.check_id),
+            });
+        }
+    }
 }
 
 async fn write(

@@ -27,7 +27,7 @@ use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::rates::Rates;
 use crate::telemetry::{self, TelemetryError};
-use crate::{dns, grpc, http, seed, sessions};
+use crate::{dns, grpc, http, seed, sessions, tenants};
 
 /// Files of a certificate chain and its key.
 type FilePair = (PathBuf, PathBuf);
@@ -278,6 +278,8 @@ impl Server {
         }
         let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
         self.scope.spawn("expired sessions", overdue);
+        let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
+        self.scope.spawn("deleted tenants", deleted);
         let sockets = listening.http_sockets;
         if !listening.http.is_empty() || !sockets.is_empty() || https.is_some() {
             let listeners = http::Listeners {

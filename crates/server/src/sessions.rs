@@ -165,10 +165,13 @@ fn over<T: Clone>(
 
 #[cfg(test)]
 mod tests {
+    use legate_model::Tenancy;
+
     use super::*;
 
     fn session(renewals: u64) -> Expiring {
         Expiring {
+            tenancy: Tenancy::default(),
             id: "s".to_owned(),
             time_to_live: Duration::from_secs(10),
             renewals,
@@ -177,6 +180,7 @@ mod tests {
 
     fn delay(since: u64) -> LockDelay {
         LockDelay {
+            tenancy: Tenancy::default(),
             key: "k".to_owned(),
             delay: Duration::from_secs(15),
             since,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use legate_model::{CheckStatus, CheckType, DefinedCheck, HealthCheck, sidecar_id};
+use legate_model::{CheckStatus, CheckType, DefinedCheck, HealthCheck, Tenancy, sidecar_id};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Deregistration, Rejected};
@@ -14,6 +14,8 @@ use crate::write::WriteTxn;
 /// How the agent of a node runs one check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentCheck {
+    /// Where it is.
+    pub tenancy: Tenancy,
     /// The id of the check on its node.
     pub check_id: String,
     /// What it looks at, and how often.
@@ -37,7 +39,9 @@ impl ReadTxn<'_> {
     /// The checks that the agent of a node runs, in the order of their ids.
     pub fn agent_checks(&self, node: &str) -> Vec<AgentCheck> {
         let rows: Vec<Arc<AgentCheckRow>> = self.scan(&[node]);
-        rows.iter().map(|row| AgentCheck::of(row)).collect()
+        rows.iter()
+            .map(|row| AgentCheck::of(row, &self.tenancy))
+            .collect()
     }
 
     /// The ids of the instances that the configuration files of the node's agent define, also of
@@ -53,14 +57,16 @@ impl ReadTxn<'_> {
 
     /// One check that the agent of a node runs.
     pub fn agent_check(&self, node: &str, check_id: &str) -> Option<AgentCheck> {
-        let row: Arc<AgentCheckRow> = self.get(&[node, check_id])?;
-        Some(AgentCheck::of(&row))
+        let home = self.home_of_check(node, check_id);
+        let row: Arc<AgentCheckRow> = self.in_tenancy(&home, |txn| txn.get(&[node, check_id]))?;
+        Some(AgentCheck::of(&row, &home))
     }
 }
 
 impl AgentCheck {
-    fn of(row: &AgentCheckRow) -> Self {
+    fn of(row: &AgentCheckRow, tenancy: &Tenancy) -> Self {
         Self {
+            tenancy: tenancy.clone(),
             check_id: row.check_id.clone(),
             definition: Arc::clone(&row.definition),
             source: row.source,
@@ -79,7 +85,12 @@ impl WriteTxn {
         defined: DefinedCheck,
         source: Source,
     ) -> Result<(), Rejected> {
-        let DefinedCheck { check, definition } = defined;
+        let DefinedCheck {
+            check,
+            mut definition,
+        } = defined;
+        definition.namespace = self.tenancy.shown_namespace();
+        definition.partition = self.tenancy.shown_partition();
         let check_id = check.check_id.clone();
         self.put_check(node, check)?;
         let known = self.read().agent_check(node, &check_id);
@@ -87,13 +98,15 @@ impl WriteTxn {
             *known.definition == definition && known.check_id == check_id && known.source == source
         };
         if !known.is_some_and(same) {
-            self.put(AgentCheckRow {
+            let row = AgentCheckRow {
                 node: node.to_owned(),
                 check_id,
                 definition: Arc::new(definition),
                 source,
                 modify_index: self.index(),
-            });
+            };
+            let home = self.read().home_of_check(node, &row.check_id);
+            self.in_tenancy(&home, |txn| txn.put(row));
         }
         Ok(())
     }
@@ -111,15 +124,16 @@ impl WriteTxn {
             return false;
         };
         if status == CheckStatus::Critical {
-            self.end_sessions_of_check(node, &check.check_id);
+            self.end_sessions_of_check(&check);
         }
         if check.status != status || check.output != output {
-            self.put(HealthCheck {
+            let changed = HealthCheck {
                 status,
                 output: output.to_owned(),
                 modify_index: self.index(),
                 ..HealthCheck::clone(&check)
-            });
+            };
+            self.put_at_home(changed);
         }
         true
     }
@@ -136,8 +150,14 @@ impl WriteTxn {
         exposed.expose(port, &run.definition);
         if exposed != *check {
             exposed.modify_index = self.index();
-            self.put(exposed);
+            self.put_at_home(exposed);
         }
+    }
+
+    /// Replaces a check where it stands.
+    fn put_at_home(&mut self, check: HealthCheck) {
+        let home = Tenancy::new(&check.partition, &check.namespace);
+        self.in_tenancy(&home, |txn| txn.put(check));
     }
 
     /// Removes an instance, and the sidecar that was registered with it.
@@ -180,9 +200,13 @@ impl WriteTxn {
 
     /// Removes a check, and how it is run.
     pub(crate) fn remove_check(&mut self, node: &str, check_id: &str) {
-        if self.remove::<HealthCheck>(&[node, check_id]) {
-            self.end_sessions_of_check(node, check_id);
-        }
-        self.remove::<AgentCheckRow>(&[node, check_id]);
+        let home = self.read().home_of_check(node, check_id);
+        self.in_tenancy(&home, |txn| {
+            if let Some(check) = txn.read().check(node, check_id) {
+                txn.remove::<HealthCheck>(&[node, check_id]);
+                txn.end_sessions_of_check(&check);
+            }
+            txn.remove::<AgentCheckRow>(&[node, check_id]);
+        });
     }
 }

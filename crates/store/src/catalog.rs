@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use legate_model::{CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance};
+use legate_model::{CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, Tenancy};
 
 use crate::agent_checks::Source;
 use crate::command::{Deregistration, Registration, Rejected};
@@ -62,19 +62,38 @@ impl ReadTxn<'_> {
         rows.iter().map(|row| Arc::clone(&row.instance)).collect()
     }
 
-    /// The checks of a node itself, without those of its instances.
+    /// The checks of a node itself, without those of its instances. They are of no namespace: each
+    /// sees them.
     pub fn node_checks(&self, node: &str) -> Vec<Arc<HealthCheck>> {
-        self.find_all(Table::ChecksByOwner, &[node, ""])
+        self.in_tenancy(&self.tenancy.of_partition(), |txn| {
+            txn.find_all(Table::ChecksByOwner, &[node, ""])
+        })
     }
 
     /// The checks of a node and of the instances on it, in the order of their ids.
     pub fn checks_on(&self, node: &str) -> Vec<Arc<HealthCheck>> {
-        self.scan(&[node])
+        let mut all: Vec<Arc<HealthCheck>> = self.scan(&[node]);
+        if !self.tenancy.is_default_namespace() {
+            all.extend(self.node_checks(node));
+            all.sort_by_cached_key(|check| fold(&check.check_id).into_owned());
+        }
+        all
     }
 
-    /// All checks in the order of their nodes and ids.
+    /// All checks in the order of their nodes and ids; those of nodes are of the default namespace.
     pub fn checks(&self) -> Vec<Arc<HealthCheck>> {
         self.scan(&[])
+    }
+
+    /// All checks of nodes and of the instances that are read.
+    fn all_checks(&self) -> Vec<Arc<HealthCheck>> {
+        let mut all = self.checks();
+        if !self.tenancy.is_default_namespace() {
+            let of_partition = self.in_tenancy(&self.tenancy.of_partition(), ReadTxn::checks);
+            let of_nodes = of_partition.into_iter();
+            all.extend(of_nodes.filter(|check| check.service_id.is_empty()));
+        }
+        all
     }
 
     /// The checks of the instances of a service in the order of their nodes and ids.
@@ -84,7 +103,24 @@ impl ReadTxn<'_> {
 
     /// One check, of the node or of an instance on it.
     pub fn check(&self, node: &str, check_id: &str) -> Option<Arc<HealthCheck>> {
-        self.get(&[node, check_id])
+        let own = self.get(&[node, check_id]);
+        if own.is_some() || self.tenancy.is_default_namespace() {
+            return own;
+        }
+        let of_partition: Option<Arc<HealthCheck>> = self
+            .in_tenancy(&self.tenancy.of_partition(), |txn| {
+                txn.get(&[node, check_id])
+            });
+        of_partition.filter(|check| check.service_id.is_empty())
+    }
+
+    /// Where a check stands, or a new one would: those of nodes are of the default namespace.
+    pub(crate) fn home_of_check(&self, node: &str, check_id: &str) -> Tenancy {
+        let found = self.check(node, check_id);
+        match found.is_some_and(|check| check.service_id.is_empty()) {
+            true => self.tenancy.of_partition(),
+            false => self.tenancy.clone(),
+        }
     }
 
     /// The instances of a service in the order of their nodes and ids.
@@ -105,7 +141,7 @@ impl ReadTxn<'_> {
         let named = |node: Arc<Node>| (fold(&node.node).into_owned(), node);
         let nodes: HashMap<_, _> = self.nodes().into_iter().map(named).collect();
         let mut checks = HashMap::<_, Vec<Arc<HealthCheck>>>::new();
-        for check in self.checks() {
+        for check in self.all_checks() {
             let owner = (
                 fold(&check.node).into_owned(),
                 fold(&check.service_id).into_owned(),
@@ -239,6 +275,7 @@ impl WriteTxn {
         {
             node.id = old.id.clone();
         }
+        node.partition = self.tenancy.shown_partition();
         let holder = self.renamed(&node, existing.as_deref())?;
         let old_name = holder.as_ref().map(|holder| holder.node.clone());
         let existing = holder.or(existing);
@@ -306,6 +343,8 @@ impl WriteTxn {
         }
         let existing: Option<Arc<InstanceRow>> = self.read().get(&[node, &instance.id]);
         let existing = existing.map(|row| Arc::clone(&row.instance));
+        instance.namespace = self.tenancy.shown_namespace();
+        instance.partition = self.tenancy.shown_partition();
         self.tag_virtual_ip(&mut instance)?;
         let index = self.index();
         instance.create_index = existing.as_ref().map_or(index, |i| i.create_index);
@@ -352,7 +391,17 @@ impl WriteTxn {
         self.read().find_all(Table::ChecksByOwner, &[node, id])
     }
 
-    pub(crate) fn put_check(&mut self, node: &str, mut check: HealthCheck) -> Result<(), Rejected> {
+    pub(crate) fn put_check(&mut self, node: &str, check: HealthCheck) -> Result<(), Rejected> {
+        let home = match check.service_id.is_empty() {
+            true => self.tenancy.of_partition(),
+            false => self.tenancy.clone(),
+        };
+        self.in_tenancy(&home, |txn| txn.put_check_here(node, check))
+    }
+
+    fn put_check_here(&mut self, node: &str, mut check: HealthCheck) -> Result<(), Rejected> {
+        check.namespace = self.tenancy.shown_namespace();
+        check.partition = self.tenancy.shown_partition();
         if check.check_id.is_empty() {
             check.check_id = check.name.clone();
         }
@@ -382,14 +431,14 @@ impl WriteTxn {
             check.service_name = owner.instance.service.clone();
             check.service_tags = owner.instance.tags.clone();
         }
-        let existing = self.read().check(node, &check.check_id);
+        let existing: Option<Arc<HealthCheck>> = self.read().get(&[node, &check.check_id]);
         // A check that moves to another owner is another check.
         let existing = existing.filter(|old| fold(&old.service_id) == fold(&check.service_id));
         let index = self.index();
         check.create_index = existing.as_ref().map_or(index, |c| c.create_index);
         check.modify_index = existing.as_ref().map_or(index, |c| c.modify_index);
         if check.status == CheckStatus::Critical {
-            self.end_sessions_of_check(node, &check.check_id);
+            self.end_sessions_of_check(&check);
         }
         if existing.as_deref() != Some(&check) {
             check.modify_index = index;
@@ -398,7 +447,7 @@ impl WriteTxn {
         Ok(())
     }
 
-    fn remove_instance(&mut self, node: &str, id: &str) {
+    pub(crate) fn remove_instance(&mut self, node: &str, id: &str) {
         let Some(row) = self.read().get::<InstanceRow>(&[node, id]) else {
             return;
         };
@@ -416,14 +465,19 @@ impl WriteTxn {
         }
     }
 
+    /// In all namespaces of the partition.
     fn remove_all_on(&mut self, node: &str) {
         self.end_sessions_on(node);
-        for instance in self.read().instances_on(node) {
-            self.remove_instance(node, &instance.id);
-        }
-        let left: Vec<Arc<HealthCheck>> = self.read().scan(&[node]);
-        for check in left {
-            self.remove_check(node, &check.check_id);
+        for tenancy in self.read().tenancies_here() {
+            self.in_tenancy(&tenancy, |txn| {
+                for instance in txn.read().instances_on(node) {
+                    txn.remove_instance(node, &instance.id);
+                }
+                let left: Vec<Arc<HealthCheck>> = txn.read().scan(&[node]);
+                for check in left {
+                    txn.remove_check(node, &check.check_id);
+                }
+            });
         }
         self.remove_coordinate(node);
     }

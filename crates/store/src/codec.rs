@@ -12,7 +12,7 @@ use crate::{State, Unavailable};
 /// The format of everything that is stored. A server refuses a newer one than it knows, and rewrites
 /// an older one ([`crate::upgrade`]). It grows when a server that knows the number before would not
 /// understand what is stored: with a new table, for example.
-pub(crate) const FORMAT: u32 = 6;
+pub(crate) const FORMAT: u32 = 7;
 
 /// Where the proof of the key stands. No row has this key: no table has the number 0.
 const PROOF: &[u8] = b"\0proof of the key";

@@ -13,6 +13,7 @@ use legate_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::prepared_queries::QueryConflict;
+use crate::tenants::TenantConflict;
 use crate::write::WriteTxn;
 
 /// One change of the tables. Applied completely or not at all.
@@ -324,6 +325,9 @@ pub enum Rejected {
     /// The prepared query conflicts with those that are stored, or is one too many.
     #[error(transparent)]
     PreparedQuery(#[from] QueryConflict),
+    /// The namespace or partition does not permit it.
+    #[error(transparent)]
+    Tenant(#[from] TenantConflict),
     /// Another token has this secret.
     #[error("this secret id belongs to another token already: choose another, or leave it out")]
     SecretTaken,

@@ -30,6 +30,7 @@ impl WriteTxn {
             return;
         };
         coordinate.node.clone_from(&node.node);
+        coordinate.partition = self.tenancy.shown_partition();
         if self.read().coordinate(&node.node).as_deref() == Some(&coordinate) {
             return;
         }

@@ -61,6 +61,10 @@ pub(crate) enum Table {
     Peerings = 30,
     /// Node name, instance id.
     FileServices = 24,
+    /// Name.
+    Namespaces = 27,
+    /// Name.
+    Partitions = 28,
     /// One row.
     CaConfiguration = 22,
 
@@ -100,7 +104,7 @@ pub(crate) enum Table {
     KvBySession = 144,
     /// Node name, session id.
     SessionsByNode = 145,
-    /// Node name, check id, session id.
+    /// Node name, namespace of the check, check id, session id.
     SessionsByCheck = 146,
     /// Results that readers share: name of the query, its argument.
     Queries = 255,
@@ -108,7 +112,7 @@ pub(crate) enum Table {
 
 /// What a row belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
+pub(crate) enum Scope {
     /// The mesh as a whole.
     Mesh,
     /// A partition, whichever namespace is read.
@@ -120,7 +124,7 @@ enum Scope {
 impl Table {
     /// What the rows of the table belong to. Of what is not of a namespace there is one row,
     /// whichever namespace is read or written.
-    fn scope(self) -> Scope {
+    pub(crate) fn scope(self) -> Scope {
         match self {
             Self::Ca
             | Self::Management
@@ -132,13 +136,18 @@ impl Table {
             | Self::PreparedQueryTemplates
             | Self::Autopilot
             | Self::CaConfiguration
+            | Self::Partitions
             // A secret is looked up before it is known whose it is.
             | Self::TokensBySecret => Scope::Mesh,
             Self::Nodes
             | Self::NodeIds
             | Self::NodesByAddress
             | Self::Coordinates
-            | Self::Peerings => Scope::Partition,
+            | Self::Peerings
+            | Self::Namespaces
+            // Nodes are of the partition, and what ends with one is in all namespaces.
+            | Self::SessionsByNode
+            | Self::SessionsByCheck => Scope::Partition,
             Self::Instances
             | Self::Checks
             | Self::ConfigEntries
@@ -164,8 +173,6 @@ impl Table {
             | Self::RolesByName
             | Self::ConfigEntriesByDestination
             | Self::KvBySession
-            | Self::SessionsByNode
-            | Self::SessionsByCheck
             | Self::Queries => Scope::Namespace,
         }
     }

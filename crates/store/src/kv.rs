@@ -157,6 +157,8 @@ impl WriteTxn {
             flags: write.flags,
             value: write.value,
             session,
+            namespace: self.tenancy.shown_namespace(),
+            partition: self.tenancy.shown_partition(),
             create_index: existing.as_ref().map_or(index, |old| old.create_index),
             modify_index: existing.as_ref().map_or(index, |old| old.modify_index),
         };

@@ -9,13 +9,13 @@ use legate_identity::IdentityError;
 use legate_model::Tenancy;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::{
-    AutopilotConfiguration, CaConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry, Node,
-    Peering, PreparedQuery,
+    AutopilotConfiguration, CaConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry,
+    Namespace, Node, Partition, Peering, PreparedQuery,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::key::{Key, Table};
+use crate::key::{Key, Scope, Table};
 use crate::rows::{
     AgentCheckRow, CaRow, CoordinateRow, FileServiceRow, FreedVirtualIpRow, InstanceRow,
     LastVirtualIpRow, LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
@@ -132,6 +132,7 @@ const TENANCY: usize = 3;
 
 /// A table that is stored.
 struct StoredTable {
+    table: Table,
     number: u8,
     secret: bool,
     read: fn(&[u8], &Tenancy) -> serde_json::Result<Stored>,
@@ -163,10 +164,19 @@ const READERS: &[StoredTable] = &[
     stored::<Peering>(),
     stored::<FileServiceRow>(),
     stored::<CaConfiguration>(),
+    stored::<Namespace>(),
+    stored::<Partition>(),
 ];
+
+/// The stored tables whose rows are of a namespace, or of a partition.
+pub(crate) fn tables(scope: Scope) -> impl Iterator<Item = Table> {
+    let tables = READERS.iter().map(|stored| stored.table);
+    tables.filter(move |table| table.scope() == scope)
+}
 
 const fn stored<R: Row>() -> StoredTable {
     StoredTable {
+        table: R::TABLE,
         number: R::TABLE as u8,
         secret: R::SECRET,
         read: read::<R>,

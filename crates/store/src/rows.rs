@@ -8,8 +8,9 @@ use std::time::Duration;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
-    AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry, Node,
-    NodeCoordinate, Peering, PreparedQuery, ServiceInstance, Session, Tenancy,
+    AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry,
+    Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance, Session,
+    Tenancy, TenancyName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +66,11 @@ pub(crate) struct VirtualIpRow {
     /// Those that were assigned by hand. No two services have the same one.
     #[serde(default)]
     pub(crate) manual: BTreeSet<Ipv4Addr>,
+    /// Where the service is, for who finds the row by an address.
+    #[serde(default, skip_serializing_if = "TenancyName::is_empty")]
+    pub(crate) namespace: TenancyName,
+    #[serde(default, skip_serializing_if = "TenancyName::is_empty")]
+    pub(crate) partition: TenancyName,
     pub(crate) modify_index: u64,
 }
 
@@ -464,13 +470,22 @@ impl Row for SessionRow {
 
     fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
         let Session { id, node, .. } = &*self.session;
-        let by_node = Key::new(Table::SessionsByNode, tenancy, &[node, id]);
-        let checks = self.session.check_ids();
-        let by_check = checks.map(|check| {
-            let names = [node.as_str(), check, id.as_str()];
+        let by_check = |namespace: &str, check: &str| {
+            let names = [node, namespace, check, id];
             Key::new(Table::SessionsByCheck, tenancy, &names)
-        });
-        std::iter::once(by_node).chain(by_check).collect()
+        };
+        let mut keys = vec![Key::new(Table::SessionsByNode, tenancy, &[node, id])];
+        for check in self.session.checks.iter().chain(&self.session.node_checks) {
+            keys.push(by_check(&tenancy.namespace, check));
+            // It may be the node's, which is in no namespace but the default one.
+            keys.push(by_check(&tenancy.of_partition().namespace, check));
+        }
+        for check in self.session.service_checks.iter().flatten() {
+            let namespace = tenancy.in_namespace(&check.namespace).namespace;
+            keys.push(by_check(&namespace, &check.id));
+        }
+        keys.dedup();
+        keys
     }
 
     fn modify_index(&self) -> u64 {
@@ -516,6 +531,30 @@ impl Row for CaConfiguration {
 
     fn key(&self, tenancy: &Tenancy) -> Key {
         Key::new(Self::TABLE, tenancy, &[])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for Namespace {
+    const TABLE: Table = Table::Namespaces;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[self.name.as_str()])
+    }
+
+    fn modify_index(&self) -> u64 {
+        self.modify_index
+    }
+}
+
+impl Row for Partition {
+    const TABLE: Table = Table::Partitions;
+
+    fn key(&self, tenancy: &Tenancy) -> Key {
+        Key::new(Self::TABLE, tenancy, &[self.name.as_str()])
     }
 
     fn modify_index(&self) -> u64 {

@@ -3,10 +3,12 @@
 //! Time is not looked at here. Whoever watches the time reads [`ReadTxn::expiring_sessions`] and
 //! [`ReadTxn::lock_delays`], measures how long each has stayed as it is, and ends it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use legate_model::{CheckStatus, NewSession, Session, SessionBehavior};
+use legate_model::{
+    CheckStatus, HealthCheck, NewSession, Session, SessionBehavior, Tenancy, TenancyName,
+};
 
 use crate::key::Table;
 use crate::read::ReadTxn;
@@ -16,6 +18,8 @@ use crate::write::WriteTxn;
 /// A session that ends when nobody renews it for some time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Expiring {
+    /// Where it is.
+    pub tenancy: Tenancy,
     /// Its id.
     pub id: String,
     /// How long it lives without being renewed.
@@ -27,6 +31,8 @@ pub struct Expiring {
 /// A key that nobody may lock for some time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LockDelay {
+    /// Where it is.
+    pub tenancy: Tenancy,
     /// The key.
     pub key: String,
     /// For how long.
@@ -63,20 +69,37 @@ impl ReadTxn<'_> {
 
     /// The sessions of a node in the order of their ids.
     pub fn sessions_on(&self, node: &str) -> Vec<Arc<Session>> {
-        sessions_of(&self.find_all(Table::SessionsByNode, &[node]))
+        let mut found = sessions_of(&self.find_all(Table::SessionsByNode, &[node]));
+        let own = self.tenancy.shown_namespace();
+        found.retain(|session| session.namespace == own);
+        found
     }
 
     /// The sessions that end when nobody renews them.
     pub fn expiring_sessions(&self) -> Vec<Expiring> {
-        let rows: Vec<Arc<SessionRow>> = self.scan(&[]);
+        let rows: Vec<Arc<SessionRow>> = self.in_every_tenancy(|txn| txn.scan(&[]));
         rows.iter().filter_map(|row| expiring(row)).collect()
     }
 
     /// The keys that nobody may lock yet.
     pub fn lock_delays(&self) -> Vec<LockDelay> {
-        let rows: Vec<Arc<LockDelayRow>> = self.scan_paths("");
-        rows.iter().map(|row| lock_delay(row)).collect()
+        self.in_every_tenancy(|txn| {
+            let rows: Vec<Arc<LockDelayRow>> = txn.scan_paths("");
+            rows.iter()
+                .map(|row| lock_delay(row, txn.tenancy()))
+                .collect()
+        })
     }
+}
+
+/// The checks of a session, each with the namespace that it names.
+fn checks_of(session: &Session) -> impl Iterator<Item = (&TenancyName, &str)> {
+    static OWN: LazyLock<TenancyName> = LazyLock::new(TenancyName::default);
+    let plain = session.checks.iter().chain(&session.node_checks);
+    let of_services = session.service_checks.iter().flatten();
+    plain
+        .map(|id| (&*OWN, id.as_str()))
+        .chain(of_services.map(|check| (&check.namespace, check.id.as_str())))
 }
 
 fn sessions_of(rows: &[Arc<SessionRow>]) -> Vec<Arc<Session>> {
@@ -86,14 +109,16 @@ fn sessions_of(rows: &[Arc<SessionRow>]) -> Vec<Arc<Session>> {
 fn expiring(row: &SessionRow) -> Option<Expiring> {
     Some(Expiring {
         id: row.session.id.clone(),
+        tenancy: Tenancy::new(&row.session.partition, &row.session.namespace),
         time_to_live: row.session.time_to_live()?,
         renewals: row.renewals,
     })
 }
 
-fn lock_delay(row: &LockDelayRow) -> LockDelay {
+fn lock_delay(row: &LockDelayRow, tenancy: &Tenancy) -> LockDelay {
     LockDelay {
         key: row.key.clone(),
+        tenancy: tenancy.clone(),
         delay: row.delay,
         since: row.modify_index,
     }
@@ -118,8 +143,9 @@ impl WriteTxn {
                 .node_checks
                 .retain(|id| read.check(&node.node, id).is_some());
         }
-        for id in session.check_ids() {
-            match read.check(&node.node, id) {
+        for (namespace, id) in checks_of(&session) {
+            let tenancy = self.tenancy.in_namespace(namespace);
+            match read.in_tenancy(&tenancy, |txn| txn.check(&node.node, id)) {
                 None => return Err(SessionConflict::MissingCheck(id.to_owned())),
                 Some(check) if check.status == CheckStatus::Critical => {
                     return Err(SessionConflict::CriticalCheck(id.to_owned()));
@@ -127,6 +153,8 @@ impl WriteTxn {
                 Some(_) => {}
             }
         }
+        session.namespace = self.tenancy.shown_namespace();
+        session.partition = self.tenancy.shown_partition();
         session.create_index = self.index();
         session.modify_index = self.index();
         self.put(SessionRow {
@@ -175,34 +203,48 @@ impl WriteTxn {
 
     /// Ends a session whose time is over, if nobody has renewed it since.
     pub fn expire_session(&mut self, expired: &Expiring) {
-        let row: Option<Arc<SessionRow>> = self.read().get(&[&expired.id]);
-        if row.is_some_and(|row| expiring(&row).as_ref() == Some(expired)) {
-            self.end_session(&expired.id);
-        }
+        self.in_tenancy(&expired.tenancy, |txn| {
+            let row: Option<Arc<SessionRow>> = txn.read().get(&[&expired.id]);
+            if row.is_some_and(|row| expiring(&row).as_ref() == Some(expired)) {
+                txn.end_session(&expired.id);
+            }
+        });
     }
 
     /// Lets a key be locked again, if its delay is still the one that was looked at.
     pub fn end_lock_delay(&mut self, over: &LockDelay) {
-        let row: Option<Arc<LockDelayRow>> = self.read().get_path(&over.key);
-        if row.is_some_and(|row| lock_delay(&row) == *over) {
-            self.remove_path::<LockDelayRow>(&over.key);
-        }
+        self.in_tenancy(&over.tenancy, |txn| {
+            let row: Option<Arc<LockDelayRow>> = txn.read().get_path(&over.key);
+            if row.is_some_and(|row| lock_delay(&row, &over.tenancy) == *over) {
+                txn.remove_path::<LockDelayRow>(&over.key);
+            }
+        });
     }
 
-    /// Ends the sessions that depend on a check, which is gone or fails.
-    pub(crate) fn end_sessions_of_check(&mut self, node: &str, check_id: &str) {
-        let rows = self
-            .read()
-            .find_all(Table::SessionsByCheck, &[node, check_id]);
+    /// Ends the sessions that depend on a check which is critical or gone.
+    pub(crate) fn end_sessions_of_check(&mut self, check: &HealthCheck) {
+        let home = Tenancy::new(&check.partition, &check.namespace);
+        let names = [&*check.node, &*home.namespace, &*check.check_id];
+        let rows = self.read().find_all(Table::SessionsByCheck, &names);
         for session in sessions_of(&rows) {
-            self.end_session(&session.id);
+            let own = Tenancy::new(&self.tenancy.shown_partition(), &session.namespace);
+            // A check of its own namespace may have the name of one of the default namespace.
+            let by_service = session.service_checks.iter().flatten().any(|one| {
+                one.id.eq_ignore_ascii_case(&check.check_id)
+                    && own.in_namespace(&one.namespace) == home
+            });
+            if own == home || check.service_id.is_empty() || by_service {
+                self.in_tenancy(&own, |txn| txn.end_session(&session.id));
+            }
         }
     }
 
-    /// Ends the sessions of a node, which is gone.
+    /// Ends the sessions of a node, in all namespaces.
     pub(crate) fn end_sessions_on(&mut self, node: &str) {
-        for session in self.read().sessions_on(node) {
-            self.end_session(&session.id);
+        let rows = self.read().find_all(Table::SessionsByNode, &[node]);
+        for session in sessions_of(&rows) {
+            let own = Tenancy::new(&self.tenancy.shown_partition(), &session.namespace);
+            self.in_tenancy(&own, |txn| txn.end_session(&session.id));
         }
     }
 }

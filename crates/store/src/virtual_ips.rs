@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::{VirtualIp, is_given_for};
-use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, virtual_ip};
+use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, Tenancy, virtual_ip};
 
 use crate::command::Rejected;
 use crate::key::{Key, Table};
@@ -85,6 +85,8 @@ impl WriteTxn {
             service,
             ip,
             manual: BTreeSet::new(),
+            namespace: self.tenancy.shown_namespace(),
+            partition: self.tenancy.shown_partition(),
             modify_index,
         });
         Ok(ip)
@@ -106,7 +108,7 @@ impl WriteTxn {
         for ip in ips {
             let entry = self.read().key(Table::ManualVirtualIps, &[&ip.to_string()]);
             let holder: Option<Arc<VirtualIpRow>> = self.read().find(entry);
-            if let Some(holder) = holder.filter(|holder| holder.service != own.service) {
+            if let Some(holder) = holder.filter(|holder| !is_of_same(holder, &own)) {
                 let left = holder.manual.iter().filter(|held| *held != ip);
                 self.put_manual(&holder, left.copied().collect());
                 taken_from.insert(holder.service.clone());
@@ -117,12 +119,13 @@ impl WriteTxn {
     }
 
     fn put_manual(&mut self, row: &VirtualIpRow, manual: BTreeSet<Ipv4Addr>) {
-        let modify_index = self.index();
-        self.put(VirtualIpRow {
+        let row = VirtualIpRow {
             manual,
-            modify_index,
+            modify_index: self.index(),
             ..row.clone()
-        });
+        };
+        let home = Tenancy::new(&row.partition, &row.namespace);
+        self.in_tenancy(&home, |txn| txn.put(row));
     }
 
     /// Takes back the virtual IP of a service that has no instance and no config entry any more.
@@ -184,4 +187,9 @@ impl ReadTxn<'_> {
         let prefix = self.key(index, names);
         self.state.found_below(&prefix).next().is_some()
     }
+}
+
+/// Whether two rows are of the same service.
+fn is_of_same(a: &VirtualIpRow, b: &VirtualIpRow) -> bool {
+    (&a.service, &a.namespace, &a.partition) == (&b.service, &b.namespace, &b.partition)
 }

@@ -104,7 +104,14 @@ impl WriteTxn {
         self.remove_key(Key::path(R::TABLE, &self.tenancy, &[], path))
     }
 
-    fn remove_key(&mut self, key: Key) -> bool {
+    /// Some keys of rows below a prefix.
+    pub(crate) fn keys_below(&self, prefix: &Key, limit: usize) -> Vec<Key> {
+        let rows = self.state.below(prefix);
+        rows.map(|(key, _)| key.clone()).take(limit).collect()
+    }
+
+    /// Removes the row of a key. Says whether there was one.
+    pub(crate) fn remove_key(&mut self, key: Key) -> bool {
         let Some(touched) = self.state.delete(&key, self.index) else {
             return false;
         };

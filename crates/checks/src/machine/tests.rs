@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use legate_model::Tenancy;
 use legate_store::Source;
 
 use super::*;
@@ -16,6 +17,7 @@ fn known(id: &str, definition: CheckType) -> Known {
         target: Arc::clone(&definition),
         exposed_port: 0,
         check: AgentCheck {
+            tenancy: Tenancy::default(),
             check_id: id.to_owned(),
             definition,
             source: Source::Api,
@@ -116,7 +118,7 @@ fn a_ttl_check_is_critical_when_nothing_is_reported() {
         ..known("a", ttl(10))
     };
     machine.define(now, vec![passing]);
-    assert!(machine.reported(now + 9 * SECOND, "A"));
+    assert!(machine.reported(now + 9 * SECOND, &Tenancy::default(), "A"));
     assert!(machine.tick(now + 18 * SECOND).is_empty());
     let expired = machine.tick(now + 19 * SECOND);
     let [
@@ -137,10 +139,13 @@ fn a_ttl_check_is_critical_when_nothing_is_reported() {
     assert!(machine.tick(now + 60 * SECOND).is_empty());
     machine.define(now, vec![known("b", tcp())]);
     assert!(
-        !machine.reported(now, "b"),
+        !machine.reported(now, &Tenancy::default(), "b"),
         "it is run, nobody reports for it"
     );
-    assert!(!machine.reported(now, "a"), "it is gone");
+    assert!(
+        !machine.reported(now, &Tenancy::default(), "a"),
+        "it is gone"
+    );
 }
 
 #[test]
@@ -161,9 +166,10 @@ fn an_instance_that_is_critical_for_too_long_is_removed() {
     // It was well in between, so that the time starts again.
     define(&mut machine, now + 60 * SECOND, Passing);
     define(&mut machine, now + 70 * SECOND, Critical);
-    machine.reported(now + 155 * SECOND, "a");
+    machine.reported(now + 155 * SECOND, &Tenancy::default(), "a");
     assert!(machine.tick(now + 159 * SECOND).is_empty());
     let removal = Action::Deregister {
+        tenancy: Tenancy::default(),
         service_id: "web".to_owned(),
         check_id: "a".to_owned(),
     };
@@ -198,7 +204,7 @@ fn an_expiry_that_was_not_stored_is_due_again_at_once() {
     // A report in between counts.
     machine.not_stored(later + 2 * SECOND, &expiry);
     machine.define(later + 2 * SECOND, vec![passing]);
-    assert!(machine.reported(later + 2 * SECOND, "a"));
+    assert!(machine.reported(later + 2 * SECOND, &Tenancy::default(), "a"));
     assert_eq!(machine.tick(later + 2 * SECOND), []);
 }
 
@@ -211,7 +217,12 @@ fn aliases_of_each_other_do_not_change_without_a_pause() {
     };
     machine.define(now, vec![known("a", alias)]);
     let mut aliased = |at, status| {
-        let action = machine.aliased(at, "a", status, String::new());
+        let action = machine.aliased(
+            at,
+            &(Tenancy::default(), "a".to_owned()),
+            status,
+            String::new(),
+        );
         let due = machine.aliases_are_due(now + SECOND);
         (
             stored(action).map(|(status, _)| status),

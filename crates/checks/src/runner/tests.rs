@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use axum::Router;
 use axum::response::Redirect;
 use axum::routing::get;
-use legate_model::{CheckType, HealthCheck, Node};
+use legate_model::{CheckType, HealthCheck, Node, Tenancy};
 use legate_runtime::Scope;
 use legate_store::{Command, Registration, Source, Store, StoreConfig, WriteError};
 use tokio::net::TcpListener;
@@ -161,7 +161,11 @@ async fn a_check_is_run_whatever_the_case_of_its_id() {
     store.apply(registration(vec![check])).await.unwrap();
     let reports = start(&scope, &store);
     for id in ["beat", "pulse"] {
-        assert_eq!(reports.renew(id).await, Ok(true), "{id}");
+        assert_eq!(
+            reports.renew(&Tenancy::default(), id).await,
+            Ok(true),
+            "{id}"
+        );
     }
     let ids = store.state().read().agent_checks(NODE);
     assert_eq!(ids[0].check_id, "Beat");
@@ -183,10 +187,10 @@ async fn reports_are_answered_while_the_store_is_away() {
     put(&store, beat).await;
     storage.stop(LIMIT).await.unwrap();
     let reports = start(&scope, &store);
-    assert_eq!(reports.renew("beat").await, Ok(true));
+    assert_eq!(reports.renew(&Tenancy::default(), "beat").await, Ok(true));
     // It expires, and that cannot be written.
     sleep(2 * hour).await;
-    let renewed = timeout(LIMIT, reports.renew("beat")).await;
+    let renewed = timeout(LIMIT, reports.renew(&Tenancy::default(), "beat")).await;
     assert_eq!(renewed.expect("the report is taken"), Ok(true));
 }
 

@@ -67,7 +67,7 @@ pub(super) const TABLE: &[Rows] = &[
             ),
             (Inside, "Service Check Checks Locality"),
             (REFUSED, "PeerName"),
-            (DEFAULT_ONLY, "Partition"),
+            (Yes, "Partition"),
         ],
     ),
     // Consul takes an address and makes no use of it either.
@@ -76,7 +76,7 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (Yes, "Datacenter Node Address ServiceID CheckID"),
             (REFUSED, "PeerName"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     (
@@ -90,7 +90,7 @@ pub(super) const TABLE: &[Rows] = &[
             ),
             (Inside, "TaggedAddresses Weights Proxy Connect Locality"),
             (REFUSED, "PeerName"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     (
@@ -106,7 +106,7 @@ pub(super) const TABLE: &[Rows] = &[
                 "TaggedAddresses Check Checks Weights Proxy Connect Locality",
             ),
             (REPORTED, "Token"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     (
@@ -135,7 +135,7 @@ pub(super) const TABLE: &[Rows] = &[
             ),
             (Inside, "Definition"),
             (REFUSED, "PeerName"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     // Whoever registers a check in the catalog runs it: the catalog keeps and shows how.
@@ -164,7 +164,7 @@ pub(super) const TABLE: &[Rows] = &[
             ),
             (REFUSED, "OSService"),
             (REPORTED, "Token ProxyHTTP ProxyGRPC"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     (
@@ -232,7 +232,7 @@ pub(super) const TABLE: &[Rows] = &[
         "AssignVirtualIps",
         &[
             (Yes, "Datacenter Service ManualVIPs"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     // Some are left from Consul's oldest versions and mean nothing there either.
@@ -372,7 +372,8 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (
                 Yes,
-                "Service OnlyPassing IgnoreCheckIDs Near Tags NodeMeta ServiceMeta Connect",
+                "Service OnlyPassing IgnoreCheckIDs Near Tags NodeMeta ServiceMeta Connect \
+                 Namespace Partition",
             ),
             (Inside, "Failover"),
             (REFUSED, "SamenessGroup Peer"),
@@ -387,6 +388,25 @@ pub(super) const TABLE: &[Rows] = &[
         &[(REPORTED, "Datacenter"), (REFUSED, "Peer")],
     ),
     ("QueryDns", &[(REPORTED, "TTL")]),
+    // Tenants. There is no gossip.
+    (
+        "Namespace",
+        &[
+            (
+                Yes,
+                "Name Description Meta DeletedAt Partition CreateIndex ModifyIndex",
+            ),
+            (Inside, "ACLs"),
+        ],
+    ),
+    ("NamespaceAcls", &[(Inside, "PolicyDefaults RoleDefaults")]),
+    (
+        "Partition",
+        &[(
+            Yes,
+            "Name Description DisableGossip DeletedAt CreateIndex ModifyIndex",
+        )],
+    ),
     // Sessions and transactions.
     (
         "SessionRequest",
@@ -396,16 +416,16 @@ pub(super) const TABLE: &[Rows] = &[
                 "ID Name Node LockDelay Behavior TTL NodeChecks Checks CreateIndex ModifyIndex",
             ),
             (Inside, "ServiceChecks"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
-    ("ServiceCheck", &[(Yes, "ID"), (DEFAULT_ONLY, "Namespace")]),
+    ("ServiceCheck", &[(Yes, "ID Namespace")]),
     ("Operation", &[(Inside, "KV Node Service Check Session")]),
     (
         "KvOperation",
         &[
             (Yes, "Verb Key Value Flags Index Session"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     ("NodeOperation", &[(Yes, "Verb"), (Inside, "Node")]),
@@ -418,7 +438,7 @@ pub(super) const TABLE: &[Rows] = &[
             ),
             (Inside, "Locality"),
             (REFUSED, "PeerName"),
-            (DEFAULT_ONLY, "Partition"),
+            (Yes, "Partition"),
         ],
     ),
     (
@@ -429,7 +449,7 @@ pub(super) const TABLE: &[Rows] = &[
     ("SessionOperation", &[(Yes, "Verb"), (Inside, "Session")]),
     (
         "SessionOperand",
-        &[(Yes, "ID"), (DEFAULT_ONLY, "Namespace Partition")],
+        &[(Yes, "ID"), (Yes, "Namespace Partition")],
     ),
     // Coordinates. There are no network segments.
     (
@@ -437,7 +457,7 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (Yes, "Node"),
             (REFUSED, "Segment"),
-            (DEFAULT_ONLY, "Partition"),
+            (Yes, "Partition"),
             (Inside, "Coord"),
         ],
     ),
@@ -461,7 +481,7 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (REPORTED, "PeerName"),
             (Yes, "Meta ServerExternalAddresses"),
-            (DEFAULT_ONLY, "Partition"),
+            (Yes, "Partition"),
         ],
     ),
     (
@@ -469,7 +489,7 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (REPORTED, "PeerName"),
             (Yes, "PeeringToken Meta"),
-            (DEFAULT_ONLY, "Partition"),
+            (Yes, "Partition"),
         ],
     ),
     // The mesh CA. The keys of `Config` are its provider's.

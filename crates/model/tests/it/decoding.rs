@@ -132,8 +132,8 @@ fn errors_say_where_they_are() {
             "Node: the field is given twice, in two spellings",
         ),
         (
-            json!({"Service": {"Namespace": "team"}}),
-            "Service.Namespace: \"team\" is not served",
+            json!({"Service": {"Namespace": "no name"}}),
+            "Service.Namespace: \"no name\" cannot name a namespace",
         ),
         (
             json!({"PeerName": "p"}),

@@ -15,10 +15,10 @@ use legate_model::{
     ApiGateway, AutopilotConfiguration, BoundApiGateway, CaConfiguration, ChainOverrides,
     ConfigEntry, ConnectAuthorize, ControlPlaneRequestLimit, DeregisterRequest, EstablishPeering,
     ExportedServices, FileSystemCertificate, GeneratePeeringToken, HttpRoute, IngressGateway,
-    InlineCertificate, Intention, Invalid, JwtProvider, Mesh, NodeCoordinate, PreparedQuery,
-    ProxyDefaults, RegisterRequest, SamenessGroup, ServiceDefaults, ServiceDefinition,
-    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter, SessionRequest, TcpRoute,
-    TerminatingGateway,
+    InlineCertificate, Intention, Invalid, JwtProvider, Mesh, Namespace, NodeCoordinate, Partition,
+    PreparedQuery, ProxyDefaults, RegisterRequest, SamenessGroup, ServiceDefaults,
+    ServiceDefinition, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
+    SessionRequest, TcpRoute, TerminatingGateway,
 };
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -576,6 +576,14 @@ fn operation() -> Vec<Kind> {
     vec![
         (fields::<AutopilotConfiguration>(), json!({}), |value| {
             accept::<AutopilotConfiguration>(value, |_| Ok(()))
+        }),
+        (
+            fields::<Namespace>(),
+            json!({"Name": "n", "ACLs": {"PolicyDefaults": [{"Name": "p"}]}}),
+            |value| accept(value, Namespace::validate),
+        ),
+        (fields::<Partition>(), json!({"Name": "p"}), |value| {
+            accept(value, Partition::validate)
         }),
         (
             fields::<GeneratePeeringToken>(),

@@ -1,5 +1,6 @@
 //! One request as the endpoints see it: its parameters, token and body, and how it is answered.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use http::{HeaderName, StatusCode, Uri};
 use http_body_util::LengthLimitError;
 use legate_filter::{Field, Filter};
 use legate_model::acl::Authorizer;
-use legate_model::{Secret, json};
+use legate_model::{Secret, Tenancy, TenancyName, json};
 use legate_runtime::CancellationToken;
-use legate_store::{Answer, ReadTxn, Reader, WriteTxn, Writer};
+use legate_store::{Answer, ReadTxn, Reader, State, WriteTxn, Writer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -57,6 +58,11 @@ pub(crate) struct Call {
     /// Cancelled when the server stops.
     stop: CancellationToken,
     pub(crate) params: Params,
+    /// Whose rows it is about.
+    pub(crate) tenancy: Tenancy,
+    every_namespace: bool,
+    /// Set where the endpoint can list the rows of every namespace.
+    takes_every: OnceLock<()>,
     cache: CacheControl,
     /// The secret of the caller's token; empty when there is none.
     pub(crate) token: String,
@@ -150,6 +156,32 @@ pub(super) async fn read_body(
     })
 }
 
+/// What a request is about as far as its query and headers say, and whether that is every namespace.
+fn tenancy_of(params: &Params, headers: &HeaderMap) -> Result<(Tenancy, bool), ApiError> {
+    let in_headers = |header: &str| {
+        let value = headers.get(header).map(HeaderValue::as_bytes);
+        let text = String::from_utf8_lossy(value.unwrap_or_default());
+        text.parse::<TenancyName>()
+            .map_err(|error| ApiError::bad_request(format!("Invalid header {header}: {error}")))
+    };
+    let named = |parameter, header| match params.tenancy_name(parameter)? {
+        none if none.is_empty() => in_headers(header),
+        named => Ok(named),
+    };
+    let partition = named("partition", "X-Consul-Partition")?;
+    let namespace = named("ns", "X-Consul-Namespace")?;
+    if partition.is_every() {
+        return Err(ApiError::bad_request(
+            "Invalid partition \"*\": a request is about one partition, name it",
+        ));
+    }
+    if namespace.is_every() {
+        let default = TenancyName::default();
+        return Ok((Tenancy::new(&partition, &default), true));
+    }
+    Ok((Tenancy::new(&partition, &namespace), false))
+}
+
 /// Who only wants to look must not write.
 fn refuse_dry_run(params: &Params, uri: &Uri) -> Result<(), ApiError> {
     if uri.path().starts_with("/v1/config") || !params.flag("dry-run")? {
@@ -167,6 +199,7 @@ impl Call {
         let params = Params::parse(&head.uri)?;
         params.refuse_unserved(&config.datacenter)?;
         refuse_dry_run(&params, &head.uri)?;
+        let (tenancy, every_namespace) = tenancy_of(&params, &head.headers)?;
         tracing::debug!(method = %head.method, path = head.uri.path(), "HTTP request");
         let rights = Rights::from_ref(state);
         let mut token = token_of(&params, &head.headers);
@@ -183,6 +216,9 @@ impl Call {
             stop: CancellationToken::from_ref(state),
             cache: CacheControl::parse(&head.headers)?,
             params,
+            tenancy,
+            every_namespace,
+            takes_every: OnceLock::new(),
             token,
             body: Bytes::new(),
             filtered: OnceLock::new(),
@@ -195,14 +231,104 @@ impl Call {
         Self { body, ..self }
     }
 
-    /// What the caller's token allows.
+    /// What the caller's token allows in the tenancy that the request is about.
     pub(crate) fn authorizer(&self) -> Result<Authorizer, ApiError> {
-        Ok(self.rights.of(&self.token)?)
+        Ok(self.rights.of(&self.token)?.within(&self.tenancy))
     }
 
-    /// What another token than the caller's allows.
+    /// What another token than the caller's allows there.
     pub(crate) fn authorizer_of(&self, token: &Secret) -> Result<Authorizer, ApiError> {
-        Ok(self.rights.of(token.expose())?)
+        Ok(self.rights.of(token.expose())?.within(&self.tenancy))
+    }
+
+    /// Takes over what the body says that the request is about. It goes before a header, and must not
+    /// be otherwise than the query.
+    ///
+    /// # Errors
+    ///
+    /// 400 that names what the body and the query say.
+    pub(crate) fn settle(
+        &mut self,
+        partition: &TenancyName,
+        namespace: &TenancyName,
+    ) -> Result<(), ApiError> {
+        let named = [
+            ("Partition", "partition", partition),
+            ("Namespace", "ns", namespace),
+        ];
+        for (field, parameter, name) in named {
+            let asked = self.params.tenancy_name(parameter)?;
+            if !name.is_empty() && !asked.is_empty() && asked != *name {
+                return Err(ApiError::bad_request(format!(
+                    "Invalid request: {field} is {name:?} in the body and {asked:?} in \
+                     ?{parameter}=: name one"
+                )));
+            }
+            if name.is_every() {
+                return Err(ApiError::bad_request(format!(
+                    "Invalid request: {field}: \"*\" stands for every one, and this request is about \
+                     one"
+                )));
+            }
+        }
+        self.tenancy = self.tenancy.resolve(partition, namespace);
+        self.every_namespace &= namespace.is_empty();
+        Ok(())
+    }
+
+    /// For requests that are about no namespace, whichever the client names in all of its requests.
+    pub(crate) fn leave_namespace(&mut self) {
+        self.tenancy = self.tenancy.of_partition();
+        self.every_namespace = false;
+    }
+
+    /// A look at a state, within the tenancy that the request is about.
+    pub(crate) fn txn<'s>(&self, state: &'s State) -> ReadTxn<'s> {
+        state.read().within(self.tenancy.clone())
+    }
+
+    /// Reads a list in the namespace that the request is about, or in every one of the partition.
+    /// [`Self::take_every`] says before that this can be.
+    pub(crate) fn each<T>(
+        &self,
+        txn: &ReadTxn<'_>,
+        look: impl Fn(&ReadTxn<'_>) -> Vec<T>,
+    ) -> Vec<T> {
+        if !self.every_namespace {
+            return look(txn);
+        }
+        let all = txn.tenancies_here();
+        all.iter()
+            .flat_map(|tenancy| txn.in_tenancy(tenancy, |txn| look(txn)))
+            .collect()
+    }
+
+    /// For endpoints that can list the rows of every namespace.
+    pub(crate) fn take_every(&self) {
+        // A second call sets the same.
+        let _ = self.takes_every.set(());
+    }
+
+    /// What a token allows with a row, whose namespace may be any where every one was asked for.
+    pub(crate) fn at<'a>(
+        &self,
+        authorizer: &'a Authorizer,
+        namespace: &TenancyName,
+    ) -> Cow<'a, Authorizer> {
+        match self.every_namespace {
+            true => Cow::Owned(authorizer.within(&self.tenancy.in_namespace(namespace))),
+            false => Cow::Borrowed(authorizer),
+        }
+    }
+
+    /// For endpoints that are about one namespace.
+    pub(crate) fn refuse_every(&self) -> Result<(), ApiError> {
+        match self.every_namespace {
+            false => Ok(()),
+            true => Err(ApiError::bad_request(
+                "Invalid query parameter ?ns=*: this endpoint is about one namespace, name it",
+            )),
+        }
     }
 
     /// The same, for endpoints that only exist where ACLs are on.
@@ -240,9 +366,17 @@ impl Call {
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         writer: &Writer,
-        transaction: impl FnMut(&mut WriteTxn) -> Result<T, ApiError> + Send + 'static,
+        mut transaction: impl FnMut(&mut WriteTxn) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let (_, value) = writer.write(transaction).await?;
+        self.refuse_every()?;
+        let tenancy = self.tenancy.clone();
+        let within = move |txn: &mut WriteTxn| {
+            txn.in_tenancy(&tenancy, |txn| {
+                txn.read().require_tenancy()?;
+                transaction(txn)
+            })
+        };
+        let (_, value) = writer.write(within).await?;
         Ok(value)
     }
 
@@ -295,7 +429,11 @@ impl Call {
         let query = self
             .params
             .blocking(self.config.query_times, rand::random())?;
+        if self.takes_every.get().is_none() {
+            self.refuse_every()?;
+        }
         let before = self.rights.of(&self.token);
+        let read = |txn: &ReadTxn<'_>| txn.in_tenancy(&self.tenancy, |txn| read(txn));
         let answer = tokio::select! {
             answer = self.reader.blocking(query, read) => answer,
             () = self.stop.cancelled() => return Err(shutting_down()),
@@ -334,7 +472,7 @@ impl Call {
         loop {
             let (found, mut watch) = {
                 let state = self.reader.state();
-                let txn = state.read();
+                let txn = self.txn(&state);
                 let found = read(&txn)?;
                 (found, self.reader.watch(&txn.into_reads()))
             };

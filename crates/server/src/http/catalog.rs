@@ -21,11 +21,14 @@ use super::near;
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+    call.authorizer()?;
     let request: RegisterRequest = call.decode()?;
     request.validate()?;
+    let (partition, namespace) = request.tenancy()?;
+    call.settle(&partition, &namespace)?;
+    let authorizer = call.authorizer()?;
     refuse_datacenter(&call, &request.datacenter)?;
     if let Some(service) = &request.service {
         let local = &call.config.datacenter;
@@ -150,11 +153,13 @@ pub(super) fn may_take_checks(
 /// `PUT /v1/catalog/deregister`
 pub(super) async fn deregister(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+    call.authorizer()?;
     let request: DeregisterRequest = call.decode()?;
     request.validate()?;
+    call.settle(&request.partition, &request.namespace)?;
+    let authorizer = call.authorizer()?;
     refuse_datacenter(&call, &request.datacenter)?;
     let some = |id: String| Some(id).filter(|id| !id.is_empty());
     let what = Deregistration {
@@ -251,15 +256,19 @@ struct OnNode {
 async fn on_node(call: &Call, name: &str, merge: bool) -> Result<OnNode, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::SERVICE)?;
+    call.take_every();
     let answer = call
         .read(|state| {
             let node = state.node(name)?;
-            let mut services = state.instances_on(name);
-            if merge {
-                for service in &mut services {
-                    *service = Arc::new(legate_proxycfg::merge_central_config(service, state));
+            let services = call.each(state, |state| {
+                let mut services = state.instances_on(name);
+                if merge {
+                    for service in &mut services {
+                        *service = Arc::new(legate_proxycfg::merge_central_config(service, state));
+                    }
                 }
-            }
+                services
+            });
             Some((node, services))
         })
         .await?;
@@ -269,7 +278,10 @@ async fn on_node(call: &Call, name: &str, merge: bool) -> Result<OnNode, ApiErro
         .filter(|(node, _)| authorizer.node_read(&node.node));
     let mut filtered = exists && seen.is_none();
     let value = seen.map(|(node, services)| {
-        let (mut services, hidden) = visible(services, |s| authorizer.service_read(&s.service));
+        let (mut services, hidden) = visible(services, |s| {
+            let authorizer = call.at(&authorizer, &s.namespace);
+            authorizer.service_read(&s.service)
+        });
         services.retain(|service| filter.matches(service));
         filtered |= hidden;
         (node, services)

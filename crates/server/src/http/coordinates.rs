@@ -3,7 +3,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_model::{Coordinate, NodeCoordinate};
+use legate_model::{Coordinate, NodeCoordinate, TenancyName};
 use legate_store::Writer;
 use serde_json::json;
 
@@ -17,7 +17,7 @@ pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
         node: call.config.node_name.clone(),
         ..NodeCoordinate::default()
     };
-    let coord = call.reader.state().read().coordinate(&own.node);
+    let coord = call.txn(&call.reader.state()).coordinate(&own.node);
     let own = NodeCoordinate {
         coord: coord.map_or_else(Coordinate::default, |own| own.coord.clone()),
         ..own
@@ -54,10 +54,15 @@ fn in_segment(call: &Call, coordinate: &NodeCoordinate) -> bool {
 }
 
 /// `PUT /v1/coordinate/update`
-pub(super) async fn update(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+pub(super) async fn update(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    call.authorizer()?;
     let coordinate: NodeCoordinate = call.decode()?;
     coordinate.validate()?;
+    call.settle(&coordinate.partition, &TenancyName::default())?;
+    let authorizer = call.authorizer()?;
     if !authorizer.node_write(&coordinate.node) {
         return Err(ApiError::denied("node:write", &coordinate.node));
     }

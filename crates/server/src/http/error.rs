@@ -6,7 +6,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderName, StatusCode};
 use legate_model::Invalid;
 use legate_model::json::DecodeError;
-use legate_store::{Rejected, Unavailable, WriteError};
+use legate_store::{Rejected, TenantConflict, Unavailable, WriteError};
 
 use super::denial::Denied;
 use crate::acl::AclError;
@@ -102,6 +102,7 @@ impl IntoResponse for ApiError {
 impl From<Rejected> for ApiError {
     fn from(rejected: Rejected) -> Self {
         let status = match &rejected {
+            Rejected::Tenant(conflict) => return conflict.clone().into(),
             Rejected::NodeNameTaken { .. }
             | Rejected::SecretTaken
             | Rejected::CasMismatch { .. } => StatusCode::CONFLICT,
@@ -118,6 +119,12 @@ impl From<Rejected> for ApiError {
             | Rejected::PreparedQuery(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, rejected.to_string())
+    }
+}
+
+impl From<TenantConflict> for ApiError {
+    fn from(conflict: TenantConflict) -> Self {
+        Self::bad_request(conflict.to_string())
     }
 }
 

@@ -130,7 +130,9 @@ pub(super) async fn fire(
         return Err(ApiError::denied("event:write", &event.name));
     }
     let own = &call.config.node_name;
-    if audience.includes(own, &call.reader.state().read().instances_on(own)) {
+    let state = call.reader.state();
+    let services = state.read().in_every_tenancy(|txn| txn.instances_on(own));
+    if audience.includes(own, &services) {
         events.add(event.clone());
     }
     call.json(&event)

@@ -1,5 +1,6 @@
 //! `/v1/health`: instances with their nodes and checks, and checks by themselves.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::extract::Path;
@@ -75,8 +76,18 @@ async fn checks(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::CHECK)?;
-    let Answer { index, value } = call.read(find).await?;
+    call.take_every();
+    let Answer { index, value } = call
+        .read(|state| {
+            let mut found = call.each(state, &find);
+            // Those of a node are seen from every namespace.
+            let mut seen = HashSet::new();
+            found.retain(|check| !check.service_id.is_empty() || seen.insert(Arc::as_ptr(check)));
+            found
+        })
+        .await?;
     let (mut checks, filtered) = visible(value, |check| {
+        let authorizer = call.at(&authorizer, &check.namespace);
         let service = &check.service_name;
         authorizer.node_read(&check.node)
             && (check.service_id.is_empty() || authorizer.service_read(service))
@@ -93,10 +104,12 @@ async fn list(
     let authorizer = call.authorizer()?;
     let selection = Selection::of(call)?;
     let filter = call.filter(&filters::INSTANCE)?;
+    call.take_every();
     let answer = call
-        .read(|state| selection.apply(find(state), state))
+        .read(|state| call.each(state, |state| selection.apply(find(state), state)))
         .await?;
     let (mut instances, filtered) = visible(answer.value, |instance| {
+        let authorizer = call.at(&authorizer, &instance.service.namespace);
         authorizer.node_read(&instance.node.node)
             && authorizer.service_read(&instance.service.service)
     });

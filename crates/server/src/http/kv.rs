@@ -63,7 +63,10 @@ struct Versions(Vec<Arc<KvEntry>>);
 
 impl Serialize for Versions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let versions = self.0.iter().map(|entry| (&entry.key, entry.modify_index));
+        let versions = self
+            .0
+            .iter()
+            .map(|entry| (&entry.namespace, &entry.key, entry.modify_index));
         serializer.collect_seq(versions)
     }
 }
@@ -74,8 +77,14 @@ async fn below(call: &Call, prefix: &str) -> Result<(u64, Vec<Arc<KvEntry>>, boo
     if call.config.acl.key_list_policy && !authorizer.key_list(prefix) {
         return Err(ApiError::denied("key:list", prefix));
     }
-    let answer = call.read(|state| Versions(state.kv_below(prefix))).await?;
-    let (entries, filtered) = visible(answer.value.0, |entry| authorizer.key_read(&entry.key));
+    call.take_every();
+    let answer = call
+        .read(|state| Versions(call.each(state, |state| state.kv_below(prefix))))
+        .await?;
+    let (entries, filtered) = visible(answer.value.0, |entry| {
+        let authorizer = call.at(&authorizer, &entry.namespace);
+        authorizer.key_read(&entry.key)
+    });
     Ok((answer.index, entries, filtered))
 }
 

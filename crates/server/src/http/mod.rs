@@ -42,6 +42,7 @@ mod sessions;
 mod snapshot;
 mod state;
 mod status;
+mod tenants;
 mod transactions;
 mod ui;
 mod unserved;
@@ -60,7 +61,9 @@ use tokio::net::{TcpListener, UnixListener};
 
 use self::acl::{auth_methods, authorize, policies, replication, roles, templates, tokens};
 pub(crate) use self::agent::checks::register_check;
-pub(crate) use self::agent::{OWN_SERVICE, acceptable, may_run, register_definition};
+pub(crate) use self::agent::{
+    OWN_SERVICE, acceptable, may_run, register_definition, require_own_partition,
+};
 pub(crate) use self::bootstrap::bootstrap_entry;
 pub(crate) use self::error::ApiError;
 use self::guard::Guard;
@@ -107,6 +110,7 @@ fn router(state: ApiState) -> Router {
         .merge(mesh_routes())
         .merge(acl_routes())
         .merge(kv_routes())
+        .merge(tenant_routes())
         .merge(operator_routes())
         .merge(debug_routes())
         .fallback(unserved::path)
@@ -190,6 +194,22 @@ fn kv_routes() -> Router<ApiState> {
         .route("/v1/session/info/", get(sessions::without_id))
         .route("/v1/session/node/", get(sessions::without_node))
         .route("/v1/txn", put(transactions::apply))
+}
+
+fn tenant_routes() -> Router<ApiState> {
+    let namespace = get(tenants::namespace)
+        .put(tenants::update_namespace)
+        .delete(tenants::delete_namespace);
+    let partition = get(tenants::partition)
+        .put(tenants::update_partition)
+        .delete(tenants::delete_partition);
+    Router::new()
+        .route("/v1/namespaces", get(tenants::namespaces))
+        .route("/v1/namespace", put(tenants::create_namespace))
+        .route("/v1/namespace/{name}", namespace)
+        .route("/v1/partitions", get(tenants::partitions))
+        .route("/v1/partition", put(tenants::create_partition))
+        .route("/v1/partition/{name}", partition)
 }
 
 fn agent_routes() -> Router<ApiState> {

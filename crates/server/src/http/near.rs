@@ -16,7 +16,7 @@ pub(super) fn sort<T>(call: &Call, items: &mut [T], node: impl Fn(&T) -> &str) {
         AGENT => &call.config.node_name,
         other => other,
     };
-    sort_from(&call.reader.state().read(), origin, items, node);
+    sort_from(&call.txn(&call.reader.state()), origin, items, node);
 }
 
 /// Puts the nearest first. Items of nodes without a coordinate come last, in the order they had; from

@@ -196,21 +196,27 @@ struct Usage {
 
 impl Usage {
     fn of(state: &ReadTxn<'_>) -> Self {
-        let nodes = state.nodes();
-        let mut usage = Self {
-            services: state.services().len(),
-            nodes: nodes.len(),
-            ..Self::default()
-        };
+        let mut usage = Self::default();
         let counted = MESH_KINDS.map(ServiceKind::as_str);
         let counted = counted.into_iter().chain(["connect-native"]);
         usage.connect_service_instances = counted.map(|kind| (kind, 0)).collect();
-        for node in nodes {
-            for instance in state.instances_on(&node.node) {
-                usage.add(&instance);
-            }
+        for tenancy in state.tenancies() {
+            state.in_tenancy(&tenancy, |state| usage.add_all(state));
         }
         usage
+    }
+
+    fn add_all(&mut self, state: &ReadTxn<'_>) {
+        let nodes = state.nodes();
+        self.services += state.services().len();
+        if state.tenancy().is_default_namespace() {
+            self.nodes += nodes.len();
+        }
+        for node in nodes {
+            for instance in state.instances_on(&node.node) {
+                self.add(&instance);
+            }
+        }
     }
 
     fn add(&mut self, instance: &ServiceInstance) {

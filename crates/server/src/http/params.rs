@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::Query;
 use http::Uri;
 use http::header::{CACHE_CONTROL, HeaderMap};
-use legate_model::duration;
+use legate_model::{InvalidTenancyName, TenancyName, duration};
 use legate_store::BlockingQuery;
 
 use super::error::ApiError;
@@ -196,8 +196,16 @@ impl Params {
         })
     }
 
+    /// The namespace or partition that a parameter names; empty where it names none.
+    pub(crate) fn tenancy_name(&self, name: &str) -> Result<TenancyName, ApiError> {
+        let text = self.get(name).unwrap_or_default();
+        text.parse().map_err(|error: InvalidTenancyName| {
+            ApiError::bad_request(format!("Invalid query parameter ?{name}: {error}"))
+        })
+    }
+
     /// Refuses what would silently give another answer than the one that was asked for: other
-    /// datacenters, tenancies and peers. [`super::call::Call::refuse_filter`] does so with filters.
+    /// datacenters and peers. [`super::call::Call::refuse_filter`] does so with filters.
     pub(crate) fn refuse_unserved(&self, local: &str) -> Result<(), ApiError> {
         for name in ["dc", "datacenter"] {
             if let Some(dc) = self.get(name)
@@ -207,16 +215,6 @@ impl Params {
                 return Err(ApiError::internal(format!(
                     "No path to datacenter {dc:?}: this server serves {local:?} only; ask a \
                      server of that datacenter, or leave ?{name} out"
-                )));
-            }
-        }
-        for name in ["ns", "partition"] {
-            if let Some(tenancy) = self.get(name)
-                && !legate_model::is_served_tenancy(tenancy)
-            {
-                return Err(ApiError::bad_request(format!(
-                    "Invalid query parameter ?{name}={tenancy}: only \"default\" exists, leave it \
-                     out"
                 )));
             }
         }

@@ -8,8 +8,8 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_identity::CertificateInfo;
 use legate_model::{
-    CaRoots, DEFAULT_TENANCY, EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote,
-    PeeringState, PeeringToken, Secret, TokenRemote,
+    CaRoots, EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote, PeeringState,
+    PeeringToken, Secret, TenancyName, TokenRemote,
 };
 use legate_store::{WriteTxn, Writer};
 use serde::Serialize;
@@ -137,9 +137,14 @@ pub(super) async fn delete(
 }
 
 /// `POST /v1/peering/token`: another token each time; the one before is good for nothing then.
-pub(super) async fn token(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn token(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
     require_write(&call)?;
     let request: GeneratePeeringToken = call.decode()?;
+    call.settle(&request.partition, &TenancyName::default())?;
+    require_write(&call)?;
     if request.peer_name.is_empty() {
         return Err(ApiError::bad_request(
             "PeerName is required in the payload when generating a new peering token.",
@@ -184,7 +189,7 @@ pub(super) async fn token(State(writer): State<Writer>, call: Call) -> Result<Re
         peer_id: written.await?,
         establishment_secret: secret,
         remote: TokenRemote {
-            partition: DEFAULT_TENANCY.to_owned(),
+            partition: call.tenancy.partition.to_string(),
             datacenter: call.config.datacenter.clone(),
             locality: None,
         },
@@ -195,10 +200,12 @@ pub(super) async fn token(State(writer): State<Writer>, call: Call) -> Result<Re
 /// `POST /v1/peering/establish`
 pub(super) async fn establish(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
     let request: EstablishPeering = call.decode()?;
+    call.settle(&request.partition, &TenancyName::default())?;
+    require_write(&call)?;
     for (field, given) in [
         ("PeerName", !request.peer_name.is_empty()),
         ("PeeringToken", !request.peering_token.is_empty()),

@@ -12,7 +12,8 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, UnusableQuery, put_node_first,
+    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, Tenancy, TenancyName, UnusableQuery,
+    put_node_first,
 };
 use legate_store::{ReadTxn, Writer};
 use rand::seq::SliceRandom;
@@ -134,6 +135,8 @@ const NOT_FOUND: &str = "Query not found";
 #[serde(rename_all = "PascalCase")]
 struct Executed<'a> {
     service: &'a str,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    namespace: &'a TenancyName,
     nodes: Vec<CheckServiceNode>,
     #[serde(rename = "DNS")]
     dns: &'a QueryDns,
@@ -187,11 +190,14 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
     let state = call.reader.state();
     let txn = state.read();
     let query = find(&txn, name)?;
+    let wanted = &query.service;
+    let tenancy = Tenancy::new(&wanted.partition, &wanted.namespace);
     let authorizer = match query.token.is_empty() {
         true => call.authorizer()?,
         false => call.authorizer_of(&query.token)?,
     };
-    let wanted = &query.service;
+    let authorizer = authorizer.within(&tenancy);
+    let txn = state.read().within(tenancy);
     let mut nodes = match wanted.connect || connect {
         true => txn.connect(&wanted.service),
         false => txn.service(&wanted.service),
@@ -212,6 +218,7 @@ fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError
     nodes.truncate(limit);
     let executed = Executed {
         service: &wanted.service,
+        namespace: &wanted.namespace,
         nodes,
         dns: &query.dns,
         datacenter: &call.config.datacenter,

@@ -15,12 +15,17 @@ use super::error::ApiError;
 use crate::seed::SERF_HEALTH;
 
 /// `PUT /v1/session/create`
-pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+pub(super) async fn create(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    call.authorizer()?;
     let request: SessionRequest = match call.has_body() {
         true => call.decode()?,
         false => SessionRequest::default(),
     };
+    call.settle(&request.partition, &request.namespace)?;
+    let authorizer = call.authorizer()?;
     let (node, least) = (&call.config.node_name, call.config.session_ttl_min);
     let named = request.node.as_ref().unwrap_or(node);
     if !named.is_empty() {
@@ -89,12 +94,17 @@ pub(super) async fn info(Path(id): Path<String>, call: Call) -> Result<Response,
 
 /// `GET /v1/session/node/:node`
 pub(super) async fn of_node(Path(node): Path<String>, call: Call) -> Result<Response, ApiError> {
-    read(&call, |state| state.sessions_on(&node)).await
+    call.take_every();
+    read(&call, |state| {
+        call.each(state, |state| state.sessions_on(&node))
+    })
+    .await
 }
 
 /// `GET /v1/session/list`
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
-    read(&call, |state| state.sessions()).await
+    call.take_every();
+    read(&call, |state| call.each(state, |state| state.sessions())).await
 }
 
 /// A path that ends before the id.
@@ -113,7 +123,10 @@ async fn read(
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let answer = call.read(find).await?;
-    let may_see = |session: &Arc<Session>| authorizer.session_read(&session.node);
+    let may_see = |session: &Arc<Session>| {
+        let authorizer = call.at(&authorizer, &session.namespace);
+        authorizer.session_read(&session.node)
+    };
     let (sessions, filtered) = visible(answer.value, may_see);
     call.answer(answer.index, &sessions, filtered)
 }

@@ -16,7 +16,9 @@ use legate_model::transaction::{
     CheckOperation, KvOperation, MAX_OPERATIONS, NodeOperation, Operation, ServiceOperation,
     SessionOperation,
 };
-use legate_model::{HealthCheck, KvEntry, KvValue, Node, RegisterRequest, ServiceInstance};
+use legate_model::{
+    HealthCheck, KvEntry, KvValue, Node, RegisterRequest, ServiceInstance, Tenancy, TenancyName,
+};
 use legate_store::{
     Deregistration, KvWrite, ReadTxn, Registration, Rejected, Unavailable, WriteTxn, Writer,
 };
@@ -48,10 +50,12 @@ pub(super) async fn apply(
         ApiError::bad_request(format!("Failed to parse body: {}", reason.unwrap_or(text)))
     })?;
     refuse_large(&operations, sizes.kv_value)?;
+    call.refuse_every()?;
     let writes = operations.iter().any(Operation::writes);
     let transaction = Transaction {
         operations: operations.into(),
         authorizer,
+        tenancy: call.tenancy.clone(),
         datacenter: call.config.datacenter.clone(),
     };
     let (done, about) = match writes {
@@ -197,15 +201,70 @@ impl From<Unavailable> for Failed {
 struct Transaction {
     operations: Arc<[Operation]>,
     authorizer: Authorizer,
+    /// Of the request. Each operation may name another one.
+    tenancy: Tenancy,
     datacenter: String,
 }
 
+/// What an operation is about, as far as it says so.
+fn named_tenancy(operation: &Operation) -> (TenancyName, TenancyName) {
+    match operation {
+        Operation { kv: Some(kv), .. } => (kv.partition.clone(), kv.namespace.clone()),
+        Operation {
+            node: Some(node), ..
+        } => (node.node.partition.clone(), TenancyName::default()),
+        Operation {
+            service: Some(service),
+            ..
+        } => {
+            let service = &service.service;
+            (service.partition.clone(), service.namespace.clone())
+        }
+        Operation {
+            check: Some(check), ..
+        } => (check.check.partition.clone(), check.check.namespace.clone()),
+        Operation {
+            session: Some(session),
+            ..
+        } => {
+            let session = &session.session;
+            (session.partition.clone(), session.namespace.clone())
+        }
+        _ => Default::default(),
+    }
+}
+
 impl Transaction {
+    /// The same with the tenancy of one operation, and the rights there.
+    fn of(&self, operation: &Operation) -> Result<Self, ApiError> {
+        let (partition, namespace) = named_tenancy(operation);
+        if partition.is_every() || namespace.is_every() {
+            return Err(ApiError::bad_request(
+                "\"*\" stands for every namespace or partition, and an operation is about one",
+            ));
+        }
+        let tenancy = self.tenancy.resolve(&partition, &namespace);
+        Ok(Self {
+            authorizer: self.authorizer.within(&tenancy),
+            tenancy,
+            ..self.clone()
+        })
+    }
+
     fn run(&self, txn: &mut WriteTxn) -> Result<Vec<Outcoming>, Failed> {
-        self.each(|operation| self.check(&txn.read(), operation))?;
+        self.each(|operation| {
+            let own = self.of(operation)?;
+            let state = txn.read().within(own.tenancy.clone());
+            if operation.writes() {
+                state.require_tenancy()?;
+            }
+            own.check(&state, operation)
+        })?;
         let mut results = Vec::new();
         self.each(|operation| {
-            results.extend(self.operate(txn, operation)?);
+            let own = self.of(operation)?;
+            let done = txn.in_tenancy(&own.tenancy, |txn| own.operate(txn, operation));
+            results.extend(done?);
             Ok(())
         })?;
         Ok(results)
@@ -502,13 +561,25 @@ impl Transaction {
         let Some(results) = results else {
             return (None, false);
         };
-        let may = &self.authorizer;
+        let may = |partition: &TenancyName, namespace: &TenancyName| {
+            let tenancy = Tenancy::new(partition, namespace);
+            self.authorizer.within(&tenancy)
+        };
         let (seen, filtered) = visible(results, |result| match result {
-            Outcoming::Kv(entry) => may.key_read(&entry.key),
-            Outcoming::Node(node) => may.node_read(&node.node),
-            Outcoming::Service(service) => may.service_read(&service.service),
-            Outcoming::Check(check) if check.service_name.is_empty() => may.node_read(&check.node),
-            Outcoming::Check(check) => may.service_read(&check.service_name),
+            Outcoming::Kv(entry) => may(&entry.partition, &entry.namespace).key_read(&entry.key),
+            Outcoming::Node(node) => {
+                may(&node.partition, &TenancyName::default()).node_read(&node.node)
+            }
+            Outcoming::Service(service) => {
+                may(&service.partition, &service.namespace).service_read(&service.service)
+            }
+            Outcoming::Check(check) => {
+                let may = may(&check.partition, &check.namespace);
+                match check.service_name.is_empty() {
+                    true => may.node_read(&check.node),
+                    false => may.service_read(&check.service_name),
+                }
+            }
         });
         (Some(seen), filtered)
     }
@@ -601,6 +672,8 @@ fn kv_or_empty(txn: &WriteTxn, kv: &KvOperation) -> Arc<KvEntry> {
             flags: kv.flags,
             session: kv.session.clone(),
             modify_index: kv.index,
+            namespace: txn.read().tenancy().shown_namespace(),
+            partition: txn.read().tenancy().shown_partition(),
             ..KvEntry::default()
         })
     };

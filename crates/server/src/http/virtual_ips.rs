@@ -12,12 +12,15 @@ use super::catalog::refuse_datacenter;
 use super::error::ApiError;
 
 /// `PUT /v1/internal/service-virtual-ip`
-pub(super) async fn assign(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
-    if !call.authorizer()?.mesh_write() {
-        return Err(ApiError::denied("mesh:write", ""));
-    }
+pub(super) async fn assign(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    may_assign(&call)?;
     let request: AssignVirtualIps = call.decode()?;
     request.validate()?;
+    call.settle(&request.partition, &request.namespace)?;
+    may_assign(&call)?;
     refuse_datacenter(&call, &request.datacenter)?;
     let addresses = request.addresses()?;
     let taken_from = call
@@ -33,4 +36,11 @@ pub(super) async fn assign(State(writer): State<Writer>, call: Call) -> Result<R
     // An empty list of Go's is `null`.
     let unassigned = (!unassigned.is_empty()).then_some(unassigned);
     call.json(&json!({ "Found": found, "UnassignedFrom": unassigned }))
+}
+
+fn may_assign(call: &Call) -> Result<(), ApiError> {
+    match call.authorizer()?.mesh_write() {
+        true => Ok(()),
+        false => Err(ApiError::denied("mesh:write", "")),
+    }
 }

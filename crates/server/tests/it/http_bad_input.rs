@@ -216,7 +216,7 @@ fn reads() -> Vec<Bad> {
         get("/v1/health/service/web?passing=maybe", "passing"),
         get("/v1/health/service/web?filter=x", "expected =="),
         get("/v1/health/service/web?peer=east", "peer"),
-        get("/v1/health/service/web?ns=other", "ns"),
+        get("/v1/health/service/web?ns=no.name", "ns"),
         get("/v1/health/service/web?tag=%ff", "not UTF-8"),
         get("/v1/health/service/web?%ff=1", "not UTF-8"),
         failing(internal, get("/v1/health/service/web?dc=dc9", "dc9")),

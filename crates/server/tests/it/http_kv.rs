@@ -160,7 +160,7 @@ async fn mistakes_have_consuls_statuses_and_texts() {
         ("PUT", "k%FFk", "", bad, ""),
         ("PUT", &*long, "", bad, "too long"),
         ("GET", "k?filter=Key==k", "", bad, "filter"),
-        ("GET", "k?ns=other", "", bad, "ns"),
+        ("GET", "k?ns=*", "", bad, "ns"),
         (
             "PUT",
             "k",

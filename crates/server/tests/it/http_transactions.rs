@@ -310,7 +310,7 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ),
         (
             json!([kv("set", "k", json!({ "Namespace": "x" }))]),
-            StatusCode::BAD_REQUEST,
+            StatusCode::CONFLICT,
             "Namespace",
         ),
         (json!({}), StatusCode::BAD_REQUEST, ""),

@@ -16,15 +16,18 @@ use crate::seed::SERF_HEALTH;
 /// `PUT /v1/agent/check/register`
 pub(in super::super) async fn register(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+    call.authorizer()?;
     let check: CheckType = call.decode()?;
     if check.name.is_empty() {
         return Err(ApiError::bad_request("Missing check name"));
     }
     let invalid = |invalid| ApiError::bad_request(format!("Invalid check: {invalid}"));
     check.validate().map_err(invalid)?;
+    call.settle(&check.partition, &check.namespace)?;
+    super::require_own_partition(&call.tenancy)?;
+    let authorizer = call.authorizer()?;
     let scripts = call.config.agent.check_settings.scripts;
     super::may_run([&check], scripts, Source::Api)?;
     let node = call.config.node_name.clone();
@@ -180,9 +183,9 @@ async fn report(
     let authorizer = call.authorizer()?;
     let node = call.config.node_name.clone();
     let state = call.reader.state();
-    let run = reportable(&state.read(), &authorizer, &node, &id)?;
+    let run = reportable(&call.txn(&state), &authorizer, &node, &id)?;
     // In this order an expiry that is being written does not come after the report.
-    let renewed = reports.renew(&run.check_id).await;
+    let renewed = reports.renew(&run.tenancy, &run.check_id).await;
     if !renewed.map_err(|error| ApiError::unavailable(error.to_string()))? {
         return Err(unknown_check(&id));
     }

@@ -18,6 +18,7 @@ use legate_checks::Scripts;
 use legate_model::acl::Authorizer;
 use legate_model::{
     CheckType, DefinedCheck, HealthCheck, Invalid, ServiceDefinition, ServiceInstance, ServiceKind,
+    Tenancy,
 };
 use legate_store::{Deregistration, ReadTxn, Registration, Source, WriteTxn, Writer};
 
@@ -35,12 +36,15 @@ const MAX_CHECKS: usize = 4096;
 /// `PUT /v1/agent/service/register`
 pub(super) async fn register(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    let authorizer = call.authorizer()?;
+    call.authorizer()?;
     let replace_checks = call.params.flag("replace-existing-checks")?;
     let definition: ServiceDefinition = call.decode()?;
     acceptable(&definition, &call.config.datacenter)?;
+    call.settle(&definition.partition, &definition.namespace)?;
+    require_own_partition(&call.tenancy)?;
+    let authorizer = call.authorizer()?;
     let scripts = call.config.agent.check_settings.scripts;
     may_run(definition.all_checks(), scripts, Source::Api)?;
     let node = call.config.node_name.clone();
@@ -53,6 +57,36 @@ pub(super) async fn register(
     .await?;
     tracing::debug!(service = id, "registered");
     Ok(call.empty())
+}
+
+/// The agent is of the default partition, and so is what it runs. Consul's text.
+pub(crate) fn require_own_partition(tenancy: &Tenancy) -> Result<(), ApiError> {
+    match tenancy.is_default_partition() {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(format!(
+            "request targets partition {:?} which does not match agent partition \"default\": \
+             register it with PUT /v1/catalog/register",
+            tenancy.partition
+        ))),
+    }
+}
+
+/// The namespace of a definition is that of its sidecar and its checks, too.
+fn refuse_other_tenancies(definition: &ServiceDefinition) -> Result<(), Invalid> {
+    let own = Tenancy::new(&definition.partition, &definition.namespace);
+    let sidecar = definition.connect.sidecar_service.as_deref();
+    let checks = definition.all_checks().map(|check| {
+        let named = (&check.partition, &check.namespace);
+        ("Checks", named)
+    });
+    let sidecar = sidecar.map(|one| ("Connect.SidecarService", (&one.partition, &one.namespace)));
+    for (field, (partition, namespace)) in sidecar.into_iter().chain(checks) {
+        if own.resolve(partition, namespace) != own {
+            let reason = "it is not that of the service: leave it out";
+            return Err(Invalid::new("Namespace", reason).within(field));
+        }
+    }
+    Ok(())
 }
 
 /// Whoever looks into the agent needs `agent:read`.
@@ -91,6 +125,7 @@ pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Re
     }
     definition.validate().map_err(refused)?;
     refuse_any_address(definition)?;
+    refuse_other_tenancies(definition)?;
     if definition.service_id().eq_ignore_ascii_case(OWN_SERVICE) {
         let reason = "it is the server's own service: choose another one";
         return Err(Invalid::new("ID", format!("{OWN_SERVICE:?}: {reason}")).into());
@@ -134,7 +169,11 @@ pub(crate) fn register_definition(
     if source == Source::Files && definition.enable_tag_override {
         keep_tags(&mut definition, &txn.read(), node);
     }
-    let instances = txn.read().instances_on(node);
+    let own = txn.read();
+    let namespaces = own.tenancies_here();
+    let on_node = |namespace| own.in_tenancy(namespace, |txn| txn.instances_on(node));
+    let instances: Vec<_> = namespaces.iter().flat_map(on_node).collect();
+    drop(own);
     let taken: BTreeSet<u16> = instances.iter().map(|i| i.port).collect();
     let parts = definition.into_parts(node, &taken)?;
     for (instance, checks) in [Some(parts.service), parts.sidecar].into_iter().flatten() {
@@ -170,7 +209,8 @@ fn put_checks(
         keep_findings(&txn.read(), node, &mut defined);
         txn.put_agent_check(node, defined, source)?;
     }
-    if txn.read().agent_checks(node).len() > MAX_CHECKS {
+    let all = txn.read().in_every_tenancy(|txn| txn.agent_checks(node));
+    if all.len() > MAX_CHECKS {
         return Err(ApiError::bad_request(format!(
             "Node {node:?} would have more than {MAX_CHECKS} checks, which is the most that one \
              agent runs: deregister some"

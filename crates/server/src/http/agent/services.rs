@@ -25,12 +25,13 @@ pub(in super::super) async fn services(call: Call) -> Result<Response, ApiError>
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::SERVICE)?;
     let state = call.reader.state();
-    let own = of_agent(&state.read(), &call.config.node_name);
+    let txn = call.txn(&state);
+    let own = of_agent(&txn, &call.config.node_name);
     let (mut own, filtered) = visible(own, |one| authorizer.service_read(&one.service));
     own.retain(|instance| filter.matches(instance));
     let shown: Result<BTreeMap<String, Value>, ApiError> = own
         .iter()
-        .map(|one| Ok((one.id.clone(), shown(&call, &state.read(), one)?)))
+        .map(|one| Ok((one.id.clone(), shown(&call, &txn, one)?)))
         .collect();
     call.list(&shown?, filtered)
 }
@@ -99,7 +100,7 @@ pub(in super::super) async fn checks(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::CHECK)?;
     let state = call.reader.state();
-    let own = checks_of_agent(&state.read(), &call.config.node_name);
+    let own = checks_of_agent(&call.txn(&state), &call.config.node_name);
     let (mut checks, filtered) = visible(own, |check| match check.service_name.as_str() {
         "" => authorizer.node_read(&check.node),
         service => authorizer.service_read(service),
@@ -162,7 +163,7 @@ pub(in super::super) async fn health_by_id(
     let answer =
         |status, reason: &str, shown: &Value| answer(&call, &headers, status, reason, shown);
     let state = call.reader.state();
-    let state = state.read();
+    let state = call.txn(&state);
     let node = &call.config.node_name;
     let own = of_agent(&state, node);
     let Some(found) = own.iter().find(|one| one.id.eq_ignore_ascii_case(&id)) else {
@@ -191,7 +192,7 @@ pub(in super::super) async fn health_by_name(
         return Err(ApiError::denied("service:read", &name));
     }
     let state = call.reader.state();
-    let state = state.read();
+    let state = call.txn(&state);
     let node = &call.config.node_name;
     let mut own = of_agent(&state, node);
     own.retain(|one| one.service.eq_ignore_ascii_case(&name));

@@ -181,7 +181,7 @@ pub(super) async fn overview(call: Call) -> Result<Response, ApiError> {
     }
     call.refuse_filter()?;
     let state = call.reader.state();
-    call.json(&overview_of(&state.read()))
+    call.json(&overview_of(&call.txn(&state)))
 }
 
 fn overview_of(state: &ReadTxn<'_>) -> Overview {

@@ -127,10 +127,15 @@ pub(in crate::http) async fn topology(
     let mut side = |(named, instances): (Named, Vec<CheckServiceNode>)| {
         let (instances, hidden) = visible(instances, |one| may_see(&authorizer, one));
         filtered |= hidden;
-        neighbours(&state.read(), named, &instances, &call.config.datacenter)
-            .into_iter()
-            .filter(|one| authorizer.service_read(&one.summary.name))
-            .collect()
+        neighbours(
+            &call.txn(&state),
+            named,
+            &instances,
+            &call.config.datacenter,
+        )
+        .into_iter()
+        .filter(|one| authorizer.service_read(&one.summary.name))
+        .collect()
     };
     let topology = Topology {
         protocol,

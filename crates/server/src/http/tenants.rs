@@ -1,0 +1,225 @@
+//! `/v1/namespace` and `/v1/partition`: the tenants of the mesh, with the fields and statuses of
+//! Consul Enterprise.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use legate_model::{Namespace, Partition, Tenancy, TenancyName};
+use legate_runtime::Clock;
+use legate_store::{Tenant, Writer};
+
+use super::call::{Call, visible};
+use super::error::ApiError;
+use crate::tenants::AT_ONCE;
+
+fn require_read(call: &Call) -> Result<(), ApiError> {
+    match call.authorizer()?.operator_read() {
+        true => Ok(()),
+        false => Err(ApiError::denied("operator:read", "")),
+    }
+}
+
+fn require_write(call: &Call) -> Result<(), ApiError> {
+    match call.authorizer()?.operator_write() {
+        true => Ok(()),
+        false => Err(ApiError::denied("operator:write", "")),
+    }
+}
+
+/// A name of a path.
+fn named(name: &str) -> Result<TenancyName, ApiError> {
+    let read: Result<TenancyName, _> = name.parse();
+    let name = read.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    match name.is_empty() || name.is_every() {
+        true => Err(ApiError::bad_request("Must specify one name")),
+        false => Ok(name),
+    }
+}
+
+/// The name that a body has must be that of the path.
+fn settle_name(body: &mut TenancyName, path: &TenancyName) -> Result<(), ApiError> {
+    if !body.is_empty() && body != path {
+        return Err(ApiError::bad_request(format!(
+            "Name {body:?} of the body is not {path:?}, the one of the path: leave it out"
+        )));
+    }
+    body.clone_from(path);
+    Ok(())
+}
+
+/// `PUT /v1/namespace`
+pub(super) async fn create_namespace(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let namespace = call.decode()?;
+    put_namespace(&writer, call, namespace).await
+}
+
+/// `PUT /v1/namespace/:name`
+pub(super) async fn update_namespace(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let mut namespace: Namespace = call.decode()?;
+    settle_name(&mut namespace.name, &named(&name)?)?;
+    put_namespace(&writer, call, namespace).await
+}
+
+async fn put_namespace(
+    writer: &Writer,
+    mut call: Call,
+    namespace: Namespace,
+) -> Result<Response, ApiError> {
+    call.settle(&namespace.partition, &TenancyName::default())?;
+    call.leave_namespace();
+    require_write(&call)?;
+    namespace.validate()?;
+    // Who gives rights to all tokens of a namespace could give them to its own.
+    if namespace.acls.is_some() && !call.authorizer()?.acl_write() {
+        return Err(ApiError::denied("acl:write", ""));
+    }
+    let written = call
+        .write(writer, move |txn| {
+            let written = txn.put_namespace(namespace.clone())?;
+            Ok(txn.read().named_defaults(&written))
+        })
+        .await?;
+    call.json(&written)
+}
+
+/// `GET /v1/namespace/:name`
+pub(super) async fn namespace(
+    Path(name): Path<String>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    call.leave_namespace();
+    let name = named(&name)?;
+    let within = call.authorizer()?.within(&call.tenancy.in_namespace(&name));
+    if !within.operator_read() {
+        require_read(&call)?;
+    }
+    let answer = call
+        .read(|state| Some(state.named_defaults(&*state.namespace(&name)?)))
+        .await?;
+    match answer.value {
+        Some(found) => call.answer(answer.index, &found, false),
+        None => call.absent(answer.index, ""),
+    }
+}
+
+/// `GET /v1/namespaces`: those that the token may see.
+pub(super) async fn namespaces(mut call: Call) -> Result<Response, ApiError> {
+    call.leave_namespace();
+    let authorizer = call.authorizer()?;
+    let answer = call
+        .read(|state| {
+            let all = state.namespaces();
+            let shown = all.iter().map(|one| state.named_defaults(one));
+            shown.collect::<Vec<_>>()
+        })
+        .await?;
+    let (found, filtered) = visible(answer.value, |one| {
+        let within = authorizer.within(&call.tenancy.in_namespace(&one.name));
+        authorizer.operator_read() || within.operator_read()
+    });
+    call.answer(answer.index, &found, filtered)
+}
+
+/// `DELETE /v1/namespace/:name`: what is in it goes with it.
+pub(super) async fn delete_namespace(
+    Path(name): Path<String>,
+    handles: (State<Writer>, State<Clock>),
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    call.leave_namespace();
+    let tenancy = call.tenancy.in_namespace(&named(&name)?);
+    delete(handles, &call, Tenant::Namespace(tenancy)).await
+}
+
+async fn delete(
+    (State(writer), State(clock)): (State<Writer>, State<Clock>),
+    call: &Call,
+    tenant: Tenant,
+) -> Result<Response, ApiError> {
+    require_write(call)?;
+    let now = clock.now();
+    call.write(&writer, move |txn| {
+        txn.mark_deleted(&tenant, now)?;
+        txn.remove_tenant(&tenant, AT_ONCE);
+        Ok(())
+    })
+    .await?;
+    Ok(call.empty())
+}
+
+/// `PUT /v1/partition`
+pub(super) async fn create_partition(
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let partition = call.decode()?;
+    put_partition(&writer, call, partition).await
+}
+
+/// `PUT /v1/partition/:name`
+pub(super) async fn update_partition(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let mut partition: Partition = call.decode()?;
+    settle_name(&mut partition.name, &named(&name)?)?;
+    put_partition(&writer, call, partition).await
+}
+
+async fn put_partition(
+    writer: &Writer,
+    mut call: Call,
+    partition: Partition,
+) -> Result<Response, ApiError> {
+    call.tenancy = Tenancy::default();
+    call.leave_namespace();
+    require_write(&call)?;
+    partition.validate()?;
+    let written = call
+        .write(writer, move |txn| Ok(txn.put_partition(partition.clone())?))
+        .await?;
+    call.json(&written)
+}
+
+/// `GET /v1/partition/:name`
+pub(super) async fn partition(
+    Path(name): Path<String>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    call.tenancy = Tenancy::default();
+    call.leave_namespace();
+    require_read(&call)?;
+    let name = named(&name)?;
+    let answer = call.read(|state| state.partition(&name)).await?;
+    match answer.value {
+        Some(found) => call.answer(answer.index, &found, false),
+        None => call.absent(answer.index, ""),
+    }
+}
+
+/// `GET /v1/partitions`
+pub(super) async fn partitions(mut call: Call) -> Result<Response, ApiError> {
+    call.tenancy = Tenancy::default();
+    call.leave_namespace();
+    require_read(&call)?;
+    let answer = call.read(|state| state.partitions()).await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `DELETE /v1/partition/:name`: what is in it goes with it.
+pub(super) async fn delete_partition(
+    Path(name): Path<String>,
+    handles: (State<Writer>, State<Clock>),
+    mut call: Call,
+) -> Result<Response, ApiError> {
+    call.tenancy = Tenancy::default();
+    call.leave_namespace();
+    delete(handles, &call, Tenant::Partition(named(&name)?)).await
+}

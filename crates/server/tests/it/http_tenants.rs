@@ -1,0 +1,368 @@
+//! Namespaces and partitions over HTTP: what stands in one is neither seen nor touched from another, and
+//! who names none sees nothing of them. Fields and statuses are those of Consul Enterprise.
+
+use std::time::Duration;
+
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::http_client::{Client, Reply, start};
+use crate::running::Running;
+
+/// A server with the namespace `team`, and the partition `west` with the namespace `team`.
+async fn tenants() -> (Running, Client) {
+    let (server, client) = start(|_| {}).await;
+    client
+        .write("/v1/namespace", &json!({"Name": "team"}))
+        .await;
+    client
+        .write("/v1/partition", &json!({"Name": "west"}))
+        .await;
+    let there = json!({"Name": "team", "Partition": "west"});
+    client.write("/v1/namespace", &there).await;
+    (server, client)
+}
+
+fn web(address: &str, more: Value) -> Value {
+    let mut body = json!({
+        "Node": "n1", "Address": address,
+        "Service": { "Service": "web", "Port": 80 },
+        "Checks": [
+            { "CheckID": "alive", "Name": "alive", "Status": "passing" },
+            { "CheckID": "web", "Name": "web", "ServiceID": "web", "Status": "passing" },
+        ],
+    });
+    body.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// What a list has at a place of each of its items.
+fn all(list: &Value, pointer: &str) -> Vec<Value> {
+    let items = list.as_array().unwrap().iter();
+    items
+        .map(|item| item.pointer(pointer).cloned().unwrap_or_default())
+        .collect()
+}
+
+async fn refused(reply: Reply, status: StatusCode, text: &str) {
+    assert_eq!(reply.status, status, "{}", reply.text());
+    assert!(reply.text().contains(text), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn namespaces_are_made_read_changed_and_listed() {
+    let (_server, client) = start(|_| {}).await;
+    let path = "/v1/namespace/team-1";
+    assert_eq!(client.get(path).await.status, StatusCode::NOT_FOUND);
+    let policy = client
+        .write(
+            "/v1/namespace",
+            &json!({"Name": "Team-1", "Description": "d", "Meta": {"a": "b"}}),
+        )
+        .await;
+    assert_eq!(
+        (&policy["Name"], &policy["Description"]),
+        (&json!("team-1"), &json!("d"))
+    );
+    let reply = client.get(path).await;
+    assert!(reply.index() >= policy["CreateIndex"].as_u64().unwrap());
+    assert_eq!(reply.json(), policy);
+    client.write(path, &json!({"Description": "other"})).await;
+    let all_names = all(&client.get("/v1/namespaces").await.json(), "/Name");
+    assert_eq!(all_names, ["default", "team-1"]);
+    assert_eq!(client.get(path).await.json()["Description"], "other");
+    let bad = StatusCode::BAD_REQUEST;
+    refused(client.put(path, &json!({"Name": "x"})).await, bad, "Name").await;
+    for name in ["", "a.b", "*", "-x"] {
+        let made = client.put("/v1/namespace", &json!({ "Name": name })).await;
+        refused(made, bad, "ame").await;
+    }
+    let elsewhere = json!({"Name": "x", "Partition": "nowhere"});
+    let made = client.put("/v1/namespace", &elsewhere).await;
+    refused(made, bad, "Partition \"nowhere\" does not exist").await;
+    let gone = client.delete("/v1/namespace/default").await;
+    refused(gone, bad, "cannot be deleted").await;
+    let gone = client.delete("/v1/partition/default").await;
+    refused(gone, bad, "cannot be deleted").await;
+    let partitions = client.get("/v1/partitions").await.json();
+    assert_eq!(all(&partitions, "/Name"), ["default"]);
+}
+
+#[tokio::test]
+async fn the_catalog_of_each_tenant_is_its_own() {
+    let (_server, client) = tenants().await;
+    client
+        .write("/v1/catalog/register", &web("10.0.0.1", json!({})))
+        .await;
+    let of_team = web(
+        "10.0.0.1",
+        json!({"Service": {"Service": "web", "Port": 81, "Namespace": "team"}}),
+    );
+    client.write("/v1/catalog/register", &of_team).await;
+    client
+        .write(
+            "/v1/catalog/register?partition=west&ns=team",
+            &web("10.0.0.2", json!({})),
+        )
+        .await;
+    let health = async |query: &str| {
+        let path = format!("/v1/health/service/web{query}");
+        client.get(&path).await.json()
+    };
+    let own = health("").await;
+    assert_eq!(all(&own, "/Service/Port"), [80]);
+    assert_eq!(all(&own, "/Service/Namespace"), [Value::Null]);
+    assert_eq!(all(&own, "/Node/Partition"), [Value::Null]);
+    let of_team = health("?ns=team").await;
+    assert_eq!(all(&of_team, "/Service/Port"), [81]);
+    assert_eq!(all(&of_team, "/Service/Namespace"), ["team"]);
+    // The node's check is of no namespace.
+    assert_eq!(all(&of_team[0]["Checks"], "/CheckID"), ["alive", "web"]);
+    assert_eq!(all(&health("?ns=*").await, "/Service/Port"), [80, 81]);
+    let west = health("?partition=west&ns=team").await;
+    assert_eq!(all(&west, "/Node/Address"), ["10.0.0.2"]);
+    assert_eq!(all(&west, "/Node/Partition"), ["west"]);
+    assert_eq!(health("?partition=west").await, json!([]));
+    assert_eq!(health("?ns=nowhere").await, json!([]));
+    let nodes = client.get("/v1/catalog/nodes?partition=west").await.json();
+    assert_eq!(all(&nodes, "/Node"), ["n1"]);
+    let listed = client.get("/v1/catalog/service/web?ns=team").await.json();
+    assert_eq!(all(&listed, "/Namespace"), ["team"]);
+    let checks = client.get("/v1/health/node/n1?ns=*").await.json();
+    assert_eq!(all(&checks, "/CheckID"), ["alive", "web", "web"]);
+
+    let bad = StatusCode::BAD_REQUEST;
+    let lost = client.put(
+        "/v1/catalog/register?ns=nowhere",
+        &web("10.0.0.1", json!({})),
+    );
+    refused(lost.await, bad, "Namespace \"nowhere\" does not exist").await;
+    let torn = json!({"Node": "n1", "Partition": "west"});
+    let torn = client
+        .put("/v1/catalog/deregister?partition=default", &torn)
+        .await;
+    refused(
+        torn,
+        bad,
+        "\"west\" in the body and \"default\" in ?partition=",
+    )
+    .await;
+
+    // A node goes with its instances in all namespaces of its partition, and no others.
+    client
+        .write("/v1/catalog/deregister", &json!({"Node": "n1"}))
+        .await;
+    assert_eq!(health("?ns=*").await, json!([]));
+    assert_eq!(
+        all(&health("?partition=west&ns=team").await, "/Node/Node"),
+        ["n1"]
+    );
+}
+
+#[tokio::test]
+async fn keys_sessions_and_transactions_stay_in_their_namespace() {
+    let (_server, client) = tenants().await;
+    let put = async |path: &str, value: &str| {
+        let reply = client.send_bytes(path, value.as_bytes()).await;
+        assert_eq!(reply.text(), "true", "{path}");
+    };
+    put("/v1/kv/a", "1").await;
+    put("/v1/kv/a?ns=team", "2").await;
+    put("/v1/kv/b?ns=team&partition=west", "3").await;
+    let raw = async |query: &str| client.get(&format!("/v1/kv/a?raw{query}")).await.body;
+    assert_eq!(
+        (raw("").await, raw("&ns=team").await),
+        ("1".into(), "2".into())
+    );
+    // The query goes before the header, which most clients send with every request.
+    let with_header = |path: &str| {
+        let request = Request::get(path).header("X-Consul-Namespace", "team");
+        client.exchange(request.body(Full::default()).unwrap())
+    };
+    assert_eq!(with_header("/v1/kv/a?raw").await.body, "2");
+    assert_eq!(with_header("/v1/kv/a?raw&ns=default").await.body, "1");
+    let found = client.get("/v1/kv/?recurse&ns=*").await.json();
+    assert_eq!(all(&found, "/Namespace"), [Value::Null, json!("team")]);
+    let lost = client.send_bytes("/v1/kv/a?ns=nowhere", b"x").await;
+    refused(lost, StatusCode::BAD_REQUEST, "does not exist").await;
+
+    let made = client
+        .write("/v1/session/create", &json!({"Namespace": "team"}))
+        .await;
+    let session = made["ID"].as_str().unwrap();
+    let lock = client
+        .send_bytes(&format!("/v1/kv/lock?acquire={session}"), b"")
+        .await;
+    refused(lock, StatusCode::INTERNAL_SERVER_ERROR, "invalid session").await;
+    put(&format!("/v1/kv/lock?ns=team&acquire={session}"), "").await;
+    assert_eq!(client.get("/v1/session/list").await.json(), json!([]));
+    let listed = client.get("/v1/session/list?ns=*").await.json();
+    assert_eq!(all(&listed, "/Namespace"), ["team"]);
+
+    let operation = |verb: &str, namespace: &str| json!({"KV": {"Verb": verb, "Key": "a", "Value": "eA==", "Namespace": namespace}});
+    let operations = json!([
+        operation("set", "team"),
+        operation("get", ""),
+        operation("get", "team")
+    ]);
+    let done = client.write("/v1/txn", &operations).await;
+    let values = all(&done["Results"], "/KV/Value");
+    assert_eq!(values, [Value::Null, json!("MQ=="), json!("eA==")]);
+    assert_eq!(raw("&ns=team").await, "x");
+
+    // The session's node is of all namespaces.
+    let node = client.get("/v1/agent/self").await.json()["Config"]["NodeName"].clone();
+    client
+        .write("/v1/catalog/deregister", &json!({ "Node": node }))
+        .await;
+    assert_eq!(client.get("/v1/session/list?ns=*").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn the_agent_runs_services_of_every_namespace() {
+    let (_server, client) = tenants().await;
+    let definition = |port: u16| json!({"Name": "web", "Port": port, "Check": {"TTL": "1h"}});
+    client
+        .write("/v1/agent/service/register", &definition(80))
+        .await;
+    client
+        .write("/v1/agent/service/register?ns=team", &definition(81))
+        .await;
+    let ports = async |query: &str| {
+        let found = client
+            .get(&format!("/v1/agent/services{query}"))
+            .await
+            .json();
+        found["web"]["Port"].clone()
+    };
+    assert_eq!(
+        (ports("").await, ports("?ns=team").await),
+        (json!(80), json!(81))
+    );
+    client
+        .write("/v1/agent/check/pass/service:web?ns=team", &json!({}))
+        .await;
+    let status = async |query: &str| {
+        let found = client.get(&format!("/v1/agent/checks{query}")).await.json();
+        found["service:web"]["Status"].clone()
+    };
+    assert_eq!(
+        (status("").await, status("?ns=team").await),
+        (json!("critical"), json!("passing"))
+    );
+    let there = client
+        .put("/v1/agent/service/register?partition=west", &definition(82))
+        .await;
+    let text = "request targets partition \"west\" which does not match agent partition";
+    refused(there, StatusCode::BAD_REQUEST, text).await;
+    client
+        .write("/v1/agent/service/deregister/web", &json!({}))
+        .await;
+    assert_eq!(
+        (ports("").await, ports("?ns=team").await),
+        (Value::Null, json!(81))
+    );
+}
+
+#[tokio::test]
+async fn a_prepared_query_finds_instances_where_it_says() {
+    let (_server, client) = tenants().await;
+    client
+        .write(
+            "/v1/catalog/register?ns=team&partition=west",
+            &web("10.0.0.9", json!({})),
+        )
+        .await;
+    let service = json!({"Service": "web", "Namespace": "team", "Partition": "west"});
+    let query = json!({"Name": "web", "Service": service});
+    let made = client
+        .send(Method::POST, "/v1/query", &query.to_string())
+        .await;
+    assert_eq!(made.status, StatusCode::OK, "{}", made.text());
+    let found = client.get("/v1/query/web/execute").await.json();
+    assert_eq!(all(&found["Nodes"], "/Node/Address"), ["10.0.0.9"]);
+    assert_eq!(found["Namespace"], "team");
+}
+
+#[tokio::test]
+async fn a_deleted_tenant_goes_with_all_that_is_in_it() {
+    let (server, client) = tenants().await;
+    let proxy = json!({
+        "Kind": "connect-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": {"DestinationServiceName": "web"},
+    });
+    for (path, count) in [("?ns=team", 3000), ("?ns=team&partition=west", 1)] {
+        let register = format!("/v1/catalog/register{path}");
+        client
+            .write(
+                &register,
+                &web("10.0.0.1", json!({ "Service": proxy, "Checks": [] })),
+            )
+            .await;
+        for batch in 0..count / 100 + 1 {
+            let one =
+                |i: u32| json!({"KV": {"Verb": "set", "Key": format!("{batch}/{i}"), "Value": ""}});
+            let operations: Vec<Value> = (0..100).map(one).collect();
+            client
+                .write(&format!("/v1/txn{path}"), &json!(operations))
+                .await;
+        }
+    }
+    let before = client.get("/v1/namespaces").await;
+    for path in [
+        "/v1/namespace/team",
+        "/v1/partition/west",
+        "/v1/namespace/none",
+    ] {
+        let reply = client.delete(path).await;
+        assert_eq!((reply.status, reply.text()), (StatusCode::OK, ""), "{path}");
+    }
+    // What is left of it goes in steps; meanwhile it is shown, and nothing is added.
+    let shown = client.get("/v1/namespace/team").await;
+    if shown.status == StatusCode::OK {
+        assert!(shown.json()["DeletedAt"].is_string());
+    }
+    let late = client.send_bytes("/v1/kv/late?ns=team", b"x").await;
+    assert_eq!(late.status, StatusCode::BAD_REQUEST, "{}", late.text());
+    let limit = Instant::now() + Duration::from_secs(60);
+    let mut index = before.index();
+    loop {
+        let answer = client
+            .get(&format!("/v1/namespaces?index={index}&wait=5s"))
+            .await;
+        index = answer.index();
+        let partitions = client.get("/v1/partitions").await.json();
+        if all(&answer.json(), "/Name") == ["default"] && all(&partitions, "/Name") == ["default"] {
+            break;
+        }
+        assert!(Instant::now() < limit, "{}", answer.text());
+        sleep(Duration::from_millis(10)).await;
+    }
+    // The node is the partition's and stays; nothing of the namespaces is left, also when one of the
+    // same name is made again.
+    client
+        .write("/v1/namespace", &json!({"Name": "team"}))
+        .await;
+    let gone = client.get("/v1/kv/?keys&ns=team").await;
+    assert_eq!(gone.status, StatusCode::OK);
+    assert_eq!(gone.json(), json!([]));
+    assert_eq!(
+        client.get("/v1/health/connect/web?ns=team").await.json(),
+        json!([])
+    );
+    let nodes = client.get("/v1/catalog/nodes").await.json();
+    assert!(all(&nodes, "/Node").contains(&json!("n1")));
+    assert_eq!(
+        client.get("/v1/catalog/nodes?partition=west").await.json(),
+        json!([])
+    );
+    let state = server.store().state();
+    assert_eq!(
+        state.read().services_with_virtual_ips(),
+        Vec::<String>::new()
+    );
+}
