@@ -136,11 +136,9 @@ async fn the_catalog_of_each_tenant_is_its_own() {
     assert_eq!(all(&checks, "/CheckID"), ["alive", "web", "web"]);
 
     let bad = StatusCode::BAD_REQUEST;
-    let lost = client.put(
-        "/v1/catalog/register?ns=nowhere",
-        &web("10.0.0.1", json!({})),
-    );
-    refused(lost.await, bad, "Namespace \"nowhere\" does not exist").await;
+    let body = web("10.0.0.1", json!({}));
+    let lost = client.put("/v1/catalog/register?ns=nowhere", &body).await;
+    refused(lost, bad, "Namespace \"nowhere\" does not exist").await;
     let torn = json!({"Node": "n1", "Partition": "west"});
     let torn = client
         .put("/v1/catalog/deregister?partition=default", &torn)
