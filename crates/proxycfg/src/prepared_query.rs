@@ -63,7 +63,8 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             }
         };
         let wanted = &query.service;
-        let mut all = txn.connect(&wanted.service);
+        let there = legate_model::Tenancy::new(&wanted.partition, &wanted.namespace);
+        let mut all = txn.in_tenancy(&there, |txn| txn.connect(&wanted.service));
         all.retain(|instance| wanted.fits(instance));
         for instance in &mut all {
             let counts = |check: &Arc<HealthCheck>| !wanted.ignores(&check.check_id);

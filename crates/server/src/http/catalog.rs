@@ -209,6 +209,7 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let wanted = call.params.node_meta();
     let filter = call.filter(&filters::NODE)?;
+    call.take_every();
     let answer = call
         .read(|state| {
             let mut nodes = state.nodes();

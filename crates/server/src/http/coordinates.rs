@@ -30,6 +30,7 @@ pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/coordinate/nodes`
 pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
+    call.take_every();
     let answer = call.read(|state| state.coordinates()).await?;
     let (mut coordinates, filtered) = visible(answer.value, |one| authorizer.node_read(&one.node));
     coordinates.retain(|one| in_segment(&call, one));

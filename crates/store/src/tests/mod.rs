@@ -13,6 +13,7 @@ mod processes;
 mod random;
 mod restarts;
 mod snapshots;
+mod tenants;
 mod upgrade;
 mod virtual_ips;
 mod watching;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -102,7 +103,15 @@ fn serf_address(config: &ServerConfig, port: u16) -> String {
 /// Numbers by part, as text, as `consul info` prints them.
 fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
     let node = &config.node_name;
-    let checks = state.checks_on(node);
+    let namespaces = state.tenancies_here();
+    let each =
+        |tenancy| state.in_tenancy(tenancy, |txn| (txn.instances_on(node), txn.checks_on(node)));
+    let (services, checks): (Vec<_>, Vec<_>) = namespaces.iter().map(each).unzip();
+    let services: usize = services.iter().map(Vec::len).sum();
+    let mut checks: Vec<_> = checks.into_iter().flatten().collect();
+    // Those of the node are seen from every namespace.
+    checks.sort_by_key(Arc::as_ptr);
+    checks.dedup_by_key(|check| Arc::as_ptr(check));
     let ttls = checks.iter().filter(|check| check.r#type == "ttl").count();
     let monitors = checks.iter().filter(|check| check.r#type == "script");
     let acl = if config.acl.enabled {
@@ -115,7 +124,7 @@ fn stats(config: &ServerConfig, state: &ReadTxn<'_>) -> serde_json::Value {
             "check_monitors": monitors.count().to_string(),
             "check_ttls": ttls.to_string(),
             "checks": checks.len().to_string(),
-            "services": state.instances_on(node).len().to_string(),
+            "services": services.to_string(),
         },
         "build": {
             "prerelease": "", "revision": "", "version": VERSION, "version_metadata": "",

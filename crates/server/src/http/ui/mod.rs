@@ -12,7 +12,8 @@ use axum::response::Response;
 use legate_filter::{Field, Shape};
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, filters,
+    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, TenancyName,
+    filters,
 };
 use legate_store::ReadTxn;
 use serde::Serialize;
@@ -32,6 +33,8 @@ struct NodeInfo {
     address: String,
     tagged_addresses: BTreeMap<String, String>,
     meta: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: TenancyName,
     services: Vec<Arc<ServiceInstance>>,
     checks: Vec<Arc<HealthCheck>>,
 }
@@ -57,6 +60,7 @@ impl NodeInfo {
             address: node.address.clone(),
             tagged_addresses: node.tagged_addresses.clone(),
             meta: node.meta.clone(),
+            partition: node.partition.clone(),
             services: state.instances_on(&node.node),
             checks: state.checks_on(&node.node),
         }
@@ -123,12 +127,20 @@ struct Listed {
 pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let filter = call.filter(&filters::INSTANCE)?;
-    let answer = call.read(|state| state.instances()).await?;
-    let (mut instances, filtered) = visible(answer.value, |one| may_see(&authorizer, one));
+    call.take_every();
+    let answer = call
+        .read(|state| call.each(state, |state| state.instances()))
+        .await?;
+    let (mut instances, filtered) = visible(answer.value, |one| {
+        may_see(&call.at(&authorizer, &one.service.namespace), one)
+    });
     instances.retain(|instance| instance.matches(&filter));
-    let summaries = summaries(&instances);
-    let listed: Vec<Listed> = summaries
-        .into_values()
+    // They come by namespace.
+    let same =
+        |a: &CheckServiceNode, b: &CheckServiceNode| a.service.namespace == b.service.namespace;
+    let listed: Vec<Listed> = instances
+        .chunk_by(same)
+        .flat_map(|instances| summaries(instances).into_values())
         .map(|found| Listed {
             connected_with_proxy: found.has_proxy,
             connected_with_gateway: false,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use legate_model::{CheckServiceNode, CheckStatus, ProxyMode, ServiceKind};
+use legate_model::{CheckServiceNode, CheckStatus, ProxyMode, ServiceKind, TenancyName};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -18,6 +18,10 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "is_typical")]
     pub(super) kind: ServiceKind,
     pub(super) name: String,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    namespace: TenancyName,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: TenancyName,
     pub(super) datacenter: String,
     #[serde(serialize_with = "as_go")]
     tags: BTreeSet<String>,
@@ -44,6 +48,8 @@ fn as_go<S: Serializer>(list: &BTreeSet<String>, serializer: S) -> Result<S::Ok,
 pub(super) struct Found {
     kind: ServiceKind,
     name: String,
+    namespace: TenancyName,
+    partition: TenancyName,
     datacenter: String,
     tags: BTreeSet<String>,
     nodes: BTreeSet<String>,
@@ -58,13 +64,15 @@ pub(super) struct Found {
     pub(super) has_proxy: bool,
 }
 
-/// The services of these instances by their names.
+/// The services of these instances of one namespace by their names.
 pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<String, Found> {
     let mut all = BTreeMap::<String, Found>::new();
     for instance in instances {
         let service = &instance.service;
         let found = named(&mut all, &service.service);
         found.kind = service.kind;
+        found.namespace.clone_from(&service.namespace);
+        found.partition.clone_from(&service.partition);
         found.datacenter.clone_from(&instance.node.datacenter);
         found.nodes.insert(instance.node.node.clone());
         found.tags.extend(service.tags.iter().cloned());
@@ -121,6 +129,8 @@ impl Found {
             checks_critical: count(CheckStatus::Critical),
             kind: self.kind,
             name: self.name,
+            namespace: self.namespace,
+            partition: self.partition,
             datacenter: self.datacenter,
             tags: self.tags,
             nodes: self.nodes,
