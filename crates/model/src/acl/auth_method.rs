@@ -7,14 +7,19 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::acl::interpolation::interpolate;
 use crate::acl::jwt::JwtConfig;
 use crate::acl::kubernetes::KubernetesConfig;
+use crate::acl::selector;
 use crate::acl::variables::Variables;
 use crate::duration;
 use crate::invalid::Invalid;
 use crate::json;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{InvalidTenancyName, Tenancy, TenancyName};
 use crate::{Opaque, name};
+
+/// The most rules about namespaces that an auth method may have.
+const MAX_NAMESPACE_RULES: usize = 256;
 
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
 
@@ -68,16 +73,66 @@ pub struct AuthMethod {
     pub token_locality: TokenLocality,
     /// Settings of the type.
     pub config: Opaque,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// In which namespaces tokens from logins are made: the first rule that fits decides. Without,
+    /// they are of the auth method's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespace_rules: Vec<NamespaceRule>,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.
     pub modify_index: u64,
+}
+
+/// In which namespace the token of a login is made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NamespaceRule {
+    /// Which logins are meant; empty means all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub selector: String,
+    /// The namespace, with variables as `${value.x}`.
+    pub bind_namespace: String,
+}
+
+impl NamespaceRule {
+    /// The namespace of a login, if the rule is about it.
+    fn namespace(&self, variables: &Variables) -> Result<Option<TenancyName>, String> {
+        let fits = selector::matches(&self.selector, variables);
+        if !fits.map_err(|error| error.to_string())? {
+            return Ok(None);
+        }
+        let name = interpolate(&self.bind_namespace, variables);
+        let name = name.map_err(|error| error.to_string())?;
+        let name: TenancyName = name
+            .parse()
+            .map_err(|error: InvalidTenancyName| error.to_string())?;
+        if name.is_empty() || name.is_every() {
+            return Err(format!("{:?} names no namespace", self.bind_namespace));
+        }
+        Ok(Some(name))
+    }
+
+    fn validate(&self, known: &Variables) -> Result<(), Invalid> {
+        selector::check(&self.selector, known)
+            .map_err(|error| Invalid::new("Selector", error.to_string()))?;
+        // Every value could be anything that is valid, so that only the fixed parts are judged.
+        let mut sample = known.clone();
+        let values = sample.values.values_mut();
+        values.for_each(|value| *value = "x".to_owned());
+        let all = Self {
+            selector: String::new(),
+            ..self.clone()
+        };
+        let bound = all.namespace(&sample);
+        bound.map_err(|reason| Invalid::new("BindNamespace", reason))?;
+        Ok(())
+    }
 }
 
 /// The settings of an auth method, by its type.
@@ -114,6 +169,19 @@ impl AuthMethod {
     pub const JWT: &'static str = "jwt";
     /// The type whose proofs are tokens of Kubernetes service accounts.
     pub const KUBERNETES: &'static str = "kubernetes";
+
+    /// Whose it is.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// The same as the one of a tenancy.
+    #[must_use]
+    pub fn of(mut self, tenancy: &Tenancy) -> Self {
+        self.namespace = tenancy.shown_namespace();
+        self.partition = tenancy.shown_partition();
+        self
+    }
 
     /// The settings of the type.
     ///
@@ -160,7 +228,44 @@ impl AuthMethod {
                 ),
             ));
         }
-        self.settings().map(|_| ())
+        let settings = self.settings()?;
+        if self.namespace_rules.is_empty() {
+            return Ok(());
+        }
+        if !self.tenancy().is_default_namespace() {
+            return Err(Invalid::new(
+                "NamespaceRules",
+                "only an auth method of the namespace \"default\" may have them: leave them out",
+            ));
+        }
+        if self.namespace_rules.len() > MAX_NAMESPACE_RULES {
+            let reason = format!("an auth method has at most {MAX_NAMESPACE_RULES}");
+            return Err(Invalid::new("NamespaceRules", reason));
+        }
+        let known = settings.known_variables();
+        for (i, rule) in self.namespace_rules.iter().enumerate() {
+            let within = |error: Invalid| error.within(format_args!("NamespaceRules[{i}]"));
+            rule.validate(&known).map_err(within)?;
+        }
+        Ok(())
+    }
+
+    /// The tenancy of the token of a login.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the rule that cannot be applied: the login is refused then.
+    pub fn token_tenancy(&self, variables: &Variables) -> Result<Tenancy, Invalid> {
+        let own = self.tenancy();
+        for (i, rule) in self.namespace_rules.iter().enumerate() {
+            let bound = rule.namespace(variables);
+            let bound =
+                bound.map_err(|reason| Invalid::new(format!("NamespaceRules[{i}]"), reason))?;
+            if let Some(namespace) = bound {
+                return Ok(own.resolve(&TenancyName::default(), &namespace));
+            }
+        }
+        Ok(own)
     }
 }
 

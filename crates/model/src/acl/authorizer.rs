@@ -3,6 +3,10 @@
 //! Of the rules about a name the one about just this name decides; without, the one about its
 //! longest prefix; without, the default policy. Where several policies speak of the same name or
 //! prefix, deny goes before write, write before list, list before read. Consul's precedence.
+//!
+//! Of several blocks of namespaces and partitions that are about the same tenancy, the one that names it
+//! goes before those with prefixes, and a longer prefix before a shorter one; one that says nothing
+//! about the name leaves the decision to the next.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,7 +14,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::rules::{Access, Names, Resource, Rules};
+use crate::acl::rules::{Access, Names, Resource, Rule, Rules};
+use crate::acl::scope::Scope;
 use crate::acl::trie::Trie;
 use crate::{Tenancy, WILDCARD};
 
@@ -58,16 +63,47 @@ impl FromStr for DefaultPolicy {
     }
 }
 
-/// Decides what one token permits. Cheap to clone.
+/// Decides what one token permits in one tenancy. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Authorizer(Grant);
+pub struct Authorizer {
+    grant: Grant,
+    tenancy: Tenancy,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Grant {
     /// Everything, access control included.
     Manage,
     /// What the rules say, or else the default.
-    Default(DefaultPolicy, Option<Arc<Compiled>>),
+    Default(DefaultPolicy, Option<Arc<Granted>>),
+}
+
+/// Rules by where they hold. The first that says something decides.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Granted(Vec<(Scope, Compiled)>);
+
+impl Granted {
+    /// Adds rules of policies with their tenancies, behind those that there are.
+    fn add<'r>(&mut self, policies: impl IntoIterator<Item = (&'r Tenancy, &'r Rules)>) {
+        let mut scopes: BTreeMap<Scope, Vec<&Rule>> = BTreeMap::new();
+        for (own, rules) in policies {
+            for rule in rules.iter() {
+                let scope = rule.scope.resolved(own);
+                scopes.entry(scope).or_default().push(rule);
+            }
+        }
+        let mut layers: Vec<_> = scopes.into_iter().collect();
+        layers.sort_by_key(|(scope, _)| std::cmp::Reverse(scope.weight()));
+        let compiled = |(scope, rules)| (scope, Compiled::new(rules));
+        self.0.extend(layers.into_iter().map(compiled));
+    }
+
+    /// What the rules about a tenancy say.
+    fn first<T>(&self, tenancy: &Tenancy, ask: impl Fn(&Compiled) -> Option<T>) -> Option<T> {
+        let about = |(scope, _): &&(Scope, Compiled)| scope.holds_in(tenancy, tenancy);
+        let layers = self.0.iter().filter(about);
+        layers.map(|(_, rules)| ask(rules)).find_map(|said| said)
+    }
 }
 
 /// Rules by what they are about.
@@ -80,11 +116,11 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn new<'r>(all: impl IntoIterator<Item = &'r Rules>) -> Self {
+    fn new<'r>(all: impl IntoIterator<Item = &'r Rule>) -> Self {
         let mut compiled = Self::default();
         // Intentions follow from what all policies together say about a service.
         let mut services: BTreeMap<(&str, bool), (Access, Option<Access>)> = BTreeMap::new();
-        for rule in all.into_iter().flat_map(Rules::iter) {
+        for rule in all {
             let (name, prefix) = match &rule.names {
                 Names::All => {
                     let whole = compiled.whole.entry(rule.resource).or_insert(rule.access);
@@ -123,6 +159,16 @@ impl Compiled {
         let rule = self.named.get(&resource)?.rule(name)?;
         Some(rule.permits(wanted))
     }
+
+    /// Whether any rule permits to see something.
+    fn shows_anything(&self) -> bool {
+        let whole = self.whole.values();
+        whole.copied().any(|rule| rule.permits(Access::Read))
+            || self
+                .named
+                .values()
+                .any(|trie| trie.any(Access::Read) == Some(true))
+    }
 }
 
 /// A question that cannot be answered, because it asks for what does not exist. Consul's texts.
@@ -143,25 +189,58 @@ pub enum BadQuestion {
 
 impl Authorizer {
     /// Permits everything, access control included; what holds while it is off.
-    pub const fn manage_all() -> Self {
-        Authorizer(Grant::Manage)
+    pub fn manage_all() -> Self {
+        Self::of(Grant::Manage)
     }
 
     /// Permits nothing.
-    pub const fn deny_all() -> Self {
-        Authorizer(Grant::Default(DefaultPolicy::Deny, None))
+    pub fn deny_all() -> Self {
+        Self::of(Grant::Default(DefaultPolicy::Deny, None))
     }
 
-    /// Permits what these rules together permit, and else what the default says.
+    /// Permits what these rules of the default tenancy together permit, and else what the default says.
     pub fn new<'r>(rules: impl IntoIterator<Item = &'r Rules>, default: DefaultPolicy) -> Self {
-        let compiled = Compiled::new(rules);
-        let any = compiled != Compiled::default();
-        Authorizer(Grant::Default(default, any.then(|| Arc::new(compiled))))
+        let own = Tenancy::default();
+        Self::with_defaults(rules.into_iter().map(|rules| (&own, rules)), [], default)
+    }
+
+    /// Permits what the rules of policies, each with the tenancy of the policy, together permit; where
+    /// they say nothing, what those of its namespace's defaults permit, and else what the default says.
+    pub fn with_defaults<'r>(
+        rules: impl IntoIterator<Item = (&'r Tenancy, &'r Rules)>,
+        of_namespace: impl IntoIterator<Item = (&'r Tenancy, &'r Rules)>,
+        default: DefaultPolicy,
+    ) -> Self {
+        let mut granted = Granted::default();
+        granted.add(rules);
+        granted.add(of_namespace);
+        let any = granted != Granted::default();
+        Self::of(Grant::Default(default, any.then(|| Arc::new(granted))))
+    }
+
+    fn of(grant: Grant) -> Self {
+        let tenancy = Tenancy::default();
+        Self { grant, tenancy }
+    }
+
+    /// The same for what is of another tenancy. What is of a partition or of the mesh as a whole is
+    /// found there, whichever namespace is asked about.
+    #[must_use]
+    pub fn within(&self, tenancy: &Tenancy) -> Self {
+        Self {
+            grant: self.grant.clone(),
+            tenancy: tenancy.clone(),
+        }
+    }
+
+    /// Whose resources it decides about.
+    pub fn tenancy(&self) -> &Tenancy {
+        &self.tenancy
     }
 
     /// Decides from the rules, or else from the default.
-    fn decide(&self, rule: impl FnOnce(&Compiled) -> Option<bool>) -> bool {
-        match &self.0 {
+    fn decide(&self, rule: impl FnOnce(&Granted) -> Option<bool>) -> bool {
+        match &self.grant {
             Grant::Manage => true,
             Grant::Default(default, rules) => rules
                 .as_deref()
@@ -170,31 +249,117 @@ impl Authorizer {
         }
     }
 
+    /// Of what has names and is of a namespace.
     fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
-        self.decide(|rules| rules.named(resource, name, wanted))
+        self.decide(|rules| rules.first(&self.tenancy, |rules| rules.named(resource, name, wanted)))
     }
 
-    fn trie(&self, resource: Resource, ask: impl FnOnce(&Trie) -> Option<bool>) -> bool {
-        self.decide(|rules| ask(rules.named.get(&resource)?))
+    fn trie(&self, resource: Resource, ask: impl Fn(&Trie) -> Option<bool>) -> bool {
+        self.decide(|rules| rules.first(&self.tenancy, |rules| ask(rules.named.get(&resource)?)))
+    }
+
+    /// Of what has names and is of the mesh as a whole.
+    fn mesh_named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
+        let main = Tenancy::default();
+        self.decide(|rules| rules.first(&main, |rules| rules.named(resource, name, wanted)))
+    }
+
+    fn mesh_whole(&self, resource: Resource, wanted: Access) -> bool {
+        let main = Tenancy::default();
+        self.decide(|rules| rules.first(&main, |rules| rules.whole(resource, wanted)))
+    }
+
+    /// Nodes are of a partition. Who may see them there, or in the namespace that is asked about, sees
+    /// them.
+    fn node(&self, node: &str, wanted: Access) -> bool {
+        self.nodes(wanted, |trie| Some(trie.rule(node)?.permits(wanted)))
+    }
+
+    fn nodes(&self, wanted: Access, ask: impl Fn(&Trie) -> Option<bool>) -> bool {
+        let ask = |rules: &Compiled| ask(rules.named.get(&Resource::Node)?);
+        self.decide(|rules| {
+            let here = (wanted == Access::Read).then(|| rules.first(&self.tenancy, ask));
+            let above = || rules.first(&self.tenancy.of_partition(), ask);
+            here.flatten().or_else(above)
+        })
     }
 
     /// Access control itself, which no default permits.
     fn acl(&self, wanted: Access) -> bool {
-        match &self.0 {
+        match &self.grant {
             Grant::Manage => true,
             Grant::Default(_, rules) => rules
                 .as_deref()
-                .and_then(|rules| rules.whole(Resource::Acl, wanted))
+                .and_then(|rules| {
+                    rules.first(&self.tenancy, |rules| rules.whole(Resource::Acl, wanted))
+                })
                 .unwrap_or(false),
         }
     }
 
     /// What falls under operator rules, unless a rule of its own says otherwise.
     fn operated(&self, resource: Resource, wanted: Access) -> bool {
-        self.decide(|rules| {
-            let own = rules.whole(resource, wanted);
-            own.or_else(|| rules.whole(Resource::Operator, wanted))
+        let partition = self.tenancy.of_partition();
+        self.operated_or(wanted, |rules| {
+            rules.first(&partition, |rules| rules.whole(resource, wanted))
         })
+    }
+
+    fn operated_or(&self, wanted: Access, own: impl FnOnce(&Granted) -> Option<bool>) -> bool {
+        let main = Tenancy::default();
+        self.decide(|rules| {
+            let operator = || rules.first(&main, |rules| rules.whole(Resource::Operator, wanted));
+            own(rules).or_else(operator)
+        })
+    }
+
+    fn namespace(&self, name: &str, wanted: Access) -> bool {
+        let partition = self.tenancy.of_partition();
+        self.operated_or(wanted, |rules| {
+            rules.first(&partition, |rules| {
+                rules.named(Resource::Namespace, name, wanted)
+            })
+        })
+    }
+
+    fn partition(&self, name: &str, wanted: Access) -> bool {
+        let main = Tenancy::default();
+        self.operated_or(wanted, |rules| {
+            rules.first(&main, |rules| {
+                rules.named(Resource::Partition, name, wanted)
+            })
+        })
+    }
+
+    /// Seeing a namespace of this partition. Whoever may see anything in it may see it.
+    pub fn namespace_read(&self, name: &str) -> bool {
+        let within = Tenancy {
+            namespace: name.into(),
+            ..self.tenancy.clone()
+        };
+        let sees = match &self.grant {
+            Grant::Default(_, Some(rules)) => {
+                let shown = |rules: &Compiled| rules.shows_anything().then_some(());
+                rules.first(&within, shown).is_some()
+            }
+            Grant::Manage | Grant::Default(_, None) => false,
+        };
+        sees || self.namespace(name, Access::Read)
+    }
+
+    /// Making, changing and removing a namespace of this partition.
+    pub fn namespace_write(&self, name: &str) -> bool {
+        self.namespace(name, Access::Write)
+    }
+
+    /// Seeing a partition.
+    pub fn partition_read(&self, name: &str) -> bool {
+        self.partition(name, Access::Read)
+    }
+
+    /// Making, changing and removing a partition.
+    pub fn partition_write(&self, name: &str) -> bool {
+        self.partition(name, Access::Write)
     }
 
     /// Seeing instances of a service.
@@ -214,27 +379,27 @@ impl Authorizer {
 
     /// Seeing a node.
     pub fn node_read(&self, node: &str) -> bool {
-        self.named(Resource::Node, node, Access::Read)
+        self.node(node, Access::Read)
     }
 
     /// Seeing every node, whatever its name.
     pub fn node_read_all(&self) -> bool {
-        self.trie(Resource::Node, |trie| trie.all(Access::Read))
+        self.nodes(Access::Read, |trie| trie.all(Access::Read))
     }
 
     /// Registering a node.
     pub fn node_write(&self, node: &str) -> bool {
-        self.named(Resource::Node, node, Access::Write)
+        self.node(node, Access::Write)
     }
 
     /// Seeing the inside of a server or agent with this name: its settings and metrics.
     pub fn agent_read(&self, node: &str) -> bool {
-        self.named(Resource::Agent, node, Access::Read)
+        self.mesh_named(Resource::Agent, node, Access::Read)
     }
 
     /// Changing how a server or agent with this name works: its tokens, and whether it runs.
     pub fn agent_write(&self, node: &str) -> bool {
-        self.named(Resource::Agent, node, Access::Write)
+        self.mesh_named(Resource::Agent, node, Access::Write)
     }
 
     /// Seeing who may call a service, or with `*` any service.
@@ -257,12 +422,12 @@ impl Authorizer {
 
     /// Seeing a prepared query by its name.
     pub fn query_read(&self, name: &str) -> bool {
-        self.named(Resource::Query, name, Access::Read)
+        self.mesh_named(Resource::Query, name, Access::Read)
     }
 
     /// Changing a prepared query by its name.
     pub fn query_write(&self, name: &str) -> bool {
-        self.named(Resource::Query, name, Access::Write)
+        self.mesh_named(Resource::Query, name, Access::Write)
     }
 
     /// Seeing a key.
@@ -297,12 +462,12 @@ impl Authorizer {
 
     /// Seeing events of a name.
     pub fn event_read(&self, name: &str) -> bool {
-        self.named(Resource::Event, name, Access::Read)
+        self.mesh_named(Resource::Event, name, Access::Read)
     }
 
     /// Firing events of a name.
     pub fn event_write(&self, name: &str) -> bool {
-        self.named(Resource::Event, name, Access::Write)
+        self.mesh_named(Resource::Event, name, Access::Write)
     }
 
     /// Seeing mesh-wide settings.
@@ -317,12 +482,12 @@ impl Authorizer {
 
     /// Seeing how servers work together.
     pub fn operator_read(&self) -> bool {
-        self.decide(|rules| rules.whole(Resource::Operator, Access::Read))
+        self.mesh_whole(Resource::Operator, Access::Read)
     }
 
     /// Changing how servers work together.
     pub fn operator_write(&self) -> bool {
-        self.decide(|rules| rules.whole(Resource::Operator, Access::Write))
+        self.mesh_whole(Resource::Operator, Access::Write)
     }
 
     /// Seeing connections to other clusters.
@@ -337,12 +502,12 @@ impl Authorizer {
 
     /// Seeing the keys of gossip.
     pub fn keyring_read(&self) -> bool {
-        self.decide(|rules| rules.whole(Resource::Keyring, Access::Read))
+        self.mesh_whole(Resource::Keyring, Access::Read)
     }
 
     /// Changing the keys of gossip.
     pub fn keyring_write(&self) -> bool {
-        self.decide(|rules| rules.whole(Resource::Keyring, Access::Write))
+        self.mesh_whole(Resource::Keyring, Access::Write)
     }
 
     /// Seeing tokens, policies, roles, auth methods and binding rules.
@@ -379,25 +544,17 @@ impl Authorizer {
         Ok(match resource {
             Resource::Acl => self.acl(wanted),
             Resource::Intention => self.intention(name, wanted),
-            Resource::Keyring => self.decide(|rules| rules.whole(resource, wanted)),
-            Resource::Mesh | Resource::Operator | Resource::Peering => {
-                self.operated(resource, wanted)
+            Resource::Keyring | Resource::Operator => self.mesh_whole(resource, wanted),
+            Resource::Mesh | Resource::Peering => self.operated(resource, wanted),
+            Resource::Namespace => self.namespace(name, wanted),
+            Resource::Partition => self.partition(name, wanted),
+            Resource::Node => self.node(name, wanted),
+            Resource::Agent | Resource::Event | Resource::Query => {
+                self.mesh_named(resource, name, wanted)
             }
-            Resource::Agent
-            | Resource::Event
-            | Resource::Key
-            | Resource::Node
-            | Resource::Query
-            | Resource::Service
-            | Resource::Session => self.named(resource, name, wanted),
+            Resource::Key | Resource::Service | Resource::Session => {
+                self.named(resource, name, wanted)
+            }
         })
-    }
-}
-
-impl Authorizer {
-    /// What the same token permits in a tenancy. Until rules speak of tenancies, the same everywhere.
-    #[must_use]
-    pub fn within(&self, _tenancy: &Tenancy) -> Self {
-        self.clone()
     }
 }

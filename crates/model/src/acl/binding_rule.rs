@@ -9,7 +9,7 @@ use crate::acl::token::{NodeIdentity, ServiceIdentity};
 use crate::acl::variables::Variables;
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{Tenancy, TenancyName};
 
 /// What a rule links a token to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,12 +49,12 @@ pub struct BindingRule {
     /// What a templated policy is filled with, with variables as in `bind_name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind_vars: Option<TemplateVariables>,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.
@@ -92,6 +92,19 @@ pub struct BindError {
 }
 
 impl BindingRule {
+    /// Whose it is.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// The same as the one of a tenancy.
+    #[must_use]
+    pub fn of(mut self, tenancy: &Tenancy) -> Self {
+        self.namespace = tenancy.shown_namespace();
+        self.partition = tenancy.shown_partition();
+        self
+    }
+
     /// `known` are the variables of the rule's auth method, whatever their values.
     ///
     /// # Errors

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::acl::policy::Policy;
+use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
 use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
-use crate::name;
+use crate::{Tenancy, name};
 
 /// Links of one token or role.
 pub(crate) struct Links<'a> {
@@ -20,7 +21,14 @@ impl<'a> Links<'a> {
     /// # Errors
     ///
     /// [`Invalid`] names the first field that cannot be accepted.
-    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+    pub(crate) fn validate(&self, own: &Tenancy) -> Result<(), Invalid> {
+        if !own.is_default_namespace() && !self.nodes.is_empty() {
+            return Err(Invalid::new(
+                "NodeIdentities",
+                "nodes are of a partition as a whole: only tokens and roles of the namespace \
+                 \"default\" can have them",
+            ));
+        }
         for (i, identity) in self.services.iter().enumerate() {
             name::validate_identity_name(&identity.service_name).map_err(|error| {
                 Invalid::new(
@@ -63,12 +71,26 @@ impl<'a> Links<'a> {
             .chain(self.templates.iter().flat_map(TemplatedPolicy::hashed))
     }
 
-    /// The policies that identities and templates stand for.
-    pub(crate) fn policies(&self) -> Vec<Policy> {
+    /// What a node's rules say in other namespaces, if any of these is a node's: its services may be of
+    /// all of them. The text of the policy says only what it says in its own.
+    pub(crate) fn rules_elsewhere(&self, own: &Tenancy, datacenter: &str) -> Option<Rules> {
+        let nodes = self.nodes.iter().map(NodeIdentity::policy);
+        let templates = self.templates.iter().filter(|one| one.is_of_node());
+        let templates = templates.filter_map(TemplatedPolicy::policy);
+        let mut valid = nodes
+            .chain(templates)
+            .filter(|one| one.is_valid_in(datacenter));
+        let any = own.is_default_namespace() && valid.next().is_some();
+        any.then(Rules::reading_services_of_every_namespace)
+    }
+
+    /// The policies that identities and templates stand for, in the tenancy of what has them.
+    pub(crate) fn policies(&self, own: &Tenancy) -> Vec<Policy> {
         let services = self.services.iter().map(ServiceIdentity::policy);
         let nodes = self.nodes.iter().map(NodeIdentity::policy);
         let templates = self.templates.iter().filter_map(TemplatedPolicy::policy);
-        services.chain(nodes).chain(templates).collect()
+        let all = services.chain(nodes).chain(templates);
+        all.map(|policy| policy.of(own)).collect()
     }
 }
 

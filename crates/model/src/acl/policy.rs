@@ -7,12 +7,15 @@ use crate::acl::rules::{InvalidRules, Rules};
 use crate::acl::token::{GLOBAL_MANAGEMENT, GLOBAL_MANAGEMENT_ID};
 use crate::invalid::Invalid;
 use crate::name;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{Tenancy, TenancyName};
 
 /// Id of the policy that permits reading everything.
 pub const GLOBAL_READ_ONLY_ID: &str = "00000000-0000-0000-0000-000000000002";
 /// Name of the policy that permits reading everything.
 pub const GLOBAL_READ_ONLY: &str = "builtin/global-read-only";
+
+/// Name of the policy that every new namespace gets.
+pub const NAMESPACE_MANAGEMENT: &str = "namespace-management";
 
 /// What the names of policies that exist from the start begin with.
 const BUILTIN: &str = "builtin/";
@@ -36,12 +39,12 @@ pub struct Policy {
     /// Filled in when it is shown.
     #[serde(skip_serializing_if = "ContentHash::is_none")]
     pub hash: ContentHash,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.
@@ -76,6 +79,34 @@ impl Policy {
         ]
     }
 
+    /// Whose it is.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// The same as the one of a tenancy.
+    #[must_use]
+    pub fn of(mut self, tenancy: &Tenancy) -> Self {
+        self.namespace = tenancy.shown_namespace();
+        self.partition = tenancy.shown_partition();
+        self
+    }
+
+    /// The policy that every new namespace gets: its own people may change all that is in it.
+    pub fn namespace_management(id: String) -> Policy {
+        Policy {
+            id,
+            name: NAMESPACE_MANAGEMENT.to_owned(),
+            description: "Permits managing everything in the namespace".to_owned(),
+            rules: "acl = \"write\"\nkey_prefix \"\" {\n\tpolicy = \"write\"\n}\nnode_prefix \"\" \
+                    {\n\tpolicy = \"read\"\n}\nservice_prefix \"\" {\n\tpolicy = \
+                    \"write\"\n\tintentions = \"write\"\n}\nsession_prefix \"\" {\n\tpolicy = \
+                    \"write\"\n}"
+                .to_owned(),
+            ..Policy::default()
+        }
+    }
+
     /// The policy with this id, if it exists from the start.
     pub fn builtin_by_id(id: &str) -> Option<Policy> {
         Policy::builtin().into_iter().find(|policy| policy.id == id)
@@ -105,9 +136,17 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`InvalidRules`], which policies that were validated have not.
+    /// [`InvalidRules`], also for rules that a policy of its namespace may not have.
     pub fn parsed(&self) -> Result<Rules, InvalidRules> {
-        Rules::parse(&self.rules)
+        let rules = Rules::parse(&self.rules)?;
+        let own = self.tenancy();
+        rules.check_within(&own)?;
+        let everywhere =
+            own.is_default() && [GLOBAL_MANAGEMENT_ID, GLOBAL_READ_ONLY_ID].contains(&&*self.id);
+        Ok(match everywhere {
+            true => rules.and_everywhere(),
+            false => rules,
+        })
     }
 
     /// # Errors

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::acl::hash::ContentHash;
 use crate::acl::links::{self, Links};
 use crate::acl::policy::Policy;
+use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
 use crate::acl::token::{NodeIdentity, PolicyLink, ServiceIdentity};
 use crate::invalid::Invalid;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{Tenancy, TenancyName};
 
 /// What several tokens are linked to together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,12 +37,12 @@ pub struct Role {
     /// Filled in when it is shown.
     #[serde(skip_serializing_if = "ContentHash::is_none")]
     pub hash: ContentHash,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.
@@ -49,6 +50,19 @@ pub struct Role {
 }
 
 impl Role {
+    /// Whose it is.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// The same as the one of a tenancy.
+    #[must_use]
+    pub fn of(mut self, tenancy: &Tenancy) -> Self {
+        self.namespace = tenancy.shown_namespace();
+        self.partition = tenancy.shown_partition();
+        self
+    }
+
     /// Removes what is there twice, and fills in the ids of templates.
     pub fn normalize(&mut self) {
         links::normalize(
@@ -81,9 +95,14 @@ impl Role {
         }
     }
 
+    /// What its identities say in other namespaces besides.
+    pub fn rules_elsewhere(&self, datacenter: &str) -> Option<Rules> {
+        self.links().rules_elsewhere(&self.tenancy(), datacenter)
+    }
+
     /// The policies that its identities and templates stand for.
     pub fn own_policies(&self) -> Vec<Policy> {
-        self.links().policies()
+        self.links().policies(&self.tenancy())
     }
 
     /// # Errors
@@ -98,6 +117,6 @@ impl Role {
                 "it must have 1 to 256 letters, digits, '-' and '_'",
             ));
         }
-        self.links().validate()
+        self.links().validate(&self.tenancy())
     }
 }

@@ -1,10 +1,13 @@
 //! The rules of a policy: what may be done with which names.
 //!
 //! A rule is about all names of a resource, those that start with a prefix, or one name. It permits
-//! up to an access level, or denies. Which rule decides is said in [`crate::acl::Authorizer`].
+//! up to an access level, or denies. It holds in the namespace of its policy, or in those that the
+//! block around it names. Which rule decides is said in [`crate::acl::Authorizer`].
 
 use std::fmt;
 
+use crate::Tenancy;
+use crate::acl::scope::{Scope, Tenants};
 use crate::hcl::{self, Node};
 
 /// How far a rule goes. In the order in which one takes precedence over another for the same names:
@@ -61,8 +64,12 @@ pub enum Resource {
     Key,
     Keyring,
     Mesh,
+    /// Namespaces themselves, not what is in them.
+    Namespace,
     Node,
     Operator,
+    /// Partitions themselves, not what is in them.
+    Partition,
     Peering,
     Query,
     Service,
@@ -71,7 +78,7 @@ pub enum Resource {
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; 13] = [
+    pub const ALL: [Resource; 15] = [
         Resource::Acl,
         Resource::Agent,
         Resource::Event,
@@ -79,8 +86,10 @@ impl Resource {
         Resource::Key,
         Resource::Keyring,
         Resource::Mesh,
+        Resource::Namespace,
         Resource::Node,
         Resource::Operator,
+        Resource::Partition,
         Resource::Peering,
         Resource::Query,
         Resource::Service,
@@ -97,8 +106,10 @@ impl Resource {
             Resource::Key => "key",
             Resource::Keyring => "keyring",
             Resource::Mesh => "mesh",
+            Resource::Namespace => "namespace",
             Resource::Node => "node",
             Resource::Operator => "operator",
+            Resource::Partition => "partition",
             Resource::Peering => "peering",
             Resource::Query => "query",
             Resource::Service => "service",
@@ -116,6 +127,19 @@ impl Resource {
                 | Resource::Operator
                 | Resource::Peering
         )
+    }
+
+    /// Whether it is of the mesh as a whole, and of no other partition than the default one.
+    const fn is_of_mesh(self) -> bool {
+        matches!(
+            self,
+            Resource::Event | Resource::Keyring | Resource::Operator | Resource::Query
+        )
+    }
+
+    /// Whether it is of a partition, and of none of its namespaces.
+    const fn is_of_partition(self) -> bool {
+        matches!(self, Resource::Agent | Resource::Mesh | Resource::Peering)
     }
 
     /// The resource with this name.
@@ -153,6 +177,8 @@ pub struct Rule {
     /// How far it goes for the intentions of these services. Without, reading and writing the
     /// services is reading their intentions. For services only.
     pub intentions: Option<Access>,
+    /// Whose names they are.
+    pub scope: Scope,
 }
 
 /// The rules of a policy.
@@ -178,14 +204,108 @@ impl Rules {
         let fields = hcl::parse(text).map_err(|error| unreadable(&error))?;
         let mut rules = Vec::new();
         for (name, node) in fields {
-            add(&mut rules, &name.to_ascii_lowercase(), node)?;
+            add(
+                &mut rules,
+                &Scope::default(),
+                &name.to_ascii_lowercase(),
+                node,
+            )?;
         }
         Ok(Self(rules))
+    }
+
+    /// Whether a policy of this tenancy may have these rules. A namespace's own say nothing about
+    /// others, and neither do a partition's; what is of the mesh or of a partition as a whole, rules
+    /// of other namespaces than `default` cannot be about.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRules`] names the first rule that it may not have.
+    pub fn check_within(&self, own: &Tenancy) -> Result<(), InvalidRules> {
+        self.iter().try_for_each(|rule| rule.check_within(own))
+    }
+
+    /// Seeing every service of every namespace of the own partition.
+    pub(crate) fn reading_services_of_every_namespace() -> Self {
+        let everywhere = Scope::everywhere();
+        Self(vec![Rule {
+            resource: Resource::Service,
+            names: Names::Prefix(String::new()),
+            access: Access::Read,
+            intentions: None,
+            scope: Scope {
+                partitions: Tenants::Own,
+                ..everywhere
+            },
+        }])
+    }
+
+    /// The same, and for those outside of blocks also what they say in every namespace.
+    #[must_use]
+    pub(crate) fn and_everywhere(self) -> Self {
+        let everywhere = |rule: &Rule| Rule {
+            scope: Scope::everywhere(),
+            ..rule.clone()
+        };
+        let own = self.iter().filter(|rule| rule.scope == Scope::default());
+        let everywhere: Vec<Rule> = own.map(everywhere).collect();
+        Self(self.0.into_iter().chain(everywhere).collect())
     }
 
     /// The rules, as they were written.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter()
+    }
+}
+
+impl Rule {
+    fn check_within(&self, own: &Tenancy) -> Result<(), InvalidRules> {
+        let refuse = |what: &str| {
+            Err(InvalidRules(format!(
+                "Invalid {} policy: {what}",
+                self.resource
+            )))
+        };
+        let Scope {
+            partitions,
+            namespaces,
+        } = &self.scope;
+        let names_namespaces = *namespaces != Tenants::Own;
+        let is_tenants = matches!(self.resource, Resource::Namespace | Resource::Partition);
+        if !own.is_default_namespace() && (names_namespaces || is_tenants) {
+            return refuse(
+                "a policy of another namespace than \"default\" is about its own namespace only: leave \
+                 out the blocks of namespaces and partitions",
+            );
+        }
+        let foreign = match partitions {
+            Tenants::Own => self.resource == Resource::Partition,
+            Tenants::Exact(name) => **name != *own.partition,
+            Tenants::Prefix(_) => true,
+        };
+        if !own.is_default_partition() && foreign {
+            return refuse(
+                "a policy of another partition than \"default\" is about its own partition only: leave \
+                 out the blocks of other partitions",
+            );
+        }
+        let main = Tenancy::default();
+        if self.resource.is_of_mesh() && !self.scope.holds_in(own, &main) {
+            return refuse(
+                "it is of the mesh as a whole, so that only rules of the partition and namespace \
+                 \"default\" can be about it",
+            );
+        }
+        let writes_nodes = self.resource == Resource::Node && self.access == Access::Write;
+        if (self.resource.is_of_partition() || writes_nodes)
+            && !namespaces.include(&own.namespace, &main.namespace)
+        {
+            return refuse(
+                "it is of the partition as a whole, so that only rules of the namespace \"default\" can \
+                 be about it, but for reading nodes",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -202,8 +322,8 @@ fn already_set(name: &str) -> InvalidRules {
     ))
 }
 
-/// Adds what stands behind one name at the top of a text.
-fn add(rules: &mut Vec<Rule>, name: &str, node: Node) -> Result<(), InvalidRules> {
+/// Adds what stands behind one name at the top of a text, or of a block of a namespace or partition.
+fn add(rules: &mut Vec<Rule>, scope: &Scope, name: &str, node: Node) -> Result<(), InvalidRules> {
     let (stem, prefix) = match name.strip_suffix("_prefix") {
         Some(stem) => (stem, true),
         None => (name, false),
@@ -224,7 +344,18 @@ fn add(rules: &mut Vec<Rule>, name: &str, node: Node) -> Result<(), InvalidRules
     if resource.has_names() {
         for (segment, bodies) in objects(name, node)? {
             for body in bodies_of(name, &segment, bodies)? {
-                rules.push(named_rule(name, resource, prefix, &segment, body)?);
+                let block = Block {
+                    name,
+                    resource,
+                    prefix,
+                    segment: &segment,
+                };
+                match resource {
+                    Resource::Namespace | Resource::Partition => {
+                        add_tenants(rules, scope, block, body)?;
+                    }
+                    _ => rules.push(named_rule(scope, block, body)?),
+                }
             }
         }
         return Ok(());
@@ -234,7 +365,8 @@ fn add(rules: &mut Vec<Rule>, name: &str, node: Node) -> Result<(), InvalidRules
             "Invalid {name} policy: it must be \"read\", \"write\" or \"deny\""
         )));
     };
-    if rules.iter().any(|rule| rule.resource == resource) {
+    let same = |rule: &Rule| rule.resource == resource && rule.scope == *scope;
+    if rules.iter().any(same) {
         return Err(already_set(name));
     }
     if text.is_empty() {
@@ -246,7 +378,62 @@ fn add(rules: &mut Vec<Rule>, name: &str, node: Node) -> Result<(), InvalidRules
         access: level(&text, false)
             .ok_or_else(|| InvalidRules(format!("Invalid {name} policy: {text:?}")))?,
         intentions: None,
+        scope: scope.clone(),
     });
+    Ok(())
+}
+
+/// A block with a name: `service_prefix "web" {`.
+#[derive(Clone, Copy)]
+struct Block<'t> {
+    name: &'t str,
+    resource: Resource,
+    prefix: bool,
+    segment: &'t str,
+}
+
+impl Block<'_> {
+    fn names(self) -> Names {
+        match self.prefix {
+            true => Names::Prefix(self.segment.to_owned()),
+            false => Names::Exact(self.segment.to_owned()),
+        }
+    }
+}
+
+/// Adds the rules in a block of namespaces or partitions, and the one about these themselves.
+fn add_tenants(
+    rules: &mut Vec<Rule>,
+    around: &Scope,
+    block: Block<'_>,
+    body: Vec<(String, Node)>,
+) -> Result<(), InvalidRules> {
+    let segment = block.segment.to_ascii_lowercase();
+    let block = Block {
+        segment: &segment,
+        ..block
+    };
+    let Some(scope) = around.of_block(block.resource, &block.names()) else {
+        return Err(InvalidRules(format!(
+            "Failed to parse ACL rules: {} {segment:?} stands in a block that cannot have it: a block \
+             of partitions may have blocks of namespaces, and nothing else may",
+            block.name
+        )));
+    };
+    let mut policy = Vec::new();
+    for (field, node) in body {
+        match field.to_ascii_lowercase().as_str() {
+            "policy" => policy.push((field, node)),
+            name => add(rules, &scope, name, node)?,
+        }
+    }
+    if !policy.is_empty() {
+        rules.push(named_rule(
+            &around.of_tenants(block.resource),
+            block,
+            policy,
+        )?);
+    }
     Ok(())
 }
 
@@ -302,12 +489,16 @@ fn bodies_of(
 
 /// The rule of one block.
 fn named_rule(
-    name: &str,
-    resource: Resource,
-    prefix: bool,
-    segment: &str,
+    scope: &Scope,
+    block: Block<'_>,
     body: Vec<(String, Node)>,
 ) -> Result<Rule, InvalidRules> {
+    let Block {
+        name,
+        resource,
+        segment,
+        ..
+    } = block;
     let (mut policy, mut intentions) = (None, None);
     for (field, node) in body {
         let known = match field.to_ascii_lowercase().as_str() {
@@ -346,15 +537,12 @@ fn named_rule(
             ))
         })?),
     };
-    let names = match prefix {
-        true => Names::Prefix(segment.to_owned()),
-        false => Names::Exact(segment.to_owned()),
-    };
     Ok(Rule {
         resource,
-        names,
+        names: block.names(),
         access,
         intentions,
+        scope: scope.clone(),
     })
 }
 

@@ -147,6 +147,11 @@ impl TemplatedPolicy {
         variables.map_or("", |variables| variables.name.as_str())
     }
 
+    /// Whether it is the template of nodes.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.template_name == NODE.name
+    }
+
     /// What it contributes to a hash.
     pub(crate) fn hashed(&self) -> impl Iterator<Item = &str> {
         let own = [&*self.template_id, &*self.template_name, self.name()];

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::acl::hash::ContentHash;
 use crate::acl::links::{self, Links};
 use crate::acl::policy::Policy;
+use crate::acl::rules::Rules;
 use crate::acl::template::TemplatedPolicy;
 use crate::invalid::Invalid;
 use crate::secret::Secret;
-use crate::tenancy::OnlyDefault;
+use crate::tenancy::{Tenancy, TenancyName};
 use crate::{duration, name, timestamp};
 
 /// Accessor id of the token that requests without one have.
@@ -112,6 +113,9 @@ pub struct Token {
     /// The auth method that a login used; empty for tokens that people made.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub auth_method: String,
+    /// The namespace of the auth method, where it or the token's is another one than `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub auth_method_namespace: TenancyName,
     /// Time to live asked for when it is created; turned into `expiration_time`.
     #[serde(
         rename = "ExpirationTTL",
@@ -128,12 +132,12 @@ pub struct Token {
     /// Filled in when it is shown.
     #[serde(skip_serializing_if = "ContentHash::is_none")]
     pub hash: ContentHash,
-    /// Only the default namespace is served.
-    #[serde(skip_serializing)]
-    pub namespace: OnlyDefault,
-    /// Only the default partition is served.
-    #[serde(skip_serializing)]
-    pub partition: OnlyDefault,
+    /// The namespace that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub namespace: TenancyName,
+    /// The partition that it is of; not shown where that is the default one.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.
@@ -149,6 +153,25 @@ impl Token {
             description: "Anonymous Token".to_owned(),
             ..Token::default()
         }
+    }
+
+    /// Whose it is.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// The same as the one of a tenancy.
+    #[must_use]
+    pub fn of(mut self, tenancy: &Tenancy) -> Self {
+        self.namespace = tenancy.shown_namespace();
+        self.partition = tenancy.shown_partition();
+        self
+    }
+
+    /// Whose the auth method is that a login used.
+    pub fn method_tenancy(&self) -> Tenancy {
+        let own = self.tenancy();
+        own.resolve(&TenancyName::default(), &self.auth_method_namespace)
     }
 
     /// Whether it is the token that requests without one have.
@@ -196,9 +219,14 @@ impl Token {
         }
     }
 
+    /// What its identities say in other namespaces besides.
+    pub fn rules_elsewhere(&self, datacenter: &str) -> Option<Rules> {
+        self.links().rules_elsewhere(&self.tenancy(), datacenter)
+    }
+
     /// The policies that its identities and templates stand for.
     pub fn own_policies(&self) -> Vec<Policy> {
-        self.links().policies()
+        self.links().policies(&self.tenancy())
     }
 
     /// # Errors
@@ -234,6 +262,6 @@ impl Token {
                 "ID or Name must say which role",
             ));
         }
-        self.links().validate()
+        self.links().validate(&self.tenancy())
     }
 }

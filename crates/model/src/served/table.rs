@@ -290,14 +290,14 @@ pub(super) const TABLE: &[Rows] = &[
         &[
             (
                 Yes,
-                "AccessorID SecretID Description Local AuthMethod ExpirationTTL \
+                "AccessorID SecretID Description Local AuthMethod AuthMethodNamespace ExpirationTTL \
              ExpirationTime CreateTime Hash CreateIndex ModifyIndex",
             ),
             (
                 Inside,
                 "Policies Roles ServiceIdentities NodeIdentities TemplatedPolicies",
             ),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     ("PolicyLink", &[(Yes, "ID Name")]),
@@ -309,7 +309,7 @@ pub(super) const TABLE: &[Rows] = &[
                 Yes,
                 "ID Name Description Rules Datacenters Hash CreateIndex ModifyIndex",
             ),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     (
@@ -320,7 +320,7 @@ pub(super) const TABLE: &[Rows] = &[
                 Inside,
                 "Policies ServiceIdentities NodeIdentities TemplatedPolicies",
             ),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     (
@@ -342,9 +342,11 @@ pub(super) const TABLE: &[Rows] = &[
                 "Name Type DisplayName Description MaxTokenTTL TokenLocality Config \
              CreateIndex ModifyIndex",
             ),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Inside, "NamespaceRules"),
+            (Yes, "Namespace Partition"),
         ],
     ),
+    ("NamespaceRule", &[(Yes, "Selector BindNamespace")]),
     // Of policies there is one, of roles none.
     (
         "BindingRule",
@@ -354,7 +356,7 @@ pub(super) const TABLE: &[Rows] = &[
                 "ID Description AuthMethod Selector BindType BindName CreateIndex ModifyIndex",
             ),
             (Inside, "BindVars"),
-            (DEFAULT_ONLY, "Namespace Partition"),
+            (Yes, "Namespace Partition"),
         ],
     ),
     // There are no sessions. A query may name other datacenters, of which there are none here.

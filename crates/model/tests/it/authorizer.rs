@@ -212,6 +212,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 names,
                 access,
                 intentions: intentions.filter(|_| resource == Resource::Service),
+                scope: Scope::default(),
             }
         })
     });
@@ -354,7 +355,13 @@ fn expected(rules: &[Rule], default: bool, resource: Resource, access: &str, nam
         (Resource::Intention, "write", "*") => of_any(&own, wanted, true),
         _ => {
             let mut rule = naive(&own, name);
-            if matches!(resource, Resource::Mesh | Resource::Peering) && rule.is_none() {
+            let operated = [
+                Resource::Mesh,
+                Resource::Namespace,
+                Resource::Partition,
+                Resource::Peering,
+            ];
+            if operated.contains(&resource) && rule.is_none() {
                 rule = naive(&about(rules, Resource::Operator), name);
             }
             rule.map(|rule| rule.permits(wanted))
