@@ -16,7 +16,7 @@ impl ReadTxn<'_> {
         self.get(&[accessor])
     }
 
-    /// A token, by its secret half, which is compared exactly.
+    /// A token of any tenancy, by its secret half, which is compared exactly.
     pub fn token_by_secret(&self, secret: &str) -> Option<Arc<Token>> {
         self.find(Key::exact(Table::TokensBySecret, &self.tenancy, secret))
     }
@@ -24,6 +24,11 @@ impl ReadTxn<'_> {
     /// All tokens in the order of their accessor ids.
     pub fn tokens(&self) -> Vec<Arc<Token>> {
         self.scan(&[])
+    }
+
+    /// The tokens of every tenancy.
+    pub fn tokens_of_all(&self) -> Vec<Arc<Token>> {
+        self.find_all(Table::TokensBySecret, &[])
     }
 
     /// The index of the write of the first token that could do everything. It stays when the token
@@ -64,7 +69,8 @@ impl WriteTxn {
     /// # Errors
     /// [`Rejected::Missing`], [`Rejected::SecretTaken`] when another token has the secret, or
     /// [`Rejected::MissingLink`] when a policy or role does not exist.
-    pub fn put_token(&mut self, mut token: Token) -> Result<(), Rejected> {
+    pub fn put_token(&mut self, token: Token) -> Result<(), Rejected> {
+        let mut token = token.of(&self.tenancy);
         token.normalize();
         token.hash = ContentHash::default();
         if token.accessor_id.is_empty() || token.secret_id.expose().is_empty() {
@@ -74,7 +80,11 @@ impl WriteTxn {
             });
         }
         let holder = self.read().token_by_secret(token.secret_id.expose());
-        if holder.is_some_and(|holder| fold(&holder.accessor_id) != fold(&token.accessor_id)) {
+        let is_another = |holder: Arc<Token>| {
+            fold(&holder.accessor_id) != fold(&token.accessor_id)
+                || holder.tenancy() != token.tenancy()
+        };
+        if holder.is_some_and(is_another) {
             return Err(Rejected::SecretTaken);
         }
         token.policies = self.linked_policies(token.policies)?;
@@ -101,25 +111,33 @@ impl WriteTxn {
         self.put(ManagementRow { since });
     }
 
-    /// Removes a token. A token that does not exist is no error.
+    /// Removes a token; by its secret one of any tenancy. A token that does not exist is no error.
     pub fn remove_token(&mut self, key: &TokenKey) {
-        let accessor = match key {
-            TokenKey::Accessor(accessor) => Some(accessor.clone()),
+        match key {
+            TokenKey::Accessor(accessor) => {
+                self.remove::<Token>(&[accessor]);
+            }
             TokenKey::Secret(secret) => {
                 let token = self.read().token_by_secret(secret.expose());
-                token.map(|token| token.accessor_id.clone())
+                if let Some(token) = token {
+                    self.remove_this(&token);
+                }
             }
-        };
-        if let Some(accessor) = accessor {
-            self.remove::<Token>(&[&accessor]);
         }
+    }
+
+    fn remove_this(&mut self, token: &Token) {
+        self.in_tenancy(&token.tenancy(), |txn| {
+            txn.remove::<Token>(&[&token.accessor_id])
+        });
     }
 
     /// Adds or replaces a way to log in.
     ///
     /// # Errors
     /// [`Rejected::Missing`] without a name.
-    pub fn put_auth_method(&mut self, mut method: AuthMethod) -> Result<(), Rejected> {
+    pub fn put_auth_method(&mut self, method: AuthMethod) -> Result<(), Rejected> {
+        let mut method = method.of(&self.tenancy);
         if method.name.is_empty() {
             return Err(Rejected::Missing {
                 field: "Name",
@@ -137,7 +155,8 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes a way to log in with its binding rules and the tokens made through it.
+    /// Removes a way to log in with its binding rules and the tokens made through it, of whichever
+    /// namespace these are.
     pub fn remove_auth_method(&mut self, name: &str) {
         if !self.remove::<AuthMethod>(&[name]) {
             return;
@@ -147,7 +166,7 @@ impl WriteTxn {
         }
         let made_through_it: Vec<Arc<Token>> = self.read().find_all(Table::TokensByMethod, &[name]);
         for token in made_through_it {
-            self.remove::<Token>(&[&token.accessor_id]);
+            self.remove_this(&token);
         }
     }
 
@@ -155,7 +174,8 @@ impl WriteTxn {
     ///
     /// # Errors
     /// [`Rejected::Missing`] without an id, [`Rejected::MissingAuthMethod`].
-    pub fn put_binding_rule(&mut self, mut rule: BindingRule) -> Result<(), Rejected> {
+    pub fn put_binding_rule(&mut self, rule: BindingRule) -> Result<(), Rejected> {
+        let mut rule = rule.of(&self.tenancy);
         if rule.id.is_empty() {
             return Err(Rejected::Missing {
                 field: "ID",

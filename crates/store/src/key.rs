@@ -82,7 +82,7 @@ pub(crate) enum Table {
     TokensBySecret = 133,
     /// Auth method, id.
     BindingRulesByMethod = 134,
-    /// Auth method, accessor id.
+    /// Auth method, namespace of the token, accessor id.
     TokensByMethod = 135,
     /// IP address, node name.
     NodesByAddress = 136,

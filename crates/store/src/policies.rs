@@ -1,7 +1,8 @@
 //! Policies and roles, and the links to them. What they allow is decided elsewhere.
 //!
 //! A link is stored as an id, because names change. What an id leads to is looked up by whoever
-//! reads: a policy or role that is removed gives nothing from then on.
+//! reads: a policy or role that is removed gives nothing from then on. It is looked for in the tenancy
+//! of what is linked to it, and then in the namespace `default` of the same partition.
 
 use std::sync::Arc;
 
@@ -15,10 +16,38 @@ use crate::read::ReadTxn;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
-    /// A policy. Those that exist from the start need no row.
+    /// A policy. Those that exist from the start are of the default tenancy and need no row.
     pub fn policy(&self, id: &str) -> Option<Arc<Policy>> {
         let stored = self.get(&[id]);
-        stored.or_else(|| Policy::builtin_by_id(id).map(Arc::new))
+        let builtin = || {
+            let here = self.tenancy.is_default();
+            here.then(|| Policy::builtin_by_id(id)).flatten()
+        };
+        stored.or_else(|| builtin().map(Arc::new))
+    }
+
+    /// The policy that a link of this tenancy leads to: one by its id, or where that is empty by its
+    /// name.
+    pub fn linked_policy(&self, id: &str, name: &str) -> Option<Arc<Policy>> {
+        self.linked(|txn| match id {
+            "" => txn.policy_by_name(name),
+            id => txn.policy(id),
+        })
+    }
+
+    /// The role that a link of this tenancy leads to, as [`Self::linked_policy`].
+    pub fn linked_role(&self, id: &str, name: &str) -> Option<Arc<Role>> {
+        self.linked(|txn| match id {
+            "" => txn.role_by_name(name),
+            id => txn.role(id),
+        })
+    }
+
+    fn linked<T>(&self, find: impl Fn(&ReadTxn<'_>) -> Option<T>) -> Option<T> {
+        find(self).or_else(|| match self.tenancy.is_default_namespace() {
+            true => None,
+            false => self.in_tenancy(&self.tenancy.of_partition(), |txn| find(txn)),
+        })
     }
 
     /// A policy, by its name.
@@ -26,7 +55,8 @@ impl ReadTxn<'_> {
         if let Some(stored) = self.find(self.key(Table::PoliciesByName, &[name])) {
             return Some(stored);
         }
-        let builtin = Policy::builtin().into_iter();
+        let here = self.tenancy.is_default();
+        let builtin = Policy::builtin().into_iter().filter(|_| here);
         let mut named = builtin.filter(|policy| fold(&policy.name) == fold(name));
         // One that was renamed has a row, and not this name any more.
         let named = named.next()?;
@@ -37,7 +67,8 @@ impl ReadTxn<'_> {
     /// All policies in the order of their ids.
     pub fn policies(&self) -> Vec<Arc<Policy>> {
         let mut all: Vec<Arc<Policy>> = self.scan(&[]);
-        for builtin in Policy::builtin() {
+        let here = self.tenancy.is_default();
+        for builtin in Policy::builtin().into_iter().filter(|_| here) {
             if !all.iter().any(|policy| policy.id == builtin.id) {
                 all.push(Arc::new(builtin));
             }
@@ -64,8 +95,9 @@ impl ReadTxn<'_> {
     /// A role as people see it: links have names, those that lead nowhere are left out, and it has its
     /// hash.
     pub fn shown_role(&self, role: &Role) -> Role {
+        let policies = |txn: &ReadTxn<'_>| txn.shown_policies(&role.policies);
         let shown = Role {
-            policies: self.shown_policies(&role.policies),
+            policies: self.in_tenancy(&role.tenancy(), policies),
             ..role.clone()
         };
         shown.hashed()
@@ -74,22 +106,30 @@ impl ReadTxn<'_> {
     /// A token as people see it: links have names, those that lead nowhere are left out, and it has its
     /// hash.
     pub fn shown_token(&self, token: &Token) -> Token {
-        let role = |link: &RoleLink| {
-            let role = self.role(&link.id)?;
-            let (id, name) = (role.id.clone(), role.name.clone());
-            Some(RoleLink { id, name })
-        };
+        let (policies, roles) = self.in_tenancy(&token.tenancy(), |txn| {
+            let policies = txn.shown_policies(&token.policies);
+            (policies, txn.shown_roles(&token.roles))
+        });
         let shown = Token {
-            policies: self.shown_policies(&token.policies),
-            roles: token.roles.iter().filter_map(role).collect(),
+            policies,
+            roles,
             ..token.clone()
         };
         shown.hashed()
     }
 
+    fn shown_roles(&self, links: &[RoleLink]) -> Vec<RoleLink> {
+        let shown = |link: &RoleLink| {
+            let role = self.linked_role(&link.id, "")?;
+            let (id, name) = (role.id.clone(), role.name.clone());
+            Some(RoleLink { id, name })
+        };
+        links.iter().filter_map(shown).collect()
+    }
+
     fn shown_policies(&self, links: &[PolicyLink]) -> Vec<PolicyLink> {
         let shown = |link: &PolicyLink| {
-            let policy = self.policy(&link.id)?;
+            let policy = self.linked_policy(&link.id, "")?;
             let (id, name) = (policy.id.clone(), policy.name.clone());
             Some(PolicyLink { id, name })
         };
@@ -102,7 +142,8 @@ impl WriteTxn {
     ///
     /// # Errors
     /// [`Rejected::Missing`], or [`Rejected::NameTaken`] when another policy has the name.
-    pub fn put_policy(&mut self, mut policy: Policy) -> Result<(), Rejected> {
+    pub fn put_policy(&mut self, policy: Policy) -> Result<(), Rejected> {
+        let mut policy = policy.of(&self.tenancy);
         require(&policy.id, &policy.name)?;
         policy.hash = ContentHash::default();
         let holder = self.read().policy_by_name(&policy.name);
@@ -131,7 +172,8 @@ impl WriteTxn {
     /// # Errors
     /// [`Rejected::Missing`], [`Rejected::NameTaken`] when another role has the name, or
     /// [`Rejected::MissingLink`] when a policy does not exist.
-    pub fn put_role(&mut self, mut role: Role) -> Result<(), Rejected> {
+    pub fn put_role(&mut self, role: Role) -> Result<(), Rejected> {
+        let mut role = role.of(&self.tenancy);
         require(&role.id, &role.name)?;
         role.hash = ContentHash::default();
         let holder = self.read().role_by_name(&role.name);
@@ -164,10 +206,7 @@ impl WriteTxn {
     ) -> Result<Vec<PolicyLink>, Rejected> {
         let mut linked: Vec<PolicyLink> = Vec::new();
         for link in links {
-            let found = match link.id.as_str() {
-                "" => self.read().policy_by_name(&link.name),
-                id => self.read().policy(id),
-            };
+            let found = self.read().linked_policy(&link.id, &link.name);
             let found = found.ok_or_else(|| missing("policy", link.id, link.name))?;
             if !linked.iter().any(|known| known.id == found.id) {
                 let (id, name) = (found.id.clone(), String::new());
@@ -181,10 +220,7 @@ impl WriteTxn {
     pub(crate) fn linked_roles(&self, links: Vec<RoleLink>) -> Result<Vec<RoleLink>, Rejected> {
         let mut linked: Vec<RoleLink> = Vec::new();
         for link in links {
-            let found = match link.id.as_str() {
-                "" => self.read().role_by_name(&link.name),
-                id => self.read().role(id),
-            };
+            let found = self.read().linked_role(&link.id, &link.name);
             let found = found.ok_or_else(|| missing("role", link.id, link.name))?;
             if !linked.iter().any(|known| known.id == found.id) {
                 let (id, name) = (found.id.clone(), String::new());

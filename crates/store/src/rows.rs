@@ -249,8 +249,10 @@ impl Row for Token {
         let secret = self.secret_id.expose();
         let mut keys = vec![Key::exact(Table::TokensBySecret, tenancy, secret)];
         if !self.auth_method.is_empty() {
-            let names = [&*self.auth_method, &*self.accessor_id];
-            keys.push(Key::new(Table::TokensByMethod, tenancy, &names));
+            // Where the auth method is: it may make tokens of other namespaces.
+            let of_method = self.method_tenancy();
+            let names = [&*self.auth_method, &*tenancy.namespace, &*self.accessor_id];
+            keys.push(Key::new(Table::TokensByMethod, &of_method, &names));
         }
         keys
     }

@@ -3,6 +3,7 @@
 mod acl;
 mod acl_policies;
 mod authorizer;
+mod authorizer_tenants;
 mod config_entries;
 mod decoding;
 mod definitions;

@@ -62,6 +62,17 @@ pub(crate) enum AclError {
         /// The method.
         method: String,
     },
+    /// The login leads to a namespace that does not exist.
+    #[error(
+        "Permission denied: auth method {method:?} makes the token in namespace {namespace:?}, which does \
+         not exist: create it, or correct the method's NamespaceRules"
+    )]
+    NoNamespace {
+        /// The method.
+        method: String,
+        /// The namespace.
+        namespace: String,
+    },
     /// A logout of a token that was not made by a login.
     #[error("Permission denied: this token was not created by a login, so it cannot be logged out")]
     NotALogin,

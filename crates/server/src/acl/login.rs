@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use legate_model::Secret;
-use legate_model::acl::{AuthMethod, Bindings, PolicyLink, RoleLink, Token, bind};
+use legate_model::acl::{AuthMethod, Bindings, PolicyLink, RoleLink, Token, Variables, bind};
+use legate_model::{Secret, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{Command, ReadTxn, Reader, TokenKey, WriteTxn, Writer};
 use uuid::Uuid;
 
-use super::AclError;
 use super::methods::{Failure, Methods};
+use super::{AclError, tenants};
 use crate::config::ServerConfig;
 
 /// The most bytes that the description of a token from a login may have: it is stored.
@@ -24,6 +24,8 @@ const DESCRIPTION: &str = "token created via login";
 pub(crate) struct Login {
     /// How the proof is checked.
     pub(crate) auth_method: String,
+    /// Whose auth method it is.
+    pub(crate) tenancy: Tenancy,
     /// The proof.
     pub(crate) bearer: Secret,
     /// What people should see about the login.
@@ -71,19 +73,42 @@ impl Logins {
                         login-auth-method)";
             return Err(AclError::BadRequest(text.to_owned()));
         }
-        let method = self.reader.state().read().auth_method(&login.auth_method);
+        let of_method = login.tenancy.clone();
+        let state = self.reader.state();
+        let method = state
+            .read()
+            .within(of_method.clone())
+            .auth_method(&login.auth_method);
         let method = method.ok_or_else(|| unknown(&login.auth_method))?;
         let description = description(login)?;
-        let bindings = self.bindings(&method, login).await?;
-        let token = self.token(&method, &bindings, description);
+        let variables = self.verified(&method, login).await?;
+        let broken = |reason: String| AclError::BrokenMethod {
+            name: method.name.clone(),
+            reason,
+        };
+        let bindings = self.bindings(&method, &variables).map_err(broken)?;
+        let tenancy = method.token_tenancy(&variables);
+        let tenancy = tenancy.map_err(|error| broken(error.to_string()))?;
+        let token = self.token(&method, &tenancy, &bindings, description);
+        token
+            .validate()
+            .map_err(|error| broken(error.to_string()))?;
         let used = Arc::clone(&method);
         let write = move |txn: &mut WriteTxn| {
+            txn.set_tenancy(of_method.clone());
             // A method that has changed since the proof was checked gives nothing.
             let now = txn.read().auth_method(&used.name);
             if now.is_none_or(|now| now.modify_index != used.modify_index) {
                 return Err(unknown(&used.name));
             }
-            let token = linked(&txn.read(), token.clone(), &bindings);
+            if !tenants::exists(&txn.read(), &tenancy) {
+                return Err(AclError::NoNamespace {
+                    method: used.name.clone(),
+                    namespace: tenancy.namespace.to_string(),
+                });
+            }
+            txn.set_tenancy(tenancy.clone());
+            let token = linked(&txn.read(), token.clone(), &bindings, &of_method);
             if !gives_anything(&token) {
                 return Err(AclError::NoBinding {
                     method: used.name.clone(),
@@ -103,16 +128,16 @@ impl Logins {
         Ok(token)
     }
 
-    /// Checks the proof, and what it gives.
-    async fn bindings(
+    /// Checks the proof.
+    async fn verified(
         &self,
         method: &Arc<AuthMethod>,
         login: &Login,
-    ) -> Result<Bindings, AclError> {
+    ) -> Result<Variables, AclError> {
         let name = || method.name.clone();
         let now = self.clock.now();
         let verified = self.methods.verify(method, login.bearer.expose(), now);
-        let variables = verified.await.map_err(|failure| match failure {
+        verified.await.map_err(|failure| match failure {
             Failure::Broken(reason) => AclError::BrokenMethod {
                 name: name(),
                 reason,
@@ -125,17 +150,29 @@ impl Logins {
                 method: name(),
                 reason,
             },
-        })?;
-        let rules = self.reader.state().read().binding_rules(&method.name);
-        let rules = rules.iter().map(AsRef::as_ref);
-        bind(rules, &variables, &self.config.datacenter).map_err(|error| AclError::BrokenMethod {
-            name: name(),
-            reason: error.to_string(),
         })
     }
 
+    /// What a proof gives.
+    fn bindings(&self, method: &AuthMethod, variables: &Variables) -> Result<Bindings, String> {
+        let state = self.reader.state();
+        let rules = state
+            .read()
+            .within(method.tenancy())
+            .binding_rules(&method.name);
+        let rules = rules.iter().map(AsRef::as_ref);
+        let bound = bind(rules, variables, &self.config.datacenter);
+        bound.map_err(|error| error.to_string())
+    }
+
     /// The token but for what it is linked to by name.
-    fn token(&self, method: &AuthMethod, bindings: &Bindings, description: String) -> Token {
+    fn token(
+        &self,
+        method: &AuthMethod,
+        tenancy: &Tenancy,
+        bindings: &Bindings,
+        description: String,
+    ) -> Token {
         let now = self.clock.now();
         let ttl = method.max_token_ttl;
         Token {
@@ -147,10 +184,12 @@ impl Logins {
             templated_policies: bindings.templated_policies.clone(),
             local: method.token_locality.is_local(),
             auth_method: method.name.clone(),
+            auth_method_namespace: method_namespace(method, tenancy),
             expiration_time: (!ttl.is_zero()).then(|| now + ttl),
             create_time: Some(now),
             ..Token::default()
         }
+        .of(tenancy)
     }
 
     /// Ends a token that a login made. A token that does not exist (any more) is no error.
@@ -182,10 +221,24 @@ impl Logins {
     }
 }
 
-/// Adds the policies and roles that exist at this moment. Consul, too, passes over others.
-fn linked(txn: &ReadTxn<'_>, mut token: Token, bindings: &Bindings) -> Token {
+/// The namespace of the auth method as its tokens show it.
+fn method_namespace(method: &AuthMethod, token: &Tenancy) -> TenancyName {
+    let own = method.tenancy();
+    match own.is_default_namespace() && token.is_default_namespace() {
+        true => TenancyName::default(),
+        false => own.namespace.parse().unwrap_or_default(),
+    }
+}
+
+/// Adds the policies and roles that exist at this moment. Consul, too, passes over others. Only those who
+/// may change an auth method of the namespace `default` can link to what is of that namespace.
+fn linked(txn: &ReadTxn<'_>, mut token: Token, bindings: &Bindings, of_method: &Tenancy) -> Token {
+    let above = of_method.is_default_namespace();
     let policies = bindings.policies.iter();
-    let policies = policies.filter_map(|name| txn.policy_by_name(name));
+    let policies = policies.filter_map(|name| match above {
+        true => txn.linked_policy("", name),
+        false => txn.policy_by_name(name),
+    });
     token.policies = policies
         .map(|policy| PolicyLink {
             id: policy.id.clone(),
@@ -193,7 +246,10 @@ fn linked(txn: &ReadTxn<'_>, mut token: Token, bindings: &Bindings) -> Token {
         })
         .collect();
     let roles = bindings.roles.iter();
-    let roles = roles.filter_map(|name| txn.role_by_name(name));
+    let roles = roles.filter_map(|name| match above {
+        true => txn.linked_role("", name),
+        false => txn.role_by_name(name),
+    });
     token.roles = roles
         .map(|role| RoleLink {
             id: role.id.clone(),

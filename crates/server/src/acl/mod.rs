@@ -7,10 +7,12 @@ mod jwt;
 mod login;
 mod methods;
 mod resolve;
+mod tenants;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use legate_model::Tenancy;
 use legate_model::acl::{ANONYMOUS_SECRET, Authorizer, DefaultPolicy, PolicyLink, Rules, Token};
 use legate_runtime::{BoxError, CancellationToken, Clock};
 use legate_store::{Command, Reader, Store, TokenKey};
@@ -23,6 +25,7 @@ pub(crate) use agent_tokens::{AgentTokens, TokenKind};
 pub(crate) use error::AclError;
 pub(crate) use login::{Login, Logins};
 pub(crate) use methods::Methods;
+pub(crate) use tenants::namespace_defaults;
 
 /// The public id of the token from the settings. It is always the same, so that a changed secret
 /// replaces the old one.
@@ -87,6 +90,15 @@ impl Rights {
     /// Whether tokens are looked at. Where they are not, everybody may do everything.
     pub(crate) fn are_checked(&self) -> bool {
         self.config.acl.enabled
+    }
+
+    /// What a request is about that names no namespace: that of its token, where both are of one
+    /// partition.
+    pub(crate) fn own_namespace(&self, token: &str, tenancy: Tenancy) -> Tenancy {
+        let owner = self.owner(token).filter(|_| self.are_checked());
+        let own = owner.map(|token| token.tenancy());
+        own.filter(|own| own.partition == tenancy.partition)
+            .unwrap_or(tenancy)
     }
 
     /// What the token with this secret allows. An empty secret is the anonymous token, which exists
@@ -171,14 +183,16 @@ pub(crate) async fn sweep(
 }
 
 async fn remove_expired(store: &Store, now: SystemTime) {
-    let tokens = store.state().read().tokens();
+    let tokens = store.state().read().tokens_of_all();
     for token in tokens {
         if !token.is_expired(now) {
             continue;
         }
         let accessor = token.accessor_id.clone();
         let removed = store
-            .apply(Command::DeleteToken(TokenKey::Accessor(accessor.clone())))
+            .apply(Command::DeleteToken(TokenKey::Secret(
+                token.secret_id.clone(),
+            )))
             .await;
         match removed {
             Ok(_) => tracing::debug!(accessor, "expired token removed"),

@@ -48,7 +48,7 @@ fn resolved(store: &Store, kept: &Kept, accessor: &str) -> Result<Authorizer, Ac
 }
 
 /// What is kept for a token, to tell whether it was made again.
-fn place(kept: &Kept, accessor: &str) -> *const Resolved {
+fn kept_for(kept: &Kept, accessor: &str) -> *const Resolved {
     let kept = kept.0.lock().expect("nobody panicked");
     Arc::as_ptr(&kept.young[accessor])
 }
@@ -59,11 +59,11 @@ fn rights_are_resolved_once_and_again_when_a_row_behind_them_changes() {
     apply(&store, policy("service \"a\" { policy = \"write\" }"));
     apply(&store, token("t"));
     assert!(resolved(&store, &kept, "t").unwrap().service_write("a"));
-    let first = place(&kept, "t");
+    let first = kept_for(&kept, "t");
     // Somebody else's token is no reason.
     apply(&store, token("u"));
     assert!(resolved(&store, &kept, "t").unwrap().service_write("a"));
-    assert_eq!(place(&kept, "t"), first);
+    assert_eq!(kept_for(&kept, "t"), first);
     apply(&store, policy("service \"a\" { policy = \"deny\" }"));
     assert!(!resolved(&store, &kept, "t").unwrap().service_read("a"));
     apply(&store, Command::DeletePolicy { id: "p".to_owned() });

@@ -25,11 +25,11 @@ impl AclService for Service {
         &self,
         request: Request<LoginRequest>,
     ) -> Result<Response<LoginResponse>, Status> {
+        let of_call = auth::tenancy(request.metadata())?;
         let request = request.into_inner();
         auth::only_here(&self.datacenter, &request.datacenter)?;
-        auth::only_default("namespace", &request.namespace)?;
-        auth::only_default("partition", &request.partition)?;
         let login = Login {
+            tenancy: auth::tenancy_in(&of_call, &request.partition, &request.namespace)?,
             auth_method: request.auth_method,
             bearer: Secret::new(request.bearer_token),
             meta: request.meta.into_iter().collect(),

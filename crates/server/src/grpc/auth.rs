@@ -3,7 +3,7 @@
 use legate_api::metadata;
 use legate_model::DEFAULT_TENANCY;
 use legate_model::acl::Authorizer;
-use legate_model::is_served_tenancy;
+use legate_model::{InvalidTenancyName, Tenancy, TenancyName, is_served_tenancy};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 
@@ -18,16 +18,54 @@ pub(super) fn token(metadata: &MetadataMap) -> &str {
     text(metadata, metadata::TOKEN)
 }
 
-/// Refuses every call whose metadata name a namespace or partition that does not exist.
+/// Refuses every call whose metadata name no namespace or partition that there can be.
 #[allow(
     clippy::result_large_err,
     reason = "this is how tonic takes interceptors"
 )]
 pub(super) fn check_tenancy(call: Request<()>) -> Result<Request<()>, Status> {
-    for key in [metadata::NAMESPACE, metadata::PARTITION] {
-        only_default(key, text(call.metadata(), key))?;
-    }
+    tenancy(call.metadata())?;
     Ok(call)
+}
+
+/// The tenancy that a call's metadata name; the default one where they name none.
+#[allow(
+    clippy::result_large_err,
+    reason = "this is what tonic's services answer with"
+)]
+pub(super) fn tenancy(metadata: &MetadataMap) -> Result<Tenancy, Status> {
+    let named = |key| tenancy_name(key, text(metadata, key));
+    let (namespace, partition) = (named(metadata::NAMESPACE)?, named(metadata::PARTITION)?);
+    Ok(Tenancy::new(&partition, &namespace))
+}
+
+/// The tenancy that a request names in its fields, or else that of the call.
+#[allow(
+    clippy::result_large_err,
+    reason = "this is what tonic's services answer with"
+)]
+pub(super) fn tenancy_in(
+    call: &Tenancy,
+    partition: &str,
+    namespace: &str,
+) -> Result<Tenancy, Status> {
+    let namespace = tenancy_name("namespace", namespace)?;
+    Ok(call.resolve(&tenancy_name("partition", partition)?, &namespace))
+}
+
+#[allow(
+    clippy::result_large_err,
+    reason = "this is what tonic's services answer with"
+)]
+fn tenancy_name(field: &str, value: &str) -> Result<TenancyName, Status> {
+    let refuse = |reason: String| Status::invalid_argument(format!("{field}: {reason}"));
+    let name: TenancyName = value
+        .parse()
+        .map_err(|error: InvalidTenancyName| refuse(error.to_string()))?;
+    match name.is_every() {
+        true => Err(refuse("\"*\" stands for every one: name one".to_owned())),
+        false => Ok(name),
+    }
 }
 
 /// Refuses a namespace or partition other than the one that exists.
@@ -87,7 +125,9 @@ pub(super) fn status(error: AclError) -> Status {
         }
         AclError::UnknownMethod { .. } | AclError::BadRequest(_) => Code::InvalidArgument,
         AclError::MethodUnavailable { .. } => Code::Unavailable,
-        AclError::NoBinding { .. } | AclError::NotALogin => Code::PermissionDenied,
+        AclError::NoBinding { .. } | AclError::NoNamespace { .. } | AclError::NotALogin => {
+            Code::PermissionDenied
+        }
         AclError::Store(_) => Code::Internal,
     };
     Status::new(code, error.to_string())

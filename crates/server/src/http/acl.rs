@@ -12,20 +12,111 @@ pub(super) mod tokens;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
-use legate_model::Secret;
-use legate_model::acl::{PolicyLink, Token};
+use legate_model::acl::{
+    AuthMethod, Authorizer, BindingRule, Policy, PolicyLink, Role, RoleLink, Token,
+};
+use legate_model::{Secret, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{ReadTxn, StoreConfig, Writer};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::call::Call;
 use super::error::ApiError;
 use crate::acl::Logins;
+
+/// What says in its body whose it is.
+trait Owned {
+    /// The namespace and the partition that it names.
+    fn named(&self) -> (TenancyName, TenancyName);
+    /// The same as the one of a tenancy.
+    fn within(self, tenancy: &Tenancy) -> Self;
+}
+
+macro_rules! owned {
+    ($($row:ty),+) => {
+        $(impl Owned for $row {
+            fn named(&self) -> (TenancyName, TenancyName) {
+                (self.namespace.clone(), self.partition.clone())
+            }
+
+            fn within(self, tenancy: &Tenancy) -> Self {
+                self.of(tenancy)
+            }
+        })+
+    };
+}
+
+owned!(AuthMethod, BindingRule, Policy, Role, Token);
+
+/// The row in the body of a write, and that the caller may change access control where it is to stand.
+fn decode_to_write<T: DeserializeOwned + Owned>(call: &mut Call) -> Result<T, ApiError> {
+    let decoded = call.decode::<T>().and_then(|row| {
+        let (namespace, partition) = row.named();
+        call.settle(&partition, &namespace)?;
+        Ok(row)
+    });
+    // Whoever may not write does not learn what else is wrong.
+    require_write(call)?;
+    Ok(decoded?.within(&call.tenancy))
+}
+
+/// Whether the caller may give away what is linked to, where that is of another namespace: what people of a
+/// namespace may change gives nobody the rights that the namespace `default` has policies for. Links that
+/// were there before may stay.
+fn check_links(
+    txn: &ReadTxn<'_>,
+    caller: &Authorizer,
+    (policies, roles): (&[PolicyLink], &[RoleLink]),
+    before: &[&str],
+) -> Result<(), ApiError> {
+    let policies = policies.iter().filter_map(|link| {
+        let policy = txn.linked_policy(&link.id, &link.name)?;
+        Some((policy.tenancy(), policy.id.clone()))
+    });
+    let roles = roles.iter().filter_map(|link| {
+        let role = txn.linked_role(&link.id, &link.name)?;
+        Some((role.tenancy(), role.id.clone()))
+    });
+    for (tenancy, id) in policies.chain(roles) {
+        let foreign = tenancy != *txn.tenancy() && !before.contains(&&*id);
+        if foreign && !caller.within(&tenancy).acl_write() {
+            return Err(ApiError::denied("acl:write", &id));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a list of rows, and shows those of the namespaces that the caller may see access control of.
+async fn listed<T, S: Serialize + Send>(
+    call: &Call,
+    rows: impl Fn(&ReadTxn<'_>) -> Vec<Arc<T>> + Send + Sync,
+    tenancy: impl Fn(&T) -> Tenancy + Send + Sync,
+    shown: impl Fn(&ReadTxn<'_>, &Arc<T>, &Authorizer) -> Option<S> + Send + Sync,
+) -> Result<Response, ApiError> {
+    call.take_every();
+    let caller = call.acl_authorizer()?;
+    let every = call.refuse_every().is_err();
+    if !every && !caller.acl_read() {
+        return Err(ApiError::denied("acl:read", ""));
+    }
+    let answer = call.read(|txn| {
+        let rows = call.each(txn, &rows);
+        let seen = rows.iter().filter_map(|row| {
+            let within = caller.within(&tenancy(row));
+            within.acl_read().then(|| shown(txn, row, &within))?
+        });
+        seen.collect::<Vec<_>>()
+    });
+    let answer = answer.await?;
+    call.answer(answer.index, &answer.value, false)
+}
 
 fn require_read(call: &Call) -> Result<(), ApiError> {
     if call.acl_authorizer()?.acl_read() {
@@ -171,15 +262,23 @@ struct LoginBody {
     auth_method: String,
     bearer_token: Secret,
     meta: BTreeMap<String, String>,
+    namespace: TenancyName,
+    partition: TenancyName,
 }
 
 /// `POST /v1/acl/login`
-pub(super) async fn login(State(logins): State<Logins>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn login(
+    State(logins): State<Logins>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
     if !call.config.acl.enabled {
         return Err(ApiError::acl_disabled());
     }
     let body: LoginBody = call.decode()?;
+    call.settle(&body.partition, &body.namespace)?;
+    call.refuse_every()?;
     let login = crate::acl::Login {
+        tenancy: call.tenancy.clone(),
         auth_method: body.auth_method,
         bearer: body.bearer_token,
         meta: body.meta,

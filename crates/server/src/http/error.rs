@@ -166,6 +166,7 @@ impl From<AclError> for ApiError {
             | AclError::UnknownMethod { .. }
             | AclError::BearerRefused { .. }
             | AclError::NoBinding { .. }
+            | AclError::NoNamespace { .. }
             | AclError::NotALogin => StatusCode::FORBIDDEN,
             AclError::BadRequest(_) => StatusCode::BAD_REQUEST,
             AclError::MethodUnavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use legate_model::Tenancy;
 use legate_model::acl::{
     AuthMethod, JwtConfig, KeySource, KubernetesConfig, MethodConfig, Variables,
 };
@@ -49,7 +50,7 @@ impl From<SignatureError> for Failure {
 /// fetched, and the authorities of the system.
 pub(crate) struct Methods {
     reader: Reader,
-    known: Mutex<HashMap<String, Arc<Known>>>,
+    known: Mutex<HashMap<(Tenancy, String), Arc<Known>>>,
 }
 
 struct Known {
@@ -132,10 +133,8 @@ impl Methods {
             let of = |method: &AuthMethod| (method.create_index, method.modify_index);
             of(&known.method) == of(method)
         };
-        if let Some(known) = lock()
-            .get(&method.name)
-            .filter(|known| current(known, method))
-        {
+        let place = (method.tenancy(), method.name.clone());
+        if let Some(known) = lock().get(&place).filter(|known| current(known, method)) {
             return Ok(known.clone());
         }
         let known = Arc::new(Known {
@@ -145,13 +144,12 @@ impl Methods {
         let mut all = lock();
         // Those of methods that are gone or have changed are of no use any more.
         let stored = self.reader.state();
-        let stored = stored.read();
-        all.retain(|name, known| {
-            let method = stored.auth_method(name);
+        all.retain(|(tenancy, name), known| {
+            let method = stored.read().within(tenancy.clone()).auth_method(name);
             method.is_some_and(|method| current(known, &method))
         });
         // Another login may have been faster; then both use its keys.
-        Ok(all.entry(method.name.clone()).or_insert(known).clone())
+        Ok(all.entry(place).or_insert(known).clone())
     }
 }
 

@@ -6,31 +6,33 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::{AuthMethod, BindingRule};
-use legate_store::{WriteTxn, Writer};
+use legate_store::{ReadTxn, WriteTxn, Writer};
 use serde::ser::{Error as _, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::super::call::Call;
 use super::super::error::ApiError;
-use super::{name_in_body, one, require_read, require_write};
+use super::{decode_to_write, listed, name_in_body, one, require_read, require_write};
 use crate::acl::Methods;
 
 /// `GET /v1/acl/auth-methods`
 pub(in crate::http) async fn methods(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let answer = call.read(|state| state.auth_methods()).await?;
-    let listed = answer.value.iter().map(|method| ListedMethod(method));
-    call.answer(answer.index, &listed.collect::<Vec<_>>(), false)
+    let rows = |txn: &ReadTxn<'_>| txn.auth_methods();
+    listed(&call, rows, AuthMethod::tenancy, |_, method, _| {
+        Some(ListedMethod(Arc::clone(method)))
+    })
+    .await
 }
 
 /// A method in a list: without its settings, which may hold a token.
-struct ListedMethod<'a>(&'a AuthMethod);
+struct ListedMethod(Arc<AuthMethod>);
 
-impl Serialize for ListedMethod<'_> {
+impl Serialize for ListedMethod {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut method = serde_json::to_value(self.0).map_err(S::Error::custom)?;
+        let mut method = serde_json::to_value(&*self.0).map_err(S::Error::custom)?;
         if let Some(fields) = method.as_object_mut() {
             fields.remove("Config");
+            fields.remove("NamespaceRules");
             if self.0.description.is_empty() {
                 fields.remove("Description");
             }
@@ -52,10 +54,9 @@ pub(in crate::http) async fn method(
 /// `PUT /v1/acl/auth-method`
 pub(in crate::http) async fn create_method(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let method: AuthMethod = call.decode()?;
+    let method: AuthMethod = decode_to_write(&mut call)?;
     store_method(&call, &writer, method).await
 }
 
@@ -63,10 +64,9 @@ pub(in crate::http) async fn create_method(
 pub(in crate::http) async fn update_method(
     Path(name): Path<String>,
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut method: AuthMethod = call.decode()?;
+    let mut method: AuthMethod = decode_to_write(&mut call)?;
     name_in_body("Name", &mut method.name, &name)?;
     store_method(&call, &writer, method).await
 }
@@ -78,7 +78,7 @@ async fn store_method(
 ) -> Result<Response, ApiError> {
     // An update may leave the type out, but not change it.
     if method.r#type.is_empty()
-        && let Some(known) = call.reader.state().read().auth_method(&method.name)
+        && let Some(known) = call.txn(&call.reader.state()).auth_method(&method.name)
     {
         method.r#type.clone_from(&known.r#type);
     }
@@ -127,18 +127,18 @@ pub(in crate::http) async fn delete_method(
 
 /// `GET /v1/acl/binding-rules`
 pub(in crate::http) async fn rules(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
     let method = call
         .params
         .get("authmethod")
         .filter(|name| !name.is_empty());
-    let answer = call
-        .read(|state| match method {
-            Some(name) => state.binding_rules(name),
-            None => state.all_binding_rules(),
-        })
-        .await?;
-    call.answer(answer.index, &answer.value, false)
+    let rows = |txn: &ReadTxn<'_>| match method {
+        Some(name) => txn.binding_rules(name),
+        None => txn.all_binding_rules(),
+    };
+    listed(&call, rows, BindingRule::tenancy, |_, rule, _| {
+        Some(Arc::clone(rule))
+    })
+    .await
 }
 
 /// `GET /v1/acl/binding-rule/:id`
@@ -154,10 +154,9 @@ pub(in crate::http) async fn rule(
 /// `PUT /v1/acl/binding-rule`
 pub(in crate::http) async fn create_rule(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut rule: BindingRule = call.decode()?;
+    let mut rule: BindingRule = decode_to_write(&mut call)?;
     if !rule.id.is_empty() {
         return Err(ApiError::bad_request(
             "Invalid request: ID: a new binding rule gets one; leave it out, or update the rule \
@@ -173,10 +172,9 @@ pub(in crate::http) async fn create_rule(
 pub(in crate::http) async fn update_rule(
     Path(id): Path<String>,
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut rule: BindingRule = call.decode()?;
+    let mut rule: BindingRule = decode_to_write(&mut call)?;
     name_in_body("ID", &mut rule.id, &id)?;
     let stored = call.write(&writer, move |txn| {
         let existing = txn.read().binding_rule(&id);

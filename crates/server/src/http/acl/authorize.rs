@@ -1,7 +1,7 @@
 //! `/v1/internal/acl/authorize`: what the caller's token permits. It says no more than trying would.
 
 use axum::response::Response;
-use legate_model::OnlyDefault;
+use legate_model::TenancyName;
 use serde::{Deserialize, Serialize};
 
 use super::super::call::Call;
@@ -18,10 +18,10 @@ struct Question {
     #[serde(skip_serializing_if = "String::is_empty")]
     segment: String,
     access: String,
-    #[serde(skip_serializing)]
-    namespace: OnlyDefault,
-    #[serde(skip_serializing)]
-    partition: OnlyDefault,
+    #[serde(skip_serializing_if = "TenancyName::is_default")]
+    namespace: TenancyName,
+    #[serde(skip_serializing_if = "TenancyName::is_default")]
+    partition: TenancyName,
 }
 
 #[derive(Serialize)]
@@ -46,9 +46,11 @@ pub(in crate::http) async fn authorize(call: Call) -> Result<Response, ApiError>
             resource,
             access,
             segment,
-            ..
+            namespace,
+            partition,
         } = &question;
-        let allow = authorizer.permits(resource, access, segment);
+        let about = call.tenancy.resolve(partition, namespace);
+        let allow = authorizer.within(&about).permits(resource, access, segment);
         let allow = allow.map_err(|error| ApiError::bad_request(error.to_string()))?;
         Ok(Answer { question, allow })
     };

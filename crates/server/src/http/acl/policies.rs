@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use legate_model::TenancyName;
 use legate_model::acl::{ContentHash, InvalidRules, Policy};
 use legate_store::{ReadTxn, WriteTxn, Writer};
 use serde::Serialize;
@@ -9,7 +10,7 @@ use uuid::Uuid;
 
 use super::super::call::Call;
 use super::super::error::ApiError;
-use super::{not_found, one, require_read, require_write};
+use super::{decode_to_write, listed, not_found, one, require_read, require_write};
 
 /// A policy in a list: without its rules.
 #[derive(Serialize)]
@@ -21,24 +22,34 @@ struct ListedPolicy {
     description: String,
     datacenters: Option<Vec<String>>,
     hash: ContentHash,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    namespace: TenancyName,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: TenancyName,
     create_index: u64,
     modify_index: u64,
 }
 
 /// `GET /v1/acl/policies`
 pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let answer = call.read(|state| state.policies()).await?;
-    let listed = answer.value.iter().map(|policy| ListedPolicy {
+    let shown = |policy: &Policy| ListedPolicy {
         id: policy.id.clone(),
         name: policy.name.clone(),
         description: policy.description.clone(),
         datacenters: Some(policy.datacenters.clone()).filter(|list| !list.is_empty()),
         hash: policy.shown().hash,
+        namespace: policy.namespace.clone(),
+        partition: policy.partition.clone(),
         create_index: policy.create_index,
         modify_index: policy.modify_index,
-    });
-    call.answer(answer.index, &listed.collect::<Vec<_>>(), false)
+    };
+    listed(
+        &call,
+        |txn: &ReadTxn<'_>| txn.policies(),
+        Policy::tenancy,
+        |_, policy, _| Some(shown(policy)),
+    )
+    .await
 }
 
 /// `GET /v1/acl/policy/:id`
@@ -62,10 +73,9 @@ pub(in crate::http) async fn get_by_name(
 /// `PUT /v1/acl/policy`
 pub(in crate::http) async fn create(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut policy: Policy = call.decode()?;
+    let mut policy: Policy = decode_to_write(&mut call)?;
     if !policy.id.is_empty() {
         return Err(ApiError::bad_request(
             "Cannot specify the ID when creating a new policy: leave it out, or update the policy \
@@ -82,10 +92,9 @@ pub(in crate::http) async fn create(
 pub(in crate::http) async fn update(
     Path(id): Path<String>,
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut policy: Policy = call.decode()?;
+    let mut policy: Policy = decode_to_write(&mut call)?;
     if !policy.id.is_empty() && policy.id != id {
         return Err(ApiError::bad_request(
             "Policy ID in URL and payload do not match: leave it out of the body",
@@ -93,7 +102,8 @@ pub(in crate::http) async fn update(
     }
     policy.id = id;
     validate(&policy)?;
-    if let Some(builtin) = Policy::builtin_by_id(&policy.id) {
+    let main = call.tenancy.is_default();
+    if let Some(builtin) = Policy::builtin_by_id(&policy.id).filter(|_| main) {
         let name = builtin.name;
         let changed = match (policy.rules == builtin.rules, policy.datacenters.is_empty()) {
             (true, true) => None,
@@ -140,7 +150,8 @@ pub(in crate::http) async fn delete(
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
-    if let Some(builtin) = Policy::builtin_by_id(&id) {
+    let main = call.tenancy.is_default();
+    if let Some(builtin) = Policy::builtin_by_id(&id).filter(|_| main) {
         return Err(ApiError::bad_request(format!(
             "Delete operation not permitted on the builtin {} policy",
             builtin.name

@@ -3,28 +3,25 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::Role;
-use legate_store::{WriteTxn, Writer};
+use legate_store::{ReadTxn, WriteTxn, Writer};
 use uuid::Uuid;
 
 use super::super::call::Call;
 use super::super::error::ApiError;
-use super::{not_found, one, require_read, require_write};
+use super::{check_links, decode_to_write, listed, not_found, one, require_read, require_write};
 
 /// `GET /v1/acl/roles`
 pub(in crate::http) async fn list(call: Call) -> Result<Response, ApiError> {
-    require_read(&call)?;
     let policy = call.params.get("policy").filter(|id| !id.is_empty());
-    let answer = call
-        .read(|state| {
-            let mut roles = state.roles();
-            if let Some(id) = policy {
-                roles.retain(|role| role.policies.iter().any(|link| link.id == id));
-            }
-            let shown = roles.iter().map(|role| state.shown_role(role));
-            shown.collect::<Vec<_>>()
-        })
-        .await?;
-    call.answer(answer.index, &answer.value, false)
+    let wanted =
+        |role: &Role| policy.is_none_or(|id| role.policies.iter().any(|link| link.id == id));
+    listed(
+        &call,
+        |txn: &ReadTxn<'_>| txn.roles(),
+        Role::tenancy,
+        |txn, role, _| wanted(role).then(|| txn.shown_role(role)),
+    )
+    .await
 }
 
 /// `GET /v1/acl/role/:id`
@@ -51,10 +48,9 @@ pub(in crate::http) async fn get_by_name(
 /// `PUT /v1/acl/role`
 pub(in crate::http) async fn create(
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut role: Role = call.decode()?;
+    let mut role: Role = decode_to_write(&mut call)?;
     if !role.id.is_empty() {
         return Err(ApiError::bad_request(
             "Cannot specify the ID when creating a new role: leave it out, or update the role with \
@@ -63,7 +59,11 @@ pub(in crate::http) async fn create(
     }
     role.id = Uuid::new_v4().to_string();
     role.validate()?;
-    let stored = call.write(&writer, move |txn| put(txn, &role));
+    let caller = call.acl_authorizer()?;
+    let stored = call.write(&writer, move |txn| {
+        check_links(&txn.read(), &caller, (&role.policies, &[]), &[])?;
+        put(txn, &role)
+    });
     call.json(&stored.await?)
 }
 
@@ -71,10 +71,9 @@ pub(in crate::http) async fn create(
 pub(in crate::http) async fn update(
     Path(id): Path<String>,
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut role: Role = call.decode()?;
+    let mut role: Role = decode_to_write(&mut call)?;
     if !role.id.is_empty() && role.id != id {
         return Err(ApiError::bad_request(
             "Role ID in URL and payload do not match: leave it out of the body",
@@ -82,10 +81,12 @@ pub(in crate::http) async fn update(
     }
     role.id = id;
     role.validate()?;
+    let caller = call.acl_authorizer()?;
     let stored = call.write(&writer, move |txn| {
-        if txn.read().role(&role.id).is_none() {
-            return Err(no_role(&role.id));
-        }
+        let existing = txn.read().role(&role.id);
+        let existing = existing.ok_or_else(|| no_role(&role.id))?;
+        let before: Vec<&str> = existing.policies.iter().map(|link| &*link.id).collect();
+        check_links(&txn.read(), &caller, (&role.policies, &[]), &before)?;
         put(txn, &role)
     });
     call.json(&stored.await?)

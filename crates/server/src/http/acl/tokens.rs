@@ -7,8 +7,10 @@ use std::time::{Duration, SystemTime};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
-use legate_model::Secret;
-use legate_model::acl::{ANONYMOUS_ACCESSOR, ANONYMOUS_SECRET, Policy, Role, Token};
+use legate_model::acl::{
+    ANONYMOUS_ACCESSOR, ANONYMOUS_SECRET, Policy, PolicyLink, Role, RoleLink, Token,
+};
+use legate_model::{Secret, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{ReadTxn, TokenKey, WriteTxn, Writer};
 use serde::{Deserialize, Serialize};
@@ -16,7 +18,7 @@ use uuid::Uuid;
 
 use super::super::call::Call;
 use super::super::error::ApiError;
-use super::{name_in_body, require_read, require_write};
+use super::{check_links, decode_to_write, listed, name_in_body, require_read, require_write};
 use crate::acl::{self, AclError};
 
 /// The shortest and longest lifetime that can be asked for. Consul's defaults.
@@ -32,7 +34,8 @@ const HIDDEN: &str = "<hidden>";
 /// A token by its accessor id. The anonymous one exists also when it is not stored.
 fn find(txn: &ReadTxn<'_>, accessor: &str) -> Option<Arc<Token>> {
     let stored = txn.token_by_accessor(accessor);
-    let anonymous = || (accessor == ANONYMOUS_ACCESSOR).then(|| Arc::new(Token::anonymous()));
+    let here = txn.tenancy().is_default() && accessor == ANONYMOUS_ACCESSOR;
+    let anonymous = || here.then(|| Arc::new(Token::anonymous()));
     stored.or_else(anonymous)
 }
 
@@ -50,7 +53,8 @@ enum Filter<'c> {
     None,
     Policy(&'c str),
     Role(&'c str),
-    AuthMethod(&'c str),
+    /// And its namespace, where that is said apart.
+    AuthMethod(&'c str, Option<Tenancy>),
     Service(&'c str),
 }
 
@@ -67,7 +71,12 @@ impl<'c> Filter<'c> {
             (None, None, None, None) => Ok(Filter::None),
             (Some(id), None, None, None) => Ok(Filter::Policy(id)),
             (None, Some(id), None, None) => Ok(Filter::Role(id)),
-            (None, None, Some(name), None) => Ok(Filter::AuthMethod(name)),
+            (None, None, Some(name), None) => {
+                let namespace = call.params.tenancy_name("authmethod-ns")?;
+                let apart = !namespace.is_empty();
+                let tenancy = call.tenancy.resolve(&TenancyName::default(), &namespace);
+                Ok(Filter::AuthMethod(name, apart.then_some(tenancy)))
+            }
             (None, None, None, Some(name)) => Ok(Filter::Service(name)),
             _ => Err(ApiError::bad_request(
                 "can only filter by one of policy, role, serviceName, or methodName at a time",
@@ -81,7 +90,11 @@ impl<'c> Filter<'c> {
             Filter::None => true,
             Filter::Policy(id) => token.policies.iter().any(|link| same(&link.id, id)),
             Filter::Role(id) => token.roles.iter().any(|link| same(&link.id, id)),
-            Filter::AuthMethod(name) => same(&token.auth_method, name),
+            Filter::AuthMethod(name, tenancy) => {
+                let of = token.method_tenancy();
+                let here = tenancy.as_ref().unwrap_or(&of) == &of;
+                here && same(&token.auth_method, name)
+            }
             Filter::Service(name) => {
                 let mut identities = token.service_identities.iter();
                 identities.any(|identity| identity.service_name == *name)
@@ -95,35 +108,37 @@ pub(in crate::http) async fn list(
     State(clock): State<Clock>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    require_read(&call)?;
-    let secrets = call.acl_authorizer()?.acl_write();
+    call.acl_authorizer()?;
     let filter = Filter::of(&call)?;
-    let answer = call
-        .read(|state| {
-            let mut tokens = state.tokens();
-            if state.token_by_accessor(ANONYMOUS_ACCESSOR).is_none() {
-                tokens.push(Arc::new(Token::anonymous()));
-                tokens.sort_by(|one, other| one.accessor_id.cmp(&other.accessor_id));
-            }
-            let now = clock.now();
-            tokens.retain(|token| !token.is_expired(now) && filter.keeps(token));
-            let shown = tokens.iter().map(|token| shown(state, token, secrets));
-            shown.collect::<Vec<_>>()
-        })
-        .await?;
-    call.answer(answer.index, &answer.value, false)
+    let rows = |txn: &ReadTxn<'_>| {
+        let mut tokens = txn.tokens();
+        let here = txn.tenancy().is_default();
+        if here && txn.token_by_accessor(ANONYMOUS_ACCESSOR).is_none() {
+            tokens.push(Arc::new(Token::anonymous()));
+            tokens.sort_by(|one, other| one.accessor_id.cmp(&other.accessor_id));
+        }
+        tokens
+    };
+    listed(&call, rows, Token::tenancy, |txn, token, caller| {
+        let wanted = !token.is_expired(clock.now()) && filter.keeps(token);
+        wanted.then(|| shown(txn, token, caller.acl_write()))
+    })
+    .await
 }
 
 /// `PUT /v1/acl/token`
 pub(in crate::http) async fn create(
     State(writer): State<Writer>,
     State(clock): State<Clock>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let token: Token = call.decode()?;
+    let token: Token = decode_to_write(&mut call)?;
     let token = new_token(token, clock.now())?;
-    let token = call.write(&writer, move |txn| add(txn, &token));
+    let caller = call.acl_authorizer()?;
+    let token = call.write(&writer, move |txn| {
+        check_links(&txn.read(), &caller, links(&token), &[])?;
+        add(txn, &token)
+    });
     call.json(&token.await?)
 }
 
@@ -177,6 +192,10 @@ fn new_token(mut token: Token, now: SystemTime) -> Result<Token, ApiError> {
     Ok(token)
 }
 
+fn links(token: &Token) -> (&[PolicyLink], &[RoleLink]) {
+    (&token.policies, &token.roles)
+}
+
 /// Adds a token that must not exist yet.
 fn add(txn: &mut WriteTxn, token: &Token) -> Result<Token, ApiError> {
     let accessor = &token.accessor_id;
@@ -194,15 +213,19 @@ pub(in crate::http) async fn update(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
     State(clock): State<Clock>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let mut token: Token = call.decode()?;
+    let mut token: Token = decode_to_write(&mut call)?;
     name_in_body("AccessorID", &mut token.accessor_id, &accessor)?;
+    let caller = call.acl_authorizer()?;
     let token = call.write(&writer, move |txn| {
         let existing = find(&txn.read(), &accessor);
         let existing = existing.filter(|token| !token.is_expired(clock.now()));
         let existing = existing.ok_or_else(|| no_token(&accessor))?;
+        let policies = existing.policies.iter().map(|link| &*link.id);
+        let roles = existing.roles.iter().map(|link| &*link.id);
+        let before: Vec<&str> = policies.chain(roles).collect();
+        check_links(&txn.read(), &caller, links(&token), &before)?;
         put(txn, &updated(token.clone(), &existing)?)
     });
     call.json(&token.await?)
@@ -237,6 +260,8 @@ fn updated(mut token: Token, existing: &Token) -> Result<Token, ApiError> {
     }
     token.secret_id = existing.secret_id.clone();
     token.auth_method.clone_from(&existing.auth_method);
+    let of_method = &existing.auth_method_namespace;
+    token.auth_method_namespace.clone_from(of_method);
     token.expiration_time = existing.expiration_time;
     token.create_time = existing.create_time;
     token.validate()?;
@@ -263,6 +288,8 @@ fn no_token(accessor: &str) -> ApiError {
 #[serde(rename_all = "PascalCase", default)]
 struct CloneBody {
     description: String,
+    namespace: TenancyName,
+    partition: TenancyName,
 }
 
 /// `PUT /v1/acl/token/:accessor/clone`: a token with other ids that may do the same.
@@ -270,13 +297,18 @@ pub(in crate::http) async fn clone(
     Path(accessor): Path<String>,
     State(writer): State<Writer>,
     State(clock): State<Clock>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
-    require_write(&call)?;
-    let body = match call.has_body() {
-        true => call.decode()?,
-        false => CloneBody::default(),
+    let body: Result<CloneBody, ApiError> = match call.has_body() {
+        true => call.decode(),
+        false => Ok(CloneBody::default()),
     };
+    let body = body.and_then(|body| {
+        call.settle(&body.partition, &body.namespace)?;
+        Ok(body)
+    });
+    require_write(&call)?;
+    let (body, caller) = (body?, call.acl_authorizer()?);
     let now = clock.now();
     let made = call.write(&writer, move |txn| {
         let existing = find(&txn.read(), &accessor);
@@ -296,6 +328,7 @@ pub(in crate::http) async fn clone(
         if !body.description.is_empty() {
             clone.description.clone_from(&body.description);
         }
+        check_links(&txn.read(), &caller, links(&clone), &[])?;
         add(txn, &clone)
     });
     call.json(&made.await?)
@@ -331,9 +364,9 @@ struct Expanded {
     expanded_policies: Vec<Policy>,
     expanded_roles: Vec<Role>,
     #[serde(rename = "NamespaceDefaultPolicyIDs")]
-    namespace_default_policy_ids: (),
+    namespace_default_policy_ids: Option<Vec<String>>,
     #[serde(rename = "NamespaceDefaultRoleIDs")]
-    namespace_default_role_ids: (),
+    namespace_default_role_ids: Option<Vec<String>>,
     #[serde(rename = "AgentACLDefaultPolicy")]
     default_policy: &'static str,
     /// What a Consul agent does when it reaches no server. Here its default, because there are none.
@@ -382,22 +415,23 @@ pub(in crate::http) async fn get(
     }
 }
 
-/// Everything that a token is linked to.
+/// Everything that a token is linked to, and what its namespace gives it besides.
 fn expanded(state: &ReadTxn<'_>, token: Token, call: &Call) -> Expanded {
+    let (default_policies, default_roles) = acl::namespace_defaults(state);
     let mut policies: Vec<Policy> = Vec::new();
     let mut add = |policy: &Policy| {
         if !policies.iter().any(|known| known.id == policy.id) {
             policies.push(policy.shown());
         }
     };
-    let roles: Vec<Role> = token
-        .roles
-        .iter()
-        .filter_map(|link| Some(state.shown_role(&*state.role(&link.id)?)))
+    let linked = token.roles.iter().chain(&default_roles);
+    let roles: Vec<Role> = linked
+        .filter_map(|link| Some(state.shown_role(&*state.linked_role(&link.id, "")?)))
         .collect();
     let of_roles = roles.iter().flat_map(|role| &role.policies);
-    for link in token.policies.iter().chain(of_roles) {
-        if let Some(policy) = state.policy(&link.id) {
+    let linked = token.policies.iter().chain(of_roles);
+    for link in linked.chain(&default_policies) {
+        if let Some(policy) = state.linked_policy(&link.id, "") {
             add(&policy);
         }
     }
@@ -408,13 +442,19 @@ fn expanded(state: &ReadTxn<'_>, token: Token, call: &Call) -> Expanded {
     Expanded {
         expanded_policies: policies,
         expanded_roles: roles,
-        namespace_default_policy_ids: (),
-        namespace_default_role_ids: (),
+        namespace_default_policy_ids: some(default_policies.into_iter().map(|link| link.id)),
+        namespace_default_role_ids: some(default_roles.into_iter().map(|link| link.id)),
         default_policy: call.config.acl.default_policy.as_str(),
         down_policy: "extend-cache",
         resolved_by_agent: call.config.node_name.clone(),
         token,
     }
+}
+
+/// A list, and null where it is empty.
+fn some(ids: impl Iterator<Item = String>) -> Option<Vec<String>> {
+    let ids: Vec<String> = ids.collect();
+    (!ids.is_empty()).then_some(ids)
 }
 
 fn does_not_exist() -> ApiError {
