@@ -206,6 +206,12 @@ impl Call {
         if token.is_empty() {
             token = rights.default_token();
         }
+        let named = params.get("ns").is_some_and(|name| !name.is_empty())
+            || head.headers.contains_key("x-consul-namespace");
+        let tenancy = match named {
+            true => tenancy,
+            false => rights.own_namespace(&token, tenancy),
+        };
         if let Some(asker) = head.extensions.get::<Asker>() {
             asker.note(&token);
         }
