@@ -22,6 +22,7 @@ mod http;
 mod http_acl;
 mod http_acl_policies;
 mod http_acl_questions;
+mod http_acl_tenants;
 mod http_agent;
 mod http_agent_control;
 mod http_bad_input;

@@ -1,0 +1,258 @@
+//! Access control in namespaces and partitions, over HTTP.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{Method, StatusCode};
+use legate_testkit::jwt::TestSigner;
+use serde_json::{Value, json};
+
+use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::http_acl_policies::text;
+use crate::http_client::{Client, Reply, start};
+use crate::running::Running;
+
+/// A server with the namespaces `team` and `shop`, a client without a token, and one that may do
+/// everything.
+async fn server() -> (Running, Client, Client) {
+    let (server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    for name in ["team", "shop"] {
+        management
+            .put("/v1/namespace", &json!({"Name": name}))
+            .await;
+    }
+    (server, client, management)
+}
+
+/// Whether a token may do something in a namespace.
+async fn may(client: &Client, namespace: &str, resource: &str, access: &str) -> bool {
+    let question = json!([{
+        "Resource": resource, "Access": access, "Segment": "x", "Namespace": namespace,
+    }]);
+    let path = "/v1/internal/acl/authorize";
+    let reply = client.send(Method::POST, path, &question.to_string()).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.text());
+    let answer = &reply.json()[0];
+    assert_eq!(answer["Namespace"], json!(namespace));
+    answer["Allow"].as_bool().unwrap()
+}
+
+/// Somebody who manages the namespace `team`, and nothing else.
+async fn manager_of_team(management: &Client) -> Client {
+    let rules = "acl = \"write\" key_prefix \"\" { policy = \"write\" }";
+    let body = json!({"Name": "manage", "Rules": rules});
+    let policy = management.write("/v1/acl/policy?ns=team", &body).await;
+    assert_eq!(policy["Namespace"], json!("team"));
+    let body = json!({"Namespace": "team", "Policies": [{"Name": "manage"}]});
+    let token = management.write("/v1/acl/token", &body).await;
+    assert_eq!(token["Namespace"], json!("team"));
+    management.with_token(text(&token, "SecretID"))
+}
+
+fn refused(reply: &Reply, status: StatusCode, part: &str) {
+    assert_eq!(reply.status, status, "{}", reply.text());
+    assert!(reply.text().contains(part), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn a_namespace_has_policies_and_tokens_of_its_own() {
+    let (_server, _, management) = server().await;
+    let manager = manager_of_team(&management).await;
+    assert!(may(&manager, "team", "key", "write").await);
+    assert!(may(&manager, "team", "acl", "write").await);
+    for elsewhere in ["shop", "default2"] {
+        assert!(!may(&manager, elsewhere, "key", "read").await);
+        assert!(!may(&manager, elsewhere, "acl", "read").await);
+    }
+    assert!(may(&management, "team", "acl", "write").await);
+
+    // The same name is another policy elsewhere.
+    let body = json!({"Name": "manage", "Rules": "acl = \"read\""});
+    let main = management.write("/v1/acl/policy", &body).await;
+    assert_eq!(main["Namespace"], Value::Null);
+    let names = async |path: &str| {
+        let listed = management.get(path).await.json();
+        let listed = listed.as_array().unwrap().iter();
+        listed
+            .map(|row| text(row, "Name").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        names("/v1/acl/policies?ns=team")
+            .await
+            .contains(&"manage".to_owned())
+    );
+    assert_eq!(names("/v1/acl/policies").await.len(), 3);
+    let of_team = management
+        .get("/v1/acl/policy/name/manage?ns=team")
+        .await
+        .json();
+    assert_ne!(of_team["ID"], main["ID"]);
+    let path = format!("/v1/acl/policy/{}", text(&of_team, "ID"));
+    assert_eq!(management.get(&path).await.status, StatusCode::NOT_FOUND);
+
+    // A token's requests are about its own namespace, unless they say otherwise.
+    let own = manager.get("/v1/acl/token/self").await.json();
+    assert_eq!(text(&own, "Namespace"), "team");
+    let body = json!({"Name": "more", "Rules": "key \"k\" { policy = \"read\" }"});
+    assert_eq!(
+        manager.write("/v1/acl/policy", &body).await["Namespace"],
+        json!("team")
+    );
+    let reply = manager.put("/v1/acl/policy?ns=default", &body).await;
+    refused(&reply, StatusCode::FORBIDDEN, "acl:write");
+    let body = json!({"Name": "more", "Namespace": "shop"});
+    refused(
+        &manager.put("/v1/acl/policy", &body).await,
+        StatusCode::FORBIDDEN,
+        "acl:write",
+    );
+    let reply = management.put("/v1/acl/policy?ns=team", &body).await;
+    refused(&reply, StatusCode::BAD_REQUEST, "shop");
+    let body = json!({"Name": "far", "Rules": "operator = \"write\""});
+    let reply = manager.put("/v1/acl/policy", &body).await;
+    refused(&reply, StatusCode::BAD_REQUEST, "Invalid operator policy");
+}
+
+#[tokio::test]
+async fn nobody_gives_away_what_another_namespace_has() {
+    let (_server, _, management) = server().await;
+    let manager = manager_of_team(&management).await;
+    let shared = json!({"Name": "shared", "Rules": "key \"k\" { policy = \"read\" }"});
+    management.write("/v1/acl/policy", &shared).await;
+    for links in [
+        json!({"Policies": [{"Name": "global-management"}]}),
+        json!({"Policies": [{"ID": "00000000-0000-0000-0000-000000000001"}]}),
+        json!({"Policies": [{"Name": "shared"}]}),
+    ] {
+        let reply = manager.put("/v1/acl/token", &links).await;
+        refused(&reply, StatusCode::FORBIDDEN, "acl:write");
+        let mut role = links.clone();
+        role["Name"] = json!("r");
+        refused(
+            &manager.put("/v1/acl/role", &role).await,
+            StatusCode::FORBIDDEN,
+            "acl:write",
+        );
+    }
+    // Who may do that in both can, and others can keep it.
+    let body = json!({"Namespace": "team", "Policies": [{"Name": "shared"}]});
+    let token = management.write("/v1/acl/token", &body).await;
+    assert_eq!(text(&token["Policies"][0], "Name"), "shared");
+    let path = format!("/v1/acl/token/{}", text(&token, "AccessorID"));
+    let kept = manager.write(&path, &token).await;
+    assert_eq!(kept["Policies"], token["Policies"]);
+    // The policy says what it says in its own namespace.
+    let client = management.with_token(text(&token, "SecretID"));
+    assert!(!may(&client, "team", "key", "read").await);
+    let node = json!({"NodeIdentities": [{"NodeName": "n", "Datacenter": "dc1"}]});
+    let reply = management.put("/v1/acl/token?ns=team", &node).await;
+    refused(&reply, StatusCode::BAD_REQUEST, "NodeIdentities");
+}
+
+#[tokio::test]
+async fn identities_are_of_the_namespace_of_their_token() {
+    let (_server, _, management) = server().await;
+    let body = json!({"Namespace": "shop", "ServiceIdentities": [{"ServiceName": "x"}]});
+    let token = management.write("/v1/acl/token", &body).await;
+    let client = management.with_token(text(&token, "SecretID"));
+    assert!(may(&client, "shop", "service", "write").await);
+    assert!(may(&client, "shop", "node", "read").await);
+    for elsewhere in ["team", "other"] {
+        assert!(!may(&client, elsewhere, "service", "read").await);
+    }
+    let role = json!({"Name": "r", "ServiceIdentities": [{"ServiceName": "x"}]});
+    let role = management.write("/v1/acl/role?ns=team", &role).await;
+    let body = json!({"Roles": [{"ID": role["ID"]}]});
+    let reply = management.put("/v1/acl/token?ns=shop", &body).await;
+    refused(&reply, StatusCode::BAD_REQUEST, "No such ACL role");
+    let token = management.write("/v1/acl/token?ns=team", &body).await;
+    let client = management.with_token(text(&token, "SecretID"));
+    assert!(may(&client, "team", "service", "write").await);
+    assert!(!may(&client, "shop", "service", "write").await);
+}
+
+/// A method whose logins lead to the namespace of the claim `team`.
+async fn add_method(management: &Client, signer: &TestSigner) {
+    let config = json!({
+        "JWTValidationPubKeys": [signer.public_key_pem()],
+        "JWTSupportedAlgs": ["ES256"],
+        "ClaimMappings": {"team": "team"},
+    });
+    let mut method = json!({
+        "Name": "m", "Type": "jwt", "Config": config,
+        "NamespaceRules": [
+            {"Selector": "value.team==admins", "BindNamespace": "default"},
+            {"BindNamespace": "${value.team}"},
+        ],
+    });
+    let made = management.write("/v1/acl/auth-method", &method).await;
+    assert_eq!(made["NamespaceRules"], json!(method["NamespaceRules"]));
+    let reply = management.put("/v1/acl/auth-method?ns=team", &method).await;
+    refused(&reply, StatusCode::BAD_REQUEST, "NamespaceRules");
+    method["NamespaceRules"] = json!([{"BindNamespace": "a b"}]);
+    let reply = management.put("/v1/acl/auth-method", &method).await;
+    refused(
+        &reply,
+        StatusCode::BAD_REQUEST,
+        "NamespaceRules[0].BindNamespace",
+    );
+    let rule = json!({"AuthMethod": "m", "BindType": "service", "BindName": "x"});
+    management.write("/v1/acl/binding-rule", &rule).await;
+}
+
+async fn login(client: &Client, path: &str, signer: &TestSigner, team: &str) -> Reply {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let claims = json!({"team": team, "exp": now.unwrap().as_secs() + 60});
+    let body = json!({"AuthMethod": "m", "BearerToken": signer.sign(&claims)});
+    client.send(Method::POST, path, &body.to_string()).await
+}
+
+#[tokio::test]
+async fn logins_make_tokens_in_the_namespaces_of_the_rules() {
+    let (_server, client, management) = server().await;
+    let signer = TestSigner::generate();
+    add_method(&management, &signer).await;
+    let token = login(&client, "/v1/acl/login", &signer, "shop")
+        .await
+        .json();
+    assert_eq!(text(&token, "Namespace"), "shop");
+    assert_eq!(text(&token, "AuthMethodNamespace"), "default");
+    let own = client.with_token(text(&token, "SecretID"));
+    assert!(may(&own, "shop", "service", "write").await);
+    assert!(!may(&own, "team", "service", "write").await);
+    let main = login(&client, "/v1/acl/login", &signer, "admins")
+        .await
+        .json();
+    assert_eq!(
+        (&main["Namespace"], &main["AuthMethodNamespace"]),
+        (&Value::Null, &Value::Null)
+    );
+    // The method is looked for where the login says.
+    let reply = login(&client, "/v1/acl/login?ns=team", &signer, "shop").await;
+    refused(&reply, StatusCode::FORBIDDEN, "not found");
+
+    let listed = management
+        .get("/v1/acl/tokens?ns=shop&authmethod=m")
+        .await
+        .json();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    let elsewhere = "/v1/acl/tokens?ns=shop&authmethod=m&authmethod-ns=team";
+    assert_eq!(management.get(elsewhere).await.json(), json!([]));
+    // A logout ends a token of any namespace, and so does the end of the method.
+    assert_eq!(
+        own.send(Method::POST, "/v1/acl/logout", "").await.status,
+        StatusCode::OK
+    );
+    assert_eq!(
+        management.get("/v1/acl/tokens?ns=shop").await.json(),
+        json!([])
+    );
+    let again = login(&client, "/v1/acl/login", &signer, "shop").await;
+    assert_eq!(again.status, StatusCode::OK, "{}", again.text());
+    management.delete("/v1/acl/auth-method/m").await;
+    assert_eq!(
+        management.get("/v1/acl/tokens?ns=shop").await.json(),
+        json!([])
+    );
+}
