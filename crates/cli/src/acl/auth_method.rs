@@ -57,6 +57,12 @@ struct Fields {
     /// Token of the service account that may review tokens
     #[arg(long, value_parser = input::secret, value_name = "JWT")]
     kubernetes_service_account_jwt: Option<Secret>,
+    /// Which logins get a token in another namespace; all where it is left out
+    #[arg(long, default_value = "", value_name = "EXPRESSION")]
+    namespace_rule_selector: String,
+    /// That namespace; may have ${variables} of the login
+    #[arg(long, default_value = "", value_name = "NAMESPACE")]
+    namespace_rule_bind_namespace: String,
 }
 
 #[derive(Args)]
@@ -129,7 +135,16 @@ impl Which {
 
 impl Fields {
     /// Sets those that are given.
-    fn apply(&self, method: &mut Value) {
+    fn apply(&self, method: &mut Value) -> anyhow::Result<()> {
+        let bound = &self.namespace_rule_bind_namespace;
+        ensure!(
+            !bound.is_empty() || self.namespace_rule_selector.is_empty(),
+            "Missing '-namespace-rule-bind-namespace' flag: it says which namespace the selector is for"
+        );
+        if !bound.is_empty() {
+            let selector = &self.namespace_rule_selector;
+            method["NamespaceRules"] = json!([{"Selector": selector, "BindNamespace": bound}]);
+        }
         let ttl = self.max_token_ttl.filter(|ttl| !ttl.is_zero());
         for (field, value) in [
             ("DisplayName", self.display_name.clone()),
@@ -141,6 +156,7 @@ impl Fields {
                 method[field] = value.into();
             }
         }
+        Ok(())
     }
 
     /// The configuration of `-config`, if it is given.
@@ -210,7 +226,7 @@ impl Create {
         );
         let api = self.asked.api.connect()?;
         let mut method = json!({"Type": self.kind, "Name": self.fields.name});
-        self.fields.apply(&mut method);
+        self.fields.apply(&mut method)?;
         method["Config"] = self.fields.whole_config(&self.kind)?.into();
         let made = NOUN.create(&api, &method).await?;
         NOUN.print(&made, &self.printed)
@@ -232,7 +248,7 @@ impl Update {
             true => json!({"Name": name, "Type": kind}),
             false => known,
         };
-        fields.apply(&mut method);
+        fields.apply(&mut method)?;
         if self.no_merge {
             method["Config"] = fields.whole_config(&kind)?.into();
         } else if let Some(config) = fields.config()? {

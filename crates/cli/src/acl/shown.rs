@@ -328,15 +328,12 @@ pub(super) fn expanded_token(token: &Value, meta: bool) -> String {
         out.push_str("Roles:\n");
     }
     for link in linked {
-        let Some(role) = roles.iter().find(|role| role["ID"] == link["ID"]) else {
-            continue;
-        };
-        let _ = writeln!(out, "\tRole Name: {}", text(role, "Name"));
-        let _ = writeln!(out, "\t\tID: {}", text(role, "ID"));
-        let _ = writeln!(out, "\t\tDescription: {}", text(role, "Description"));
-        expanded_links(&mut out, role, policies, "\t\t");
+        if let Some(role) = roles.iter().find(|role| role["ID"] == link["ID"]) {
+            expanded_role(&mut out, role, policies);
+        }
     }
     out.push_str("=== End of Authorizer Layer 0: Token ===\n");
+    expanded_defaults(&mut out, token, policies, roles);
     out.push_str(
         "=== Start of Authorizer Layer 2: Agent Configuration Defaults (Inherited) ===\n\
          Description: Defined at request-time by the agent that resolves the ACL token; other agents \
@@ -356,25 +353,64 @@ pub(super) fn expanded_token(token: &Value, meta: bool) -> String {
     out
 }
 
+fn expanded_role(out: &mut String, role: &Value, policies: &[Value]) {
+    let _ = writeln!(out, "\tRole Name: {}", text(role, "Name"));
+    let _ = writeln!(out, "\t\tID: {}", text(role, "ID"));
+    let _ = writeln!(out, "\t\tDescription: {}", text(role, "Description"));
+    expanded_links(out, role, policies, "\t\t");
+}
+
+/// What the namespace of a token gives to all of its tokens.
+fn expanded_defaults(out: &mut String, token: &Value, policies: &[Value], roles: &[Value]) {
+    let of_policies = list(token, "NamespaceDefaultPolicyIDs");
+    let of_roles = list(token, "NamespaceDefaultRoleIDs");
+    if of_policies.is_empty() && of_roles.is_empty() {
+        return;
+    }
+    let _ = write!(
+        out,
+        "=== Start of Authorizer Layer 1: Token Namespace\u{2019}s Defaults (Inherited) ===\n\
+         Description: ACL Roles inherited by all Tokens in Namespace \"{}\"\n\n\
+         Namespace Policy Defaults:\n",
+        text(token, "Namespace")
+    );
+    for id in of_policies {
+        if let Some(policy) = policies.iter().find(|policy| policy["ID"] == *id) {
+            expanded_policy(out, policy, "\t");
+        }
+    }
+    out.push_str("Namespace Role Defaults:\n");
+    for id in of_roles {
+        if let Some(role) = roles.iter().find(|role| role["ID"] == *id) {
+            expanded_role(out, role, policies);
+        }
+    }
+    out.push_str(
+        "=== End of Authorizer Layer 1: Token Namespace\u{2019}s Defaults (Inherited) ===\n",
+    );
+}
+
+fn expanded_policy(out: &mut String, policy: &Value, indent: &str) {
+    let _ = writeln!(out, "{indent}Policy Name: {}", text(policy, "Name"));
+    let _ = writeln!(out, "{indent}\tID: {}", text(policy, "ID"));
+    let _ = writeln!(
+        out,
+        "{indent}\tDescription: {}",
+        text(policy, "Description")
+    );
+    let rules = text(policy, "Rules").replace('\n', &format!("\n{indent}\t\t"));
+    let _ = write!(out, "{indent}\tRules:\n{indent}\t\t{rules}\n\n");
+}
+
 fn expanded_links(out: &mut String, of: &Value, policies: &[Value], indent: &str) {
     let linked = list(of, "Policies");
     if !linked.is_empty() {
         let _ = writeln!(out, "{indent}Policies:");
     }
     for link in linked {
-        let Some(policy) = policies.iter().find(|policy| policy["ID"] == link["ID"]) else {
-            continue;
-        };
-        let indent = format!("{indent}\t");
-        let _ = writeln!(out, "{indent}Policy Name: {}", text(policy, "Name"));
-        let _ = writeln!(out, "{indent}\tID: {}", text(policy, "ID"));
-        let _ = writeln!(
-            out,
-            "{indent}\tDescription: {}",
-            text(policy, "Description")
-        );
-        let rules = text(policy, "Rules").replace('\n', &format!("\n{indent}\t\t"));
-        let _ = write!(out, "{indent}\tRules:\n{indent}\t\t{rules}\n\n");
+        if let Some(policy) = policies.iter().find(|policy| policy["ID"] == link["ID"]) {
+            expanded_policy(out, policy, &format!("{indent}\t"));
+        }
     }
     let mut rest = of.clone();
     for field in ["Policies", "Roles"] {
@@ -406,6 +442,21 @@ mod tests {
              Create Index:     1\nModify Index:     2\nPolicies:\n   p - n\nService Identities:\n   \
              web (Datacenters: dc1, dc2)\nTemplated Policies:\n   builtin/service\n      Name: api\n      \
              Datacenters: all\n"
+        );
+    }
+
+    #[test]
+    fn an_expanded_token_says_what_its_namespace_gives() {
+        let value = json!({
+            "AccessorID": "a", "Namespace": "team", "NamespaceDefaultPolicyIDs": ["p"],
+            "ExpandedPolicies": [{"ID": "p", "Name": "shared", "Rules": "acl = \"read\""}],
+        });
+        let shown = expanded_token(&value, false);
+        let (_, layer) = shown.split_once("Layer 1").unwrap();
+        assert!(layer.contains("in Namespace \"team\""), "{shown}");
+        assert!(
+            layer.contains("\tPolicy Name: shared\n\t\tID: p\n"),
+            "{shown}"
         );
     }
 
